@@ -1,0 +1,3 @@
+"""base: the ground floor. Units, ids, errors, seeded randomness and the name registry; standard library only."""
+
+MAY_IMPORT: tuple[str, ...] = ()

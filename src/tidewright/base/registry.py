@@ -1,0 +1,39 @@
+"""Names to factories: built-in ones, and third parties' through entry points (``tidewright.policies`` and others)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from .errors import UsageError
+
+
+class Registry:
+    """Named factories of one kind. Built-ins are given as ``"module:attribute"`` and loaded on first use."""
+
+    def __init__(self, kind: str, group: str, builtin: dict[str, str]) -> None:
+        self.kind = kind
+        self.group = group
+        self._builtin = dict(builtin)
+
+    def names(self) -> list[str]:
+        """Every known name, sorted."""
+        return sorted({*self._builtin, *(entry.name for entry in entry_points(group=self.group))})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """The factory called ``name``. Raises UsageError naming the nearest known one."""
+        if name in self._builtin:
+            module, _, attribute = self._builtin[name].partition(":")
+            return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+        for entry in entry_points(group=self.group):
+            if entry.name == name:
+                return entry.load()  # type: ignore[no-any-return]
+        near = get_close_matches(name, self.names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"no {self.kind} called {name!r}", f"{hint}known: {', '.join(self.names())}")

@@ -1,0 +1,155 @@
+"""Events: everything the engine can be told. Frozen, tagged, and the journal's own format."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from ..model.job import JobSpec
+from ..model.node import NodeSpec
+from ..plan.plan import Plan
+
+
+class Submit(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user submits a job. The answer is a ``Reply`` with the same ``op_id``; a repeated op_id gets the first answer again."""
+
+    spec: JobSpec
+    op_id: str = ""
+
+
+class Cancel(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user ends a job, whatever it is doing."""
+
+    job: int
+    op_id: str = ""
+
+
+class Hold(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user suspends a job until ``Release``; ``until`` (absolute, 0: none) releases it by itself."""
+
+    job: int
+    op_id: str = ""
+    until: int = 0
+
+
+class Release(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user ends a hold."""
+
+    job: int
+    op_id: str = ""
+
+
+class NodeUp(Struct, frozen=True, tag=True):
+    """A node is there, new or back. Known by name; a changed description replaces the old when nothing runs on it."""
+
+    node: NodeSpec
+    incarnation: str
+
+
+class NodeDown(Struct, frozen=True, tag=True):
+    """A node and everything on it is gone: its ranks are dead, frozen ones too."""
+
+    name: str
+    why: str
+
+
+class NodeSilent(Struct, frozen=True, tag=True):
+    """A node's agent does not answer. Its ranks live on; nothing new is placed there until ``NodeUp``."""
+
+    name: str
+    why: str
+
+
+class NodeDrain(Struct, frozen=True, tag=True, omit_defaults=True):
+    """An operator keeps new work off a node (``on``), or lets it back."""
+
+    name: str
+    on: bool
+    why: str = ""
+    op_id: str = ""
+
+
+class Started(Struct, frozen=True, tag=True):
+    """All ranks of the attempt run."""
+
+    job: int
+    attempt: int
+
+
+class StartFailed(Struct, frozen=True, tag=True):
+    """The attempt could not be launched; nothing of it is left. ``fault`` "user" (e.g. no such program) is final."""
+
+    job: int
+    attempt: int
+    error: str
+    fault: str = "world"
+
+
+class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Every rank of the attempt is gone. ``code`` is the worst exit code, 128 + signal for a signal.
+
+    ``lost``: the exit status is unknown (dead node, dead shim); this is never the job's fault.
+    """
+
+    job: int
+    attempt: int
+    code: int
+    lost: bool = False
+    why: str = ""
+
+
+class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The job has let go of its devices. ``save_us`` is how long that took."""
+
+    job: int
+    attempt: int
+    save_us: int = 0
+
+
+class SuspendFailed(Struct, frozen=True, tag=True):
+    """The job still runs where it was."""
+
+    job: int
+    attempt: int
+    error: str
+
+
+class Resumed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The job runs on the devices it was given. ``restore_us`` is how long that took."""
+
+    job: int
+    attempt: int
+    restore_us: int = 0
+
+
+class ResumeFailed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The job could not be brought back there. ``image_lost``: it never will be; it starts again from the beginning."""
+
+    job: int
+    attempt: int
+    error: str
+    image_lost: bool = False
+
+
+class PlanReady(Struct, frozen=True, tag=True):
+    """The answer to ``Think``."""
+
+    plan: Plan
+
+
+class PlanFailed(Struct, frozen=True, tag=True):
+    """The planner raised. The engine thinks again after a pause; jobs run on."""
+
+    basis: int
+    error: str
+
+
+class Tick(Struct, frozen=True, tag=True):
+    """Nothing happened but time: timers that are due fire."""
+
+
+Event: TypeAlias = (
+    Submit | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
+    | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""What a user asks for: one job, immutable once submitted."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from ..base.ids import valid_name
+from ..base.units import SECOND
+
+MAX_RANKS = 65_536
+"""Largest world size accepted; larger than any published training run."""
+
+
+class Tier(IntEnum):
+    """SLA tier: the delivered GPU fraction a job is promised (Singularity, arXiv 2202.07848, section 2)."""
+
+    BASIC = 0
+    STANDARD = 1
+    PREMIUM = 2
+
+
+TIER_TARGET = {Tier.PREMIUM: 0.95, Tier.STANDARD: 0.70, Tier.BASIC: 0.0}
+"""Promised share of ideal speed: ideal time on the full dedicated allotment over real time since submit."""
+
+
+class State(IntEnum):
+    """Where a job stands. Devices are held from STARTING to STOPPING except in SUSPENDED."""
+
+    HELD = 0
+    QUEUED = 1
+    STARTING = 2
+    RUNNING = 3
+    SUSPENDING = 4
+    SUSPENDED = 5
+    RESUMING = 6
+    STOPPING = 7
+    COMPLETED = 8
+    FAILED = 9
+    CANCELLED = 10
+    TIMEOUT = 11
+
+
+FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMEOUT})
+HOLDING = frozenset({State.STARTING, State.RUNNING, State.SUSPENDING, State.RESUMING, State.STOPPING})
+
+
+class Level(IntEnum):
+    """How a running job can be made to give its devices back, weakest first (see docs/concepts)."""
+
+    NONE = 0
+    REQUEUE = 1
+    COOPERATIVE = 2
+    FREEZE = 3
+    FULL = 4
+
+
+class Dependency(Struct, frozen=True, forbid_unknown_fields=True):
+    """``afterok:17``: run only when job 17 ended as ``kind`` says (sbatch(1), --dependency)."""
+
+    kind: Literal["afterok", "afternotok", "afterany"]
+    job: int
+
+
+class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True):
+    """This job is element ``index`` of an array or sweep; ``parent`` is the array's name, ``limit`` how many may run at once (0: all)."""
+
+    parent: str
+    index: int
+    size: int
+    limit: int = 0
+
+
+class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One job as submitted. Times are microseconds, memory is bytes; zero means "not given" unless stated.
+
+    ``devices`` is the full allotment; ``min_devices`` below it makes the job elastic. ``ranks`` is the world size and
+    never changes; on fewer devices, ranks share them.
+    """
+
+    name: str = ""
+    command: tuple[str, ...] = ()
+    kind: Literal["training", "service", "task"] = "training"
+    ranks: int = 1
+    devices: int = 1
+    min_devices: int = 0
+    device_types: tuple[str, ...] = ()
+    gpu_memory: int = 0
+    """Bytes of one device's memory; zero asks for whole devices."""
+    tier: Literal["premium", "standard", "basic"] = "standard"
+    team: str = "default"
+    user: str = ""
+    weight: float = 1.0
+    deadline_us: int = 0
+    """Wanted end, counted from submission."""
+    max_duration_us: int = 0
+    """Limit on run time (suspended time does not count); the job is stopped as TIMEOUT at it."""
+    expected_us: int = 0
+    """The user's estimate of the run time on the full allotment."""
+    retries: int = 0
+    retry_exit_codes: tuple[int, ...] = ()
+    """Exit codes worth a retry; empty: every failure. Lost nodes and lost shims never count against ``retries``."""
+    preempt: Literal["auto", "freeze", "cooperative", "requeue", "none"] = "auto"
+    grace_us: int = 30 * SECOND
+    """Between SIGTERM and SIGKILL."""
+    placement: Literal["consolidate", "one-node", "any"] = "consolidate"
+    env: dict[str, str] = {}
+    workdir: str = ""
+    output: str = ""
+    """Where rank 0 writes instead of the state directory; ``%j``, ``%x``, ``%a`` as in sbatch(1)."""
+    array: ArrayMember | None = None
+    after: tuple[Dependency, ...] = ()
+
+    @property
+    def floor(self) -> int:
+        """Fewest devices it can run on."""
+        return self.min_devices or self.devices
+
+    @property
+    def elastic(self) -> bool:
+        return self.floor < self.devices
+
+    @property
+    def tier_rank(self) -> Tier:
+        return Tier[self.tier.upper()]
+
+
+def problems(spec: JobSpec) -> list[str]:
+    """Everything wrong with a spec, in words; empty when it is sound. Whether it fits the pool is the engine's question."""
+    found: list[str] = []
+
+    def need(ok: bool, text: str) -> None:
+        if not ok:
+            found.append(text)
+
+    need(bool(spec.command), "command: empty; say what to run")
+    need(not spec.name or valid_name(spec.name), f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128")
+    need(not spec.name.isdigit(), f"name: {spec.name!r} would read as a job id")
+    need(valid_name(spec.team), f"team: {spec.team!r} is not a valid name")
+    need(1 <= spec.devices <= MAX_RANKS, f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
+    need(0 <= spec.min_devices <= spec.devices, f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")
+    need(1 <= spec.ranks <= MAX_RANKS, f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
+    need(spec.gpu_memory >= 0, "gpu_memory: negative")
+    need(not spec.gpu_memory or spec.devices == 1, "gpu_memory: a share is of one device; ask for devices: 1")
+    need(0 < spec.weight <= 1e6, f"weight: {spec.weight} is not above 0 and at most 1e6")
+    for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
+        need(getattr(spec, field) >= 0, f"{field.removesuffix('_us')}: negative")
+    need(spec.retries <= 1000, f"retries: {spec.retries} is above 1000")
+    need(spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0, f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
+    found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
+    return found

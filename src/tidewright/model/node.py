@@ -1,0 +1,84 @@
+"""Hosts with devices, and the allocations that name them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+
+class NodeSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A host whose devices are all of one kind. ``domain`` is its place in the topology, outermost first.
+
+    ``kind`` is a lower-case device name (``"h100"``, ``"cpu"``); ``device_memory`` and ``memory`` are bytes.
+    """
+
+    name: str
+    kind: str = "gpu"
+    devices: int = 8
+    device_memory: int = 0
+    memory: int = 0
+    cpus: int = 0
+    domain: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    note: str = ""
+    """One line on health for ``tide nodes``, e.g. why no GPU was found."""
+
+
+class Part(NamedTuple):
+    """Devices of one node: bit i of ``mask`` is device i. ``milli`` below 1000 is a share of each."""
+
+    node: int
+    mask: int
+    milli: int = 1000
+
+
+Allocation = tuple[Part, ...]
+"""Which devices a job has; nodes are the book's indices, in rank order."""
+
+
+def device_count(allocation: Allocation) -> int:
+    """Devices touched, a share counting as one."""
+    return sum(part.mask.bit_count() for part in allocation)
+
+
+def milli_devices(allocation: Allocation) -> int:
+    """Thousandths of devices held."""
+    return sum(part.mask.bit_count() * part.milli for part in allocation)
+
+
+def bits(mask: int) -> list[int]:
+    """Positions of the set bits, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+class RankPlace(NamedTuple):
+    """One rank's seat: its node index and the device indices it sees."""
+
+    rank: int
+    local_rank: int
+    node: int
+    devices: tuple[int, ...]
+
+
+def rank_layout(allocation: Allocation, ranks: int) -> list[RankPlace]:
+    """Seats of ``ranks`` ranks over an allocation, in order; several ranks share a device when ranks outnumber devices.
+
+    Ranks are dealt in contiguous runs, as torchrun does, so neighbouring ranks sit on one node.
+    """
+    seats = [(part.node, device) for part in allocation for device in bits(part.mask)]
+    local: dict[int, int] = {}
+    places = []
+    for rank in range(ranks):
+        first = rank * len(seats) // ranks
+        last = max(first + 1, (rank + 1) * len(seats) // ranks)
+        node = seats[first][0]
+        mine = tuple(device for at, device in seats[first:last] if at == node)
+        places.append(RankPlace(rank, local.get(node, 0), node, mine))
+        local[node] = local.get(node, 0) + 1
+    return places

@@ -1,0 +1,124 @@
+"""The job table: one numpy column per fact, one row per job that has not ended.
+
+Only the engine writes it. A view borrows the arrays; while a view is alive the next write copies them first
+(``own``), so a view never changes and taking one costs microseconds whatever the number of jobs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[Any]
+
+COLUMNS: dict[str, str] = {
+    "id": "i8",
+    "state": "i1",
+    "tier": "i1",
+    "level": "i1",
+    "placement": "i1",
+    "promised": "?",
+    "submit": "i8",
+    "since": "i8",
+    "wait_since": "i8",
+    "first_start": "i8",
+    "run_since": "i8",
+    "demand": "i4",
+    "floor": "i4",
+    "ranks": "i4",
+    "held": "i4",
+    "rate": "i4",
+    "kinds": "i8",
+    "memory": "i8",
+    "ideal": "i8",
+    "attained": "i8",
+    "accrued": "i8",
+    "held_milli": "i8",
+    "expected": "i8",
+    "deadline": "i8",
+    "limit": "i8",
+    "weight": "f8",
+    "team": "i4",
+    "home": "i4",
+    "save_us": "i8",
+    "restore_us": "i8",
+    "preemptions": "i4",
+    "attempt": "i4",
+}
+"""Name to dtype. Times are microseconds, absolute unless named ``*_us``; -1 means never or nowhere.
+
+``rate`` is the thousandths of full speed at which the job runs now (0 when it does not); ``ideal`` is full-speed run time
+and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``home`` the node a
+frozen job's memory is on; ``promised``: devices are set aside and it will start or resume without another plan.
+"""
+
+
+class JobTable:
+    """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place)."""
+
+    __slots__ = (*COLUMNS, "_leases", "n", "row")
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self.n = 0
+        self.row: dict[int, int] = {}
+        self._leases: list[weakref.ref[Any]] = []
+        for name, dtype in COLUMNS.items():
+            setattr(self, name, np.zeros(capacity, dtype))
+
+    def arrays(self) -> dict[str, Column]:
+        """The columns as they are now, at full capacity."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def lend(self, borrower: object) -> None:
+        """Note who looks at the arrays."""
+        self._leases.append(weakref.ref(borrower))
+
+    def own(self) -> bool:
+        """Copy the columns if a borrower is still alive; true when a copy was made. Called before the first write of a step."""
+        if not self._leases:
+            return False
+        alive = any(lease() is not None for lease in self._leases)
+        self._leases.clear()
+        if not alive:
+            return False
+        for name in COLUMNS:
+            setattr(self, name, getattr(self, name).copy())
+        self.row = self.row.copy()
+        return True
+
+    def add(self, job: int, values: dict[str, Any]) -> int:
+        """Append a row; unnamed columns are zero."""
+        row = self.n
+        if row == len(self.id):
+            for name in COLUMNS:
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        for name in COLUMNS:
+            getattr(self, name)[row] = values.get(name, 0)
+        self.id[row] = job
+        self.row[job] = row
+        self.n = row + 1
+        return row
+
+    def remove(self, job: int) -> None:
+        """Drop a row; the last row moves into its place."""
+        row = self.row.pop(job)
+        last = self.n - 1
+        if row != last:
+            for name in COLUMNS:
+                column = getattr(self, name)
+                column[row] = column[last]
+            self.row[int(self.id[row])] = row
+        self.n = last
+
+    def record(self, job: int) -> dict[str, Any]:
+        """One row as plain Python values (for snapshots, stories and errors)."""
+        row = self.row[job]
+        return {name: getattr(self, name)[row].item() for name in COLUMNS}
+
+    # mypy cannot see attributes made from a dict of names.
+    def __getattr__(self, name: str) -> Column:
+        raise AttributeError(f"no column {name!r}")

@@ -1,0 +1,112 @@
+"""The view: everything a planner may know, frozen at one revision of the book."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .board import Board, Layout
+from .job import JobSpec, State
+from .node import Allocation
+from .table import COLUMNS, Column, JobTable
+
+_WAITING = (int(State.QUEUED), int(State.SUSPENDED))
+_ACTIVE = (int(State.STARTING), int(State.RUNNING), int(State.RESUMING))
+
+
+class JobColumns:
+    """Read-only columns of the jobs that have not ended (see ``model.table.COLUMNS``), plus a few derived ones.
+
+    Row i of every column is the same job. Arrays stay valid as long as the view they came from is kept.
+    """
+
+    def __init__(self, table: JobTable, now: int) -> None:
+        self.n = table.n
+        self.row: Mapping[int, int] = table.row
+        self._arrays = table.arrays()
+        self._now = now
+
+    def __getattr__(self, name: str) -> Column:
+        if name not in COLUMNS:
+            raise AttributeError(f"no job column {name!r}; there are: {', '.join(COLUMNS)}")
+        column: Column = self._arrays[name][: self.n]
+        column.flags.writeable = False
+        self.__dict__[name] = column
+        return column
+
+    @property
+    def waiting(self) -> Column:
+        """Rows that want devices and have none promised: queued, or suspended by a plan. Shape (n,), bool."""
+        state = self.state
+        return ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.promised
+
+    @property
+    def active(self) -> Column:
+        """Rows that hold devices and keep them unless a plan says otherwise. Shape (n,), bool."""
+        state = self.state
+        return (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
+
+    @property
+    def ideal_now(self) -> Column:
+        """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
+        running = self._now - self.accrued
+        return self.ideal + np.where(self.rate > 0, running * self.rate // 1000, 0)
+
+    @property
+    def attained_now(self) -> Column:
+        """Service received until now, milli-device-microseconds. Shape (n,), int64."""
+        return self.attained + np.where(self.rate > 0, (self._now - self.accrued) * self.held_milli, 0)
+
+    @property
+    def wall(self) -> Column:
+        """Time since submission, microseconds, at least 1. Shape (n,), int64."""
+        return np.maximum(self._now - self.submit, 1)
+
+    @property
+    def delivered(self) -> Column:
+        """Delivered GPU fraction since submission: ideal time over wall time. Shape (n,), float64."""
+        return self.ideal_now / self.wall
+
+
+class View:
+    """One revision of the book. ``board()`` is a scratch copy; everything else is shared and must not be written."""
+
+    __slots__ = ("__weakref__", "_board", "allocations", "jobs", "layout", "now", "promises", "revision", "specs")
+
+    def __init__(
+        self,
+        now: int,
+        revision: int,
+        table: JobTable,
+        board: Board,
+        specs: Mapping[int, JobSpec],
+        allocations: Mapping[int, Allocation],
+        promises: Mapping[int, Allocation],
+    ) -> None:
+        self.now = now
+        self.revision = revision
+        self.jobs = JobColumns(table, now)
+        self.layout: Layout = board.layout
+        self._board = board
+        self.specs = specs
+        """Job id to what its user asked for."""
+        self.allocations = allocations
+        """Job id to the devices it holds now (jobs on their way out included)."""
+        self.promises = promises
+        """Job id to the devices set aside for it."""
+        table.lend(self)
+
+    def board(self) -> Board:
+        """A scratch board: free means neither promised nor held by a job that may stay."""
+        return self._board.copy()
+
+    @property
+    def free_devices(self) -> int:
+        """Untouched devices of the whole pool."""
+        return sum(self._board.free_total)
+
+    @property
+    def capacity(self) -> int:
+        """Devices on nodes that are up."""
+        return sum(size for node, size in enumerate(self.layout.node_size) if self._board.up >> node & 1)

@@ -1,0 +1,58 @@
+"""Moves: what a plan proposes for one job. Each carries its ``why``, which every surface prints unchanged."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from ..model.node import Allocation
+
+
+class Start(Struct, frozen=True, tag=True):
+    """Give a queued job these devices; it launches when they are physically free."""
+
+    job: int
+    allocation: Allocation
+    why: str
+
+
+class Suspend(Struct, frozen=True, tag=True):
+    """Take the devices away by the job's own level (freeze, full image, cooperative exit, requeue)."""
+
+    job: int
+    why: str
+
+
+class Resume(Struct, frozen=True, tag=True):
+    """Bring a suspended job back on these devices."""
+
+    job: int
+    allocation: Allocation
+    why: str
+
+
+class Migrate(Struct, frozen=True, tag=True):
+    """Move a running job to other devices: suspend, then resume there."""
+
+    job: int
+    allocation: Allocation
+    why: str
+
+
+class Resize(Struct, frozen=True, tag=True):
+    """Change how many devices an elastic job has; its world size stays."""
+
+    job: int
+    allocation: Allocation
+    why: str
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """End a job for good (a policy's early stop)."""
+
+    job: int
+    why: str
+
+
+Move: TypeAlias = Start | Suspend | Resume | Migrate | Resize | Stop

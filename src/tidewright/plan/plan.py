@@ -1,0 +1,44 @@
+"""A plan: moves proposed against one revision of the book, and when thinking again could be worth it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from ..model.view import View
+from .moves import Move
+from .reasons import Blocked
+
+
+class Wake(Struct, frozen=True, omit_defaults=True):
+    """What makes another thought worthwhile. Node changes, user holds and settings always wake.
+
+    ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free.
+    """
+
+    on_arrival: bool = True
+    on_free: bool = True
+    min_free: int = 0
+    at: int = 0
+
+
+class Plan(Struct, frozen=True, omit_defaults=True):
+    """``moves`` land in order. ``gangs`` are runs (start, stop) of moves that land together or not at all.
+
+    ``blocked`` says why the jobs the planner looked at could not start; others wait behind them in ``order``.
+    """
+
+    basis: int
+    moves: tuple[Move, ...] = ()
+    gangs: tuple[tuple[int, int], ...] = ()
+    wake: Wake = Wake()
+    blocked: tuple[Blocked, ...] = ()
+
+
+class Planner(Protocol):
+    """Anything that turns a view into a plan: same view, same plan, no clock, no I/O."""
+
+    name: str
+
+    def plan(self, view: View) -> Plan: ...
