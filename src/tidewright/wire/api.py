@@ -1,0 +1,345 @@
+"""Messages of the HTTP API: what a client sends and what the controller answers. Times are absolute microseconds of the
+controller's clock (Unix epoch) unless named ``*_us`` durations; memory is bytes; device-time is GPU-seconds.
+
+Every answer carries ``schema``; a field is only ever added within one schema version.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ..model.job import JobSpec
+
+SCHEMA = "tidewright/v1"
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of the largest request body accepted."""
+SOCKET_NAME = "controller.sock"
+TOKEN_NAME = "token"
+NO_EXIT_CODE = -1
+"""``exit_code`` of a job that has not ended."""
+TIME_LIMIT_EXIT = 124
+"""``exit_code`` of a job stopped at its time limit, as timeout(1) returns."""
+
+StateName = Literal[
+    "held", "queued", "starting", "running", "suspending", "suspended", "resuming", "stopping",
+    "completed", "failed", "cancelled", "timeout",
+]  # fmt: skip
+FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout"})
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True):
+    """Any answer that is not 2xx. ``code`` is a stable word: usage, notfound, conflict, unauthorized, toolarge, full, busy, bug."""
+
+    error: str
+    remedy: str = ""
+    code: str = "usage"
+    schema: str = SCHEMA
+
+
+class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One job, or the members of an array or sweep. A repeated ``op_id`` gets the first answer again."""
+
+    specs: tuple[JobSpec, ...]
+    op_id: str = ""
+    dry_run: bool = False
+
+
+class SubmitReply(Struct, frozen=True, kw_only=True):
+    """``ids`` in the order of the specs; empty for a dry run. ``warnings`` are to be shown to the user."""
+
+    ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    dry_run: bool = False
+    forecast: tuple[str, ...] = ()
+    """Dry run only: one line per spec on where and when it would start as things stand."""
+    schema: str = SCHEMA
+
+
+class SuspendRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``until_us`` is an absolute time at which the hold ends by itself; 0: only ``resume`` ends it."""
+
+    until_us: int = 0
+    op_id: str = ""
+
+
+class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of resume, cancel, drain and undrain. May be left out."""
+
+    op_id: str = ""
+    why: str = ""
+
+
+class ActionReply(Struct, frozen=True, kw_only=True):
+    """The request is durable. ``warning`` is to be shown to the user."""
+
+    job: int = -1
+    node: str = ""
+    warning: str = ""
+    schema: str = SCHEMA
+
+
+class DeviceHeld(Struct, frozen=True):
+    """Devices of one node that a job holds; ``milli`` below 1000 is a share of each."""
+
+    node: str
+    devices: tuple[int, ...]
+    milli: int = 1000
+
+
+class StoryLine(Struct, frozen=True):
+    """One entry of a job's history: when, what (state or move) and why."""
+
+    at: int
+    what: str
+    why: str
+
+
+class AttemptLog(Struct, frozen=True):
+    """Where one rank of one attempt wrote, on ``node``."""
+
+    attempt: int
+    rank: int
+    node: str
+    path: str
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """One job, live or ended. The list leaves ``story``, ``logs`` and ``spec`` out; the single job has everything."""
+
+    id: int
+    name: str
+    state: StateName
+    why: str = ""
+    """Why it is in that state, in the engine's words."""
+    reason: str = ""
+    """For a waiting job the stable code of its binding limit (plan.reasons.Reason), when known."""
+    team: str = "default"
+    user: str = ""
+    tier: str = "standard"
+    kind: str = "training"
+    submit: int = 0
+    start: int = -1
+    """First start; -1: not yet."""
+    end: int = -1
+    since: int = 0
+    """When it entered this state."""
+    devices: int = 1
+    min_devices: int = 0
+    ranks: int = 1
+    held: int = 0
+    """Devices it holds now."""
+    where: tuple[DeviceHeld, ...] = ()
+    level: str = ""
+    """How it gives devices back: none, requeue, cooperative, freeze, full; empty before its first start."""
+    attempt: int = 0
+    preemptions: int = 0
+    exit_code: int = NO_EXIT_CODE
+    fraction: float = 0.0
+    """Delivered GPU fraction since submission, 0 to 1."""
+    target: float = 0.0
+    """What its tier promises."""
+    ideal_us: int = 0
+    """Full-speed run time delivered."""
+    delivered_gpu_s: float = 0.0
+    held_gpu_s: float = 0.0
+    command: str = ""
+    spec: JobSpec | None = None
+    story: tuple[StoryLine, ...] = ()
+    logs: tuple[AttemptLog, ...] = ()
+
+
+class JobList(Struct, frozen=True, kw_only=True):
+    """``more`` when ``limit`` cut the list. Live jobs first by id, then ended ones, newest first."""
+
+    jobs: tuple[JobView, ...]
+    now: int
+    more: bool = False
+    schema: str = SCHEMA
+
+
+class JobReply(Struct, frozen=True, kw_only=True):
+    """One job in full."""
+
+    job: JobView
+    now: int
+    schema: str = SCHEMA
+
+
+class Holder(Struct, frozen=True):
+    """A job that holds devices the asked-for job could use."""
+
+    job: int
+    name: str
+    tier: str
+    devices: int
+
+
+class WhyView(Struct, frozen=True, kw_only=True):
+    """Why a job is where it is: the binding limit, who holds it, the smallest change that would start it."""
+
+    job: int
+    name: str
+    state: StateName
+    summary: str
+    """One sentence."""
+    reason: str = ""
+    consequence: str = ""
+    """What happens next, in the words of plan.reasons."""
+    need: int = 0
+    free: int = 0
+    holders: tuple[Holder, ...] = ()
+    ahead: int = -1
+    change: str = ""
+    """The smallest change that would start it, in words; empty when none was found or none is needed."""
+    details: tuple[str, ...] = ()
+    story: tuple[StoryLine, ...] = ()
+    now: int = 0
+    schema: str = SCHEMA
+
+
+class WaitReply(Struct, frozen=True, kw_only=True):
+    """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's (128 + signal for a signal)."""
+
+    job: int
+    state: StateName
+    final: bool
+    exit_code: int = NO_EXIT_CODE
+    why: str = ""
+    schema: str = SCHEMA
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """A node and what its devices do. ``state`` is up, draining, silent or down."""
+
+    name: str
+    state: str
+    kind: str
+    devices: int
+    free: int
+    """Devices that nothing holds and nothing is promised."""
+    jobs: tuple[int, ...] = ()
+    device_memory: int = 0
+    memory: int = 0
+    cpus: int = 0
+    uuids: tuple[str, ...] = ()
+    note: str = ""
+    why: str = ""
+    busy: tuple[tuple[int, ...], ...] = ()
+    """Device by device: the jobs on it."""
+
+
+class NodeList(Struct, frozen=True, kw_only=True):
+    """All nodes, by name."""
+
+    nodes: tuple[NodeView, ...]
+    now: int
+    schema: str = SCHEMA
+
+
+class UsageRow(Struct, frozen=True, kw_only=True):
+    """Sums over running and ended jobs of one team, user or tier."""
+
+    key: str
+    jobs: int
+    live: int
+    held_gpu_s: float
+    delivered_gpu_s: float
+    fraction: float
+    """Mean delivered GPU fraction of its jobs."""
+    preemptions: int
+
+
+class UsageReply(Struct, frozen=True, kw_only=True):
+    """``by`` is team, user or tier."""
+
+    by: str
+    rows: tuple[UsageRow, ...]
+    now: int
+    schema: str = SCHEMA
+
+
+class JobLoad(Struct, frozen=True, kw_only=True):
+    """What a running job does right now, as its agent measured it."""
+
+    job: int
+    name: str
+    tier: str
+    team: str
+    state: StateName
+    devices: int
+    cpu_percent: float = 0.0
+    memory: int = 0
+    steps: int = -1
+    fraction: float = 0.0
+
+
+class DeviceLoad(Struct, frozen=True, kw_only=True):
+    """One device right now; ``utilisation`` is percent, -1 when it cannot be measured."""
+
+    node: str
+    device: int
+    utilisation: float = -1.0
+    memory_used: int = -1
+    jobs: tuple[int, ...] = ()
+
+
+class TopView(Struct, frozen=True, kw_only=True):
+    """The pool at a glance."""
+
+    now: int
+    devices: int
+    held: int
+    queued: int
+    running: int
+    suspended: int
+    ended: int
+    jobs: tuple[JobLoad, ...] = ()
+    loads: tuple[DeviceLoad, ...] = ()
+    schema: str = SCHEMA
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """The controller itself. ``notices`` are things its operator should know (a dropped torn record, a full disk …)."""
+
+    version: str
+    pid: int
+    state_dir: str
+    policy: str
+    epoch: int
+    started: int
+    now: int
+    turn: int
+    revision: int
+    nodes: int
+    devices: int
+    free: int
+    live_jobs: int
+    ended_jobs: int
+    agent: str = ""
+    """``connected`` or why not."""
+    notices: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+
+class JobEvent(Struct, frozen=True, kw_only=True):
+    """One state change, sent as a server-sent event; ``seq`` is its event id (give the last one back to resume after it)."""
+
+    seq: str
+    at: int
+    job: int
+    name: str
+    state: StateName
+    what: str
+    why: str = ""
+    exit_code: int = NO_EXIT_CODE
+    schema: str = SCHEMA
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """The request was carried out; nothing more to say."""
+
+    ok: bool = True
+    schema: str = SCHEMA
