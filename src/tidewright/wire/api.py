@@ -30,7 +30,7 @@ FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout"})
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
-    """Any answer that is not 2xx. ``code`` is a stable word: usage, notfound, conflict, unauthorized, toolarge, full, busy, bug."""
+    """Any answer that is not 2xx. ``code`` is a stable word: usage, notfound, conflict, unauthorized, toolarge, full, bug."""
 
     error: str
     remedy: str = ""
@@ -201,7 +201,7 @@ class WhyView(Struct, frozen=True, kw_only=True):
 
 
 class WaitReply(Struct, frozen=True, kw_only=True):
-    """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's (128 + signal for a signal)."""
+    """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's, 128 + signal for a signal."""
 
     job: int
     state: StateName
@@ -325,7 +325,7 @@ class Info(Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(Struct, frozen=True, kw_only=True):
-    """One state change, sent as a server-sent event; ``seq`` is its event id (give the last one back to resume after it)."""
+    """One state change, sent as a server-sent event; ``seq`` is its id: give the last one back to resume after it."""
 
     seq: str
     at: int

@@ -1,0 +1,310 @@
+"""The typed Python client: one method per request, over the controller's unix socket or TCP with a token.
+
+Only the standard library and msgspec, so that a command that asks one question starts fast.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from ..base.errors import Conflict, NotFound, TideError, Unreachable, UsageError, WorldError
+from ..base.ids import new_op_id
+from ..model.job import JobSpec
+from . import api
+
+T = TypeVar("T")
+Ref = int | str
+WAIT_POLL_S = 50.0
+"""Longest time the controller lets one ``wait`` request hang."""
+_ERRORS: dict[str, type[UsageError]] = {"notfound": NotFound, "conflict": Conflict}
+
+
+def default_state() -> Path:
+    """The state directory: TIDE_STATE, else ``$XDG_STATE_HOME/tidewright``, else ``~/.local/state/tidewright``."""
+    given = os.environ.get("TIDE_STATE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tidewright"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        connect_unix(self.sock, self._path)
+
+
+def connect_unix(sock: socket.socket, path: Path) -> None:
+    """Connect to a socket file, also one whose path is longer than the 108 bytes of sockaddr_un (unix(7))."""
+    if len(os.fsencode(path)) < 108:
+        sock.connect(str(path))
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        sock.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+class Client:
+    """Speaks to one controller: ``Client()`` to that of the default state directory, ``Client(url=…, token=…)`` over TCP.
+
+    Every method raises Unreachable when no controller answers, and NotFound, Conflict or UsageError (with ``remedy``)
+    when it refuses. Not safe to share between threads.
+    """
+
+    def __init__(
+        self, state: str | Path | None = None, url: str | None = None, token: str | None = None, timeout: float = 30.0
+    ) -> None:
+        self.state = Path(state) if state is not None else default_state()
+        self.url = url
+        self.timeout = timeout
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._kept: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the kept connection; a later call opens a new one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def submit(self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "") -> api.SubmitReply:
+        """Submit jobs; when it returns they are on disk. Several specs are one array or sweep."""
+        body = api.SubmitRequest(specs=tuple(specs), op_id=op_id or new_op_id(), dry_run=dry_run)
+        return self._ask("POST", "/v1/jobs", api.SubmitReply, body)
+
+    def jobs(
+        self,
+        all: bool = False,
+        state: str | None = None,
+        team: str | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        limit: int = 0,
+    ) -> api.JobList:
+        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0 means no limit."""
+        query = {
+            "all": int(all) or None,
+            "state": state,
+            "team": team,
+            "name": name,
+            "user": user,
+            "limit": limit or None,
+        }
+        return self._ask("GET", "/v1/jobs", api.JobList, query=query)
+
+    def job(self, ref: Ref) -> api.JobView:
+        """Everything about one job; ``ref`` is its id or a unique name."""
+        return self._ask("GET", _job(ref), api.JobReply).job
+
+    def why(self, ref: Ref) -> api.WhyView:
+        """Why a job is where it is, and the smallest change that would start it."""
+        return self._ask("GET", _job(ref, "/why"), api.WhyView)
+
+    def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
+        """Make a job give its devices back until ``resume``, or until an absolute time."""
+        body = api.SuspendRequest(until_us=until_us, op_id=new_op_id())
+        return self._ask("POST", _job(ref, "/suspend"), api.ActionReply, body)
+
+    def resume(self, ref: Ref) -> api.ActionReply:
+        """End a hold; the job runs again when a plan gives it devices."""
+        return self._ask("POST", _job(ref, "/resume"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+
+    def cancel(self, ref: Ref) -> api.ActionReply:
+        """End a job, whatever it is doing."""
+        return self._ask("POST", _job(ref, "/cancel"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+
+    def wait(self, ref: Ref, timeout: float | None = None) -> api.WaitReply:
+        """Block until a job has ended or ``timeout`` seconds have passed; look at ``final`` in the answer."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = WAIT_POLL_S if until is None else max(0.0, min(WAIT_POLL_S, until - time.monotonic()))
+            reply = self._ask("GET", _job(ref, "/wait"), api.WaitReply, query={"timeout": f"{left:.3f}"}, wait=left)
+            if reply.final or (until is not None and time.monotonic() >= until):
+                return reply
+
+    def logs(self, ref: Ref, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
+        """A rank's output over all its attempts; ``tail`` starts that many lines before the end, ``follow`` goes on
+        until the job has ended."""
+        query = {"rank": rank, "follow": int(follow) or None, "tail": tail}
+        with self._stream(_job(ref, "/logs"), query) as answer:
+            while chunk := answer.read1(65536):
+                yield chunk
+
+    # -- pool ------------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> api.NodeList:
+        """Every node and what is on it."""
+        return self._ask("GET", "/v1/nodes", api.NodeList)
+
+    def drain(self, node: str, why: str = "") -> api.ActionReply:
+        """Keep new work off a node."""
+        body = api.ActionRequest(op_id=new_op_id(), why=why)
+        return self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain", api.ActionReply, body)
+
+    def undrain(self, node: str) -> api.ActionReply:
+        """Let new work onto a node again."""
+        body = api.ActionRequest(op_id=new_op_id())
+        return self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/undrain", api.ActionReply, body)
+
+    def usage(self, by: str = "team") -> api.UsageReply:
+        """GPU-seconds held and delivered, by ``team``, ``user`` or ``tier``."""
+        return self._ask("GET", "/v1/usage", api.UsageReply, query={"by": by})
+
+    def top(self) -> api.TopView:
+        """The pool at a glance, with measured loads."""
+        return self._ask("GET", "/v1/top", api.TopView)
+
+    def events(self, last: str = "") -> Iterator[api.JobEvent]:
+        """State changes as they happen, for ever; with ``last``, those after that ``seq`` first."""
+        headers = {"last-event-id": last} if last else {}
+        with self._stream("/v1/events", {}, headers) as answer:
+            data: list[bytes] = []
+            for line in answer:
+                if line.startswith(b"data:"):
+                    data.append(line[5:].strip())
+                elif not line.strip() and data:
+                    yield msgspec.json.decode(b"\n".join(data), type=api.JobEvent)
+                    data = []
+
+    # -- controller ------------------------------------------------------------------------------------------------
+
+    def info(self) -> api.Info:
+        """The controller itself."""
+        return self._ask("GET", "/v1/info", api.Info)
+
+    def journal(self) -> Iterator[bytes]:
+        """The journal as newline-delimited JSON records, for ``tide replay``."""
+        with self._stream("/v1/journal", {}) as answer:
+            while chunk := answer.read1(65536):
+                yield chunk
+
+    def metrics(self) -> str:
+        """Prometheus exposition text."""
+        with self._stream("/metrics", {}) as answer:
+            return answer.read().decode()
+
+    def shutdown(self) -> api.Done:
+        """Stop the controller and its agent; jobs run on."""
+        return self._ask("POST", "/v1/shutdown", api.Done)
+
+    # -- transport -------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: msgspec.Struct | None = None,
+        query: dict[str, Any] | None = None,
+        wait: float = 0.0,
+    ) -> T:
+        payload = None if body is None else msgspec.json.encode(body)
+        answer = self._request(method, path + _query(query), payload, self.timeout + wait)
+        data = answer.read()
+        if answer.status >= 400:
+            raise _failure(answer.status, data)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise UsageError(
+                f"the controller's answer was not understood: {error}", "do versions match? see tide version"
+            ) from None
+
+    def _request(self, method: str, target: str, body: bytes | None, timeout: float) -> http.client.HTTPResponse:
+        """One exchange on the kept connection; opened anew once when the controller had closed it while idle."""
+        fresh = self._kept is None
+        connection = self._kept = self._kept or self._connection(timeout)
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            connection.request(method, target, body, {"content-type": "application/json", **self._headers})
+            return connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            # Sent twice at worst: every request that changes something carries its op_id.
+            if fresh:
+                raise self._unreachable(error) from None
+            return self._request(method, target, body, timeout)
+        except TimeoutError:
+            self.close()
+            raise WorldError(f"no answer within {timeout:.0f} s from the controller of {self._where()}") from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from None
+
+    @contextmanager
+    def _stream(
+        self, path: str, query: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An answer of unknown length on a connection of its own, closed at the end."""
+        connection = self._connection(None)
+        try:
+            connection.request("GET", path + _query(query), headers={**self._headers, **(headers or {})})
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise _failure(answer.status, answer.read())
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
+
+    def _connection(self, timeout: float | None) -> http.client.HTTPConnection:
+        if self.url is None:
+            return _UnixConnection(self.state / api.SOCKET_NAME, timeout)
+        parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"not an address of a controller: {self.url!r}", "write it like http://127.0.0.1:7700")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname, parts.port, timeout=timeout)
+
+    def _where(self) -> str:
+        return self.url or str(self.state)
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"no controller answers at {self._where()} ({error})", "start it with tide up")
+
+
+def _job(ref: Ref, tail: str = "") -> str:
+    return f"/v1/jobs/{quote(str(ref), safe='')}{tail}"
+
+
+def _query(query: dict[str, Any] | None) -> str:
+    given = {key: value for key, value in (query or {}).items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _failure(status: int, data: bytes) -> TideError:
+    try:
+        body = msgspec.json.decode(data, type=api.ErrorBody)
+    except msgspec.DecodeError:
+        text = data[:200].decode(errors="replace")
+        return UsageError(
+            f"the controller answered {status}: {text}", "look into controller.log of the state directory"
+        )
+    kind = _ERRORS.get(body.code, UsageError)
+    return kind(body.error, body.remedy)
