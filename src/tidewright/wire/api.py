@@ -30,7 +30,7 @@ FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout"})
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
-    """Any answer that is not 2xx. ``code`` is a stable word: usage, notfound, conflict, unauthorized, toolarge, full, bug."""
+    """Any answer that is not 2xx. ``code``: usage, notfound, conflict, unauthorized, toolarge, full or bug."""
 
     error: str
     remedy: str = ""

@@ -61,7 +61,7 @@ def connect_unix(sock: socket.socket, path: Path) -> None:
 
 
 class Client:
-    """Speaks to one controller: ``Client()`` to that of the default state directory, ``Client(url=…, token=…)`` over TCP.
+    """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     Every method raises Unreachable when no controller answers, and NotFound, Conflict or UsageError (with ``remedy``)
     when it refuses. Not safe to share between threads.
@@ -104,7 +104,7 @@ class Client:
         user: str | None = None,
         limit: int = 0,
     ) -> api.JobList:
-        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0 means no limit."""
+        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit."""
         query = {
             "all": int(all) or None,
             "state": state,
