@@ -1,0 +1,279 @@
+"""Messages between a controller and a node's agent, and their framing: one JSON object per line.
+
+Knows nothing of sockets, processes or who is on the other end. Times are microseconds, memory is bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import TideError
+from ..model.node import NodeSpec
+
+MAX_FRAME = 16 * 2**20
+"""Longest line either side accepts, bytes; a launch with the largest environment Linux allows (2 MiB) fits easily."""
+
+Phase = Literal[
+    "starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"
+]  # fmt: skip
+Fault = Literal["", "user", "world"]
+Verb = Literal["", "launch", "suspend", "resume", "stop"]
+T = TypeVar("T")
+
+
+class FrameError(TideError):
+    """The peer sent something that is not a frame of this protocol; the connection is closed after saying so."""
+
+
+class RankSeat(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one rank sits on this node: the indices of the devices it sees."""
+
+    rank: int
+    local_rank: int
+    devices: tuple[int, ...]
+
+
+class NewSeat(Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices a suspended rank comes back on."""
+
+    rank: int
+    devices: tuple[int, ...]
+
+
+class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Start the ranks of one attempt that belong on this node. ``env`` is given whole: nothing is inherited."""
+
+    job: int
+    attempt: int
+    name: str = ""
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    workdir: str = ""
+    output: str = ""
+    """Log of rank 0; ``%j`` job, ``%x`` name, ``%a`` attempt (array index when ``array_index`` is given)."""
+    array_index: int = -1
+    world_size: int = 1
+    group_rank: int = 0
+    """Which of the attempt's nodes this is, in rank order."""
+    ranks: tuple[RankSeat, ...]
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+    grace_us: int = 30_000_000
+    step_file: str = ""
+
+
+class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most."""
+
+    job: int
+    attempt: int
+    level: int
+    grace_us: int = 30_000_000
+    bounded: bool = False
+
+
+class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Bring a suspended attempt back on these devices; ranks not named keep theirs."""
+
+    job: int
+    attempt: int
+    ranks: tuple[NewSeat, ...] = ()
+
+
+class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """SIGTERM to everything the attempt started, SIGKILL after the grace."""
+
+    job: int
+    attempt: int
+    grace_us: int = 30_000_000
+
+
+class ForgetArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The end is journaled: drop the attempt's records. Logs stay."""
+
+    job: int
+    attempt: int
+
+
+class NoArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    """``inventory`` and ``usage`` take nothing."""
+
+
+class RankFailure(Struct, frozen=True):
+    """The first rank of a gang that failed; the others may still run."""
+
+    rank: int
+    code: int
+    why: str = ""
+
+
+class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one attempt stands on this node, over all its ranks here. Pushed at every change and listed by ``inventory``.
+
+    ``verb`` is the request that ``state`` answers: ``running`` with verb ``suspend`` and an ``error`` is a refused or
+    failed suspend, ``suspended`` with verb ``resume`` and an ``error`` a failed resume. ``failed`` is a launch that
+    left nothing behind; its ``fault`` says whose it was.
+    """
+
+    job: int
+    attempt: int
+    state: Phase
+    verb: Verb = ""
+    code: int = 0
+    """Worst exit code, 128 + signal; meaningful when ``exited``."""
+    lost: bool = False
+    """The exit status is unknown (the shim died); never the job's fault."""
+    fault: Fault = ""
+    error: str = ""
+    took_us: int = 0
+    """How long the save (``suspended``) or restore (``running`` after ``resume``) took."""
+    why: str = ""
+    first_failure: RankFailure | None = None
+    logs: tuple[tuple[int, str], ...] = ()
+    """(rank, path of its log)."""
+
+
+class Inventory(Struct, frozen=True, kw_only=True):
+    """Everything a controller needs after (re)connecting. ``incarnation`` changes when the machine was rebooted."""
+
+    node: NodeSpec
+    incarnation: str
+    epoch: int
+    pid: int
+    jobs: tuple[JobReport, ...] = ()
+    unhealthy: dict[int, str] = {}
+    """Device index to what is wrong with it."""
+
+
+class JobUsage(Struct, frozen=True, kw_only=True):
+    """What one attempt uses on this node. ``cpu_percent`` is of one core since the last ``usage`` call."""
+
+    job: int
+    attempt: int
+    cpu_percent: float = 0.0
+    cpu_seconds: float = 0.0
+    rss_bytes: int = 0
+    processes: int = 0
+    steps: int | None = None
+    """What the program wrote to its step file (``TIDE_STEP_FILE``), if it did."""
+
+
+class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device: utilisation in percent, memory in bytes, ids of the processes on it where known."""
+
+    index: int
+    percent: float = 0.0
+    memory_used: int = 0
+    processes: tuple[int, ...] = ()
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """The answer to ``usage``."""
+
+    jobs: tuple[JobUsage, ...] = ()
+    devices: tuple[DeviceUse, ...] = ()
+
+
+class ErrorReply(Struct, frozen=True, omit_defaults=True):
+    """Why a request was not served. ``kind``: usage (wrong request), fenced (an older controller), world (try again), bug."""
+
+    kind: Literal["usage", "fenced", "world", "bug"]
+    message: str
+    remedy: str = ""
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """One call. ``id`` pairs the answer on this connection; ``op_id`` makes repeats harmless; ``epoch`` fences."""
+
+    id: int
+    method: str
+    op_id: str = ""
+    epoch: int = 0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Response(Struct, frozen=True, omit_defaults=True):
+    """The answer to the request with this ``id`` (-1: to a line that was no request)."""
+
+    id: int
+    ok: msgspec.Raw | None = None
+    error: ErrorReply | None = None
+
+
+class Push(Struct, frozen=True):
+    """A report sent unasked."""
+
+    report: JobReport
+
+
+class Line(Struct, frozen=True):
+    """What a client may receive: a ``Response`` or a ``Push``, told apart by which fields are there."""
+
+    id: int = -1
+    ok: msgspec.Raw | None = None
+    error: ErrorReply | None = None
+    report: JobReport | None = None
+
+
+ARGS: dict[str, type[Struct]] = {
+    "launch": LaunchArgs,
+    "suspend": SuspendArgs,
+    "resume": ResumeArgs,
+    "stop": StopArgs,
+    "forget": ForgetArgs,
+    "inventory": NoArgs,
+    "usage": NoArgs,
+}
+"""Every method of an agent and what it takes. The first five answer with a ``JobReport``."""
+
+
+def encode(message: Struct) -> bytes:
+    """One frame. Raises FrameError when it is longer than the other side accepts."""
+    body = msgspec.json.encode(message)
+    if len(body) >= MAX_FRAME:
+        raise FrameError(f"message of {len(body)} bytes; the limit is {MAX_FRAME}")
+    return body + b"\n"
+
+
+def decode(line: bytes, kind: type[T]) -> T:
+    """The message in a frame. Raises FrameError naming the field that is wrong."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a {kind.__name__}: {error}") from error
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """``value`` as JSON, to be carried inside a message."""
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+class Framer:
+    """Bytes in, frames out; holds at most one unfinished frame of ``limit`` bytes."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Frames completed by ``data``, without their newline. Raises FrameError at a frame beyond the limit."""
+        first, newline, more = data.partition(b"\n")
+        self._rest += first
+        self._check(len(self._rest))
+        if not newline:
+            return
+        yield bytes(self._rest)
+        *whole, rest = more.split(b"\n")
+        for frame in whole:
+            self._check(len(frame))
+            yield frame
+        self._check(len(rest))
+        self._rest = bytearray(rest)
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise FrameError(f"a line of more than {self._limit} bytes")
