@@ -94,9 +94,9 @@ class Board:
             if milli >= WHOLE_DEVICE:
                 if self.free[node] & mask != mask:
                     return False
-            elif self.partial.get((node, mask), 0) + milli > WHOLE_DEVICE:
-                return False
-            elif (node, mask) not in self.partial and self.free[node] & mask != mask:
+            elif self.partial.get((node, mask), 0) + milli > WHOLE_DEVICE or (
+                (node, mask) not in self.partial and self.free[node] & mask != mask
+            ):
                 return False
         return True
 
@@ -132,6 +132,10 @@ class Board:
             if device:
                 self._store_share(node, device, used)
             self._store_free(node, free)
+
+    def restore_free(self, node: int, free: int) -> None:
+        """Set a node's untouched devices, outside the undo log (rebuilding a board)."""
+        self._store_free(node, free)
 
     def forget_marks(self) -> None:
         """Drop the undo log (a long-lived board calls this once a batch has landed)."""
@@ -192,7 +196,7 @@ def extend(board: Board, layout: Layout) -> Board:
     grown = Board(layout)
     for node, free in enumerate(board.free):
         grown.set_up(node, bool(board.up >> node & 1))
-        grown._store_free(node, free)
+        grown.restore_free(node, free)
     grown.partial = board.partial.copy()
     return grown
 

@@ -136,11 +136,17 @@ def problems(spec: JobSpec) -> list[str]:
             found.append(text)
 
     need(bool(spec.command), "command: empty; say what to run")
-    need(not spec.name or valid_name(spec.name), f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128")
+    need(
+        not spec.name or valid_name(spec.name),
+        f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128",
+    )
     need(not spec.name.isdigit(), f"name: {spec.name!r} would read as a job id")
     need(valid_name(spec.team), f"team: {spec.team!r} is not a valid name")
     need(1 <= spec.devices <= MAX_RANKS, f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
-    need(0 <= spec.min_devices <= spec.devices, f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")
+    need(
+        0 <= spec.min_devices <= spec.devices,
+        f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})",
+    )
     need(1 <= spec.ranks <= MAX_RANKS, f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
     need(spec.gpu_memory >= 0, "gpu_memory: negative")
     need(not spec.gpu_memory or spec.devices == 1, "gpu_memory: a share is of one device; ask for devices: 1")
@@ -148,6 +154,9 @@ def problems(spec: JobSpec) -> list[str]:
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
         need(getattr(spec, field) >= 0, f"{field.removesuffix('_us')}: negative")
     need(spec.retries <= 1000, f"retries: {spec.retries} is above 1000")
-    need(spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0, f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
+    need(
+        spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0,
+        f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices",
+    )
     found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
     return found

@@ -1,0 +1,151 @@
+"""Admission: may this job enter, what does it wait for, and what would fit if it can never run."""
+
+from __future__ import annotations
+
+from ..model.job import JobSpec as Spec
+from ..model.job import Level, State, Tier, problems
+from .book import HELD, Book
+from .commands import Reply
+from .events import Submit
+from .leave import end, release, satisfied
+
+PLACEMENTS = ("consolidate", "one-node", "any")
+"""Order of the ``placement`` column's values."""
+
+
+def submit(book: Book, event: Submit) -> None:
+    """Admit or refuse a job, and answer."""
+    known = book.answers.get(event.op_id) if event.op_id else None
+    if known is not None:
+        book.out.append(known)
+        return
+    refusal = refuse(book, event.spec)
+    if refusal is not None:
+        answer(book, Reply(event.op_id, error=refusal[0], remedy=refusal[1], kind=refusal[2]))
+        return
+    job = enter(book, event.spec)
+    answer(book, Reply(event.op_id, job, warning=forecast(book, event.spec)))
+    if job in book.ending:
+        state, why = book.ending[job]
+        end(book, job, state, 1, why)
+
+
+def answer(book: Book, reply: Reply) -> None:
+    """Send an answer and remember it, so that the same call again gets the same answer."""
+    if not reply.op_id:
+        return
+    book.out.append(reply)
+    book.answers[reply.op_id] = reply
+    if len(book.answers) > book.settings.remembered_answers:
+        del book.answers[next(iter(book.answers))]
+
+
+def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:
+    """(error, remedy, kind) when the job cannot be accepted."""
+    wrong = problems(spec)
+    if wrong:
+        return "the job cannot be run: " + "; ".join(wrong), "correct these and submit again", "usage"
+    for dependency in spec.after:
+        if dependency.job not in book.specs and dependency.job not in book.outcomes:
+            return (
+                f"depends on job {dependency.job}, which is not known",
+                "list known jobs with tide ps --all",
+                "notfound",
+            )
+    misfit = never_fits(book, spec)
+    return None if misfit is None else (*misfit, "usage")
+
+
+def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
+    """(reason, nearest request that fits) when no state of the pool could hold the job. An empty pool refuses nothing."""
+    layout = book.board.layout
+    if not layout.nodes:
+        return None
+    unknown = [kind for kind in spec.device_types if kind not in layout.kinds]
+    nodes = [node for node in layout.nodes if not spec.device_types or node.kind in spec.device_types]
+    if not nodes:
+        return f"no node has devices of type {', '.join(unknown)}", f"the pool has: {', '.join(layout.kinds)}"
+    if spec.gpu_memory:
+        biggest = max(node.device_memory for node in nodes)
+        if biggest and spec.gpu_memory > biggest:
+            return (
+                f"needs {spec.gpu_memory / 2**30:.1f}GiB of one device; the largest has {biggest / 2**30:.1f}GiB",
+                f"the nearest that fits: --gpu-mem {biggest // 2**20}MiB, or whole devices with -g",
+            )
+    most = max(node.devices for node in nodes) if spec.placement == "one-node" else sum(node.devices for node in nodes)
+    if spec.floor > most:
+        where = "one node" if spec.placement == "one-node" else "the whole pool"
+        kinds = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
+        return f"needs {spec.floor} devices{kinds}; {where} has {most}", f"the nearest that fits: -g {most}"
+    return None
+
+
+def forecast(book: Book, spec: Spec) -> str:
+    """A warning when promised tiers together outgrow the pool (product decision: accepted, said, never silent)."""
+    if spec.tier_rank is Tier.BASIC:
+        return ""
+    table, n = book.table, book.table.n
+    tier = int(spec.tier_rank)
+    wanted = int(table.demand[:n][table.tier[:n] >= tier].sum())
+    capacity = sum(book.board.layout.node_size)
+    if not capacity or wanted <= capacity:
+        return ""
+    return (
+        f"{spec.tier} and higher tiers now ask for {wanted} of {capacity} devices: "
+        f"while all of them run, the delivered GPU fraction is forecast near {capacity / wanted:.2f}"
+    )
+
+
+def enter(book: Book, spec: Spec) -> int:
+    """Put the job into the book; returns its id."""
+    job = book.next_job
+    book.next_job += 1
+    book.specs[job] = spec
+    if spec.elastic:
+        book.elastic_jobs += 1
+    team = book.teams.setdefault(spec.team, len(book.teams))
+    settings = book.settings
+    now = book.now
+    book.table.add(job, {
+        "state": HELD, "tier": int(spec.tier_rank), "level": level_of(book, spec), "placement": PLACEMENTS.index(spec.placement),
+        "submit": now, "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
+        "floor": spec.floor, "ranks": spec.ranks, "kinds": book.board.layout.kind_mask(spec.device_types),
+        "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
+        "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
+        "team": team, "home": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
+    })  # fmt: skip
+    book.counts[HELD] += 1
+    book.touched[job] = True
+    book.tell(job, "SUBMITTED", f"{spec.tier}, {spec.devices} device{'s' if spec.devices > 1 else ''}")
+    _wait_for_others(book, job, spec)
+    release(book, job, "admitted")
+    return job
+
+
+def level_of(book: Book, spec: Spec) -> int:
+    """How this job can be made to yield, before it is known where it runs."""
+    wanted = {
+        "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
+    }.get(spec.preempt)  # fmt: skip
+    gang = spec.ranks > 1
+    strongest = Level(book.settings.gang_level if gang else book.settings.auto_level)
+    if wanted is None:
+        return int(strongest)
+    return int(strongest if wanted is Level.FREEZE and gang else wanted)
+
+
+def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
+    """Note dependencies and the array's limit."""
+    for dependency in spec.after:
+        if dependency.job in book.specs:
+            book.waits_for.setdefault(job, []).append(dependency.job)
+            book.dependents.setdefault(dependency.job, []).append(job)
+        elif not satisfied(dependency.kind, book.outcomes[dependency.job]):
+            book.ending[job] = (int(State.CANCELLED), f"{dependency.kind}:{dependency.job} can no longer be met")
+    array = spec.array
+    if array is not None and array.limit:
+        if book.array_active.get(array.parent, 0) >= array.limit:
+            book.array_queue.setdefault(array.parent, []).append(job)
+            book.array_waiting[job] = array.parent
+        else:
+            book.array_active[array.parent] = book.array_active.get(array.parent, 0) + 1

@@ -1,0 +1,130 @@
+"""What users ask for besides submitting: cancel, hold, release, drain."""
+
+from __future__ import annotations
+
+from ..model.job import Level, State
+from . import events as ev
+from .admit import answer
+from .book import HELD, Book
+from .commands import Reply
+from .land import begin_suspension, unsuspendable
+from .leave import stop
+from .react import end_hold
+
+
+def _known(book: Book, op_id: str, job: int) -> bool:
+    """Whether to go on: the job is in the book and the call is new. Otherwise the answer has been given."""
+    earlier = book.answers.get(op_id) if op_id else None
+    if earlier is not None:
+        book.out.append(earlier)
+        return False
+    if job in book.specs:
+        return True
+    outcome = book.outcomes.get(job)
+    if outcome is None:
+        answer(book, Reply(op_id, job, f"no job {job}", "list jobs with tide ps --all", "notfound"))
+    else:
+        answer(
+            book,
+            Reply(
+                op_id, job, f"job {job} has already ended ({State(outcome).name})", "nothing is left to do", "conflict"
+            ),
+        )
+    return False
+
+
+def cancel(book: Book, event: ev.Cancel) -> None:
+    """End a job, whatever it is doing."""
+    if _known(book, event.op_id, event.job):
+        stop(book, event.job, int(State.CANCELLED), "cancelled by its user")
+        answer(book, Reply(event.op_id, event.job))
+
+
+def hold(book: Book, event: ev.Hold) -> None:
+    """Suspend a job until its user releases it, or until a time."""
+    job = event.job
+    if not _known(book, event.op_id, job):
+        return
+    state = book.state(job)
+    if state is State.STOPPING:
+        answer(book, Reply(event.op_id, job, f"job {job} is being stopped", "nothing is left to suspend", "conflict"))
+        return
+    if state in (State.RUNNING, State.STARTING, State.RESUMING):
+        refusal = _cannot_hold(book, job, event)
+        if refusal is not None:
+            answer(
+                book, Reply(event.op_id, job, f"job {job} cannot be suspended: {refusal}", _remedy(book), "conflict")
+            )
+            return
+    book.user_holds[job] = event.until
+    if event.until:
+        book.set_timer(event.until, "hold", job, event.until)
+    if state is State.RUNNING:
+        begin_suspension(book, job, "suspended by its user")
+    elif state in (State.QUEUED, State.SUSPENDED):
+        if job in book.promises:
+            book.revoke(job)
+            book.freed = True
+        book.move(job, HELD, "suspended by its user")
+    answer(book, Reply(event.op_id, job))
+
+
+def _remedy(book: Book) -> str:
+    seconds = book.settings.gang_freeze_bound_us // 1_000_000
+    return f"freeze it for a moment with --for (at most {seconds}s), cancel it, or submit it with --preempt cooperative"
+
+
+def _cannot_hold(book: Book, job: int, event: ev.Hold) -> str | None:
+    """Why a running job cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
+    row = book.table.row[job]
+    if book.state(job) is not State.RUNNING:
+        return None if book.table.level[row] != Level.NONE else "it is still coming up and cannot be frozen afterwards"
+    reason = unsuspendable(book, job, row)
+    gang = book.specs[job].ranks > 1 and book.specs[job].preempt in ("auto", "freeze") and job not in book.shields
+    one_node = len(book.allocations[job]) == 1
+    bounded = event.until and event.until - book.now <= book.settings.gang_freeze_bound_us
+    if reason is not None and gang and one_node and bounded:
+        book.pins[job] = True
+        return None
+    return reason
+
+
+def unhold(book: Book, event: ev.Release) -> None:
+    """End a user's hold."""
+    job = event.job
+    if not _known(book, event.op_id, job):
+        return
+    if job not in book.user_holds:
+        state = book.state(job).name
+        answer(
+            book,
+            Reply(
+                event.op_id,
+                job,
+                f"job {job} is not held by its user; it is {state}",
+                f"ask why: tide why {job}",
+                "conflict",
+            ),
+        )
+        return
+    end_hold(book, job, "released by its user")
+    answer(book, Reply(event.op_id, job))
+
+
+def drain(book: Book, event: ev.NodeDrain) -> None:
+    """Keep new work off a node, or let it back."""
+    index = book.nodes.get(event.name)
+    if index is None:
+        answer(
+            book,
+            Reply(event.op_id, error=f"no node {event.name!r}", remedy="list nodes with tide nodes", kind="notfound"),
+        )
+        return
+    if event.on:
+        book.drained[index] = event.why or "drained by an operator"
+        for job in list(book.promise_order.get(index, ())):
+            book.revoke(job)
+    else:
+        book.drained.pop(index, None)
+    book.set_node_up(index)
+    answer(book, Reply(event.op_id))

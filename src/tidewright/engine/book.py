@@ -1,0 +1,320 @@
+"""The book: all that is true now, and the small verbs that keep its parts consistent with each other.
+
+Two boards: ``board`` is what is *committed* (held by jobs that may stay, or promised), ``phys`` what is *occupied*.
+A job on its way out occupies but is no longer committed, so its devices can be promised before it has let go.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from ..base.errors import Bug
+from ..model.board import Board, Layout, extend
+from ..model.job import FINAL, JobSpec, State
+from ..model.node import Allocation, NodeSpec, milli_devices
+from ..model.table import JobTable
+from ..model.view import View
+from ..plan.plan import Wake
+from ..plan.reasons import Blocked, Reason
+from .commands import Command, Reply
+from .ledger import PoolLedger, start_service, stop_service
+from .lifecycle import ALLOWED, NAMES
+from .settings import EngineSettings
+
+SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
+
+
+class Book:
+    """Everything the engine knows. Written only inside ``Engine.step``."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.now = 0
+        self.revision = 0
+        self.steps = 0
+        self.next_job = 1
+        self.table = JobTable()
+        self.specs: dict[int, JobSpec] = {}
+        self.allocations: dict[int, Allocation] = {}
+        self.promises: dict[int, Allocation] = {}
+        self.board = Board(Layout.of(()))
+        self.phys = Board(Layout.of(()))
+        self.nodes: dict[str, int] = {}
+        self.incarnations: dict[str, str] = {}
+        self.node_down: dict[int, str] = {}
+        """Nodes that take no work, and why (down, silent, drained)."""
+        self.drained: dict[int, str] = {}
+        self.ledger = PoolLedger()
+        self.leaving: dict[int, bool] = {}
+        """Jobs that occupy devices which are no longer committed to them."""
+        self.ending: dict[int, tuple[int, str]] = {}
+        """Jobs being stopped: the state they end in (QUEUED: they come back) and why."""
+        self.imaged: dict[int, bool] = {}
+        """Jobs whose suspended attempt can be resumed."""
+        self.user_holds: dict[int, int] = {}
+        """Jobs held by their user: absolute time of release, 0 for never by itself."""
+        self.pins: dict[int, bool] = {}
+        """Held gangs that keep their devices, because they must be thawed within a bound."""
+        self.waits_for: dict[int, list[int]] = {}
+        """Job to the unfinished jobs it depends on."""
+        self.dependents: dict[int, list[int]] = {}
+        self.array_active: dict[str, int] = {}
+        self.array_queue: dict[str, list[int]] = {}
+        self.array_waiting: dict[int, str] = {}
+        self.backoffs: dict[int, int] = {}
+        self.failures: dict[int, int] = {}
+        self.launch_failures: dict[int, int] = {}
+        self.ran: dict[int, int] = {}
+        """Run time so far of jobs with a limit, microseconds."""
+        self.shields: dict[int, int] = {}
+        """Jobs left alone after a failed suspension: their true level."""
+        self.outcomes: dict[int, int] = {}
+        self.answers: dict[str, Reply] = {}
+        self.teams: dict[str, int] = {}
+        self.stories: dict[int, list[tuple[int, str, str]]] = {}
+        self.timers: list[tuple[int, int, str, int, int]] = []
+        self.timer_seq = 0
+        self.counts = [0] * len(State)
+        self.elastic_jobs = 0
+        self.wake = Wake()
+        self.arrived = self.freed = self.forced = self.thinking = False
+        self.refused = False
+        self.blocked: dict[int, Blocked] = {}
+        self.promise_order: dict[int, dict[int, bool]] = {}
+        """Node to the promised jobs that wait for its devices, oldest first."""
+        self.touched: dict[int, bool] = {}
+        self.out: list[Command] = []
+
+    # -- views ------------------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """Everything a planner may know, frozen now. Costs microseconds."""
+        return View(self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises)
+
+    def own(self) -> None:
+        """Make sure no living view sees what is written next."""
+        if self.table.own():
+            self.board = self.board.copy()
+            self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
+            self.promises = self.promises.copy()
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def state(self, job: int) -> State:
+        """Current state of a job in the book."""
+        return State(int(self.table.state[self.table.row[job]]))
+
+    def move(self, job: int, state: int, why: str) -> int:
+        """Take one step of the lifecycle; returns the job's row. Raises Bug with the story on an illegal one."""
+        table = self.table
+        row = table.row[job]
+        before = int(table.state[row])
+        if not ALLOWED[before] >> state & 1:
+            raise Bug(
+                f"job {job}: {NAMES[before]} -> {NAMES[state]} ({why}) is not a step of the lifecycle\n{self.story_text(job)}"
+            )
+        table.state[row] = state
+        table.since[row] = self.now
+        self.counts[before] -= 1
+        self.counts[state] += 1
+        self.touched[job] = True
+        self.tell(job, NAMES[state], why)
+        return row
+
+    def tell(self, job: int, label: str, why: str) -> None:
+        """Add a line to the job's story."""
+        keep = self.settings.story_length
+        if not keep:
+            return
+        story = self.stories.setdefault(job, [])
+        story.append((self.now, label, why))
+        if len(story) > keep:
+            del story[keep // 4]
+
+    def story_text(self, job: int) -> str:
+        """The job's history, one line each, times in seconds."""
+        lines = self.stories.get(job, [])
+        return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {why}" for at, label, why in lines)
+
+    # -- devices ----------------------------------------------------------------------------------------------------
+
+    def commit(self, job: int, allocation: Allocation) -> None:
+        """Promise devices to a job."""
+        self.board.take(allocation)
+        self.promises[job] = allocation
+        self.table.promised[self.table.row[job]] = True
+        for part in allocation:
+            self.promise_order.setdefault(part.node, {})[job] = True
+
+    def revoke(self, job: int) -> None:
+        """Take a promise back."""
+        self.board.give(self._unpromise(job))
+
+    def _unpromise(self, job: int) -> Allocation:
+        allocation = self.promises.pop(job)
+        self.table.promised[self.table.row[job]] = False
+        for part in allocation:
+            waiting = self.promise_order[part.node]
+            del waiting[job]
+            if not waiting:
+                del self.promise_order[part.node]
+        return allocation
+
+    def occupy(self, job: int) -> Allocation:
+        """Turn a promise into occupation: the devices must be physically free."""
+        allocation = self._unpromise(job)
+        self.phys.take(allocation)
+        self.allocations[job] = allocation
+        self.ledger.open(job, milli_devices(allocation), self.now)
+        return allocation
+
+    def uncommit(self, job: int) -> None:
+        """The job will let go: others may be promised its devices."""
+        if job in self.allocations and job not in self.leaving:
+            self.board.give(self.allocations[job])
+            self.leaving[job] = True
+
+    def vacate(self, job: int) -> list[int]:
+        """The job has let go of its devices. Returns the nodes where some became physically free."""
+        allocation = self.allocations.get(job)
+        if allocation is None:
+            return []
+        self.uncommit(job)
+        del self.leaving[job]
+        del self.allocations[job]
+        self.phys.give(allocation)
+        self.ledger.close(job, milli_devices(allocation), self.now)
+        row = self.table.row[job]
+        self.table.held[row] = 0
+        self.table.held_milli[row] = 0
+        return [part.node for part in allocation]
+
+    def keep(self, job: int) -> list[int]:
+        """A job on its way out stays after all: commit its devices to it again, revoking the promises made on them.
+
+        Returns the jobs whose promise was revoked.
+        """
+        allocation = self.allocations[job]
+        losers: list[int] = []
+        if not self._fits_whatever_up(allocation):
+            nodes = {part.node: True for part in allocation}
+            losers = [other for other, promise in self.promises.items() if any(part.node in nodes for part in promise)]
+            for other in losers:
+                self.revoke(other)
+        self.board.take(allocation)
+        del self.leaving[job]
+        return losers
+
+    def _fits_whatever_up(self, allocation: Allocation) -> bool:
+        """Whether devices are uncommitted, also on a node that takes no new work."""
+        board = self.board
+        for node, mask, milli in allocation:
+            used = board.partial.get((node, mask), 0)
+            if milli < 1000 and used:
+                if used + milli > 1000:
+                    return False
+            elif board.free[node] & mask != mask:
+                return False
+        return True
+
+    def begin_service(self, job: int) -> None:
+        """The job makes progress from now on."""
+        row = self.table.row[job]
+        start_service(self.table, row, self.specs[job], self.allocations[job], self.now)
+        if self.table.first_start[row] < 0:
+            self.table.first_start[row] = self.now
+        limit = int(self.table.limit[row])
+        if limit:
+            self.set_timer(self.now + max(0, limit - self.ran.get(job, 0)), "limit", job, self.now)
+
+    def end_service(self, job: int) -> None:
+        """The job makes no progress from now on."""
+        row = self.table.row[job]
+        since = int(self.table.run_since[row])
+        if since >= 0 and self.table.limit[row]:
+            self.ran[job] = self.ran.get(job, 0) + self.now - since
+        stop_service(self.table, row, self.now)
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+
+    def add_nodes(self, nodes: list[NodeSpec]) -> None:
+        """Nodes seen for the first time, in one go: a layout is rebuilt in time linear in its size."""
+        old = self.board.layout
+        layout = Layout.of((*old.nodes, *nodes))
+        self.board, self.phys = extend(self.board, layout), extend(self.phys, layout)
+        for node in nodes:
+            self.nodes[node.name] = len(self.nodes)
+        if layout.kinds != old.kinds:
+            self.refresh_kinds()
+
+    def replace_node(self, index: int, node: NodeSpec) -> None:
+        """A node came back changed while nothing was on it."""
+        nodes = list(self.board.layout.nodes)
+        nodes[index] = node
+        layout = Layout.of(tuple(nodes))
+        self.board, self.phys = (_relaid(board, layout, index) for board in (self.board, self.phys))
+        self.refresh_kinds()
+
+    def refresh_kinds(self) -> None:
+        """Device kinds were renumbered or added: recompute which kinds each job may use."""
+        layout = self.board.layout
+        for job, spec in self.specs.items():
+            self.table.kinds[self.table.row[job]] = layout.kind_mask(spec.device_types)
+
+    def set_node_up(self, index: int) -> None:
+        """Let the node take work unless something says no."""
+        up = index not in self.node_down and index not in self.drained
+        self.board.set_up(index, up)
+        self.forced = True
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
+    def set_timer(self, at: int, kind: str, job: int = -1, token: int = 0) -> None:
+        """Ask to be stepped at ``at``. Timers are never removed; a stale ``token`` makes them harmless."""
+        self.timer_seq += 1
+        heapq.heappush(self.timers, (at, self.timer_seq, kind, job, token))
+
+    # -- leaving the book -------------------------------------------------------------------------------------------
+
+    def forget(self, job: int, state: int) -> None:
+        """Drop every trace of an ended job except its outcome."""
+        spec = self.specs.pop(job)
+        if spec.elastic:
+            self.elastic_jobs -= 1
+        self.table.remove(job)
+        self.counts[state] -= 1
+        self.outcomes[job] = state
+        if len(self.outcomes) > self.settings.remembered_outcomes:
+            del self.outcomes[next(iter(self.outcomes))]
+        for store in (self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
+                      self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched):  # fmt: skip
+            store.pop(job, None)
+
+    def hold_reason(self, job: int) -> tuple[Reason, str] | None:
+        """Why a job that is HELD is held."""
+        if job in self.waits_for:
+            names = ", ".join(str(other) for other in self.waits_for[job])
+            return Reason.DEPENDENCY, f"waits for job {names}"
+        if job in self.user_holds:
+            return Reason.USER_HOLD, "suspended by its user"
+        if job in self.array_waiting:
+            return Reason.ARRAY_LIMIT, f"array {self.array_waiting[job]} runs as many members as it may"
+        if job in self.backoffs:
+            return Reason.BACKOFF, f"failed before; tried again at {self.backoffs[job] / 1e6:.0f}s"
+        return None
+
+
+def _relaid(board: Board, layout: Layout, renewed: int) -> Board:
+    """The same occupancy on a layout where node ``renewed`` has other devices, all of them free."""
+    fresh = Board(layout)
+    for node, free in enumerate(board.free):
+        fresh.set_up(node, bool(board.up >> node & 1))
+        if node != renewed:
+            fresh.restore_free(node, free)
+    fresh.partial = board.partial.copy()
+    return fresh
+
+
+def is_final(state: int) -> bool:
+    """Whether a job in this state has left the book."""
+    return State(state) in FINAL

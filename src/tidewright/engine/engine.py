@@ -1,0 +1,157 @@
+"""The engine: one step takes events and gives commands; it is the only writer of the book."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..base.errors import Bug
+from ..model.view import View
+from . import admit, ask, react
+from . import events as ev
+from .book import QUEUED, SUSPENDED, Book
+from .check import check_all, check_touched
+from .commands import Command, Think
+from .land import land
+from .settings import EngineSettings
+from .snapshot import dump, load
+
+_HANDLERS: dict[type, Callable[[Book, Any], None]] = {
+    ev.Submit: admit.submit,
+    ev.Cancel: ask.cancel,
+    ev.Hold: ask.hold,
+    ev.Release: ask.unhold,
+    ev.NodeDown: react.node_down,
+    ev.NodeSilent: react.node_silent,
+    ev.NodeDrain: ask.drain,
+    ev.Started: react.started,
+    ev.StartFailed: react.start_failed,
+    ev.Exited: react.exited,
+    ev.Suspended: react.suspended,
+    ev.SuspendFailed: react.suspend_failed,
+    ev.Resumed: react.resumed,
+    ev.ResumeFailed: react.resume_failed,
+}
+
+
+class Engine:
+    """Deterministic: the same settings and the same (time, events) give the same commands, on any machine."""
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        self.book = Book(self.settings)
+
+    @property
+    def revision(self) -> int:
+        """Grows by one with every step."""
+        return self.book.revision
+
+    def view(self) -> View:
+        """What a planner may know, frozen now."""
+        return self.book.view()
+
+    def due(self) -> int | None:
+        """When the next timer fires, absolute microseconds."""
+        timers = self.book.timers
+        return timers[0][0] if timers else None
+
+    def step(self, now: int, events: Sequence[ev.Event]) -> list[Command]:
+        """Take what happened at ``now`` (µs, never before the last step's) and say what to do about it.
+
+        Raises Bug when an invariant breaks; the book must then be rebuilt from the journal.
+        """
+        book = self.book
+        if now < book.now:
+            raise Bug(f"time went backwards: {book.now} -> {now}")
+        book.own()
+        book.now = now
+        book.revision += 1
+        book.steps += 1
+        book.out = []
+        book.touched = {}
+        self._take(events)
+        self._fire(now)
+        self._think()
+        book.board.forget_marks()
+        book.phys.forget_marks()
+        check_touched(book)
+        if book.steps % self.settings.check_every == 0:
+            check_all(book)
+        return book.out
+
+    def _take(self, events: Sequence[ev.Event]) -> None:
+        arrivals: list[ev.NodeUp] = []
+        for event in events:
+            if isinstance(event, ev.NodeUp):
+                arrivals.append(event)
+                continue
+            if arrivals:
+                react.nodes_up(self.book, arrivals)
+                arrivals = []
+            if isinstance(event, ev.PlanReady):
+                self._plan_ready(event)
+            elif isinstance(event, ev.PlanFailed):
+                self.book.set_timer(self.book.now + self.settings.think_retry_us, "think")
+            elif not isinstance(event, ev.Tick):
+                _HANDLERS[type(event)](self.book, event)
+        if arrivals:
+            react.nodes_up(self.book, arrivals)
+
+    def _plan_ready(self, event: ev.PlanReady) -> None:
+        book, plan = self.book, event.plan
+        if not book.thinking:
+            return
+        book.thinking = False
+        book.wake = plan.wake
+        book.blocked = {blocked.job: blocked for blocked in plan.blocked}
+        if plan.wake.at > book.now:
+            book.set_timer(plan.wake.at, "wake")
+        for job in land(book, plan):
+            react.try_launch(book, job)
+
+    def _fire(self, now: int) -> None:
+        timers = self.book.timers
+        while timers and timers[0][0] <= now:
+            _, _, kind, job, token = heapq.heappop(timers)
+            if kind != "wake":
+                react.timer(self.book, kind, job, token)
+
+    def _think(self) -> None:
+        """Ask for a plan if one could change anything."""
+        book = self.book
+        if book.thinking or not self._worthwhile():
+            return
+        book.thinking = True
+        book.arrived = book.freed = book.forced = book.refused = False
+        book.out.append(Think(book.revision))
+
+    def _worthwhile(self) -> bool:
+        book = self.book
+        wake = book.wake
+        waiting = book.counts[QUEUED] + book.counts[SUSPENDED]
+        if not waiting and not book.elastic_jobs:
+            return False
+        if book.forced or (wake.at and book.now >= wake.at):
+            return True
+        if book.refused and book.touched:
+            return True
+        if book.arrived and wake.on_arrival:
+            return True
+        return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
+
+    def snapshot(self) -> bytes:
+        """The whole book as bytes (see engine.snapshot)."""
+        return dump(self.book)
+
+    @staticmethod
+    def restore(data: bytes) -> Engine:
+        """An engine equal to the one whose ``snapshot`` this is."""
+        engine = Engine.__new__(Engine)
+        engine.book = load(data)
+        engine.settings = engine.book.settings
+        return engine
+
+    def fork(self) -> Engine:
+        """An independent copy, for questions of the kind "what if"."""
+        return Engine.restore(self.snapshot())

@@ -1,0 +1,160 @@
+"""How jobs come free and how they end: releases, restarts, retries, the final record."""
+
+from __future__ import annotations
+
+from ..model.job import JobSpec, State
+from .book import HELD, QUEUED, Book
+from .commands import Ended, StopRanks
+
+EX_TEMPFAIL = 75
+"""sysexits(3): the program asks to be run again later."""
+
+
+def release(book: Book, job: int, why: str) -> None:
+    """Let a held job queue if nothing holds it any more."""
+    if job in book.ending or book.hold_reason(job) is not None:
+        return
+    row = book.move(job, int(State.SUSPENDED) if job in book.imaged else QUEUED, why)
+    book.table.wait_since[row] = book.now
+    book.arrived = True
+
+
+def end(book: Book, job: int, state: int, code: int, why: str) -> None:
+    """The job's last step: record it, settle what depended on it, forget it. Its devices must be gone."""
+    if job in book.promises:
+        book.revoke(job)
+    row = book.move(job, state, why)
+    table, spec = book.table, book.specs[job]
+    book.out.append(
+        Ended(
+            job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
+            int(table.attained[row]), book.ledger.retire(job), int(table.preemptions[row]), int(table.attempt[row]), code, why,
+            tuple(book.stories.get(job, ())),
+        )
+    )  # fmt: skip
+    waited_for_array = job in book.array_waiting
+    book.forget(job, state)
+    book.freed = True
+    for hopeless in settle_dependents(book, job, state):
+        end_quietly(book, hopeless, f"its dependency on job {job} can no longer be met")
+    if not waited_for_array:
+        next_of_array(book, spec)
+
+
+def end_quietly(book: Book, job: int, why: str) -> None:
+    """Cancel a job that has never run; one that has (held by its user since) is stopped properly."""
+    stop(book, job, int(State.CANCELLED), why)
+
+
+def satisfied(kind: str, outcome: int) -> bool:
+    """Whether an ended job meets a dependency of this kind."""
+    done = outcome == State.COMPLETED
+    return kind == "afterany" or (kind == "afterok") == done
+
+
+def settle_dependents(book: Book, job: int, state: int) -> list[int]:
+    """A job has ended: release those that waited for it. Returns the jobs whose wish can no longer be met."""
+    hopeless = []
+    for waiting in book.dependents.pop(job, []):
+        left = book.waits_for.get(waiting)
+        if left is None or job not in left:
+            continue
+        wishes = [wish.kind for wish in book.specs[waiting].after if wish.job == job]
+        if not all(satisfied(kind, state) for kind in wishes):
+            hopeless.append(waiting)
+            continue
+        book.waits_for[waiting] = left = [other for other in left if other != job]
+        if not left:
+            del book.waits_for[waiting]
+            if book.state(waiting) is State.HELD:
+                release(book, waiting, f"job {job} has ended")
+    return hopeless
+
+
+def next_of_array(book: Book, spec: JobSpec) -> None:
+    """A member of an array has ended: let the next one queue."""
+    array = spec.array
+    if array is None or not array.limit:
+        return
+    queue = book.array_queue.get(array.parent, [])
+    while queue:
+        job = queue.pop(0)
+        if job in book.array_waiting:
+            del book.array_waiting[job]
+            if book.state(job) is State.HELD:
+                release(book, job, f"a member of {array.parent} has ended")
+            return
+    book.array_queue.pop(array.parent, None)
+    book.array_active[array.parent] -= 1
+    if not book.array_active[array.parent]:
+        del book.array_active[array.parent]
+
+
+def stop(book: Book, job: int, final: int, why: str) -> None:
+    """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards."""
+    state = book.state(job)
+    if state is State.STOPPING:
+        if book.ending[job][0] == QUEUED:
+            book.ending[job] = (final, why)
+        return
+    if job in book.promises:
+        book.revoke(job)
+    book.ending[job] = (final, why)
+    if job not in book.allocations and job not in book.imaged:
+        if final == QUEUED:
+            del book.ending[job]
+        else:
+            end(book, job, final, 1, why)
+        return
+    book.end_service(job)
+    book.uncommit(job)
+    row = book.move(job, int(State.STOPPING), why)
+    book.pins.pop(job, None)
+    book.out.append(StopRanks(job, int(book.table.attempt[row]), book.specs[job].grace_us, why))
+
+
+def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0) -> None:
+    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for."""
+    if job in book.promises:
+        book.revoke(job)
+    book.imaged.pop(job, None)
+    book.ending.pop(job, None)
+    unshield(book, job)
+    row = book.table.row[job]
+    table = book.table
+    table.attempt[row] += 1
+    table.home[row] = -1
+    if not keeps_work:
+        table.ideal[row] = 0
+    if pause_us:
+        book.backoffs[job] = book.now + pause_us
+        book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
+    held = book.hold_reason(job)
+    table.wait_since[row] = book.now
+    book.move(job, HELD if held else QUEUED, why)
+    book.arrived = True
+
+
+def unshield(book: Book, job: int) -> None:
+    """A job that was left alone may be suspended again."""
+    level = book.shields.pop(job, None)
+    if level is not None:
+        book.table.level[book.table.row[job]] = level
+
+
+def pause(book: Book, tries: int) -> int:
+    """Back-off after the n-th failure (n >= 1), microseconds."""
+    settings = book.settings
+    return int(min(settings.backoff_us << min(tries - 1, 30), settings.backoff_max_us))
+
+
+def failed(book: Book, job: int, code: int, why: str) -> None:
+    """An attempt ended badly by its own fault: retry as the spec says, or end as FAILED."""
+    spec = book.specs[job]
+    tries = book.failures.get(job, 0) + 1
+    book.failures[job] = tries
+    worth = not spec.retry_exit_codes or code in spec.retry_exit_codes
+    if worth and tries <= spec.retries:
+        restart(book, job, f"{why}; retry {tries} of {spec.retries}", keeps_work=False, pause_us=pause(book, tries))
+    else:
+        end(book, job, int(State.FAILED), code, why)

@@ -1,0 +1,83 @@
+"""GPU-seconds owed and delivered, per job and for the pool.
+
+Per job: ``ideal`` (run time × speed on k devices / speed on the full allotment) and ``attained`` (milli-device-µs of
+service). For the pool: milli-device-µs held by anyone, counted independently, so that the two sides can be balanced.
+Pool sums outgrow 64 bits on real traces and are Python integers.
+"""
+
+from __future__ import annotations
+
+from ..model.job import JobSpec
+from ..model.node import Allocation, device_count, milli_devices
+from ..model.table import JobTable
+
+
+class PoolLedger:
+    """Milli-device-microseconds held since the beginning, by open and by ended jobs."""
+
+    __slots__ = ("at", "held_milli", "held_total", "opened", "retired_total", "spent")
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.held_milli = 0
+        self.held_total = 0
+        self.retired_total = 0
+        self.opened: dict[int, int] = {}
+        """Job to the time it last took devices."""
+        self.spent: dict[int, int] = {}
+        """Job to milli-device-µs held in earlier, closed spells."""
+
+    def advance(self, now: int) -> None:
+        """Bring the pool's side up to ``now``."""
+        self.held_total += self.held_milli * (now - self.at)
+        self.at = now
+
+    def open(self, job: int, milli: int, now: int) -> None:
+        """The job takes devices."""
+        self.advance(now)
+        self.held_milli += milli
+        self.opened[job] = now
+
+    def close(self, job: int, milli: int, now: int) -> None:
+        """The job lets go of what it took."""
+        self.advance(now)
+        self.held_milli -= milli
+        self.spent[job] = self.spent.get(job, 0) + milli * (now - self.opened.pop(job))
+
+    def retire(self, job: int) -> int:
+        """The job has ended: its total moves to the pool's account. Returns milli-device-µs."""
+        total = self.spent.pop(job, 0)
+        self.retired_total += total
+        return total
+
+    def open_total(self, allocations: dict[int, Allocation], now: int) -> int:
+        """Held by jobs still in the book, until ``now``."""
+        running = sum(milli_devices(allocations[job]) * (now - since) for job, since in self.opened.items())
+        return sum(self.spent.values()) + running
+
+
+def accrue(table: JobTable, row: int, now: int) -> None:
+    """Add the service since the last accrual to the job's columns."""
+    rate = int(table.rate[row])
+    if rate:
+        elapsed = now - int(table.accrued[row])
+        table.ideal[row] += elapsed * rate // 1000
+        table.attained[row] += elapsed * int(table.held_milli[row])
+    table.accrued[row] = now
+
+
+def start_service(table: JobTable, row: int, spec: JobSpec, allocation: Allocation, now: int) -> None:
+    """The job runs on ``allocation`` from now on. Speed is linear in devices: ranks that share one take turns."""
+    table.accrued[row] = now
+    table.run_since[row] = now
+    held = device_count(allocation)
+    table.held[row] = held
+    table.held_milli[row] = milli_devices(allocation)
+    table.rate[row] = 1000 * held // spec.devices
+
+
+def stop_service(table: JobTable, row: int, now: int) -> None:
+    """The job stops making progress."""
+    accrue(table, row, now)
+    table.rate[row] = 0
+    table.run_since[row] = -1

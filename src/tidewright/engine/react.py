@@ -1,0 +1,319 @@
+"""What the world reports: starts, exits, suspensions, nodes. Reports of an attempt that is over are ignored."""
+
+from __future__ import annotations
+
+from ..model.job import Level, State
+from ..model.node import NodeSpec
+from . import events as ev
+from .book import HELD, QUEUED, Book
+from .commands import Launch, ResumeRanks
+from .land import begin_suspension
+from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unshield
+
+_KILLED_FOR_US = (143, 137)
+"""128 + SIGTERM and 128 + SIGKILL: what a program that ignores our wish to leave ends with."""
+MAX_DEVICES_PER_NODE = 64
+
+
+def _current(book: Book, job: int, attempt: int) -> int | None:
+    """The job's row if this attempt is the one that runs."""
+    row = book.table.row.get(job)
+    return row if row is not None and book.table.attempt[row] == attempt else None
+
+
+def started(book: Book, event: ev.Started) -> None:
+    """All ranks run."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] != State.STARTING:
+        return
+    book.launch_failures.pop(event.job, None)
+    book.move(event.job, int(State.RUNNING), "all ranks run")
+    book.begin_service(event.job)
+    _hold_if_asked(book, event.job)
+
+
+def start_failed(book: Book, event: ev.StartFailed) -> None:
+    """Nothing was started."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] not in (State.STARTING, State.STOPPING):
+        return
+    job = event.job
+    stopping = book.ending.pop(job, None)
+    serve(book, _let_go(book, job))
+    tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    if stopping is not None and stopping[0] != QUEUED:
+        end(book, job, stopping[0], 1, stopping[1])
+    elif event.fault == "user" or tries >= book.settings.launch_attempts:
+        end(book, job, int(State.FAILED), 127, event.error)
+    else:
+        restart(book, job, f"could not be launched: {event.error}", keeps_work=True, pause_us=pause(book, tries))
+
+
+def exited(book: Book, event: ev.Exited) -> None:
+    """Every rank of the attempt is gone: the job is done, retried, or back in the queue."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] == QUEUED:
+        return
+    job, state = event.job, State(int(book.table.state[row]))
+    if state is State.HELD and job not in book.imaged:
+        return
+    level = book.shields.get(job, int(book.table.level[row]))
+    book.end_service(job)
+    nodes = _let_go(book, job)
+    book.imaged.pop(job, None)
+    _outcome(book, job, state, level, event)
+    serve(book, nodes)
+
+
+def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -> None:
+    code, said = event.code, event.why or f"exit code {event.code}"
+    leaving = state is State.SUSPENDING and level <= Level.COOPERATIVE
+    if state is State.STOPPING:
+        final, why = book.ending[job]
+        if final == QUEUED:
+            restart(book, job, why, keeps_work=False)
+        else:
+            end(book, job, final, code, why)
+    elif event.lost:
+        restart(book, job, event.why or "its ranks were lost; not its fault, started again", keeps_work=False)
+    elif code == 0:
+        end(book, job, int(State.COMPLETED), 0, "finished")
+    elif leaving and code in (EX_TEMPFAIL, *_KILLED_FOR_US):
+        restart(book, job, f"gave its devices back ({said})", keeps_work=code == EX_TEMPFAIL)
+    elif code == EX_TEMPFAIL:
+        restart(book, job, "asked to be run again (exit code 75)", keeps_work=True, pause_us=book.settings.backoff_us)
+    else:
+        failed(book, job, code, said)
+
+
+def _let_go(book: Book, job: int) -> list[int]:
+    """The job no longer occupies anything. Returns the nodes that gained free devices; wakes the planner if it was committed."""
+    if job in book.allocations and job not in book.leaving:
+        book.freed = True
+    book.pins.pop(job, None)
+    if job in book.promises:
+        book.revoke(job)
+    return book.vacate(job)
+
+
+def suspended(book: Book, event: ev.Suspended) -> None:
+    """The job has let go of its devices, or holds them frozen for a bounded time."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] != State.SUSPENDING:
+        return
+    job = event.job
+    if event.save_us:
+        book.table.save_us[row] = event.save_us
+    book.imaged[job] = True
+    book.table.wait_since[row] = book.now
+    if job in book.pins:
+        book.move(job, HELD, "frozen by its user, devices kept")
+        if job not in book.user_holds:
+            thaw_pinned(book, job, "released meanwhile")
+        return
+    if book.table.level[row] == Level.FREEZE:
+        book.table.home[row] = book.allocations[job][0].node
+    nodes = book.vacate(job)
+    held = job in book.user_holds
+    if held and job in book.promises:
+        book.revoke(job)
+    book.move(job, HELD if held else int(State.SUSPENDED), "suspended by its user" if held else "let go of its devices")
+    book.arrived = book.arrived or not held
+    serve(book, nodes)
+    if job in book.promises:
+        try_launch(book, job)
+
+
+def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
+    """It runs on where it was; promises made on its devices are taken back."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] != State.SUSPENDING:
+        return
+    job = event.job
+    if job in book.promises:
+        book.revoke(job)
+    if job in book.leaving:
+        for loser in book.keep(job):
+            book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
+    book.pins.pop(job, None)
+    book.user_holds.pop(job, None)
+    book.move(job, int(State.RUNNING), f"could not be suspended: {event.error}")
+    book.begin_service(job)
+    book.shields[job] = int(book.table.level[row])
+    book.table.level[row] = int(Level.NONE)
+    book.set_timer(book.now + book.settings.shield_us, "shield", job)
+    book.forced = True
+
+
+def resumed(book: Book, event: ev.Resumed) -> None:
+    """The job runs again."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] != State.RESUMING:
+        return
+    if event.restore_us:
+        book.table.restore_us[row] = event.restore_us
+    book.imaged.pop(event.job, None)
+    book.table.home[row] = -1
+    book.launch_failures.pop(event.job, None)
+    book.move(event.job, int(State.RUNNING), "runs again")
+    book.begin_service(event.job)
+    _hold_if_asked(book, event.job)
+
+
+def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
+    """It could not be brought back there: wait and try again, or start over if its image is gone."""
+    row = _current(book, event.job, event.attempt)
+    if row is None or book.table.state[row] != State.RESUMING:
+        return
+    job = event.job
+    nodes = _let_go(book, job)
+    tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    if event.image_lost or tries >= book.settings.launch_attempts:
+        restart(book, job, f"cannot be resumed, starts over: {event.error}", keeps_work=False)
+    else:
+        until = book.now + pause(book, tries)
+        book.backoffs[job] = until
+        book.set_timer(until, "backoff", job, until)
+        book.move(job, HELD, f"could not be resumed: {event.error}")
+    serve(book, nodes)
+
+
+def _hold_if_asked(book: Book, job: int) -> None:
+    """A user asked to suspend it while it was still coming up."""
+    if job in book.user_holds:
+        begin_suspension(book, job, "suspended by its user")
+
+
+def serve(book: Book, nodes: list[int]) -> None:
+    """Devices of these nodes became physically free: launch those they were promised to."""
+    for node in nodes:
+        for job in list(book.promise_order.get(node, ())):
+            if job in book.promises:
+                try_launch(book, job)
+
+
+def try_launch(book: Book, job: int) -> None:
+    """Launch or resume a promised job if its devices are physically free."""
+    allocation = book.promises[job]
+    row = book.table.row[job]
+    state = int(book.table.state[row])
+    if not book.phys.fits(allocation) or state not in (QUEUED, State.SUSPENDED):
+        return
+    book.occupy(job)
+    attempt = int(book.table.attempt[row])
+    if state == QUEUED:
+        book.move(job, int(State.STARTING), "its devices are free")
+        book.out.append(Launch(job, attempt, allocation))
+    else:
+        book.move(job, int(State.RESUMING), "its devices are free")
+        book.out.append(ResumeRanks(job, attempt, int(book.table.level[row]), allocation))
+
+
+def thaw_pinned(book: Book, job: int, why: str) -> None:
+    """Resume a gang on the devices it kept."""
+    del book.pins[job]
+    row = book.move(job, int(State.RESUMING), why)
+    book.out.append(ResumeRanks(job, int(book.table.attempt[row]), int(Level.FREEZE), book.allocations[job]))
+
+
+def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
+    """Nodes appear or come back; many at once cost as much as one."""
+    fresh: dict[str, NodeSpec] = {}
+    for event in arrivals:
+        node = event.node
+        if not 0 < node.devices <= MAX_DEVICES_PER_NODE:
+            continue
+        book.incarnations[node.name] = event.incarnation
+        if node.name not in book.nodes:
+            fresh[node.name] = node
+    if fresh:
+        book.add_nodes(list(fresh.values()))
+    for event in arrivals:
+        index = book.nodes.get(event.node.name)
+        if index is None:
+            continue
+        if event.node.name not in fresh and event.node != book.board.layout.nodes[index]:
+            _describe_again(book, index, event.node)
+        book.node_down.pop(index, None)
+        book.set_node_up(index)
+
+
+def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
+    """Take over a changed description, unless the change touches devices somebody holds."""
+    old = book.board.layout.nodes[index]
+    same_devices = (old.devices, old.kind, old.device_memory) == (node.devices, node.kind, node.device_memory)
+    busy = any(
+        part.node == index for held in (book.allocations, book.promises) for parts in held.values() for part in parts
+    )
+    if same_devices or not busy:
+        book.replace_node(index, node)
+
+
+def node_down(book: Book, event: ev.NodeDown) -> None:
+    """A node died with everything on it."""
+    index = book.nodes.get(event.name)
+    if index is None:
+        return
+    _close(book, index, event.why)
+    why = f"node {event.name} is down: {event.why}"
+    for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
+        _lose(book, job, why)
+    for job in list(book.imaged):
+        if book.table.home[book.table.row[job]] == index and job not in book.allocations:
+            _lose(book, job, why)
+
+
+def _lose(book: Book, job: int, why: str) -> None:
+    """A job lost at least one node: stop what survives, then start over."""
+    parts = book.allocations.get(job, ())
+    row = book.table.row[job]
+    if any(part.node not in book.node_down for part in parts):
+        stop(book, job, QUEUED, why)
+    else:
+        exited(book, ev.Exited(job, int(book.table.attempt[row]), 137, lost=True, why=why))
+
+
+def node_silent(book: Book, event: ev.NodeSilent) -> None:
+    """A node does not answer: its jobs run on, nothing new is placed there."""
+    index = book.nodes.get(event.name)
+    if index is not None:
+        _close(book, index, event.why)
+
+
+def _close(book: Book, index: int, why: str) -> None:
+    book.node_down[index] = why
+    book.set_node_up(index)
+    for job in list(book.promise_order.get(index, ())):
+        book.revoke(job)
+        book.tell(job, "REVOKED", f"node {book.board.layout.nodes[index].name}: {why}")
+
+
+def timer(book: Book, kind: str, job: int, token: int) -> None:
+    """A timer is due. Timers of a moment that has passed carry a stale token and do nothing."""
+    row = book.table.row.get(job, -1)
+    if kind == "think":
+        book.thinking = False
+        book.forced = True
+    elif row < 0:
+        return
+    elif kind == "limit" and book.table.run_since[row] == token and book.table.state[row] == State.RUNNING:
+        stop(book, job, int(State.TIMEOUT), "ran for as long as it may (max duration)")
+    elif kind == "backoff" and book.backoffs.get(job) == token:
+        del book.backoffs[job]
+        if book.table.state[row] == HELD:
+            release(book, job, "pause is over")
+    elif kind == "hold" and book.user_holds.get(job) == token:
+        end_hold(book, job, "hold is over")
+    elif kind == "shield":
+        unshield(book, job)
+        book.forced = True
+
+
+def end_hold(book: Book, job: int, why: str) -> None:
+    """A user's hold ends: the job goes back to where it would be without it."""
+    del book.user_holds[job]
+    state = book.state(job)
+    if job in book.pins and state is State.HELD:
+        thaw_pinned(book, job, why)
+    elif state is State.HELD:
+        release(book, job, why)
