@@ -1,0 +1,236 @@
+"""Counterfactuals: the live engine forked, changed, and asked to think by the very planner that runs.
+
+Nothing here decides or predicts by rules of its own: a change is offered only after the fork has started the job with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ..base.units import WHOLE_DEVICE
+from ..engine import events as ev
+from ..engine.amend import amend
+from ..engine.book import Book
+from ..engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
+from ..engine.engine import Engine
+from ..model.job import JobSpec, Level, State
+from ..model.node import Allocation, device_count
+from ..plan.explain import Change, Explanation, Holder
+from ..plan.plan import Plan, Planner
+from ..plan.reasons import CONSEQUENCE, Blocked, Reason
+
+_ROUNDS = 6
+"""Thoughts a fork is given; each may free devices for the next."""
+_UP = {"basic": "standard", "standard": "premium"}
+
+
+def explain(engine: Engine, planner: Planner, job: int) -> Explanation:
+    """Why ``job`` waits and the smallest change that would start it now. Raises KeyError for a job not in the book."""
+    book = engine.book
+    state = book.state(job)
+    story = tuple(book.stories.get(job, ()))
+    waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
+    if not waiting:
+        return Explanation(job=job, state=state.name, waiting=False, text=f"it is {state.name.lower()}", story=story)
+    blocked, change = _binding(engine, planner, job, state)
+    holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
+    return Explanation(
+        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.text,
+        consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
+        ahead=_ahead(book, job), change=change, story=story,
+    )  # fmt: skip
+
+
+def _binding(engine: Engine, planner: Planner, job: int, state: State) -> tuple[Blocked, Change | None]:
+    """The limit that binds, and what would lift it; a job held by its user or by others has no such change."""
+    book = engine.book
+    held = book.hold_reason(job)
+    if state is State.HELD and held is not None:
+        return Blocked(job, held[0], held[1]), None
+    if job in book.promises:
+        occupants = _occupants(book, book.promises[job])
+        text = f"{device_count(book.promises[job])} devices are set aside for it; their last users are letting go"
+        return Blocked(job, Reason.DEVICES_PROMISED, text, holders=occupants), None
+    image = engine.snapshot()
+    if starts(Engine.restore(image), planner, job):
+        return Blocked(job, Reason.THINKING, "the next plan starts it"), None
+    blocked = _as_planned(engine, planner, job)
+    return blocked, _smallest_change(engine, planner, job, image)
+
+
+def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
+    """What the planner itself says of the job: in its last plan, or in one made now with the job in view."""
+    book = engine.book
+    said = book.blocked.get(job)
+    if said is None:
+        said = next((blocked for blocked in planner.plan(engine.view()).blocked if blocked.job == job), None)
+    if said is not None:
+        return said
+    spec, board = book.specs[job], book.board
+    kinds = int(book.table.kinds[book.table.row[job]])
+    free = board.free_in(kinds)
+    text = f"waits behind {_ahead(book, job)} jobs; needs {spec.floor} devices, {free} are free"
+    return Blocked(job, Reason.BEHIND, text, need=spec.floor, free=free, holders=_holders_of_kind(book, kinds))
+
+
+def _ahead(book: Book, job: int) -> int:
+    """Waiting jobs submitted earlier."""
+    table, n = book.table, book.table.n
+    waiting = (table.state[:n] == State.QUEUED) | (table.state[:n] == State.SUSPENDED)
+    return int((waiting & (table.id[:n] < job)).sum())
+
+
+def _holder(book: Book, job: int) -> Holder:
+    spec = book.specs[job]
+    return Holder(job, spec.name, spec.tier, device_count(book.allocations.get(job, book.promises.get(job, ()))))
+
+
+def _occupants(book: Book, wanted: Allocation) -> tuple[int, ...]:
+    """Jobs that occupy devices of an allocation."""
+    masks = {part.node: part.mask for part in wanted}
+    return tuple(
+        job for job, parts in book.allocations.items() if any(part.mask & masks.get(part.node, 0) for part in parts)
+    )
+
+
+def _holders_of_kind(book: Book, kinds: int, most: int = 8) -> tuple[int, ...]:
+    """The largest holders of devices of these kinds."""
+    layout = book.board.layout
+    held = {
+        job: device_count(parts)
+        for job, parts in book.allocations.items()
+        if any(kinds >> layout.node_kind[part.node] & 1 for part in parts)
+    }
+    return tuple(sorted(held, key=lambda job: (-held[job], job))[:most])
+
+
+# -- changes ------------------------------------------------------------------------------------------------------------
+
+
+def _smallest_change(engine: Engine, planner: Planner, job: int, image: bytes) -> Change | None:
+    """The first of the candidate changes, mildest first, with which the fork starts the job."""
+    spec = engine.book.specs[job]
+    for change in _candidates(engine.book, job):
+        fork = Engine.restore(image)
+        amend(fork.book, job, amended(spec, change))
+        if starts(fork, planner, job):
+            return change
+    return None
+
+
+def amended(spec: JobSpec, change: Change) -> JobSpec:
+    """The spec with a change made. Fewer devices for a job with one rank each means as many ranks."""
+    fields: dict[str, object] = {}
+    if change.devices:
+        ranks = change.devices if spec.ranks == spec.devices else spec.ranks
+        fields |= {"devices": change.devices, "min_devices": 0, "ranks": ranks}
+    if change.device_types is not None:
+        fields["device_types"] = change.device_types
+    if change.gpu_memory >= 0:
+        fields["gpu_memory"] = change.gpu_memory
+    if change.tier:
+        fields["tier"] = change.tier
+    if change.placement:
+        fields["placement"] = change.placement
+    return msgspec.structs.replace(spec, **fields)
+
+
+def _candidates(book: Book, job: int) -> Iterator[Change]:
+    """Changes worth trying, mildest first: where it runs, on what, with how much, for what promise."""
+    spec, layout = book.specs[job], book.board.layout
+    if spec.placement != "any" and spec.floor > 1:
+        yield Change("let its ranks spread over nodes", "--placement any", placement="any")
+    for kind in layout.kinds if spec.device_types else ():
+        if kind not in spec.device_types:
+            types = (*spec.device_types, kind)
+            yield Change(f"accept {kind} as well", f"--type {','.join(types)}", device_types=types)
+    for fewer in _fewer(book, job, spec):
+        yield Change(f"{fewer} device{'s' if fewer > 1 else ''} instead of {spec.floor}", f"-g {fewer}", devices=fewer)
+    share = _largest_free_share(book, spec)
+    if 0 < share < spec.gpu_memory:
+        yield Change(
+            f"{share / 2**30:.1f}GiB of a device instead of {spec.gpu_memory / 2**30:.1f}GiB",
+            f"--gpu-mem {share // 2**20}MiB",
+            gpu_memory=share // 2**20 * 2**20,
+        )
+    tier = spec.tier
+    while tier in _UP:
+        tier = _UP[tier]
+        yield Change(f"tier {tier} instead of {spec.tier}", f"--sla {tier}", tier=tier)
+
+
+def _fewer(book: Book, job: int, spec: JobSpec) -> list[int]:
+    """Device counts below the one asked for, largest first: what is free together, what is free at all, and halves."""
+    if spec.floor == 1 or spec.gpu_memory:
+        return []
+    kinds = int(book.table.kinds[book.table.row[job]])
+    board = book.board
+    most = max((count for count in range(len(board.buckets[0])) if board.nodes_with(kinds, count)), default=0)
+    counts = {most: True, board.free_in(kinds): True, 1: True}
+    half = spec.floor // 2
+    while half:
+        counts[half] = True
+        half //= 2
+    divides = [count for count in counts if 0 < count < spec.floor and _even(spec, count)]
+    return sorted(divides, reverse=True)
+
+
+def _even(spec: JobSpec, devices: int) -> bool:
+    return spec.ranks == spec.devices or spec.ranks % devices == 0 or devices % spec.ranks == 0
+
+
+def _largest_free_share(book: Book, spec: JobSpec) -> int:
+    """Bytes of the largest free share of any one device."""
+    board, layout = book.board, book.board.layout
+    if not spec.gpu_memory:
+        return 0
+    best = 0
+    for (node, _), used in sorted(board.partial.items()):
+        best = max(best, (WHOLE_DEVICE - used) * layout.nodes[node].device_memory // WHOLE_DEVICE)
+    return best
+
+
+# -- running a fork -----------------------------------------------------------------------------------------------------
+
+
+def starts(fork: Engine, planner: Planner, job: int) -> bool:
+    """Whether the planner, given a world that obeys at once, gives ``job`` its devices now."""
+    fork.book.forced = True
+    fork.book.thinking = False
+    commands = fork.step(fork.book.now, [ev.Tick()])
+    for _ in range(_ROUNDS):
+        events = _obey(fork, planner, commands)
+        if _started(fork.book, job):
+            return True
+        if not events:
+            return False
+        commands = fork.step(fork.book.now, events)
+    return _started(fork.book, job)
+
+
+def _started(book: Book, job: int) -> bool:
+    if job not in book.specs:
+        return False
+    return job in book.promises or book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
+
+
+def _obey(fork: Engine, planner: Planner, commands: list[Command]) -> list[ev.Event]:
+    """Answers of a world in which everything works at once."""
+    events: list[ev.Event] = []
+    for command in commands:
+        if isinstance(command, Think):
+            plan: Plan = planner.plan(fork.view())
+            events.append(ev.PlanReady(plan))
+        elif isinstance(command, Launch):
+            events.append(ev.Started(command.job, command.attempt))
+        elif isinstance(command, ResumeRanks):
+            events.append(ev.Resumed(command.job, command.attempt))
+        elif isinstance(command, SuspendRanks):
+            ends = command.level in (Level.REQUEUE, Level.COOPERATIVE)
+            done = ev.Exited(command.job, command.attempt, 75) if ends else ev.Suspended(command.job, command.attempt)
+            events.append(done)
+        elif isinstance(command, StopRanks):
+            events.append(ev.Exited(command.job, command.attempt, 143))
+    return events
