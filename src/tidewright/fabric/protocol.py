@@ -63,7 +63,7 @@ class Fabric(Protocol):
     async def call(
         self, node: str, method: str, args: dict[str, Any], *, op_id: str, epoch: int, timeout: float
     ) -> dict[str, Any]:
-        """Call an agent. Raises Unknown, Fenced, Refused or WorldError (carried out with a failure). Timeout in seconds."""
+        """Call an agent; ``timeout`` in seconds. Raises Unknown, Fenced, Refused or WorldError (it failed over there)."""
         ...
 
     async def copy(self, src_node: str, src: Path, dst_node: str, dst: Path, *, digest: str) -> None:

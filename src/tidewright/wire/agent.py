@@ -5,7 +5,6 @@ Knows nothing of sockets, processes or who is on the other end. Times are micros
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -179,7 +178,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ErrorReply(Struct, frozen=True, omit_defaults=True):
-    """Why a request was not served. ``kind``: usage (wrong request), fenced (an older controller), world (try again), bug."""
+    """Why a request was not served. ``kind``: usage (wrong request), fenced (older controller), world (retry), bug."""
 
     kind: Literal["usage", "fenced", "world", "bug"]
     message: str
@@ -259,21 +258,18 @@ class Framer:
         self._limit = limit
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> list[bytes]:
         """Frames completed by ``data``, without their newline. Raises FrameError at a frame beyond the limit."""
-        first, newline, more = data.partition(b"\n")
-        self._rest += first
-        self._check(len(self._rest))
-        if not newline:
-            return
-        yield bytes(self._rest)
-        *whole, rest = more.split(b"\n")
-        for frame in whole:
-            self._check(len(frame))
-            yield frame
-        self._check(len(rest))
-        self._rest = bytearray(rest)
+        *whole, rest = data.split(b"\n")
+        frames = []
+        for part in whole:
+            self._grow(part)
+            frames.append(bytes(self._rest))
+            self._rest.clear()
+        self._grow(rest)
+        return frames
 
-    def _check(self, size: int) -> None:
-        if size > self._limit:
+    def _grow(self, part: bytes) -> None:
+        self._rest += part
+        if len(self._rest) > self._limit:
             raise FrameError(f"a line of more than {self._limit} bytes")
