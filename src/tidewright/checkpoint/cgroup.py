@@ -1,0 +1,194 @@
+"""Three ways to stop processes where they are: the cgroup v2 freezer, the v1 freezer, and SIGSTOP.
+
+The groups are made for one rank each; SIGSTOP needs no privilege but is seen by the program and its parents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ..base.errors import WorldError
+from .processes import grouped, members, send, stat
+from .protocol import RankHandle
+
+FREEZE_TIMEOUT_S = 5.0
+"""A process in uninterruptible sleep (a hung disk) delays freezing; beyond this the freeze is undone and refused."""
+
+
+class Freezer(Protocol):
+    """Stops and continues every process of a rank."""
+
+    name: str
+
+    def create(self, name: str) -> tuple[str, ...]:
+        """Make the group of a new rank; its directory, or nothing where no group is needed. Raises OSError."""
+        ...
+
+    def freeze(self, handle: RankHandle) -> None:
+        """Return once nothing of the rank runs. Raises WorldError, with the rank running."""
+        ...
+
+    def thaw(self, handle: RankHandle) -> None:
+        """Let the rank run. Harmless when it does."""
+        ...
+
+    def frozen(self, handle: RankHandle) -> bool:
+        """Whether the rank is stopped now."""
+        ...
+
+
+def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll ``done`` with growing pauses (1 to 20 ms)."""
+    deadline, pause = time.monotonic() + timeout_s, 0.001
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.02)
+    return True
+
+
+class Groups:
+    """What both kinds of freezer groups share. ``base`` is the directory the groups are made in."""
+
+    name = ""
+    _file = ""
+    _on, _off = "", ""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def create(self, name: str) -> tuple[str, ...]:
+        path = self.base / name
+        path.mkdir(exist_ok=True)
+        return (str(path),)
+
+    def is_frozen(self, group: Path) -> bool:
+        raise NotImplementedError
+
+    def _write(self, handle: RankHandle, text: str) -> None:
+        for group in handle.cgroups:
+            with contextlib.suppress(FileNotFoundError):
+                (Path(group) / self._file).write_text(text)
+
+    def _settled(self, handle: RankHandle) -> bool:
+        self._write(handle, self._on)  # v1 takes in a process forked meanwhile only when told again
+        return self.frozen(handle)
+
+    def freeze(self, handle: RankHandle) -> None:
+        if not wait_until(lambda: self._settled(handle), FREEZE_TIMEOUT_S):
+            self.thaw(handle)
+            raise WorldError(f"rank {handle.rank} did not stop within {FREEZE_TIMEOUT_S:g} s (a hung disk?)")
+
+    def thaw(self, handle: RankHandle) -> None:
+        self._write(handle, self._off)
+
+    def frozen(self, handle: RankHandle) -> bool:
+        return bool(handle.cgroups) and all(self.is_frozen(Path(group)) for group in handle.cgroups)
+
+
+class CgroupV2(Groups):
+    """Documentation/admin-guide/cgroup-v2.rst, cgroup.freeze; a frozen process can still be killed."""
+
+    name = "cgroup2"
+    _file, _on, _off = "cgroup.freeze", "1", "0"
+
+    def is_frozen(self, group: Path) -> bool:
+        try:
+            return "frozen 1" in (group / "cgroup.events").read_text()
+        except OSError:
+            return False
+
+
+class CgroupV1(Groups):
+    """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; signals wait until the thaw, SIGKILL too."""
+
+    name = "cgroup1"
+    _file, _on, _off = "freezer.state", "FROZEN", "THAWED"
+
+    def is_frozen(self, group: Path) -> bool:
+        try:
+            return (group / "freezer.state").read_text().strip() == "FROZEN"
+        except OSError:
+            return False
+
+
+class Signals:
+    """SIGSTOP and SIGCONT to every process of the rank; forks race with the scan, so it is repeated until quiet."""
+
+    name = "signals"
+
+    def create(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def _running(self, handle: RankHandle) -> list[int]:
+        found = ((pid, stat(pid)) for pid in members(handle))
+        return [pid for pid, each in found if each is not None and each.state not in "TtZX"]
+
+    def _stopped(self, handle: RankHandle) -> bool:
+        running = self._running(handle)
+        send(running, signal.SIGSTOP)
+        return not running
+
+    def freeze(self, handle: RankHandle) -> None:
+        if not wait_until(lambda: self._stopped(handle), FREEZE_TIMEOUT_S):
+            self.thaw(handle)
+            raise WorldError(f"rank {handle.rank} did not stop within {FREEZE_TIMEOUT_S:g} s (a hung disk?)")
+
+    def thaw(self, handle: RankHandle) -> None:
+        send(members(handle), signal.SIGCONT)
+
+    def frozen(self, handle: RankHandle) -> bool:
+        return bool(members(handle)) and not self._running(handle)
+
+
+def remove(cgroups: tuple[str, ...]) -> bool:
+    """Remove a rank's groups; False while a process is still in one."""
+    for group in cgroups:
+        try:
+            os.rmdir(group)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return True
+
+
+def bases() -> list[Freezer]:
+    """Freezers by the mounted hierarchies, best first, each below the group this process is in."""
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    found: list[Freezer] = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, kind, options, *_ = line.split()
+        if kind == "cgroup2":
+            found.insert(0, CgroupV2(Path(mount) / own.get("", "/").lstrip("/")))
+        elif kind == "cgroup" and "freezer" in options.split(","):
+            controllers = next((key for key in own if "freezer" in key.split(",")), "freezer")
+            found.append(CgroupV1(Path(mount) / own.get(controllers, "/").lstrip("/")))
+    return found
+
+
+def works(freezer: Freezer) -> bool:
+    """Try it: a group can be made, told to freeze, entered by our own children, and removed."""
+    probe: tuple[str, ...] = ()
+    try:
+        probe = freezer.create(f"tidewright-probe-{os.getpid()}")
+        handle = RankHandle(rank=0, pid=0, start=0, cgroups=probe)
+        freezer.freeze(handle)
+        freezer.thaw(handle)
+        return os.access(Path(probe[0]) / "cgroup.procs", os.W_OK) and grouped(probe) == []
+    except (OSError, WorldError):
+        return False
+    finally:
+        remove(probe)
+
+
+def detect() -> Freezer:
+    """The best freezer that works for this process: cgroup v2, v1, signals."""
+    return next((freezer for freezer in bases() if works(freezer)), Signals())

@@ -1,0 +1,39 @@
+"""The contract with programs that save themselves: SIGTERM, a grace period, exit code 75 ("requeue me").
+
+The same signal serves programs that save nothing: they are queued again and start from the beginning.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ..base.errors import WorldError
+from ..model.job import Level
+from .processes import alive, send
+from .protocol import Gang, Image, Placement, Verdict
+
+EXIT_REQUEUE = 75
+"""EX_TEMPFAIL of sysexits.h."""
+
+
+class CooperativeDriver:
+    """``level`` COOPERATIVE, or REQUEUE for programs that promise nothing."""
+
+    name = "cooperative"
+
+    def __init__(self, level: Level = Level.COOPERATIVE) -> None:
+        self.level = level
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        return Verdict(True)
+
+    def save(self, gang: Gang) -> Image | None:
+        """Only main processes are told: a data loader that dies first would spoil the save."""
+        send((handle.pid for handle in gang.ranks if alive(handle.pid, handle.start)), signal.SIGTERM)
+        return None
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        raise WorldError("a program that saved itself is restored by starting it again")
+
+    def discard(self, image: Image) -> None:
+        """What the program saved is its own."""

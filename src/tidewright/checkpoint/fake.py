@@ -1,0 +1,41 @@
+"""A driver without processes that misbehaves on request, for tests of everything above it."""
+
+from __future__ import annotations
+
+from ..base.errors import WorldError
+from ..model.job import Level
+from .protocol import Gang, Image, Placement, Verdict
+
+
+class FakeDriver:
+    """Set ``refusal``, ``save_error`` or ``restore_error`` at any time; ``held`` are the attempts saved now."""
+
+    name = "fake"
+
+    def __init__(self, level: Level = Level.FULL, *, home: str = "") -> None:
+        self.level = level
+        self.refusal = ""
+        self.save_error = ""
+        self.restore_error = ""
+        self.held: dict[tuple[int, int], Image] = {}
+        self._home = home
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        return Verdict(not self.refusal, self.refusal)
+
+    def save(self, gang: Gang) -> Image:
+        if self.save_error:
+            raise WorldError(self.save_error)
+        image = Image(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._home, ranks=gang.ranks)
+        self.held[gang.job, gang.attempt] = image
+        return image
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        if self.restore_error:
+            raise WorldError(self.restore_error)
+        if image.home not in ("", placement.node):
+            raise WorldError(f"saved on {image.home}, not on {placement.node}")
+        self.held.pop((image.job, image.attempt), None)
+
+    def discard(self, image: Image) -> None:
+        self.held.pop((image.job, image.attempt), None)

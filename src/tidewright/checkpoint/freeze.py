@@ -1,0 +1,89 @@
+"""Freeze in place: the ranks stop, their memory stays, their cores are free for others of the same node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psutil
+
+from ..base.errors import WorldError
+from ..base.units import format_bytes
+from ..model.job import Level
+from .cgroup import Freezer, detect
+from .processes import members, set_affinity
+from .protocol import Gang, Image, Placement, RankHandle, Verdict
+
+RESERVE_SHARE, RESERVE_LEAST = 20, 512 * 2**20
+"""Host memory kept available for those that run on: a twentieth of it, and half a GiB at least."""
+
+
+def host_reserve() -> int:
+    """Bytes that must stay available on this host for a freeze to be allowed."""
+    return max(int(psutil.virtual_memory().total) // RESERVE_SHARE, RESERVE_LEAST)
+
+
+def host_available() -> int:
+    """Bytes this host can still give without swapping (MemAvailable of proc(5))."""
+    return int(psutil.virtual_memory().available)
+
+
+class FreezeDriver:
+    """``node`` is where this runs and hence the home of every image."""
+
+    name = "freeze"
+    level = Level.FREEZE
+
+    def __init__(
+        self,
+        node: str,
+        freezer: Freezer | None = None,
+        *,
+        reserve: int | None = None,
+        available: Callable[[], int] = host_available,
+    ) -> None:
+        self._node = node
+        self.freezer = freezer or detect()
+        self._reserve = host_reserve() if reserve is None else reserve
+        self._available = available
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        """Refused for accelerators, unbounded gangs, and when the host is short of memory."""
+        if kind != "cpu":
+            return Verdict(False, f"a frozen job keeps its memory on the {kind}; nobody else could use the device")
+        if gang.world_size > 1 and not gang.bounded:
+            return Verdict(False, f"{gang.world_size} ranks: their process group times out while they are frozen")
+        free = self._available()
+        if free < self._reserve:
+            return Verdict(
+                False,
+                f"the host has {format_bytes(free)} of memory left, under its reserve of {format_bytes(self._reserve)}",
+            )
+        return Verdict(True)
+
+    def save(self, gang: Gang) -> Image:
+        """All ranks stop, or all run on."""
+        done: list[RankHandle] = []
+        try:
+            for handle in gang.ranks:
+                self.freezer.freeze(handle)
+                done.append(handle)
+        except (OSError, WorldError) as error:
+            for handle in done:
+                self.freezer.thaw(handle)
+            raise WorldError(f"not frozen: {error}") from error
+        return Image(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._node, ranks=gang.ranks)
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        """Cores first, while no thread can be born that would miss them."""
+        if placement.node != image.home:
+            raise WorldError(f"frozen on {image.home}: its memory cannot go to {placement.node}")
+        for handle in image.ranks:
+            if cpus := placement.cpus.get(handle.rank):
+                set_affinity(members(handle), cpus)
+        for handle in image.ranks:
+            self.freezer.thaw(handle)
+
+    def discard(self, image: Image) -> None:
+        """The memory is the processes' own: thawed, they can be ended."""
+        for handle in image.ranks:
+            self.freezer.thaw(handle)

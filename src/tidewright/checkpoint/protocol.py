@@ -1,0 +1,95 @@
+"""What every checkpoint driver can do: save, restore and discard, on this node or another.
+
+A driver acts on the ranks of one attempt that are on this node. Its methods block and may be called from any thread,
+for different attempts at once. Implementations pass ``tidewright.testing.checkpoint``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+from ..base.units import SECOND
+from ..model.job import Level
+
+GANG_FREEZE_BOUND_US = 60 * SECOND
+"""Longest hold of a gang without a barrier: far below torch's 30 minutes for gloo (10 for NCCL) process groups."""
+
+
+class RankHandle(Struct, frozen=True, kw_only=True):
+    """A running rank: its main process (pid and start time), its shim, and the marks its descendants bear."""
+
+    rank: int
+    pid: int
+    start: int
+    shim: int = 0
+    marker: str = ""
+    """``NAME=value`` in the environment of everything the rank started."""
+    cgroups: tuple[str, ...] = ()
+    """Directories of the freezer groups made for this rank alone."""
+
+
+class Gang(Struct, frozen=True, kw_only=True):
+    """The ranks of one attempt on this node. ``world_size`` counts those elsewhere too."""
+
+    job: int
+    attempt: int
+    world_size: int
+    ranks: tuple[RankHandle, ...]
+    grace_us: int = 30 * SECOND
+    bounded: bool = False
+    """The hold ends by itself within ``GANG_FREEZE_BOUND_US``; whoever saves sees to that."""
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """What a save left. ``home``: the only node it can be restored on (memory stayed there); empty: any node."""
+
+    driver: str
+    job: int
+    attempt: int
+    home: str = ""
+    location: str = ""
+    """Where its bytes are, a path or URL; empty when they are still in memory."""
+    size_bytes: int = 0
+    ranks: tuple[RankHandle, ...] = ()
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """Where to restore: the node, and for each rank the cores it may use (missing or empty: as before)."""
+
+    node: str
+    cpus: dict[int, tuple[int, ...]] = {}
+
+
+class Verdict(NamedTuple):
+    """Whether a save would be tried, and if not why, in words for the user."""
+
+    ok: bool
+    reason: str = ""
+
+
+class Driver(Protocol):
+    """One way to make ranks let go of their devices."""
+
+    name: str
+    level: Level
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        """Whether this gang on devices of ``kind`` can be saved now. Touches nothing."""
+        ...
+
+    def save(self, gang: Gang) -> Image | None:
+        """Make the gang let go. None: it ends by itself within its grace, and whoever supervises it sees to that.
+
+        Raises WorldError, with the gang running as before.
+        """
+        ...
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        """Let the saved gang run on. Harmless when it does already. Raises WorldError; the image then stays good."""
+        ...
+
+    def discard(self, image: Image) -> None:
+        """The image will never be restored: release what it holds. Harmless when repeated."""
+        ...

@@ -1,0 +1,83 @@
+"""CPU slots as devices: a real device kind with cores and memory of its own, for machines without accelerators.
+
+Slot i owns a run of the cores that this process may use; with more slots than cores, slots share cores.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+from ..base.errors import UsageError
+from ..model.node import NodeSpec
+from .protocol import DeviceHealth, DeviceLoad, Surroundings
+
+MAX_SLOTS = 4096
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def open_backend(name: str, slots: int = 0) -> CpuBackend:
+    """CPU slots of this machine: ``slots`` of them, or one per core of this process's affinity mask."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    return CpuBackend(name, cores, slots or len(cores), psutil.virtual_memory().total)
+
+
+def check_indices(devices: tuple[int, ...], count: int) -> None:
+    """Raise UsageError unless ``devices`` are distinct indices below ``count``, and at least one."""
+    if not devices or len(set(devices)) != len(devices) or not all(0 <= index < count for index in devices):
+        raise UsageError(
+            f"devices {list(devices)} are not distinct indices below {count}", "ask for devices that exist"
+        )
+
+
+class CpuBackend:
+    """``slots`` devices over ``cores``; ``memory`` is the host's, bytes."""
+
+    name = "cpu"
+
+    def __init__(self, name: str, cores: tuple[int, ...], slots: int, memory: int) -> None:
+        if not 1 <= slots <= MAX_SLOTS:
+            raise UsageError(f"{slots} CPU slots", f"ask for 1 to {MAX_SLOTS}")
+        self._node, self._cores, self._slots, self._memory = name, cores, slots, memory
+
+    def discover(self) -> NodeSpec:
+        shared = self._slots > len(self._cores)
+        note = f"{self._slots} slots share {len(self._cores)} cores" if shared else ""
+        return NodeSpec(
+            name=self._node,
+            kind="cpu",
+            devices=self._slots,
+            device_memory=self._memory // self._slots,
+            memory=self._memory,
+            cpus=len(self._cores),
+            note=note,
+        )
+
+    def cores_of(self, slot: int) -> tuple[int, ...]:
+        """The cores of one slot."""
+        first = slot * len(self._cores) // self._slots
+        last = max(first + 1, (slot + 1) * len(self._cores) // self._slots)
+        return self._cores[first:last]
+
+    def health(self) -> tuple[DeviceHealth, ...]:
+        return tuple(DeviceHealth(slot, True) for slot in range(self._slots))
+
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+        """Thread limits count slots, not cores, so that a job gets the same number on every placement."""
+        check_indices(devices, self._slots)
+        threads = max(1, len(self._cores) // self._slots * len(devices) // sharers)
+        cpus = tuple(sorted({core for slot in devices for core in self.cores_of(slot)}))
+        return Surroundings({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
+
+    def usage(self) -> tuple[DeviceLoad, ...]:
+        """Utilisation of a slot's cores since the last call."""
+        busy = psutil.cpu_percent(percpu=True)
+        loads = []
+        for slot in range(self._slots):
+            cores = [busy[core] for core in self.cores_of(slot) if core < len(busy)]
+            loads.append(DeviceLoad(slot, sum(cores) / len(cores) if cores else 0.0))
+        return tuple(loads)
+
+    def close(self) -> None:
+        """Nothing is held."""

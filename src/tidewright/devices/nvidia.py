@@ -1,0 +1,166 @@
+"""NVIDIA devices through NVML (nvidia-ml-py, imported on opening). No driver is a normal state, said in one line."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections import Counter
+from importlib import import_module
+from typing import Any
+
+import psutil
+
+from ..base.errors import WorldError
+from ..base.ids import valid_name
+from ..model.node import NodeSpec
+from .cpu import check_indices
+from .protocol import DeviceHealth, DeviceLoad, Surroundings
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""XID errors caused by a program, not the device (the list that NVIDIA's k8s-device-plugin skips, health.go)."""
+
+
+def open_backend(name: str = "", slots: int = 0, nvml: Any = None) -> NvidiaBackend:
+    """Open NVML. Raises WorldError, in one line, without library, driver or device. ``nvml`` stands in for pynvml."""
+    try:
+        nvml = nvml or import_module("pynvml")
+    except ImportError as error:
+        raise WorldError("no NVIDIA library; install it with: pip install 'tidewright[nvidia]'") from error
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise WorldError(f"no NVIDIA driver on this machine ({error})") from error
+    try:
+        return NvidiaBackend(name or socket.gethostname(), nvml)
+    except (nvml.NVMLError, WorldError) as error:
+        nvml.nvmlShutdown()
+        raise WorldError(f"no usable NVIDIA device ({error})") from error
+
+
+def kind_of(product: str) -> str:
+    """Device kind from a product name: "NVIDIA H100 80GB HBM3" is "h100", "GeForce RTX 4090" is "rtx4090"."""
+    words = re.sub(r"\b(nvidia|geforce|tesla|quadro|graphics|device)\b", " ", product.lower())
+    consumer = re.search(r"\b([gr]tx)\s*(a?\d{3,4})(?:\s*(ti|super))?\b", words)
+    if consumer:
+        return "".join(part for part in consumer.groups() if part)
+    model = re.search(r"\b(gh|gb|[abhlvptk])\d{1,4}[a-z]?\b", words)
+    if model:
+        return model[0]
+    plain = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
+    return plain if valid_name(plain) else "gpu"
+
+
+def text(value: str | bytes) -> str:
+    """NVML gave bytes before nvidia-ml-py 11.5, str since."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class NvidiaBackend:
+    """Every device of the commonest kind on this node; ``nvml`` is initialised."""
+
+    name = "nvidia"
+
+    def __init__(self, node: str, nvml: Any) -> None:
+        self._nvml = nvml
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        kinds = [kind_of(text(nvml.nvmlDeviceGetName(handle))) for handle in handles]
+        if not handles:
+            raise WorldError("the driver knows no device")
+        kind = Counter(kinds).most_common(1)[0][0]
+        self._handles = [handle for handle, its in zip(handles, kinds, strict=True) if its == kind]
+        self._faults: dict[int, str] = {}
+        self._open = True
+        self._spec = self._describe(node, kind, sorted({other for other in kinds if other != kind}))
+        self._events = self._subscribe()
+
+    def _describe(self, node: str, kind: str, others: list[str]) -> NodeSpec:
+        nvml = self._nvml
+        memories = [nvml.nvmlDeviceGetMemoryInfo(handle).total for handle in self._handles]
+        return NodeSpec(
+            name=node,
+            kind=kind,
+            devices=len(self._handles),
+            device_memory=min(memories),
+            memory=psutil.virtual_memory().total,
+            cpus=psutil.cpu_count() or 1,
+            uuids=tuple(text(nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles),
+            note=f"not used, as a node has one kind: {', '.join(others)}" if others else "",
+        )
+
+    def _subscribe(self) -> Any:
+        """An event set of critical XIDs, or None where the driver offers none (MIG, some virtual machines)."""
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for handle in self._handles:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError:
+            return None
+        return events
+
+    def discover(self) -> NodeSpec:
+        return self._spec
+
+    def health(self) -> tuple[DeviceHealth, ...]:
+        """A device with a critical XID stays unhealthy until it is reset and the agent restarted."""
+        self._take_events()
+        for index, handle in enumerate(self._handles):
+            if index not in self._faults and not self._answers(handle):
+                self._faults[index] = "the driver has lost the device"
+        return tuple(
+            DeviceHealth(index, index not in self._faults, self._faults.get(index, ""))
+            for index in range(len(self._handles))
+        )
+
+    def _answers(self, handle: Any) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError:
+            return False
+        return True
+
+    def _take_events(self) -> None:
+        """Every event that has come; waits for none."""
+        while self._events is not None:
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._nvml.NVMLError:
+                return
+            xid = int(event.eventData)
+            if xid not in APPLICATION_XIDS:
+                self._blame(event.device, f"XID {xid}: critical device error; see dmesg, reset the device")
+
+    def _blame(self, device: Any, note: str) -> None:
+        """A handle that NVML cannot name is blamed on every device, as the device plugin does."""
+        try:
+            hit = [self._spec.uuids.index(text(self._nvml.nvmlDeviceGetUUID(device)))]
+        except (self._nvml.NVMLError, ValueError):
+            hit = list(range(len(self._handles)))
+        self._faults.update(dict.fromkeys(hit, note))
+
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+        """Devices by UUID, so that renumbering by the driver shows nobody another's device."""
+        check_indices(devices, len(self._handles))
+        shown = ",".join(self._spec.uuids[index] for index in devices)
+        return Surroundings({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+    def usage(self) -> tuple[DeviceLoad, ...]:
+        try:
+            return tuple(self._load(index, handle) for index, handle in enumerate(self._handles))
+        except self._nvml.NVMLError as error:
+            raise WorldError(f"NVML: {error}") from error
+
+    def _load(self, index: int, handle: Any) -> DeviceLoad:
+        nvml = self._nvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle).used
+        try:
+            percent = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            pids = tuple(sorted(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+        except nvml.NVMLError:
+            percent, pids = 0.0, ()  # not offered under MIG
+        return DeviceLoad(index, percent, memory, pids)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._nvml.nvmlShutdown()
