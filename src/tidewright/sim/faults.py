@@ -1,0 +1,90 @@
+"""What goes wrong, and when: nodes, ranks, saves, restores, launches, slow answers. Each from its own seeded stream.
+
+It refuses to know what the engine does about it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from ..base.errors import UsageError
+from ..base.rng import stream
+from ..base.units import HOUR
+
+NEVER = 2**62
+
+
+class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Means of exponential times in microseconds (0: never) and probabilities (0 to 1)."""
+
+    seed: int = 1
+    node_mtbf_us: int = 0
+    """Mean time between crashes of one node."""
+    node_mttr_us: int = 1 * HOUR
+    """Mean time until a crashed node is back."""
+    rank_mtbf_us: int = 0
+    """Mean run time between failures of one job, whatever its size."""
+    suspend_failure: float = 0.0
+    resume_failure: float = 0.0
+    launch_failure: float = 0.0
+    slow_answer: float = 0.0
+    """Share of answers that take ``slow_factor`` times as long."""
+    slow_factor: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("suspend_failure", "resume_failure", "launch_failure", "slow_answer"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}: {getattr(self, name)} is not a probability", "give a number between 0 and 1")
+        for name in ("node_mtbf_us", "node_mttr_us", "rank_mtbf_us", "slow_factor"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}: negative", "give 0 for never")
+
+    @property
+    def any(self) -> bool:
+        """Whether anything can go wrong at all."""
+        chances = (self.suspend_failure, self.resume_failure, self.launch_failure, self.slow_answer)
+        return bool(self.node_mtbf_us or self.rank_mtbf_us or max(chances) > 0)
+
+
+class Faults:
+    """Draws from the streams. A draw for one job or node never shifts another's."""
+
+    def __init__(self, settings: FaultSettings) -> None:
+        self.settings = settings
+        self.active = settings.any
+        self._crashes: dict[int, int] = {}
+
+    def node_uptime(self, node: int) -> int:
+        """Microseconds that node lasts from now until it crashes; NEVER when nodes do not."""
+        self._crashes[node] = self._crashes.get(node, 0) + 1
+        return self._exponential(self.settings.node_mtbf_us, "crash", node, self._crashes[node])
+
+    def node_downtime(self, node: int) -> int:
+        """Microseconds until a crashed node is back."""
+        return self._exponential(max(1, self.settings.node_mttr_us), "repair", node, self._crashes[node])
+
+    def rank_lasts(self, row: int, epoch: int) -> int:
+        """Run time of a job until one of its ranks fails; NEVER when they do not."""
+        return self._exponential(self.settings.rank_mtbf_us, "rank", row, epoch)
+
+    def fails(self, kind: str, row: int, epoch: int) -> bool:
+        """Whether this ``suspend``, ``resume`` or ``launch`` of a job fails."""
+        return self._happens(getattr(self.settings, f"{kind}_failure"), kind, row, epoch)
+
+    def stretched(self, delay_us: int, row: int, epoch: int) -> int:
+        """The delay of an answer, sometimes made slow."""
+        return (
+            delay_us * self.settings.slow_factor
+            if self._happens(self.settings.slow_answer, "slow", row, epoch)
+            else delay_us
+        )
+
+    def _happens(self, chance: float, *names: str | int) -> bool:
+        return chance > 0 and stream(self.settings.seed, *names).random() < chance
+
+    def _exponential(self, mean_us: int, *names: str | int) -> int:
+        if not mean_us:
+            return NEVER
+        return max(1, round(-mean_us * math.log(1.0 - stream(self.settings.seed, *names).random())))

@@ -1,0 +1,94 @@
+"""What a simulation tells: one versioned record, the same in JSON, in tables and in reports."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import UsageError
+from .meter import Series
+
+SCHEMA = "tidewright.simulation/1"
+
+
+class TierResult(Struct, frozen=True, kw_only=True):
+    """Completed jobs of one tier. ``fraction`` is the delivered GPU fraction: true run time over time since submission.
+
+    Shares of an empty tier are 0. ``attainable`` is the share that would attain with the cluster to itself: launching
+    takes time, so very short jobs cannot.
+    """
+
+    tier: str
+    target: float
+    jobs: int
+    fraction_mean: float
+    fraction_p5: float
+    attained: float
+    """Share of jobs with fraction >= target."""
+    attained_by_work: float
+    """The same, each job weighted by its device-time."""
+    attainable: float
+    jct_mean_s: float
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """Times are seconds, areas device-hours. Means and quantiles are over completed jobs.
+
+    JCT is end minus submission; queueing is first start minus submission; utilisation is device-time held over
+    capacity times makespan; ``rho`` is finish-time fairness, see ``sim.metrics.fairness``.
+    """
+
+    schema: str = SCHEMA
+    policy: str
+    trace: str
+    cluster: str
+    devices: int
+    jobs: int
+    completed: int
+    failed: int
+    refused: int
+    unfinished: int
+    """Still in the system at the end (horizon reached, or nothing could ever start them): censored, not in the means."""
+    makespan_s: float
+    utilisation: float
+    utilisation_arriving: float
+    """The same until the last submission, without the emptying at the end."""
+    jct_mean_s: float
+    jct_median_s: float
+    jct_p99_s: float
+    queue_mean_s: float
+    queue_p99_s: float
+    queue_length_mean: float
+    rho_mean: float
+    rho_p99: float
+    rho_unfair: float
+    """Share of completed jobs that did worse than alone on their share of the cluster (rho > 1)."""
+    preemptions: int
+    restarts: int
+    lost_device_hours: float
+    """Work that was done and had to be done again."""
+    held_device_hours: float
+    tiers: tuple[TierResult, ...]
+    turns: int
+    thoughts: int
+    moves: int
+    jct_quantiles_s: tuple[float, ...]
+    """JCT at 0, 0.5, … 100 per cent."""
+    series: Series
+
+
+def to_json(results: list[Result]) -> bytes:
+    """A JSON array of results, indented."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=2)
+
+
+def from_json(text: bytes) -> list[Result]:
+    """The results in ``to_json``'s output. Raises UsageError when it is anything else or of another version."""
+    try:
+        results = msgspec.json.decode(text, type=list[Result])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"not simulation results: {error}", "give the output of tide simulate -o json") from error
+    wrong = [result.schema for result in results if result.schema != SCHEMA]
+    if wrong:
+        raise UsageError(f"results of schema {wrong[0]}", f"this version reads {SCHEMA}; run the simulation again")
+    return results

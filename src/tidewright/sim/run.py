@@ -1,0 +1,175 @@
+"""The simulator's loop: jump to the next instant at which something happens, take a turn, obey.
+
+One of the two places that decide what time it is (the other is live/run). It refuses to know which policy it is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import Bug
+from ..base.units import DAY
+from ..drive.turn import Driver, Recorder
+from ..engine.commands import Command, Ended, Reply, Think
+from ..engine.engine import Engine
+from ..engine.events import Event, PlanReady, Submit, Tick
+from ..engine.settings import EngineSettings
+from ..model.node import NodeSpec
+from ..plan.plan import Planner
+from .agenda import Agenda
+from .faults import Faults, FaultSettings
+from .meter import Meter
+from .metrics import Labels, Outcomes, measure
+from .result import Result
+from .trace import Trace
+from .world import Costs, World
+
+Progress = Callable[[int, int, int], None]
+"""Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
+_PROGRESS_TURNS = 2048
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How to simulate. Times in microseconds; ``horizon_us`` ends a run that would go on without end."""
+
+    costs: Costs = Costs()
+    faults: FaultSettings = FaultSettings()
+    engine: EngineSettings = EngineSettings(story_length=0)
+    think_us: int = 0
+    """How long a plan takes; the world moves on meanwhile."""
+    horizon_us: int = 3650 * DAY
+    cluster: str = "custom"
+
+
+class Simulation:
+    """One trace on one cluster under one planner. Same arguments, same result, on any machine."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        nodes: Sequence[NodeSpec],
+        planner: Planner,
+        options: Options | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.trace = trace
+        self.planner = planner
+        self.options = options or Options()
+        self.capacity = sum(node.devices for node in nodes)
+        self.agenda = Agenda()
+        self.meter = Meter()
+        self.world = World(nodes, self.agenda, self.meter, self.options.costs, Faults(self.options.faults))
+        self.outcomes = Outcomes(trace)
+        # Answers are remembered for clients that call twice; a trace never does.
+        self.engine = Engine(msgspec.structs.replace(self.options.engine, remembered_answers=0))
+        self.driver = Driver(self.engine, recorder)
+        self.next_row = 0
+        self.thoughts = 0
+        self.moves = 0
+        self.arriving_area = 0
+        self.world.boot()
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """Simulate to the end, or to the horizon. What the planner raises comes out with a note on when."""
+        while self.outcomes.settled < len(self.trace):
+            now = self.next_instant()
+            if now is None or now > self.options.horizon_us:
+                self.meter.advance(min(self.options.horizon_us, self.meter.at if now is None else now))
+                break
+            self.turn(now)
+            if progress is not None and self.driver.turns % _PROGRESS_TURNS == 0:
+                progress(self.outcomes.settled, len(self.trace), now)
+        return self.result()
+
+    def next_instant(self) -> int | None:
+        """When something happens next; None when nothing ever will."""
+        submit = int(self.trace.submit[self.next_row]) if self.next_row < len(self.trace) else None
+        instants = [at for at in (submit, self.agenda.next(), self.engine.due()) if at is not None]
+        return min(instants) if instants else None
+
+    def turn(self, now: int) -> None:
+        """Everything that happens at one instant, once; what it causes at the same instant is the next turn's."""
+        self.meter.advance(now)
+        events = self.world.deliver(now, self.agenda.take(now))
+        self._submit_due(now, events)
+        if not events:
+            due = self.engine.due()
+            if due is None or due > now:
+                return
+            events.append(Tick())
+        for command in self.driver.turn(now, events):
+            self._carry_out(now, command)
+
+    def _submit_due(self, now: int, events: list[Event]) -> None:
+        trace, row = self.trace, self.next_row
+        while row < len(trace) and trace.submit[row] <= now:
+            events.append(Submit(trace.spec(row), str(row)))
+            row += 1
+        if row > self.next_row:
+            self.next_row = row
+            self.arriving_area = self.meter.held_area
+
+    def _carry_out(self, now: int, command: Command) -> None:
+        if isinstance(command, Think):
+            self._think(now)
+        elif isinstance(command, Reply):
+            self._answered(command)
+        elif isinstance(command, Ended):
+            truth = self.world.forget(command.job)
+            self.outcomes.record(truth.row, command, truth.lost)
+        else:
+            self.world.obey(now, command)
+
+    def _answered(self, reply: Reply) -> None:
+        row = int(reply.op_id)
+        if reply.error:
+            self.outcomes.refuse(row)
+        else:
+            self.world.admit(reply.job, row, int(self.trace.duration[row]), int(self.trace.devices[row]))
+
+    def _think(self, now: int) -> None:
+        """Plan on a view that is gone before the next turn, so that the engine need not copy its columns."""
+        self.thoughts += 1
+        try:
+            plan = self.planner.plan(self.engine.view())
+        except Exception as error:
+            error.add_note(f"policy {self.planner.name}, trace {self.trace.name}, turn {self.driver.turns}, {now} us")
+            raise
+        self.moves += len(plan.moves)
+        self.agenda.put(now + self.options.think_us, PlanReady(plan))
+
+    def result(self) -> Result:
+        """The figures so far. Raises Bug when the simulator's account of devices differs from the engine's."""
+        if not self.world.faults.active:
+            self._balance()
+        labels = Labels(
+            policy=self.planner.name,
+            cluster=self.options.cluster,
+            devices=self.capacity,
+            launch_us=self.options.costs.launch_us,
+            arriving_area=self.arriving_area,
+            turns=self.driver.turns,
+            thoughts=self.thoughts,
+            moves=self.moves,
+        )
+        return measure(self.outcomes, self.meter, labels)
+
+    def _balance(self) -> None:
+        book = self.engine.book
+        book_area = book.ledger.held_total + book.ledger.held_milli * (self.meter.at - book.ledger.at)
+        if book_area != self.meter.held_area:
+            raise Bug(f"held {self.meter.held_area} milli-device-us by the world's count, {book_area} by the ledger's")
+
+
+def simulate(
+    trace: Trace,
+    nodes: Sequence[NodeSpec],
+    planner: Planner,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Run a trace on a cluster under a planner."""
+    return Simulation(trace, nodes, planner, options).run(progress)

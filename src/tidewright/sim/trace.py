@@ -1,0 +1,118 @@
+"""A trace: who submitted what, when, and how long it truly ran. Columns, so that half a million jobs stay small.
+
+It refuses to know where the rows came from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ..base.errors import UsageError
+from ..base.rng import stream_seed
+from ..base.units import SECOND
+from ..model.job import JobSpec, Tier
+
+_COMMAND = ("trace",)
+_TIERS = tuple(tier.name.lower() for tier in Tier)
+MAX_ESTIMATE_US = 2**62
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """Rows in order of submission. Times are whole microseconds, memory is bytes; every column has shape (n,).
+
+    ``submit`` counts from the first submission; ``duration`` is the true run time on the full allotment; ``expected``
+    is what the scheduler is told. Optional columns are None when no row has them.
+    """
+
+    name: str
+    submit: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    devices: NDArray[np.int32]
+    expected: NDArray[np.int64]
+    tier: NDArray[np.int8]
+    team: NDArray[np.int32]
+    teams: tuple[str, ...] = ("default",)
+    floor: NDArray[np.int32] | None = None
+    gpu_memory: NDArray[np.int64] | None = None
+    kinds: NDArray[np.int32] | None = None
+    kind_names: tuple[tuple[str, ...], ...] = ()
+    names: tuple[str, ...] = ()
+    retries: int = 0
+    """Retries every job asks for; rank failures are only worth simulating when this is above zero."""
+
+    def __len__(self) -> int:
+        return len(self.submit)
+
+    def spec(self, row: int) -> JobSpec:
+        """The job of one row, as its user would have submitted it."""
+        devices = int(self.devices[row])
+        return JobSpec(
+            name=self.names[row] if self.names else "",
+            command=_COMMAND,
+            ranks=devices,
+            devices=devices,
+            min_devices=int(self.floor[row]) if self.floor is not None else 0,
+            device_types=self.kind_names[self.kinds[row]] if self.kinds is not None else (),
+            gpu_memory=int(self.gpu_memory[row]) if self.gpu_memory is not None else 0,
+            tier=_TIERS[self.tier[row]],  # type: ignore[arg-type]
+            team=self.teams[self.team[row]],
+            expected_us=int(self.expected[row]),
+            retries=self.retries,
+        )
+
+    def device_us(self) -> int:
+        """Work in the trace, device-microseconds (beyond 64 bits on real traces, hence a Python int)."""
+        return sum(int(d) * int(k) for d, k in zip(self.duration.tolist(), self.devices.tolist(), strict=True))
+
+
+def make_trace(
+    name: str,
+    submit_s: NDArray[np.float64],
+    duration_s: NDArray[np.float64],
+    devices: NDArray[np.int64],
+    **columns: object,
+) -> Trace:
+    """A trace from columns in seconds, in any order. Rows are sorted by submission, ties in the order given; time starts
+    at the first submission. ``columns`` are Trace's optional fields. Raises UsageError when there are no rows."""
+    if not len(submit_s):
+        raise UsageError(f"trace {name} holds no jobs", "give a trace with at least one job")
+    order = np.argsort(submit_s, kind="stable")
+    submit = np.rint((submit_s - submit_s.min()) * SECOND).astype(np.int64)[order]
+    duration = np.maximum(np.rint(duration_s * SECOND).astype(np.int64), 1)[order]
+    given = {key: _reorder(value, order) for key, value in columns.items()}
+    given.setdefault("tier", np.full(len(order), int(Tier.STANDARD), np.int8))
+    given.setdefault("team", np.zeros(len(order), np.int32))
+    given.setdefault("expected", duration)
+    return Trace(name=name, submit=submit, duration=duration, devices=devices[order].astype(np.int32), **given)  # type: ignore[arg-type]
+
+
+def _reorder(value: object, order: NDArray[np.intp]) -> object:
+    return value[order] if isinstance(value, np.ndarray) else value
+
+
+def head(trace: Trace, jobs: int) -> Trace:
+    """The first ``jobs`` rows."""
+    columns = {field: getattr(trace, field) for field in trace.__struct_fields__}
+    cut = {
+        field: value[:jobs]
+        for field, value in columns.items()
+        if isinstance(value, np.ndarray) or (field == "names" and value)
+    }
+    return Trace(**{**columns, **cut})
+
+
+def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
+    """The same trace with ``expected`` off by a log-normal factor of this sigma (0.5: two thirds lie within ×/÷ 1.65).
+
+    Users' estimates are wrong by factors, not by amounts (Mu'alem & Feitelson, TPDS 2001). Zero keeps the oracle.
+    """
+    if not 0 <= error <= 10:
+        raise UsageError(f"estimate error {error} is not between 0 and 10", "0 is exact; 0.5 is typical of good models")
+    if not error:
+        return trace
+    noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
+    told = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
+    columns = {field: getattr(trace, field) for field in trace.__struct_fields__}
+    return Trace(**{**columns, "expected": told})

@@ -1,0 +1,252 @@
+"""The world of a simulation: it obeys commands after a delay, and knows how much work each job truly has left.
+
+It refuses to know why a command was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from ..base.units import MS, SECOND
+from ..engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ..engine.events import (
+    Event,
+    Exited,
+    NodeDown,
+    NodeUp,
+    Resumed,
+    ResumeFailed,
+    Started,
+    StartFailed,
+    Suspended,
+    SuspendFailed,
+)
+from ..model.job import Level
+from ..model.node import Allocation, NodeSpec, device_count, milli_devices
+from .agenda import Agenda, Entry
+from .faults import NEVER, Faults
+from .meter import Meter
+
+REQUEUE_CODE = 75
+"""EX_TEMPFAIL of sysexits.h: the exit code of a cooperative job that wants to be run again."""
+SIGTERM_CODE = 143
+SIGKILL_CODE = 137
+
+
+class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the world takes for a deed, microseconds; devices are held meanwhile and no progress is made."""
+
+    launch_us: int = 3 * SECOND
+    save_us: int = 1 * SECOND
+    restore_us: int = 500 * MS
+    stop_us: int = 0
+    checkpoint_every_us: int = 0
+    """Run time between a running job's own checkpoints, from which a crash restarts it; 0: from the beginning."""
+
+
+FREE = Costs(launch_us=0, save_us=0, restore_us=0)
+
+
+class Truth:
+    """One live job as it really is. ``done`` counts full-speed microseconds; ``durable`` is what outlives a crash.
+
+    ``epoch`` changes whenever what was foreseen for the job no longer holds; foreseen events of an older one are dropped.
+    """
+
+    __slots__ = ("allocation", "demand", "done", "durable", "duration", "epoch", "lost", "rate", "row", "since")
+
+    def __init__(self, row: int, duration: int, demand: int) -> None:
+        self.row = row
+        self.duration = duration
+        self.demand = demand
+        self.done = 0
+        self.durable = 0
+        self.lost = 0
+        self.epoch = 0
+        self.rate = 0
+        self.since = 0
+        self.allocation: Allocation = ()
+
+
+class World:
+    """Answers commands by writing events into the agenda."""
+
+    def __init__(self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: Meter, costs: Costs, faults: Faults) -> None:
+        self.nodes = nodes
+        self.agenda = agenda
+        self.meter = meter
+        self.costs = costs
+        self.faults = faults
+        self.jobs: dict[int, Truth] = {}
+        self.incarnations = [0] * len(nodes)
+
+    def boot(self) -> None:
+        """Every node comes up at time zero."""
+        for index in range(len(self.nodes)):
+            self._bring_up(index, 0)
+
+    def admit(self, job: int, row: int, duration: int, demand: int) -> None:
+        """A job was accepted: its true run time is ``duration`` on ``demand`` devices."""
+        self.jobs[job] = Truth(row, duration, demand)
+        self.meter.queued += 1
+
+    def forget(self, job: int) -> Truth:
+        """A job has ended, wherever it was."""
+        truth = self.jobs.pop(job)
+        self._let_go(truth)
+        self.meter.queued -= 1
+        return truth
+
+    # -- events come true ---------------------------------------------------------------------------------------------
+
+    def deliver(self, now: int, due: Iterable[Entry]) -> list[Event]:
+        """The events among ``due`` that still hold; their effects on the world happen here."""
+        events: list[Event] = []
+        jobs = self.jobs
+        for _, _, job, epoch, event in due:
+            if job >= 0:
+                truth = jobs.get(job)
+                if truth is None or truth.epoch != epoch:
+                    continue
+                if not isinstance(event, Started | Resumed | SuspendFailed):
+                    self._settle(truth, now, event)
+            elif isinstance(event, NodeDown):
+                self._crash(event, now)
+            events.append(event)
+        return events
+
+    def _settle(self, truth: Truth, now: int, event: Event) -> None:
+        """The job has let go of its devices; if it died by itself, what was not durable will have to be done again."""
+        if isinstance(event, Exited):
+            self._progress(truth, now)
+        truth.epoch += 1
+        self._let_go(truth)
+
+    def _let_go(self, truth: Truth) -> None:
+        if not truth.allocation:
+            return
+        self.meter.held_milli -= milli_devices(truth.allocation)
+        self.meter.queued += 1
+        truth.allocation = ()
+        truth.rate = 0
+
+    def _crash(self, event: NodeDown, now: int) -> None:
+        index = next(at for at, node in enumerate(self.nodes) if node.name == event.name)
+        for truth in self.jobs.values():
+            if any(part.node == index for part in truth.allocation):
+                self._progress(truth, now)
+                truth.epoch += 1
+                self._let_go(truth)
+        self._bring_up(index, now + self.faults.node_downtime(index))
+
+    def _bring_up(self, index: int, at: int) -> None:
+        node = self.nodes[index]
+        self.incarnations[index] += 1
+        self.agenda.put(at, NodeUp(node, f"{node.name}/{self.incarnations[index]}"))
+        uptime = self.faults.node_uptime(index)
+        if uptime < NEVER:
+            self.agenda.put(at + uptime, NodeDown(node.name, "crashed"))
+
+    # -- commands are obeyed ------------------------------------------------------------------------------------------
+
+    def obey(self, now: int, command: Command) -> None:
+        """Note what a command leads to. Commands that are not for the world are none of its business."""
+        if isinstance(command, Launch):
+            self._launch(now, command)
+        elif isinstance(command, SuspendRanks):
+            self._suspend(now, command)
+        elif isinstance(command, ResumeRanks):
+            self._resume(now, command)
+        elif isinstance(command, StopRanks):
+            self._stop(now, command.job, command.attempt, self.costs.stop_us, SIGTERM_CODE)
+
+    def _launch(self, now: int, command: Launch) -> None:
+        job, attempt = command.job, command.attempt
+        truth = self._occupy(job, command.allocation)
+        truth.lost += truth.done - truth.durable
+        truth.done = truth.durable
+        if self.faults.active and self.faults.fails("launch", truth.row, truth.epoch):
+            failed = StartFailed(job, attempt, "the launch failed (simulated)")
+            self.agenda.put(now + self.costs.launch_us, failed, job, truth.epoch)
+            return
+        self._run_from(now, truth, self.costs.launch_us, Started(job, attempt), job, attempt)
+
+    def _resume(self, now: int, command: ResumeRanks) -> None:
+        job, attempt = command.job, command.attempt
+        truth = self._occupy(job, command.allocation)
+        if self.faults.active and self.faults.fails("resume", truth.row, truth.epoch):
+            failed = ResumeFailed(job, attempt, "the restore failed (simulated)")
+            self.agenda.put(now + self.costs.restore_us, failed, job, truth.epoch)
+            return
+        self._run_from(now, truth, self.costs.restore_us, Resumed(job, attempt, self.costs.restore_us), job, attempt)
+
+    def _occupy(self, job: int, allocation: Allocation) -> Truth:
+        truth = self.jobs[job]
+        truth.epoch += 1
+        truth.allocation = allocation
+        self.meter.held_milli += milli_devices(allocation)
+        self.meter.queued -= 1
+        return truth
+
+    def _run_from(self, now: int, truth: Truth, delay: int, answer: Started | Resumed, job: int, attempt: int) -> None:
+        """Foresee the answer after ``delay``, and then the end of the run: its work done, or a rank's failure."""
+        if self.faults.active:
+            delay = self.faults.stretched(delay, truth.row, truth.epoch)
+        truth.since = now + delay
+        truth.rate = 1000 * device_count(truth.allocation) // truth.demand
+        self.agenda.put(truth.since, answer, job, truth.epoch)
+        runs = -(-(truth.duration - truth.done) * 1000 // truth.rate)
+        lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
+        if lasts < runs:
+            self.agenda.put(
+                truth.since + lasts, Exited(job, attempt, SIGKILL_CODE, why="a rank died (simulated)"), job, truth.epoch
+            )
+        else:
+            self.agenda.put(truth.since + runs, Exited(job, attempt, 0), job, truth.epoch)
+
+    def _suspend(self, now: int, command: SuspendRanks) -> None:
+        job, attempt = command.job, command.attempt
+        truth = self.jobs[job]
+        if not truth.allocation:
+            return
+        delay = self.costs.save_us
+        if self.faults.active:
+            delay = self.faults.stretched(delay, truth.row, truth.epoch)
+            if self.faults.fails("suspend", truth.row, truth.epoch):
+                # The epoch stays: the job runs on, and what was foreseen for it still holds.
+                self.agenda.put(
+                    now + delay, SuspendFailed(job, attempt, "the save failed (simulated)"), job, truth.epoch
+                )
+                return
+        if command.level == Level.REQUEUE:
+            self._stop(now, job, attempt, self.costs.stop_us, SIGTERM_CODE)
+            return
+        self._progress(truth, now)
+        truth.epoch += 1
+        truth.rate = 0
+        if command.level == Level.COOPERATIVE:
+            truth.durable = truth.done
+            self.agenda.put(now + delay, Exited(job, attempt, REQUEUE_CODE), job, truth.epoch)
+            return
+        if command.level == Level.FULL:
+            truth.durable = truth.done
+        self.agenda.put(now + delay, Suspended(job, attempt, delay), job, truth.epoch)
+
+    def _stop(self, now: int, job: int, attempt: int, delay: int, code: int) -> None:
+        """Answered also when nothing of the job is left, so that the engine never waits for the dead."""
+        truth = self.jobs[job]
+        self._progress(truth, now)
+        truth.epoch += 1
+        truth.rate = 0
+        self.agenda.put(now + delay, Exited(job, attempt, code), job, truth.epoch)
+
+    def _progress(self, truth: Truth, now: int) -> None:
+        """Count the work done until ``now``. Floor division never counts a job as finished before its end."""
+        if truth.rate and now > truth.since:
+            truth.done = min(truth.duration, truth.done + (now - truth.since) * truth.rate // 1000)
+            truth.since = now
+            every = self.costs.checkpoint_every_us
+            if every:
+                truth.durable = max(truth.durable, truth.done // every * every)
