@@ -1,4 +1,7 @@
-"""From what happened to each job to the figures people compare. Arithmetic on columns; refuses to know how it came about."""
+"""From what happened to each job to the figures people compare. Arithmetic on columns.
+
+It refuses to know how any of it came about.
+"""
 
 from __future__ import annotations
 
@@ -116,9 +119,9 @@ def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
 def fairness(outcomes: Outcomes, devices: int, launch_us: int, now: int) -> Floats:
     """Finish-time fairness of completed jobs: JCT over the time the job would have taken alone on a 1/N share.
 
-    rho = JCT / (L + T · max(1, k·N / D)): L the cost of one launch, T the run time on the full allotment of k devices, D the
-    cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller than k slows
-    the job linearly. After Themis (Mahajan et al., NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
+    rho = JCT / (L + T · max(1, k·N / D)): L the cost of one launch, T the run time on the full allotment of k devices,
+    D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller than
+    k slows the job linearly. After Themis (Mahajan et al., NSDI'20, section 3), N over the life as in Shockwave (NSDI'23).
     """
     trace = outcomes.trace
     known = outcomes.state != REFUSED
@@ -138,7 +141,8 @@ def fairness(outcomes: Outcomes, devices: int, launch_us: int, now: int) -> Floa
         else life
     )
     alone = trace.duration[done] / SECOND * np.maximum(1.0, trace.devices[done] * others / devices)
-    return life / (alone + launch_us / SECOND)
+    rho: Floats = life / (alone + launch_us / SECOND)
+    return rho
 
 
 def _tier(outcomes: Outcomes, tier: Tier, done: NDArray[np.bool_], launch_us: int) -> TierResult:

@@ -48,7 +48,7 @@ class Result(Struct, frozen=True, kw_only=True):
     failed: int
     refused: int
     unfinished: int
-    """Still in the system at the end (horizon reached, or nothing could ever start them): censored, not in the means."""
+    """Still in the system at the end (horizon reached, or nothing could start them): censored, not in the means."""
     makespan_s: float
     utilisation: float
     utilisation_arriving: float

@@ -1,6 +1,6 @@
 """The simulator's loop: jump to the next instant at which something happens, take a turn, obey.
 
-One of the two places that decide what time it is (the other is live/run). It refuses to know which policy it is running.
+One of the two places that decide what time it is (the other is live/run). It refuses to know which policy it runs.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Trace(Struct, frozen=True, kw_only=True):
             min_devices=int(self.floor[row]) if self.floor is not None else 0,
             device_types=self.kind_names[self.kinds[row]] if self.kinds is not None else (),
             gpu_memory=int(self.gpu_memory[row]) if self.gpu_memory is not None else 0,
-            tier=_TIERS[self.tier[row]],  # type: ignore[arg-type]
+            tier=_TIERS[self.tier[row]],
             team=self.teams[self.team[row]],
             expected_us=int(self.expected[row]),
             retries=self.retries,
@@ -74,8 +74,11 @@ def make_trace(
     devices: NDArray[np.int64],
     **columns: object,
 ) -> Trace:
-    """A trace from columns in seconds, in any order. Rows are sorted by submission, ties in the order given; time starts
-    at the first submission. ``columns`` are Trace's optional fields. Raises UsageError when there are no rows."""
+    """A trace from columns in seconds, in any order; time starts at the first submission.
+
+    Rows are sorted by submission, ties in the order given. ``columns`` are Trace's optional fields; arrays hold one
+    value per row. Raises UsageError when there are no rows.
+    """
     if not len(submit_s):
         raise UsageError(f"trace {name} holds no jobs", "give a trace with at least one job")
     order = np.argsort(submit_s, kind="stable")

@@ -1,7 +1,8 @@
 """Where traces come from: the packaged Philly trace, files, a generator, and third parties' formats.
 
-A format is a factory ``(argument, devices) -> Trace``: ``argument`` is what follows the colon of ``--trace name:argument``
-and ``devices`` the size of the cluster. Others register theirs under the entry point group ``tidewright.traces``.
+A format is a factory ``(argument, devices) -> Trace``: ``argument`` is what follows the colon of ``--trace
+name:argument`` and ``devices`` the size of the cluster. Others register theirs under the entry point group
+``tidewright.traces``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ registry = Registry(
 
 
 def load_trace(text: str, devices: int) -> Trace:
-    """The trace that ``text`` names: ``philly``, ``philly:10000`` (its first jobs), ``synthetic:…``, or a path to a CSV file.
+    """The trace that ``text`` names: ``philly``, ``philly:10000`` (its first), ``synthetic:…``, or a CSV file's path.
 
     ``devices`` is the cluster's size, which loads are relative to. Raises UsageError when it cannot be read.
     """
@@ -46,7 +47,7 @@ def from_file(argument: str, devices: int) -> Trace:
 
 
 def philly(argument: str, devices: int) -> Trace:
-    """The Philly trace (Jeon et al., ATC'19; CC-BY-4.0, see data/ATTRIBUTION.txt); ``argument`` limits it to its first jobs."""
+    """The Philly trace (Jeon et al., ATC'19; CC-BY-4.0, see data/ATTRIBUTION.txt), or its first ``argument`` jobs."""
     if argument and not argument.isdigit():
         raise UsageError(
             f"philly:{argument}: not a number of jobs", "write philly, or philly:10000 for its first 10,000 jobs"

@@ -52,7 +52,7 @@ FREE = Costs(launch_us=0, save_us=0, restore_us=0)
 class Truth:
     """One live job as it really is. ``done`` counts full-speed microseconds; ``durable`` is what outlives a crash.
 
-    ``epoch`` changes whenever what was foreseen for the job no longer holds; foreseen events of an older one are dropped.
+    ``epoch`` changes whenever what was foreseen for the job no longer holds; events of an older one are dropped.
     """
 
     __slots__ = ("allocation", "demand", "done", "durable", "duration", "epoch", "lost", "rate", "row", "since")
