@@ -1,0 +1,79 @@
+"""State changes, as they become durable: kept for a while, numbered, and told to whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from ..engine.book import Book
+from ..engine.commands import Command, Ended
+from ..model.job import State
+from ..wire.api import JobEvent
+from .say import exit_code, state_name
+
+KEPT = 20_000
+"""Events kept for clients that come back."""
+
+
+class Hub:
+    """Turns into events. ``observe`` is called after each turn, ``publish`` once they are durable."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.events: deque[JobEvent] = deque(maxlen=kept)
+        self._fresh: list[JobEvent] = []
+        self._states: dict[int, int] = {}
+        self._turned = asyncio.Event()
+
+    def observe(self, turn: int, book: Book, commands: Iterable[Command]) -> None:
+        """Note which jobs changed state in this turn."""
+        found: list[tuple[int, str, int, str, int]] = []
+        for job in book.touched:
+            row = book.table.row.get(job)
+            if row is None:
+                continue
+            state = int(book.table.state[row])
+            if self._states.get(job) != state:
+                self._states[job] = state
+                story = book.stories.get(job)
+                found.append((job, book.specs[job].name, state, story[-1][2] if story else "", 0))
+        for command in commands:
+            if isinstance(command, Ended):
+                self._states.pop(command.job, None)
+                code = exit_code(command)
+                found.append((command.job, command.spec.name, command.state, command.why, code))
+        for number, (job, name, state, why, code) in enumerate(found):
+            event = JobEvent(
+                seq=f"{turn}.{number}", at=book.now, job=job, name=name, state=state_name(state), why=why,
+                what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
+            )  # fmt: skip
+            self._fresh.append(event)
+
+    def publish(self) -> None:
+        """Everything observed is durable: tell it."""
+        if self._fresh:
+            self.events.extend(self._fresh)
+            self._fresh.clear()
+            self._turned.set()
+            self._turned = asyncio.Event()
+
+    def change(self) -> asyncio.Event:
+        """Set at the next publication. Take it before looking, then wait for it."""
+        return self._turned
+
+    def after(self, last: tuple[int, int]) -> tuple[list[JobEvent], bool]:
+        """Events after ``last``, and whether none between were dropped."""
+        events = [event for event in self.events if point(event.seq) > last]
+        complete = not self.events or len(self.events) < (self.events.maxlen or 0) or point(self.events[0].seq) <= last
+        return events, complete
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Place of the newest event."""
+        return point(self.events[-1].seq) if self.events else (0, 0)
+
+
+def point(seq: str) -> tuple[int, int]:
+    """``"17.2"`` as (17, 2). Raises ValueError."""
+    turn, _, number = seq.partition(".")
+    return int(turn), int(number or 0)

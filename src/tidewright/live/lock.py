@@ -1,0 +1,80 @@
+"""One controller per state directory: a lock held by the process, its pid beside it, an epoch that counts starts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..base.errors import UsageError
+
+LOCK = "controller.lock"
+PID = "controller.pid"
+EPOCH = "epoch"
+
+
+class StateLock:
+    """Holds the state directory until ``release`` or the end of the process. ``epoch`` grows with every start, so that
+    agents can tell a late call of an earlier controller from a call of this one.
+
+    Raises UsageError naming the other controller's pid when there is one.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        make_private(state)
+        self._file = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            pid = running_pid(state) or "unknown"
+            raise UsageError(
+                f"a controller already runs on {state} (pid {pid})",
+                "use it as it is, stop it with tide down, or give another directory with --state",
+            ) from None
+        self.epoch = _next_epoch(state / EPOCH)
+        write_whole(state / PID, f"{os.getpid()}\n")
+
+    def release(self) -> None:
+        """Give the directory back; the pid file goes with it."""
+        (self.state / PID).unlink(missing_ok=True)
+        os.close(self._file)
+
+
+def make_private(state: Path) -> None:
+    """Create the state directory for its owner alone."""
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def running_pid(state: Path) -> int | None:
+    """The pid in the pid file; None when there is none. Says nothing about whether that process lives."""
+    try:
+        return int((state / PID).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _next_epoch(path: Path) -> int:
+    try:
+        before = int(path.read_text())
+    except FileNotFoundError:
+        before = 0
+    except ValueError:
+        raise UsageError(
+            f"{path} does not hold a number", "write the highest epoch found in agent.epoch into it"
+        ) from None
+    write_whole(path, f"{before + 1}\n")
+    return before + 1
+
+
+def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace a file durably: a crash leaves the old text or the new one."""
+    part = path.with_name(path.name + ".part")
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.write(file, text.encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+    part.replace(path)

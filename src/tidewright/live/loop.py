@@ -1,0 +1,229 @@
+"""The run loop of the live world: wait, turn, make durable, carry out, answer. It sleeps whenever nothing is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from ..base.errors import WorldError
+from ..drive.turn import Driver
+from ..engine.commands import Command, Ended, Reply, Think
+from ..engine.events import Cancel, Event, PlanFailed, PlanReady, Submit, Tick
+from ..plan.plan import Plan, Planner
+from .archive import row_of
+from .clock import Clock
+from .hub import Hub
+from .store import Journal
+from .world import World
+
+log = logging.getLogger(__name__)
+SNAPSHOT_EVERY = 20_000
+"""Turns between snapshots: replaying as many at a start takes about a second."""
+COMMIT_RETRY_S = 1.0
+SLOW_THOUGHT_S = 0.02
+"""A planner that took longer than this is given a thread of its own next time, so that reports are not kept waiting."""
+SCRUB_EVERY_S = 10.0
+SCRUB_ROWS = 2_000
+"""Rows of old history verified at a time while idle: about 5 ms of work."""
+
+
+Item = Event | Callable[[], list[Event]]
+
+
+class NotDurable(WorldError):
+    """The disk does not take the journal: the request was not acknowledged."""
+
+    http_status = 507
+
+
+class Loop:
+    """Owns the book between ``run`` and its end. Everything else talks to it through ``post`` and ``ask``."""
+
+    def __init__(self, driver: Driver, journal: Journal, clock: Clock, planner: Planner, hub: Hub) -> None:
+        self.driver, self.journal, self.clock, self.planner, self.hub = driver, journal, clock, planner, hub
+        self.world: World | None = None
+        self.stuck = ""
+        """Why the journal cannot be written at present; empty when it can."""
+        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
+        self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
+        self._thinker: asyncio.Task[None] | None = None
+        self._last_thought_s = 0.0
+        self._snapshot_at = driver.turns
+        self._stopping = False
+
+    # -- talking to the loop ----------------------------------------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """Tell the engine something; nobody waits for an answer."""
+        self._inbox.put_nowait(event)
+
+    def between(self, work: Callable[[], list[Event]]) -> None:
+        """Have ``work`` called between two turns; what it returns goes into the next one."""
+        self._inbox.put_nowait(work)
+
+    async def ask(self, event: Event, op_id: str) -> Reply:
+        """Tell the engine something and wait until its answer is durable. Raises NotDurable when the disk is full."""
+        if self.stuck:
+            raise NotDurable(self.stuck)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(op_id, []).append(answer)
+        self.post(event)
+        return await answer
+
+    def stop(self) -> None:
+        """End ``run`` after the turn in progress."""
+        self._stopping = True
+        self.post(Tick())
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until ``stop``: take what there is, turn, commit, carry out. A Bug ends it; the journal is intact then."""
+        if self.driver.engine.book.thinking:
+            self._think()
+        while not self._stopping:
+            events = await self._gather()
+            if events is None:
+                continue
+            commands = self.driver.turn(self.clock.now(), events)
+            self.hub.observe(self.driver.turns, self.driver.engine.book, commands)
+            for command in commands:
+                if isinstance(command, Ended):
+                    self.journal.end(row_of(self.driver.turns, command))
+            await self._commit(events)
+            self.hub.publish()
+            self._carry_out(commands, events)
+        await self._close()
+
+    async def _gather(self) -> list[Event] | None:
+        """Events that are there, or the first to come; a Tick when a timer is due; None when nothing came."""
+        due = self.driver.engine.due()
+        left = None if due is None else max(0.0, (due - self.clock.now()) / 1e6)
+        scrubbing = self.journal.scrub_from[0] < self.journal.scrub_to
+        if scrubbing:
+            left = SCRUB_EVERY_S if left is None else min(left, SCRUB_EVERY_S)
+        try:
+            items = [await asyncio.wait_for(self._inbox.get(), left)]
+        except TimeoutError:
+            if due is not None and due <= self.clock.now():
+                return [Tick()]
+            if scrubbing:
+                self._scrub()
+            return None
+        items += self._drain()
+        events: list[Event] = []
+        for item in items:
+            if callable(item):
+                events.extend(item())
+            else:
+                events.append(item)
+        return events or None
+
+    async def _commit(self, events: list[Event]) -> None:
+        """Make the turn durable. While the disk refuses, requests are turned away and jobs run on; nothing is lost."""
+        while True:
+            try:
+                await asyncio.to_thread(self.journal.commit)
+            except WorldError as error:
+                if not self.stuck:
+                    log.error("%s; tried again every second", error)
+                self.stuck = str(error)
+                self._turn_away(events)
+                await asyncio.sleep(COMMIT_RETRY_S)
+            else:
+                if self.stuck:
+                    log.warning("the journal can be written again")
+                self.stuck = ""
+                return
+
+    def _turn_away(self, events: list[Event]) -> None:
+        """Answer those who wait that nothing is promised. Jobs among them are cancelled before they could start."""
+        refused, self._waiting = self._waiting, {}
+        for futures in refused.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(NotDurable(self.stuck))
+        kept = [item for item in self._drain() if getattr(item, "op_id", "") not in refused]
+        for item in [*self._undone(events, refused), *kept]:
+            self._inbox.put_nowait(item)
+
+    def _undone(self, events: list[Event], refused: Mapping[str, object]) -> Iterator[Event]:
+        """Cancellations of the jobs that this turn admitted for someone who has been turned away."""
+        book = self.driver.engine.book
+        for event in events:
+            answer = book.answers.get(event.op_id) if isinstance(event, Submit) and event.op_id in refused else None
+            row = None if answer is None else book.table.row.get(answer.job)
+            if answer is not None and row is not None and book.table.submit[row] == book.now:
+                yield Cancel(answer.job)
+
+    def _drain(self) -> list[Item]:
+        items: list[Item] = []
+        while not self._inbox.empty():
+            items.append(self._inbox.get_nowait())
+        return items
+
+    def _carry_out(self, commands: list[Command], events: list[Event]) -> None:
+        for command in commands:
+            if isinstance(command, Reply):
+                for future in self._waiting.pop(command.op_id, ()):
+                    if not future.done():
+                        future.set_result(command)
+            elif isinstance(command, Think):
+                self._think()
+        if self.world is not None:
+            self.world.carry_out(commands, events)
+        if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY:
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Keep the book, so that the next start replays little. A full disk only makes that start slower."""
+        self._snapshot_at = self.driver.turns
+        try:
+            self.journal.snapshot(self.driver.engine.snapshot())
+        except WorldError as error:
+            log.warning("no snapshot taken: %s", error)
+
+    def _scrub(self) -> None:
+        try:
+            self.journal.scrub(SCRUB_ROWS)
+        except Exception as error:
+            log.error("%s", error)
+            self.journal.notices.append(str(error))
+
+    # -- thinking ---------------------------------------------------------------------------------------------------
+
+    def _think(self) -> None:
+        """Ask the planner; a slow one thinks in a thread, while turns go on."""
+        if self._last_thought_s > SLOW_THOUGHT_S:
+            self._thinker = asyncio.get_running_loop().create_task(self._think_apart())
+        else:
+            view = self.driver.engine.view()
+            self.post(self._thought(lambda: self.planner.plan(view), view.revision))
+
+    async def _think_apart(self) -> None:
+        view = self.driver.engine.view()
+        revision = view.revision
+        self.post(await asyncio.to_thread(self._thought, lambda: self.planner.plan(view), revision))
+
+    def _thought(self, plan: Callable[[], Plan], basis: int) -> Event:
+        began = time.monotonic()
+        try:
+            return PlanReady(plan())
+        except Exception as error:
+            log.exception("the planner failed")
+            return PlanFailed(basis, f"{type(error).__name__}: {error}")
+        finally:
+            self._last_thought_s = time.monotonic() - began
+
+    async def _close(self) -> None:
+        if self._thinker is not None:
+            self._thinker.cancel()
+        for futures in self._waiting.values():
+            for future in futures:
+                future.cancel()
+        if self.world is not None:
+            await self.world.close()
+        if not self.journal.buffered:
+            self.snapshot()

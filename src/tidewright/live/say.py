@@ -1,0 +1,143 @@
+"""The book and the archive in the words of the API. Reads, never writes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import cast
+
+from ..base.units import WHOLE_DEVICE
+from ..engine.book import Book
+from ..engine.commands import Ended
+from ..engine.ledger import PoolLedger
+from ..model.job import TIER_TARGET, JobSpec, Level, State
+from ..model.node import Allocation, bits, device_count, milli_devices
+from ..wire import api
+from .archive import GPU_SECOND, fraction_of
+
+TERMINATED = 143
+"""128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
+
+
+def state_name(state: int) -> api.StateName:
+    """The API's word for a state."""
+    return cast(api.StateName, State(state).name.lower())
+
+
+def exit_code(ended: Ended) -> int:
+    """What ``tide wait`` returns: 0 only for a job that completed."""
+    if ended.state == State.COMPLETED:
+        return 0
+    if ended.state == State.TIMEOUT:
+        return api.TIME_LIMIT_EXIT
+    if ended.state == State.CANCELLED:
+        return ended.code if ended.code > 1 else TERMINATED
+    return ended.code or 1
+
+
+def _story(lines: Iterable[tuple[int, str, str]]) -> tuple[api.StoryLine, ...]:
+    return tuple(api.StoryLine(at, what, why) for at, what, why in lines)
+
+
+def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+    """A job in the book."""
+    table, row, spec = book.table, book.table.row[job], book.specs[job]
+    allocation = book.allocations.get(job, ())
+    story = book.stories.get(job, [])
+    reason, why = _why(book, job, story)
+    wall = max(1, now - int(table.submit[row]))
+    running = int(table.rate[row]) and now - int(table.accrued[row])
+    ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
+    delivered = int(table.attained[row]) + running * int(table.held_milli[row])
+    return api.JobView(
+        id=job, name=spec.name, state=state_name(int(table.state[row])), why=why, reason=reason, team=spec.team,
+        user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
+        start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks,
+        held=device_count(allocation), where=_where(book, allocation), level=Level(int(table.level[row])).name.lower(),
+        attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
+        target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
+        held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND, 
+        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(story) if full else (),
+        logs=logs,
+    )  # fmt: skip
+
+
+def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+    """A job from the archive."""
+    spec = ended.spec
+    return api.JobView(
+        id=ended.job, name=spec.name, state=state_name(ended.state), why=ended.why, team=spec.team, user=spec.user,
+        tier=spec.tier, kind=spec.kind, submit=ended.submit, start=ended.first_start, end=ended.end, since=ended.end,
+        devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
+        preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
+        target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
+        delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND, command=shlex.join(spec.command),
+        spec=_shown(spec) if full else None, story=_story(ended.story) if full else (), logs=logs,
+    )  # fmt: skip
+
+
+def _shown(spec: JobSpec) -> JobSpec:
+    """The spec without the values of its environment: they may hold the submitter's secrets."""
+    from msgspec.structs import replace
+
+    return replace(spec, env=dict.fromkeys(spec.env, "…"))
+
+
+def _why(book: Book, job: int, story: list[tuple[int, str, str]]) -> tuple[str, str]:
+    """(code of the binding limit, text) for a waiting job, else ("", the last thing that happened)."""
+    state = book.state(job)
+    held = book.hold_reason(job) if state is State.HELD else None
+    if held is not None:
+        return held[0].value, held[1]
+    blocked = book.blocked.get(job)
+    if blocked is not None and state in (State.QUEUED, State.SUSPENDED) and job not in book.promises:
+        return blocked.reason.value, blocked.text
+    return "", story[-1][2] if story else ""
+
+
+def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:
+    layout = book.board.layout
+    return tuple(
+        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli) for part in allocation
+    )
+
+
+def held_milli_us(ledger: PoolLedger, allocations: dict[int, Allocation], job: int, now: int) -> int:
+    """Milli-device-microseconds a live job has kept from others until ``now``."""
+    since = ledger.opened.get(job)
+    running = milli_devices(allocations[job]) * (now - since) if since is not None and job in allocations else 0
+    return ledger.spent.get(job, 0) + running
+
+
+def nodes(book: Book, connected: Iterable[str]) -> tuple[api.NodeView, ...]:
+    """Every node, by name."""
+    there = set(connected)
+    on: dict[int, dict[int, list[int]]] = {}
+    for job, allocation in book.allocations.items():
+        for part in allocation:
+            for device in bits(part.mask):
+                on.setdefault(part.node, {}).setdefault(device, []).append(job)
+    return tuple(_node(book, index, on.get(index, {}), name in there) for name, index in sorted(book.nodes.items()))
+
+
+def _node(book: Book, index: int, on: dict[int, list[int]], connected: bool) -> api.NodeView:
+    spec = book.board.layout.nodes[index]
+    down = book.node_down.get(index, "")
+    if index in book.drained:
+        state, why = "draining", book.drained[index]
+    elif down:
+        state, why = "silent" if not connected else "down", down
+    else:
+        state, why = "up", ""
+    free = book.board.free[index].bit_count() if not down and index not in book.drained else 0
+    return api.NodeView(
+        name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
+        jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
+        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why,
+        busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
+    )  # fmt: skip
+
+
+def held_devices(book: Book) -> int:
+    """Devices in use, shares rounded up."""
+    return -(-book.phys.held_milli() // WHOLE_DEVICE)

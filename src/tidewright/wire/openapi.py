@@ -1,0 +1,162 @@
+"""The route table of the HTTP API, and the OpenAPI document made from it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from . import api
+
+
+class Param(Struct, frozen=True):
+    """One query parameter."""
+
+    name: str
+    text: str
+    kind: Literal["string", "integer", "number"] = "string"
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One operation. ``name`` is its operationId and the name of the handler that serves it."""
+
+    name: str
+    method: str
+    path: str
+    text: str
+    body: type[Struct] | None = None
+    body_required: bool = True
+    answer: type[Struct] | None = None
+    media: str = "application/json"
+    """What it answers with when ``answer`` is None."""
+    query: tuple[Param, ...] = ()
+
+
+_JOB = "/v1/jobs/{ref}"
+ROUTES: tuple[Route, ...] = (
+    Route(name="info", method="GET", path="/v1/info", text="The controller itself", answer=api.Info),
+    Route(
+        name="submit", method="POST", path="/v1/jobs", text="Submit jobs; several specs are one array or sweep",
+        body=api.SubmitRequest, answer=api.SubmitReply,
+    ),
+    Route(
+        name="jobs", method="GET", path="/v1/jobs", text="List jobs", answer=api.JobList,
+        query=(
+            Param("all", "1: ended jobs too", "integer"), Param("state", "state names, separated by commas"),
+            Param("team", "of this team"), Param("user", "of this user"), Param("name", "of this name"),
+            Param("limit", "at most so many", "integer"),
+        ),
+    ),
+    Route(name="job", method="GET", path=_JOB, text="One job in full, by id or unique name", answer=api.JobReply),
+    Route(name="why", method="GET", path=_JOB + "/why", text="Why it is where it is", answer=api.WhyView),
+    Route(
+        name="suspend", method="POST", path=_JOB + "/suspend", text="Make it give its devices back",
+        body=api.SuspendRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="resume", method="POST", path=_JOB + "/resume", text="End a suspension by the user",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="cancel", method="POST", path=_JOB + "/cancel", text="End it, whatever it is doing",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank over all attempts",
+        media="application/octet-stream",
+        query=(
+            Param("rank", "which rank", "integer"), Param("follow", "1: until the job has ended", "integer"),
+            Param("tail", "start so many lines before the end", "integer"),
+        ),
+    ),
+    Route(
+        name="wait", method="GET", path=_JOB + "/wait", text="Answer when the job has ended", answer=api.WaitReply,
+        query=(Param("timeout", "seconds to wait, 300 at most", "number"),),
+    ),
+    Route(name="nodes", method="GET", path="/v1/nodes", text="Nodes and what is on them", answer=api.NodeList),
+    Route(
+        name="drain", method="POST", path="/v1/nodes/{name}/drain", text="Keep new work off a node",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="undrain", method="POST", path="/v1/nodes/{name}/undrain", text="Let new work onto a node",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="usage", method="GET", path="/v1/usage", text="GPU-seconds held and delivered", answer=api.UsageReply,
+        query=(Param("by", "team, user or tier"),),
+    ),
+    Route(name="top", method="GET", path="/v1/top", text="The pool at a glance", answer=api.TopView),
+    Route(
+        name="events", method="GET", path="/v1/events", media="text/event-stream",
+        text="State changes as server-sent events; Last-Event-ID resumes",
+    ),
+    Route(
+        name="journal", method="GET", path="/v1/journal", media="application/x-ndjson",
+        text="The journal: a header line, then one record per turn",
+    ),
+    Route(
+        name="shutdown", method="POST", path="/v1/shutdown", text="Stop controller and agent; jobs run on",
+        answer=api.Done, query=(Param("agent", "0: leave the agent running", "integer"),),
+    ),
+    Route(name="openapi", method="GET", path="/openapi.json", text="This document"),
+    Route(name="metrics", method="GET", path="/metrics", text="Prometheus metrics", media="text/plain"),
+    Route(name="healthz", method="GET", path="/healthz", text="Whether it serves", answer=api.Done),
+)  # fmt: skip
+_REF = "#/components/schemas/{name}"
+
+
+def document(version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of ``ROUTES``."""
+    kinds = list(dict.fromkeys(kind for route in ROUTES for kind in (route.body, route.answer) if kind is not None))
+    schemas, components = msgspec.json.schema_components([*kinds, api.ErrorBody, api.JobEvent], ref_template=_REF)
+    shown = dict(zip(kinds, schemas, strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, shown)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidewright",
+            "version": version,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "over TCP only"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(route: Route, shown: dict[type[Struct], dict[str, Any]]) -> dict[str, Any]:
+    schema = shown[route.answer] if route.answer else {"type": "object"} if route.media == "application/json" else {}
+    error = {
+        "description": "Refused",
+        "content": {"application/json": {"schema": {"$ref": _REF.format(name="ErrorBody")}}},
+    }
+    found: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.text,
+        "parameters": _parameters(route),
+        "responses": {"200": {"description": "Done", "content": {route.media: {"schema": schema}}}, "default": error},
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": shown[route.body]}}
+        found["requestBody"] = {"required": route.body_required, "content": content}
+    return found
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    named = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    asked = [
+        {"name": param.name, "in": "query", "description": param.text, "schema": {"type": param.kind}}
+        for param in route.query
+    ]
+    return [*named, *asked]
