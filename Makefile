@@ -1,0 +1,61 @@
+# make setup   .venv with tide, the test tools and PyTorch        make demo        real jobs in three tiers on this machine
+# make test    everything that must pass before a change goes in  make test-full   the long matrices too
+# make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
+#
+# Needs python3 (>= 3.11), git and make. Variables: PYTHON (the interpreter to build on), TORCH (what pip installs),
+# TORCH_INDEX (a package index to take it from, where the default one offers only the large CUDA build).
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+STRICT_ROOMS := base model plan estimate placement policy engine
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-full lint types bench leaderboard clean
+
+help:
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+
+setup: $(READY)
+
+# Built again when the dependencies change; a second run does nothing.
+$(READY): pyproject.toml tools/setup.sh
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' TORCH_INDEX='$(TORCH_INDEX)' sh tools/setup.sh $(VENV)
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python tools/demo.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Rings 1 and 2 share nothing and run side by side; ring 3 starts real processes and has the machine to itself.
+test: lint types
+	$(BIN)/pytest -n $(WORKERS) -m 'not processes and not gpu and not full'
+	$(BIN)/pytest -m 'processes and not full'
+
+test-full: lint types
+	$(BIN)/pytest -n $(WORKERS) -m 'not processes'
+	$(BIN)/pytest -m 'processes'
+
+# Every bench runs, also after one has failed; the exit code tells of the failure.
+bench: $(READY)
+	@failed=0; for file in $(filter-out bench/facts.py,$(sort $(wildcard bench/*.py))); do \
+	  echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed
+
+leaderboard: $(READY)
+	$(BIN)/python tools/leaderboard.py
+
+clean:
+	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@echo 'kept: $(VENV) (rm -rf it to set up anew) and .tide (tide --state .tide down, then rm -rf it)'

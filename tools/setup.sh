@@ -1,0 +1,48 @@
+#!/bin/sh
+# Builds the virtual environment named by the first argument. Variables: PYTHON, TORCH, TORCH_INDEX; see the Makefile.
+set -eu
+
+venv=${1:?usage: tools/setup.sh VENV}
+python=${PYTHON:-python3}
+torch=${TORCH:-torch}
+
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+command -v "$python" >/dev/null 2>&1 || die "there is no $python; install Python 3.11 or later, or say make PYTHON=/path/to/it setup"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die "$("$python" --version) is too old; 3.11 or later is needed: make PYTHON=/path/to/it setup"
+
+# Debian and Ubuntu ship python3 without ensurepip, which a virtual environment needs.
+if ! "$python" -c 'import ensurepip' >/dev/null 2>&1; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "setup: installing python$version-venv"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get install -y -q "python$version-venv" >/dev/null 2>&1 ||
+            { apt-get update -q >/dev/null && apt-get install -y -q "python$version-venv" >/dev/null; } ||
+            { apt-get install -y -q python3-venv >/dev/null; } ||
+            die "could not install python$version-venv"
+    else
+        die "$python cannot make virtual environments; ask for: apt-get install python$version-venv"
+    fi
+fi
+
+[ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
+
+echo 'setup: installing tidewright and its test tools'
+"$venv/bin/python" -m pip install --quiet --editable '.[nvidia,report,dev]'
+
+# PyTorch is for the examples and the tests of real processes only; the package itself never imports it at the top.
+if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
+    echo "setup: installing $torch (the largest download)"
+    if [ -n "${TORCH_INDEX:-}" ]; then
+        "$venv/bin/python" -m pip install --quiet --index-url "$TORCH_INDEX" "$torch"
+    else
+        "$venv/bin/python" -m pip install --quiet "$torch"
+    fi
+fi
+"$venv/bin/tide" --version >/dev/null || die "$venv/bin/tide does not start"
+echo "setup: ready; $venv/bin/tide --help shows what there is"
