@@ -121,7 +121,7 @@ def fairness(outcomes: Outcomes, devices: int, launch_us: int, now: int) -> Floa
 
     rho = JCT / (L + T · max(1, k·N / D)): L the cost of one launch, T the run time on the full allotment of k devices,
     D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller than
-    k slows the job linearly. After Themis (Mahajan et al., NSDI'20, section 3), N over the life as in Shockwave (NSDI'23).
+    k slows the job linearly. After Themis (NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
     """
     trace = outcomes.trace
     known = outcomes.state != REFUSED
