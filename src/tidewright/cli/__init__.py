@@ -1,0 +1,13 @@
+"""cli: the command ``tide``. One file per command, loaded only when that command is typed.
+
+Refuses to know anything that the API does not tell; builds nothing itself (room app does).
+"""
+
+MAY_IMPORT = ("base", "model", "wire", "app")
+
+
+def main() -> None:
+    """Run ``tide`` with the process's arguments and exit with its code (docs/exit-codes.md)."""
+    from .shell import run
+
+    raise SystemExit(run())

@@ -1,0 +1,44 @@
+"""``tide nodes``."""
+
+from __future__ import annotations
+
+import click
+
+from ..base.units import format_bytes
+from ..wire.api import NodeView
+from . import output as out
+from . import words
+from .output import Column
+from .session import Session, pass_session
+
+COLUMNS: list[Column[NodeView]] = [
+    Column("NODE", lambda node: node.name),
+    Column("STATE", lambda node: node.state, style=lambda node: out.STATE_STYLE.get(node.state, "")),
+    Column("KIND", lambda node: node.kind),
+    Column("DEVICES", lambda node: str(node.devices), right=True),
+    Column("FREE", lambda node: str(node.free), right=True),
+    Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True),
+    Column("CPUS", lambda node: str(node.cpus) if node.cpus else "-", wide=True, right=True),
+    Column("HOST-MEMORY", lambda node: format_bytes(node.memory) if node.memory else "-", wide=True, right=True),
+    Column("BUSY", lambda node: busy(node), wide=True),
+    Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-"),
+    Column("NOTE", lambda node: "; ".join(text for text in (node.why, node.note) if text)),
+]
+
+
+@click.command("nodes", short_help="List nodes.")
+@out.output_options
+@pass_session
+def command(session: Session, output: str, headers: bool) -> None:
+    """List nodes, their devices and the jobs on them. MEMORY is of one device."""
+    reply = session.client().nodes()
+    out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
+
+
+def busy(node: NodeView) -> str:
+    """Which jobs are on which devices: ``0-1:17 2:18+19``."""
+    by_jobs: dict[tuple[int, ...], list[int]] = {}
+    for device, jobs in enumerate(node.busy):
+        if jobs:
+            by_jobs.setdefault(jobs, []).append(device)
+    return " ".join(f"{words.ranges(tuple(held))}:{'+'.join(map(str, jobs))}" for jobs, held in by_jobs.items()) or "-"

@@ -1,0 +1,52 @@
+"""What every command shares: which controller it speaks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..base.errors import NotFound
+
+if TYPE_CHECKING:
+    from ..wire.client import Client
+
+
+@dataclass
+class Session:
+    """``url`` is None when the controller is reached through ``state``'s unix socket."""
+
+    state: Path
+    url: str | None = None
+    token_file: Path | None = None
+
+    @staticmethod
+    def of(state: str | None, url: str | None, token_file: str | None) -> Session:
+        """From the options of the command line; ``state`` falls back to TIDE_STATE and the XDG default."""
+        from ..wire.client import default_state
+
+        folder = Path(state).expanduser().absolute() if state else default_state().absolute()
+        return Session(folder, url, Path(token_file) if token_file else None)
+
+    def client(self) -> Client:
+        """A client of the session's controller. Raises NotFound when the token file is missing."""
+        from ..wire.client import Client
+
+        return Client(self.state, url=self.url, token=self._token())
+
+    def _token(self) -> str | None:
+        if self.url is None:
+            return None
+        path = self.token_file or self.state / "token"
+        try:
+            return path.read_text().strip()
+        except OSError as error:
+            raise NotFound(
+                f"cannot read the token for {self.url}: {path}: {error.strerror}",
+                "give the controller's token file with --token-file",
+            ) from None
+
+
+pass_session = click.make_pass_decorator(Session)

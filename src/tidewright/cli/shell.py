@@ -1,0 +1,142 @@
+"""The group of commands: loads each on first use, turns every failure into one message and a stable exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ..base.errors import TideError, UsageError, WorldError
+from .session import Session
+
+INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE."""
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Jobs": {
+        "run": "Submit a command as a job.",
+        "submit": "Submit jobs from a YAML spec or a batch script.",
+        "ps": "List jobs.",
+        "show": "Show everything about a job.",
+        "logs": "Print or follow a job's output.",
+        "why": "Say why a job is where it is, and what would start it.",
+        "wait": "Wait until jobs have ended.",
+        "suspend": "Take a job's devices away until it is resumed.",
+        "resume": "Let a suspended job run again.",
+        "cancel": "End jobs.",
+    },
+    "Pool": {
+        "up": "Start Tidewright on this machine.",
+        "down": "Stop it; jobs run on.",
+        "nodes": "List nodes and what their devices do.",
+        "drain": "Keep new work off a node.",
+        "undrain": "Let a node take work again.",
+        "top": "Watch devices and jobs live.",
+        "usage": "Device-time held and delivered, by team, user or tier.",
+        "doctor": "Check the state directory and say what can be recovered.",
+    },
+    "What if": {
+        "simulate": "Run a trace on a cluster under one or more policies.",
+        "replay": "Run a recorded journal again under another policy.",
+    },
+    "Other": {
+        "completion": "Print the completion script of a shell.",
+        "version": "Print the version of the command and of the controller.",
+    },
+}
+"""Every command with its one-line help, so that ``tide --help`` loads none of them."""
+SUMMARY = {name: text for section in SECTIONS.values() for name, text in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Finds the command ``NAME`` as ``cli/NAME.py``'s ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUMMARY)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUMMARY:
+            return None
+        command: click.Command = import_module(f"{__package__}.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in SUMMARY and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], SUMMARY, n=1)
+            hint = f"did you mean tide {near[0]}?" if near else "see tide --help"
+            raise UsageError(f"no command {args[0]!r}", hint)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl(list(commands.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--state", metavar="DIR", help="State directory. Default: $TIDE_STATE, else ~/.local/state/tidewright.",
+    type=click.Path(file_okay=False),
+)  # fmt: skip
+@click.option("--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700.")
+@click.option("--token-file", metavar="FILE", help="Holds the token for --url. Default: DIR/token.")
+@click.version_option(package_name="tidewright", message="tide %(version)s")
+@click.pass_context
+def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str | None) -> None:
+    """Tidewright: one pool, one queue; every job can be paused, and says why it waits.
+
+    Start with `tide up`, then `tide run -- python train.py`.
+    """
+    if ctx.obj is None:
+        ctx.obj = Session.of(state, url, token_file)
+
+
+def run(arguments: list[str] | None = None, session: Session | None = None) -> int:
+    """Run ``tide`` and return its exit code; messages are on stderr."""
+    try:
+        value = tide.main(arguments, prog_name="tide", standalone_mode=False, obj=session)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) left: nothing may be written any more, not even at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except (click.ClickException, TideError) as error:
+        return report(error)
+    return value if isinstance(value, int) else 0
+
+
+def report(error: Exception) -> int:
+    """Print a failure as ``error: what`` and the next thing to do; returns its exit code."""
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "tide"
+        _print(error.format_message(), f"see {command} --help")
+        return 2
+    if isinstance(error, click.ClickException):
+        _print(error.format_message(), "")
+        return error.exit_code
+    if isinstance(error, UsageError):
+        _print(error.message, error.remedy)
+        return error.exit_code
+    assert isinstance(error, TideError)
+    _print(str(error), "try again in a moment" if isinstance(error, WorldError) else "")
+    return error.exit_code
+
+
+def _print(message: str, remedy: str) -> None:
+    stream: Any = sys.stderr
+    styled = bool(getattr(stream, "isatty", lambda: False)()) and "NO_COLOR" not in os.environ
+    click.echo((click.style("error:", fg="red", bold=True) if styled else "error:") + f" {message}", err=True)
+    if remedy:
+        click.echo(f"  {remedy}", err=True)

@@ -1,0 +1,79 @@
+"""``tide show``: everything about one job."""
+
+from __future__ import annotations
+
+import click
+
+from ..base.units import format_bytes, format_duration
+from ..wire.api import NO_EXIT_CODE, SCHEMA, JobView
+from . import output as out
+from . import words
+from .session import Session, pass_session
+
+
+@click.command("show", short_help="Everything about a job.")
+@click.argument("job")
+@click.option("--env", "environment", is_flag=True, help="Its environment too.")
+@out.json_option
+@pass_session
+def command(session: Session, job: str, environment: bool, output: str) -> None:
+    """Show everything about JOB (an id or a unique name): request, placement, ledger, attempts, logs and story."""
+    view = session.client().job(job)
+    if output == "json":
+        out.print_json({"schema": SCHEMA, "job": view})
+        return
+    out.print_facts([*_facts(view), *_ledger(view), *_request(view)])
+    for log in view.logs:
+        click.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
+    if environment and view.spec is not None:
+        click.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
+    if view.story:
+        click.echo("\nstory\n" + words.story(view.story))
+
+
+def _facts(job: JobView) -> list[tuple[str, str]]:
+    return [
+        ("job", f"{job.id} ({job.name})"),
+        ("state", job.state + (f": {job.why}" if job.why else "")),
+        ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
+        ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
+        ("team", job.team + (f", user {job.user}" if job.user else "")),
+        ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
+        ("ranks", str(job.ranks)),
+        ("gives back", f"by {job.level}" if job.level and job.level != "none" else job.level),
+        ("submitted", words.at(job.submit)),
+        ("started", words.at(job.start)),
+        ("ended", words.at(job.end) if job.end >= 0 else ""),
+        ("attempt", str(job.attempt)),
+    ]
+
+
+def _ledger(job: JobView) -> list[tuple[str, str]]:
+    return [
+        ("fraction", words.delivered(job) + (" (under its promise)" if words.short_of_target(job) else "")),
+        ("delivered", f"{job.delivered_gpu_s:.1f} device-seconds of {job.held_gpu_s:.1f} held"),
+        ("full speed", format_duration(job.ideal_us)),
+        ("preempted", f"{job.preemptions} times" if job.preemptions != 1 else "once"),
+    ]
+
+
+def _request(job: JobView) -> list[tuple[str, str]]:
+    spec = job.spec
+    if spec is None:
+        return [("command", job.command)]
+    return [
+        ("command", job.command),
+        ("workdir", spec.workdir),
+        ("output", spec.output),
+        ("kind", spec.kind),
+        ("types", ", ".join(spec.device_types)),
+        ("memory", f"{format_bytes(spec.gpu_memory)} of one device" if spec.gpu_memory else ""),
+        ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
+        ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
+        ("expected", format_duration(spec.expected_us) if spec.expected_us else ""),
+        ("retries", str(spec.retries) if spec.retries else ""),
+        ("preempt", spec.preempt if spec.preempt != "auto" else ""),
+        ("placement", spec.placement if spec.placement != "consolidate" else ""),
+        ("after", ", ".join(f"{one.kind}:{one.job}" for one in spec.after)),
+        ("array", f"{spec.array.index} of {spec.array.parent}" if spec.array else ""),
+    ]

@@ -1,0 +1,36 @@
+"""Values of options with units, read by the same functions as those of a YAML spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..app import fields
+from ..base.errors import UsageError
+
+
+class Reader(click.ParamType[Any]):
+    """An option value read by one of ``app.fields``; what it refuses becomes click's own message."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.remedy}" if error.remedy else error.message, param, ctx)
+
+
+DEVICES = Reader("devices", fields.devices)
+DURATION = Reader("time", fields.duration)
+MEMORY = Reader("memory", fields.memory)
+TYPES = Reader("types", fields.types)
+VARIABLE = Reader("variable", fields.variable)
+DEPENDENCY = Reader("dependency", fields.dependencies)
+INDICES = Reader("indices", fields.indices)

@@ -1,0 +1,57 @@
+"""``tide why``: the engine's own reasons, printed unchanged."""
+
+from __future__ import annotations
+
+import click
+
+from ..wire.api import WhyView
+from . import output as out
+from . import words
+from .output import Column
+from .session import Session, pass_session
+
+
+@click.command("why", short_help="Why a job is where it is.")
+@click.argument("job")
+@click.option("--tail", type=click.IntRange(min=0), default=8, show_default=True, help="Last entries of its story.")
+@out.json_option
+@pass_session
+def command(session: Session, job: str, tail: int, output: str) -> None:
+    """Say why JOB (an id or a unique name) is where it is.
+
+    Prints the binding limit, who holds it, the smallest change that would start the job, and what happened to it so
+    far.
+    """
+    why = session.client().why(job)
+    if output == "json":
+        out.print_json(why)
+        return
+    _explain(why, tail)
+
+
+def _explain(why: WhyView, tail: int) -> None:
+    click.echo(f"job {why.job} ({why.name}) is {why.state}: {why.summary}")
+    limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
+    out.print_facts(
+        [
+            ("  limit", limit),
+            ("  next", why.consequence),
+            ("  ahead", f"job {why.ahead}" if why.ahead >= 0 else ""),
+            ("  change", why.change),
+            *(("  detail", text) for text in why.details),
+        ]
+    )
+    if why.holders:
+        click.echo("\nheld by")
+        out.print_table(
+            why.holders,
+            [
+                Column("JOB", lambda holder: str(holder.job), right=True),
+                Column("NAME", lambda holder: holder.name),
+                Column("TIER", lambda holder: holder.tier),
+                Column("DEVICES", lambda holder: str(holder.devices), right=True),
+            ],
+        )
+    if why.story and tail:
+        click.echo("\nstory")
+        click.echo(words.story(why.story[-tail:]))

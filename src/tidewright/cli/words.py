@@ -1,0 +1,81 @@
+"""Times, states and jobs in the words of tables."""
+
+from __future__ import annotations
+
+import datetime
+
+from ..base.units import format_duration
+from ..wire.api import FINAL_STATES, DeviceHeld, JobView, StoryLine
+
+WAITING = frozenset({"held", "queued", "suspended"})
+
+
+def at(us: int) -> str:
+    """A moment of the controller's clock in the reader's time zone; "-" when there is none."""
+    if us <= 0:
+        return "-"
+    return datetime.datetime.fromtimestamp(us / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def since(us: int, now: int) -> str:
+    """How long ago; "-" when it has not happened."""
+    return format_duration(max(0, now - us)) if us >= 0 else "-"
+
+
+def age(job: JobView, now: int) -> str:
+    """From submission to the end, or to now."""
+    return format_duration(max(0, (job.end if job.end >= 0 else now) - job.submit))
+
+
+def devices(job: JobView) -> str:
+    """``4``, ``1:4`` for an elastic job, ``2/4`` when it holds fewer than it asked for."""
+    asked = f"{job.min_devices}:{job.devices}" if 0 < job.min_devices < job.devices else str(job.devices)
+    return f"{job.held}/{asked}" if 0 < job.held < job.devices else asked
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f}%"
+
+
+def delivered(job: JobView) -> str:
+    """Delivered GPU fraction; "-" before there is one."""
+    return percent(job.fraction) if job.start >= 0 or job.state in FINAL_STATES else "-"
+
+
+def short_of_target(job: JobView) -> bool:
+    """Whether a job that has run is under its tier's promise."""
+    return job.start >= 0 and job.target > 0 and job.fraction < job.target
+
+
+def places(held: tuple[DeviceHeld, ...]) -> str:
+    """``n1[0-3]+n2[0]``; a share as ``n1[0]@25%``."""
+    return "+".join(
+        f"{place.node}[{ranges(place.devices)}]" + (f"@{place.milli / 10:.0f}%" if place.milli < 1000 else "")
+        for place in held
+    )
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """``0-3,6`` of sorted numbers."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in found)
+
+
+def nodes_or_reason(job: JobView) -> str:
+    """squeue(1)'s NODELIST(REASON): where it runs, or why it does not, or how it ended."""
+    if job.where:
+        return places(job.where)
+    if job.state in FINAL_STATES:
+        return f"exit {job.exit_code}" if job.state == "failed" and job.exit_code >= 0 else job.why
+    return f"({job.reason or job.why})" if job.reason or job.why else ""
+
+
+def story(lines: tuple[StoryLine, ...]) -> str:
+    """One line per entry: when, what, why."""
+    width = max((len(line.what) for line in lines), default=0)
+    return "\n".join(f"{at(line.at)}  {line.what:<{width}}  {line.why}".rstrip() for line in lines)
