@@ -58,25 +58,25 @@ def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:
 
 def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
     """(reason, nearest request that fits) when no state of the pool could hold the job. An empty pool refuses nothing."""
-    layout = book.board.layout
-    if not layout.nodes:
+    sizes = book.sizes
+    if not sizes.total:
         return None
-    unknown = [kind for kind in spec.device_types if kind not in layout.kinds]
-    nodes = [node for node in layout.nodes if not spec.device_types or node.kind in spec.device_types]
-    if not nodes:
-        return f"no node has devices of type {', '.join(unknown)}", f"the pool has: {', '.join(layout.kinds)}"
+    kinds = [kind for kind in sizes.total if not spec.device_types or kind in spec.device_types]
+    if not kinds:
+        return f"no node has devices of type {', '.join(spec.device_types)}", f"the pool has: {', '.join(sizes.total)}"
     if spec.gpu_memory:
-        biggest = max(node.device_memory for node in nodes)
+        biggest = max(sizes.memory[kind] for kind in kinds)
         if biggest and spec.gpu_memory > biggest:
             return (
                 f"needs {spec.gpu_memory / 2**30:.1f}GiB of one device; the largest has {biggest / 2**30:.1f}GiB",
                 f"the nearest that fits: --gpu-mem {biggest // 2**20}MiB, or whole devices with -g",
             )
-    most = max(node.devices for node in nodes) if spec.placement == "one-node" else sum(node.devices for node in nodes)
+    one_node = spec.placement == "one-node"
+    most = max(sizes.biggest[kind] for kind in kinds) if one_node else sum(sizes.total[kind] for kind in kinds)
     if spec.floor > most:
-        where = "one node" if spec.placement == "one-node" else "the whole pool"
-        kinds = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
-        return f"needs {spec.floor} devices{kinds}; {where} has {most}", f"the nearest that fits: -g {most}"
+        where = "one node" if one_node else "the whole pool"
+        named = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
+        return f"needs {spec.floor} devices{named}; {where} has {most}", f"the nearest that fits: -g {most}"
     return None
 
 
@@ -87,7 +87,7 @@ def forecast(book: Book, spec: Spec) -> str:
     table, n = book.table, book.table.n
     tier = int(spec.tier_rank)
     wanted = int(table.demand[:n][table.tier[:n] >= tier].sum())
-    capacity = sum(book.board.layout.node_size)
+    capacity = sum(book.sizes.total.values())
     if not capacity or wanted <= capacity:
         return ""
     return (

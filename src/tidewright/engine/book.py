@@ -7,6 +7,7 @@ A job on its way out occupies but is no longer committed, so its devices can be 
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 from ..base.errors import Bug
 from ..model.board import Board, Layout, extend
@@ -24,6 +25,24 @@ from .settings import EngineSettings
 SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
 
 
+class Sizes(NamedTuple):
+    """What the pool could hold at most, per device kind: total devices, devices of the biggest node, memory of the biggest device."""
+
+    total: dict[str, int]
+    biggest: dict[str, int]
+    memory: dict[str, int]
+
+    @staticmethod
+    def of(nodes: tuple[NodeSpec, ...]) -> Sizes:
+        """Added up once per change of the pool, since every submission asks."""
+        sizes = Sizes({}, {}, {})
+        for node in nodes:
+            sizes.total[node.kind] = sizes.total.get(node.kind, 0) + node.devices
+            sizes.biggest[node.kind] = max(sizes.biggest.get(node.kind, 0), node.devices)
+            sizes.memory[node.kind] = max(sizes.memory.get(node.kind, 0), node.device_memory)
+        return sizes
+
+
 class Book:
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
@@ -39,6 +58,7 @@ class Book:
         self.promises: dict[int, Allocation] = {}
         self.board = Board(Layout.of(()))
         self.phys = Board(Layout.of(()))
+        self.sizes = Sizes.of(())
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
         self.node_down: dict[int, str] = {}
@@ -242,6 +262,7 @@ class Book:
         old = self.board.layout
         layout = Layout.of((*old.nodes, *nodes))
         self.board, self.phys = extend(self.board, layout), extend(self.phys, layout)
+        self.sizes = Sizes.of(layout.nodes)
         for node in nodes:
             self.nodes[node.name] = len(self.nodes)
         if layout.kinds != old.kinds:
@@ -253,6 +274,7 @@ class Book:
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
         self.board, self.phys = (_relaid(board, layout, index) for board in (self.board, self.phys))
+        self.sizes = Sizes.of(layout.nodes)
         self.refresh_kinds()
 
     def refresh_kinds(self) -> None:

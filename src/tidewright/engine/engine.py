@@ -108,7 +108,8 @@ class Engine:
         if plan.wake.at > book.now:
             book.set_timer(plan.wake.at, "wake")
         for job in land(book, plan):
-            react.try_launch(book, job)
+            if job in book.promises:  # a later move of the same plan may have stopped it
+                react.try_launch(book, job)
 
     def _fire(self, now: int) -> None:
         timers = self.book.timers

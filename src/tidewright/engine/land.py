@@ -44,12 +44,14 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> str | None:
             if move.job in seen:
                 return f"job {move.job} is named twice in one gang"
             seen[move.job] = True
+            if isinstance(move, Stop):
+                return "a stop can end other jobs and is no part of a gang"
             reason = illegal(book, move)
             if reason is not None:
                 return reason
             if isinstance(move, Suspend | Migrate | Resize):
                 board.give(book.allocations[move.job])
-            if not isinstance(move, Suspend | Stop):
+            if not isinstance(move, Suspend):
                 board.take(move.allocation)
         return None
     finally:

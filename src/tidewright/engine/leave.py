@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.job import JobSpec, State
 from .book import HELD, QUEUED, Book
-from .commands import Ended, StopRanks
+from .commands import Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 
 EX_TEMPFAIL = 75
 """sysexits(3): the program asks to be run again later."""
@@ -120,6 +120,7 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0)
     book.imaged.pop(job, None)
     book.ending.pop(job, None)
     unshield(book, job)
+    _unsay(book, job)
     row = book.table.row[job]
     table = book.table
     table.attempt[row] += 1
@@ -133,6 +134,12 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0)
     table.wait_since[row] = book.now
     book.move(job, HELD if held else QUEUED, why)
     book.arrived = True
+
+
+def _unsay(book: Book, job: int) -> None:
+    """Drop orders given earlier in this very step for the attempt that is over (a node died and came back within it)."""
+    orders = (Launch, ResumeRanks, SuspendRanks)
+    book.out[:] = [command for command in book.out if not (isinstance(command, orders) and command.job == job)]
 
 
 def unshield(book: Book, job: int) -> None:

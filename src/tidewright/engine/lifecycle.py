@@ -9,7 +9,7 @@ S = State
 _ENDS = {S.COMPLETED, S.FAILED, S.CANCELLED, S.TIMEOUT}
 
 NEXT: dict[State, frozenset[State]] = {
-    S.HELD: frozenset({S.QUEUED, S.SUSPENDED, S.RESUMING, S.STOPPING, *_ENDS}),
+    S.HELD: frozenset({S.HELD, S.QUEUED, S.SUSPENDED, S.RESUMING, S.STOPPING, *_ENDS}),
     S.QUEUED: frozenset({S.HELD, S.STARTING, *_ENDS}),
     S.STARTING: frozenset({S.RUNNING, S.HELD, S.QUEUED, S.STOPPING, *_ENDS}),
     S.RUNNING: frozenset({S.SUSPENDING, S.STOPPING, S.HELD, S.QUEUED, *_ENDS}),

@@ -168,7 +168,9 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     job = event.job
     nodes = _let_go(book, job)
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
-    if event.image_lost or tries >= book.settings.launch_attempts:
+    if not event.image_lost and tries >= book.settings.launch_attempts:
+        stop(book, job, QUEUED, f"cannot be resumed after {tries} tries, starts over: {event.error}")
+    elif event.image_lost:
         restart(book, job, f"cannot be resumed, starts over: {event.error}", keeps_work=False)
     else:
         until = book.now + pause(book, tries)

@@ -18,7 +18,7 @@ from ..model.node import Allocation, NodeSpec
 from ..model.table import COLUMNS, JobTable
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked
-from .book import Book
+from .book import Book, Sizes
 from .check import check_all
 from .commands import Reply
 from .settings import EngineSettings
@@ -132,6 +132,7 @@ def load(data: bytes) -> Book:
     heapq.heapify(book.timers)
     book.table = _table(snapshot)
     book.board, book.phys = _boards(book, Layout.of(snapshot.layout))
+    book.sizes = Sizes.of(snapshot.layout)
     kept = snapshot.ledger
     ledger = book.ledger
     ledger.at, ledger.held_milli = kept.at, kept.held_milli

@@ -39,11 +39,15 @@ Allocation = tuple[Part, ...]
 
 def device_count(allocation: Allocation) -> int:
     """Devices touched, a share counting as one."""
+    if len(allocation) == 1:
+        return allocation[0].mask.bit_count()
     return sum(part.mask.bit_count() for part in allocation)
 
 
 def milli_devices(allocation: Allocation) -> int:
     """Thousandths of devices held."""
+    if len(allocation) == 1:
+        return allocation[0].mask.bit_count() * allocation[0].milli
     return sum(part.mask.bit_count() * part.milli for part in allocation)
 
 

@@ -1,0 +1,300 @@
+"""A hostile world for the engine: random submissions, planners that propose nonsense, nodes that die, answers that lie or stall.
+
+One seed is one history. Used by the property tests, by the determinism test under several hash seeds, and by anyone
+who changes the engine: ``Swarm(seed).run(steps)`` then ``settle()``.
+"""
+
+from __future__ import annotations
+
+import random
+
+from ..base.rng import stream
+from ..drive.turn import Driver
+from ..engine import commands as co
+from ..engine import events as ev
+from ..engine.check import check_all
+from ..engine.engine import Engine
+from ..engine.settings import EngineSettings
+from ..model.job import ArrayMember, Dependency, JobSpec, Level
+from ..model.node import Allocation, NodeSpec, Part
+from ..model.view import View
+from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
+from ..plan.plan import Plan, Wake
+
+GIB = 2**30
+_TIERS = ("basic", "standard", "premium")
+
+
+class Memory:
+    """A recorder that keeps the encoded turns."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+
+    def append(self, record: bytes) -> None:
+        self.records.append(record)
+
+
+class Swarm:
+    """An engine, a pool of ``nodes`` nodes, and a world that answers when and how it likes."""
+
+    def __init__(self, seed: int, nodes: int = 4, settings: EngineSettings | None = None) -> None:
+        self.rng: random.Random = stream(seed, "swarm")
+        self.journal = Memory()
+        self.engine = Engine(settings or EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000))
+        self.driver = Driver(self.engine, self.journal)
+        self.now = 0
+        self.nodes = [self._node(index) for index in range(nodes)]
+        self.honest = False
+        self.dead: dict[str, bool] = {}
+        self.pending: list[ev.Event] = []
+        self.submitted = 0
+        self.accepted: dict[int, bool] = {}
+        self.ended: dict[int, int] = {}
+        self.launches: dict[tuple[int, int], int] = {}
+        self.alive: dict[tuple[int, int], bool] = {}
+        self.turn([ev.NodeUp(node, "1") for node in self.nodes])
+
+    def _node(self, index: int) -> NodeSpec:
+        size = self.rng.choice((2, 4, 8))
+        kind = self.rng.choice(("h100", "a100", "cpu"))
+        return NodeSpec(name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",))
+
+    # -- one turn ---------------------------------------------------------------------------------------------------
+
+    def turn(self, events: list[ev.Event]) -> None:
+        """Step, check everything, note what was said."""
+        for event in events:
+            if isinstance(event, ev.NodeDown):
+                self.dead[event.name] = True
+            elif isinstance(event, ev.NodeUp):
+                self.dead.pop(event.node.name, None)
+        commands = self.driver.turn(self.now, events)
+        if any(isinstance(event, ev.NodeDown) for event in events):
+            self._bury()
+        for command in commands:
+            self._note(command)
+        check_all(self.engine.book)
+
+    def _note(self, command: co.Command) -> None:
+        if isinstance(command, co.Reply) and not command.error and command.op_id.startswith("s"):
+            self.accepted[command.job] = True
+        elif isinstance(command, co.Ended):
+            assert command.job not in self.ended, f"job {command.job} ended twice"
+            self.ended[command.job] = command.state
+        elif isinstance(command, co.Think):
+            self.pending.append(self._plan(self.engine.view()))
+        elif isinstance(command, co.Launch):
+            key = (command.job, command.attempt)
+            assert key not in self.launches, f"attempt {key} launched twice"
+            others = [alive for alive in self.alive if alive[0] == command.job]
+            assert not others, f"job {command.job} launched while {others} is alive"
+            self.launches[key] = 1
+            self._answer_launch(command)
+        elif isinstance(command, co.SuspendRanks):
+            self._answer_suspend(command)
+        elif isinstance(command, co.ResumeRanks):
+            self._answer_resume(command)
+        elif isinstance(command, co.StopRanks):
+            self._gone(command.job, command.attempt, 143)
+
+    # -- a world that lies ------------------------------------------------------------------------------------------
+
+    def _answer_launch(self, command: co.Launch) -> None:
+        if all(self.nodes[part.node].name in self.dead for part in command.allocation):
+            return
+        if self.rng.random() < 0.1:
+            fault = self.rng.choice(("world", "world", "user"))
+            self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault))
+            return
+        self.alive[command.job, command.attempt] = True
+        self.pending.append(ev.Started(command.job, command.attempt))
+
+    def _answer_suspend(self, command: co.SuspendRanks) -> None:
+        luck = self.rng.random()
+        if luck < 0.15:
+            self.pending.append(ev.SuspendFailed(command.job, command.attempt, "not now"))
+        elif luck < 0.25 or command.level in (Level.REQUEUE, Level.COOPERATIVE):
+            self._gone(command.job, command.attempt, self.rng.choice((0, 1, 75, 137, 143)))
+        else:
+            self.pending.append(ev.Suspended(command.job, command.attempt, self.rng.randrange(1, 1000)))
+
+    def _answer_resume(self, command: co.ResumeRanks) -> None:
+        if self.rng.random() < 0.15:
+            lost = self.rng.random() < 0.3
+            if lost:
+                self.alive.pop((command.job, command.attempt), None)
+            self.pending.append(ev.ResumeFailed(command.job, command.attempt, "torn", lost))
+        else:
+            self.pending.append(ev.Resumed(command.job, command.attempt, self.rng.randrange(1, 1000)))
+
+    def _gone(self, job: int, attempt: int, code: int, lost: bool = False) -> None:
+        self.alive.pop((job, attempt), None)
+        self.pending.append(ev.Exited(job, attempt, code, lost=lost))
+
+    # -- a planner that proposes nonsense ---------------------------------------------------------------------------
+
+    def _plan(self, view: View) -> ev.Event:
+        rng = self.rng
+        if not self.honest and rng.random() < 0.05:
+            return ev.PlanFailed(view.revision, "the planner raised")
+        jobs = [int(job) for job in view.jobs.id]
+        nonsense = rng.randrange(6) if jobs and not self.honest else 0
+        moves = [self._random_move(view, rng.choice(jobs)) for _ in range(nonsense)]
+        waiting = [int(job) for job in view.jobs.id[view.jobs.waiting]]
+        board = view.board()
+        for job in waiting:
+            allocation = self._place(view, job)
+            if allocation and board.fits(allocation):
+                board.take(allocation)
+                moves.append(self._bring(view, job, allocation))
+        gangs = ((0, 2),) if len(moves) >= 2 and rng.random() < 0.5 else ()
+        at = view.now + rng.randrange(1, 5000) if rng.random() < 0.8 else 0
+        return ev.PlanReady(Plan(view.revision, tuple(moves), gangs, Wake(min_free=rng.choice((0, 0, 3)), at=at)))
+
+    def _bring(self, view: View, job: int, allocation: Allocation) -> Move:
+        suspended = int(view.jobs.state[view.jobs.row[job]]) == 5
+        return Resume(job, allocation, "random") if suspended else Start(job, allocation, "random")
+
+    def _random_move(self, view: View, job: int) -> Move:
+        allocation = self._place(view, job) or (Part(0, 1),)
+        kind = self.rng.choice((Start, Resume, Migrate, Resize, Suspend, Suspend, Suspend, Stop))
+        if kind is Stop and self.rng.random() < 0.8:
+            kind = Suspend
+        return kind(job, "random") if kind in (Suspend, Stop) else kind(job, allocation, "random")  # type: ignore[call-arg]
+
+    def _place(self, view: View, job: int) -> Allocation:
+        """Some devices the job might ask for; not always sensible ones."""
+        spec, rng = view.specs[job], self.rng
+        layout = view.layout
+        nodes = [node for node, name in enumerate(layout.node_kind) if int(view.jobs.kinds[view.jobs.row[job]]) >> name & 1]
+        rng.shuffle(nodes)
+        home = int(view.jobs.home[view.jobs.row[job]])
+        if home >= 0 and rng.random() < 0.9:
+            nodes = [home]
+        if spec.gpu_memory:
+            node = nodes[0] if nodes else 0
+            return (Part(node, 1 << rng.randrange(layout.node_size[node]), layout.share_milli(node, spec.gpu_memory)),)
+        wanted = spec.floor if self.honest else rng.randint(spec.floor, spec.devices)
+        parts = []
+        for node in nodes:
+            take = min(wanted, layout.node_size[node])
+            if take and (take == wanted or spec.placement != "one-node"):
+                shift = rng.randrange(layout.node_size[node] - take + 1)
+                parts.append(Part(node, (1 << take) - 1 << shift))
+                wanted -= take
+            if not wanted:
+                return tuple(parts)
+        return ()
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def run(self, steps: int) -> None:
+        """So many turns of random events."""
+        for _ in range(steps):
+            self.now += self.rng.randrange(0, 1500)
+            events = self._answers()
+            events.extend(self._surprise() for _ in range(self.rng.randrange(3)))
+            self.turn(events or [ev.Tick()])
+
+    def _answers(self) -> list[ev.Event]:
+        """Some of the outstanding answers, out of order, some twice."""
+        self.rng.shuffle(self.pending)
+        cut = self.rng.randrange(len(self.pending) + 1)
+        now, self.pending = self.pending[:cut], self.pending[cut:]
+        if now and self.rng.random() < 0.1:
+            now.append(self.rng.choice(now))
+        return now
+
+    def _surprise(self) -> ev.Event:
+        rng = self.rng
+        choice = rng.random()
+        job = rng.randrange(1, self.submitted + 3)
+        if choice < 0.40:
+            return self._submission()
+        if choice < 0.55 and self.alive:
+            key = rng.choice(list(self.alive))
+            self.alive.pop(key)
+            return ev.Exited(*key, rng.choice((0, 0, 0, 1, 75, 137)), lost=rng.random() < 0.1)
+        if choice < 0.62:
+            return ev.Cancel(job, f"c{rng.random()}")
+        if choice < 0.72:
+            return ev.Hold(job, f"h{rng.random()}", rng.choice((0, self.now + 3000)))
+        if choice < 0.82:
+            return ev.Release(job, f"r{rng.random()}")
+        return self._node_event()
+
+    def _node_event(self) -> ev.Event:
+        node = self.rng.choice(self.nodes)
+        luck = self.rng.random()
+        if luck < 0.3:
+            return ev.NodeDown(node.name, "power")
+        if luck < 0.45:
+            return ev.NodeSilent(node.name, "no answer")
+        if luck < 0.6:
+            return ev.NodeDrain(node.name, self.rng.random() < 0.5, "service")
+        return ev.NodeUp(node, str(self.rng.randrange(3)))
+
+    def _bury(self) -> None:
+        """Attempts that the engine wrote off with a dead node are dead."""
+        book = self.engine.book
+        for job, attempt in list(self.alive):
+            row = book.table.row.get(job)
+            if row is None or book.table.attempt[row] != attempt:
+                del self.alive[job, attempt]
+
+    def _submission(self) -> ev.Submit:
+        rng = self.rng
+        self.submitted += 1
+        devices = rng.choice((1, 1, 1, 2, 4, 8))
+        share = devices == 1 and rng.random() < 0.3
+        spec = JobSpec(
+            name=f"j{self.submitted}", command=("true",), devices=devices, ranks=devices,
+            min_devices=rng.choice((0, 1)), tier=rng.choice(_TIERS),  # type: ignore[arg-type]
+            device_types=rng.choice(((), (), ("h100",), ("a100", "cpu"))), gpu_memory=rng.randrange(1, 50) * GIB if share else 0,
+            retries=rng.randrange(3), preempt=rng.choice(("auto", "auto", "freeze", "cooperative", "requeue", "none")),  # type: ignore[arg-type]
+            placement=rng.choice(("consolidate", "one-node", "any")), max_duration_us=rng.choice((0, 0, 5000)),  # type: ignore[arg-type]
+            after=(Dependency(rng.choice(("afterok", "afternotok", "afterany")), rng.randrange(1, self.submitted + 1)),)  # type: ignore[arg-type]
+            if rng.random() < 0.15 else (),
+            array=ArrayMember("sweep", self.submitted, 9, 2) if rng.random() < 0.2 else None,
+        )  # fmt: skip
+        return ev.Submit(spec, f"s{self.submitted}")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def settle(self, turns: int = 4000) -> None:
+        """The world turns honest, users let go, and every accepted job must reach its end. Raises AssertionError otherwise."""
+        self.rng, self.honest = _Kind(self.rng), True
+        book = self.engine.book
+        self.now += 10_000
+        calm: list[ev.Event] = [ev.NodeUp(node, "9") for node in self.nodes]
+        calm += [ev.NodeDrain(node.name, False) for node in self.nodes]
+        calm += [ev.Release(job) for job in list(book.user_holds)]
+        self.turn(calm)
+        for _ in range(turns):
+            if not book.specs:
+                return
+            self.now += 5000
+            events, self.pending = self.pending, []
+            events += [ev.Release(job) for job in list(book.user_holds)]
+            if not events and self.alive:
+                key = next(iter(self.alive))
+                del self.alive[key]
+                events.append(ev.Exited(*key, 0))
+            self.turn(events or [ev.Tick()])
+        stuck = {job: book.state(job).name for job in book.specs}
+        stories = "\n".join(f"job {job}\n{book.story_text(job)}" for job in list(stuck)[:3])
+        raise AssertionError(f"never ended: {stuck}\n{stories}")
+
+
+class _Kind(random.Random):
+    """Randomness in which nothing fails: chances of harm never come true, choices stay random."""
+
+    def __init__(self, source: random.Random) -> None:
+        super().__init__(source.randrange(2**32))
+
+    def random(self) -> float:
+        return 0.999
+
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)

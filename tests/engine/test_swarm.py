@@ -1,0 +1,80 @@
+"""The engine against a hostile world: whatever order things come in, promises are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.drive.replay import replay
+from tidewright.engine.engine import Engine
+from tidewright.engine.settings import EngineSettings
+from tidewright.testing.swarm import Swarm
+
+SEEDS = st.integers(min_value=0, max_value=2**32)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=SEEDS, steps=st.integers(min_value=1, max_value=150))
+def test_nothing_is_lost_doubled_or_over_promised(seed: int, steps: int) -> None:
+    swarm = Swarm(seed)
+    swarm.run(steps)
+    swarm.settle()
+    assert set(swarm.ended) == set(swarm.accepted), "every accepted job ends exactly once"
+    assert swarm.engine.book.board.held_milli() == 0
+    assert swarm.engine.book.phys.held_milli() == 0
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+def test_the_journal_replayed_into_a_fresh_engine_says_the_same(seed: int) -> None:
+    swarm = Swarm(seed)
+    swarm.run(80)
+    again = replay(swarm.journal.records, swarm.engine.settings)
+    assert again.snapshot() == swarm.engine.snapshot()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=SEEDS, cut=st.integers(min_value=1, max_value=80))
+def test_a_snapshot_and_the_tail_equal_the_whole_journal(seed: int, cut: int) -> None:
+    swarm = Swarm(seed)
+    swarm.run(cut)
+    image, so_far = swarm.engine.snapshot(), len(swarm.journal.records)
+    swarm.run(40)
+    restored = Engine.restore(image)
+    replay(swarm.journal.records[so_far:], engine=restored)
+    assert restored.snapshot() == swarm.engine.snapshot()
+
+
+def _journal_hash(seed: int) -> str:
+    swarm = Swarm(seed)
+    swarm.run(120)
+    return hashlib.sha256(b"\n".join(swarm.journal.records)).hexdigest()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_same_seed_same_journal_under_any_hash_seed(seed: int) -> None:
+    program = f"from tests.engine.test_swarm import _journal_hash; print(_journal_hash({seed}))"
+    found = set()
+    for hash_seed in ("0", "1", "4242"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+        found.add(done.stdout)
+    assert found == {_journal_hash(seed) + "\n"}
+
+
+@pytest.mark.full
+def test_a_swarm_of_seeds() -> None:
+    for seed in range(3000):
+        swarm = Swarm(seed, settings=EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000))
+        try:
+            swarm.run(200)
+            swarm.settle()
+        except BaseException as error:
+            raise AssertionError(f"reproduce with Swarm({seed}).run(200) then settle()") from error
+        assert set(swarm.ended) == set(swarm.accepted), seed
