@@ -6,7 +6,7 @@ Derived from the turns and rebuilt from them by ``tide doctor --repair``; each r
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -89,16 +89,15 @@ class Archive:
         """Ended jobs of that name, newest first."""
         return self._select("name = ?", (name,), limit)
 
-    def find(self, limit: int, states: Sequence[int] = (), before: int = 0, **equal: str) -> list[Ended]:
-        """Newest first; ``equal`` filters by name, team or user, ``before`` pages by job id."""
+    def find(self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None) -> list[Ended]:
+        """Newest first; ``equal`` filters by name, team or user."""
+        equal = equal or {}
+        assert equal.keys() <= {"name", "team", "user"}
         where = [f"{key} = ?" for key in equal]
         values: list[Any] = list(equal.values())
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             values.extend(states)
-        if before:
-            where.append("job < ?")
-            values.append(before)
         return self._select(" AND ".join(where) or "1", tuple(values), limit)
 
     def count(self) -> int:

@@ -54,8 +54,12 @@ class Hub:
         if self._fresh:
             self.events.extend(self._fresh)
             self._fresh.clear()
-            self._turned.set()
-            self._turned = asyncio.Event()
+            self.wake()
+
+    def wake(self) -> None:
+        """Let everybody look again."""
+        self._turned.set()
+        self._turned = asyncio.Event()
 
     def change(self) -> asyncio.Event:
         """Set at the next publication. Take it before looking, then wait for it."""

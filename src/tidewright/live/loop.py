@@ -44,14 +44,16 @@ class Loop:
     def __init__(self, driver: Driver, journal: Journal, clock: Clock, planner: Planner, hub: Hub) -> None:
         self.driver, self.journal, self.clock, self.planner, self.hub = driver, journal, clock, planner, hub
         self.world: World | None = None
+        self.note: Callable[[list[Command]], None] = _ignore
+        """Told of every durable turn's commands (metrics)."""
         self.stuck = ""
         """Why the journal cannot be written at present; empty when it can."""
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
         self._thinker: asyncio.Task[None] | None = None
-        self._last_thought_s = 0.0
+        self.last_thought_s = 0.0
         self._snapshot_at = driver.turns
-        self._stopping = False
+        self.stopping = False
 
     # -- talking to the loop ----------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class Loop:
 
     def stop(self) -> None:
         """End ``run`` after the turn in progress."""
-        self._stopping = True
+        self.stopping = True
         self.post(Tick())
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class Loop:
         """Until ``stop``: take what there is, turn, commit, carry out. A Bug ends it; the journal is intact then."""
         if self.driver.engine.book.thinking:
             self._think()
-        while not self._stopping:
+        while not self.stopping:
             events = await self._gather()
             if events is None:
                 continue
@@ -94,6 +96,7 @@ class Loop:
                     self.journal.end(row_of(self.driver.turns, command))
             await self._commit(events)
             self.hub.publish()
+            self.note(commands)
             self._carry_out(commands, events)
         await self._close()
 
@@ -196,7 +199,7 @@ class Loop:
 
     def _think(self) -> None:
         """Ask the planner; a slow one thinks in a thread, while turns go on."""
-        if self._last_thought_s > SLOW_THOUGHT_S:
+        if self.last_thought_s > SLOW_THOUGHT_S:
             self._thinker = asyncio.get_running_loop().create_task(self._think_apart())
         else:
             view = self.driver.engine.view()
@@ -215,9 +218,10 @@ class Loop:
             log.exception("the planner failed")
             return PlanFailed(basis, f"{type(error).__name__}: {error}")
         finally:
-            self._last_thought_s = time.monotonic() - began
+            self.last_thought_s = time.monotonic() - began
 
     async def _close(self) -> None:
+        self.hub.wake()
         if self._thinker is not None:
             self._thinker.cancel()
         for futures in self._waiting.values():
@@ -227,3 +231,7 @@ class Loop:
             await self.world.close()
         if not self.journal.buffered:
             self.snapshot()
+
+
+def _ignore(commands: list[Command]) -> None:
+    """Nobody listens."""

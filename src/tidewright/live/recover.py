@@ -1,4 +1,4 @@
-"""From a journal to a running book: the newest snapshot that opens, then every turn since, checked as it is replayed."""
+"""From a journal to a running book: the newest snapshot that opens, then every turn since, checked while replayed."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable
 from typing import cast
 
+from msgspec.structs import replace
+
 from ..base.units import WHOLE_DEVICE
 from ..engine.book import Book
 from ..engine.commands import Ended
@@ -52,11 +54,12 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     return api.JobView(
         id=job, name=spec.name, state=state_name(int(table.state[row])), why=why, reason=reason, team=spec.team,
         user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
-        start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks,
-        held=device_count(allocation), where=_where(book, allocation), level=Level(int(table.level[row])).name.lower(),
+        start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
+        min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
+        level=Level(int(table.level[row])).name.lower(),
         attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
-        held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND, 
+        held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(story) if full else (),
         logs=logs,
     )  # fmt: skip
@@ -71,15 +74,13 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
-        delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND, command=shlex.join(spec.command),
-        spec=_shown(spec) if full else None, story=_story(ended.story) if full else (), logs=logs,
+        delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
+        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(ended.story) if full else (), logs=logs,
     )  # fmt: skip
 
 
 def _shown(spec: JobSpec) -> JobSpec:
     """The spec without the values of its environment: they may hold the submitter's secrets."""
-    from msgspec.structs import replace
-
     return replace(spec, env=dict.fromkeys(spec.env, "…"))
 
 

@@ -7,6 +7,7 @@ waits for an answer is told only after that. The archive of ended jobs is writte
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,8 @@ class Journal:
         mark = read_mark(state / MARK)
         if fresh and mark is not None and mark.turn:
             raise DamagedJournal(f"{self.path} is missing, though {mark.turn} turns were written to it; {REMEDY}", 1)
+        # Jobs' environments are in it: nobody else may read it. SQLite gives -wal and -shm the same mode.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._db = connect(self.path)
         if fresh:
             create(self._db)

@@ -1,0 +1,403 @@
+"""The HTTP API: a handler per route of ``wire.openapi``. Reads look at the book; writes are durable when answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ..base.errors import Conflict, NotFound, TideError, UsageError
+from ..base.ids import new_op_id
+from ..drive.record import FORMAT
+from ..drive.whatif import explain
+from ..engine import events as ev
+from ..engine.admit import refuse
+from ..engine.book import Book
+from ..engine.commands import Reply
+from ..model.job import State
+from ..wire import api, openapi
+from . import say
+from .archive import GROUPS
+from .hub import point
+from .logs import Tail, log_path
+from .loop import NotDurable
+from .metrics import exposition
+from .parts import Parts
+from .rehearse import rehearse
+from .usage import rows
+
+T = TypeVar("T", bound=Struct)
+Handler = Callable[[Request], Awaitable[Response]]
+LONGEST_WAIT_S = 300.0
+KEEPALIVE_S = 15.0
+"""Pause after which a silent event stream says that it is alive, so that proxies keep it."""
+_JOB_ID = re.compile(r"\d{1,18}")
+_CODES = {404: "notfound", 409: "conflict", 507: "full"}
+
+
+class Api:
+    """The handlers. Named as in the route table, which binds them."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    def application(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route(route.path, _guarded(getattr(self, route.name)), methods=[route.method]) for route in openapi.ROUTES
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _bug})
+
+    @property
+    def _book(self) -> Book:
+        return self.parts.loop.driver.engine.book
+
+    def _now(self) -> int:
+        return self.parts.loop.clock.now()
+
+    # -- the controller ---------------------------------------------------------------------------------------------
+
+    async def info(self, request: Request) -> Response:
+        return _answer(self.parts.info())
+
+    async def healthz(self, request: Request) -> Response:
+        stuck = self.parts.loop.stuck
+        if stuck:
+            raise NotDurable(stuck)
+        return _answer(api.Done())
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(msgspec.json.encode(openapi.document(self.parts.version)), media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(exposition(self.parts.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def shutdown(self, request: Request) -> Response:
+        self.parts.shutdown(_number(request, "agent", 1) != 0)
+        return _answer(api.Done())
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    async def submit(self, request: Request) -> Response:
+        body = await _body(request, api.SubmitRequest)
+        if not body.specs:
+            raise UsageError("specs: empty; nothing to submit", "give at least one job")
+        self._refuse_any(body)
+        if body.dry_run:
+            lines, warnings = rehearse(self.parts.loop.driver.engine, self.parts.loop.planner, body.specs)
+            return _answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=warnings))
+        op_id = body.op_id or new_op_id()
+        asked = [(ev.Submit(spec, f"{op_id}.{n}"), f"{op_id}.{n}") for n, spec in enumerate(body.specs)]
+        replies = await asyncio.gather(*(self.parts.loop.ask(event, one) for event, one in asked))
+        for reply in replies:
+            _raise_refusal(reply)
+        warnings = tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning))
+        names = tuple(spec.name for spec in body.specs)
+        return _answer(api.SubmitReply(ids=tuple(reply.job for reply in replies), names=names, warnings=warnings))
+
+    def _refuse_any(self, body: api.SubmitRequest) -> None:
+        """All or nothing: one bad member refuses the whole request before any is admitted."""
+        for number, spec in enumerate(body.specs):
+            refusal = refuse(self._book, spec)
+            if refusal is not None and f"{body.op_id}.{number}" not in self._book.answers:
+                which = f"specs[{number}]: " if len(body.specs) > 1 else ""
+                _raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
+
+    async def jobs(self, request: Request) -> Response:
+        query, limit, now = request.query_params, _number(request, "limit", 0), self._now()
+        wanted = _states(query.get("state", ""))
+        equal = {key: query[key] for key in ("name", "team", "user") if key in query}
+        found = [
+            say.live_job(self._book, job, now)
+            for job, spec in sorted(self._book.specs.items())
+            if all(getattr(spec, key) == value for key, value in equal.items())
+        ]
+        found = [view for view in found if not wanted or State[view.state.upper()] in wanted]
+        final = [int(state) for state in wanted if state >= State.COMPLETED]
+        most = limit or 1_000_000
+        if final or (_number(request, "all", 0) and not wanted):
+            room = max(0, most - len(found)) + 1
+            found += [say.ended_job(ended) for ended in self.parts.journal.archive.find(room, final, equal)]
+        return _answer(api.JobList(jobs=tuple(found[:most]), now=now, more=len(found) > most))
+
+    async def job(self, request: Request) -> Response:
+        return _answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
+
+    def _view(self, job: int) -> api.JobView:
+        if job in self._book.specs:
+            return say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+        ended = self.parts.journal.archive.get(job)
+        if ended is None:
+            raise NotFound(f"no job {job}", "list jobs with tide ps --all")
+        return say.ended_job(ended, full=True, logs=self._logs(job))
+
+    def _find(self, request: Request) -> int:
+        """The job that ``{ref}`` means: an id, else a name; a live job of that name before ended ones."""
+        ref: str = request.path_params["ref"]
+        if _JOB_ID.fullmatch(ref):
+            return int(ref)
+        live = [job for job, spec in self._book.specs.items() if spec.name == ref]
+        if len(live) > 1:
+            shown = ", ".join(map(str, live[:10])) + (", …" if len(live) > 10 else "")
+            raise Conflict(f"{len(live)} jobs are called {ref!r}: {shown}", "use one of these ids")
+        if live:
+            return live[0]
+        ended = self.parts.journal.archive.named(ref, 1)
+        if not ended:
+            raise NotFound(f"no job called {ref!r}", "list jobs with tide ps --all")
+        return ended[0].job
+
+    async def why(self, request: Request) -> Response:
+        job = self._find(request)
+        view = self._view(job)
+        if job not in self._book.specs:
+            return _answer(_why_ended(view, self._now()))
+        told = explain(self.parts.loop.driver.engine, self.parts.loop.planner, job)
+        change = f"{told.change.text} ({told.change.flag})" if told.change and told.change.flag else ""
+        holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
+        return _answer(
+            api.WhyView(
+                job=job, name=view.name, state=view.state, summary=told.text or view.why,
+                reason=told.reason.value if told.reason else "", consequence=told.consequence, need=told.need,
+                free=told.free, holders=holders, ahead=told.ahead,
+                change=change or (told.change.text if told.change else ""), story=view.story, now=self._now(),
+            )
+        )  # fmt: skip
+
+    async def suspend(self, request: Request) -> Response:
+        body = await _body(request, api.SuspendRequest, api.SuspendRequest())
+        job, op_id = self._find(request), body.op_id or new_op_id()
+        if body.until_us and body.until_us <= self._now():
+            raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
+        return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
+
+    async def resume(self, request: Request) -> Response:
+        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.Release(self._find(request), op_id), op_id)
+
+    async def cancel(self, request: Request) -> Response:
+        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.Cancel(self._find(request), op_id), op_id)
+
+    async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
+        reply = await self.parts.loop.ask(event, op_id)
+        _raise_refusal(reply)
+        return _answer(api.ActionReply(job=reply.job, node=node, warning=reply.warning))
+
+    async def wait(self, request: Request) -> Response:
+        job = self._find(request)
+        end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, _seconds(request, "timeout", LONGEST_WAIT_S))
+        while True:
+            change = self.parts.hub.change()
+            view = self._view(job)
+            left = end - asyncio.get_running_loop().time()
+            if view.state in api.FINAL_STATES or left <= 0:
+                final = view.state in api.FINAL_STATES
+                return _answer(
+                    api.WaitReply(job=job, state=view.state, final=final, exit_code=view.exit_code, why=view.why)
+                )
+            await _or_timeout(change, left)
+
+    async def logs(self, request: Request) -> Response:
+        job = self._find(request)
+        view = self._view(job)
+        rank, tail = _number(request, "rank", 0), _number(request, "tail", -1)
+        if not 0 <= rank < view.ranks:
+            raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
+
+        def paths() -> list[Path]:
+            return [Path(log.path) for log in self._logs(job) if log.rank == rank]
+
+        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None)
+        return StreamingResponse(reader.read(_number(request, "follow", 0) != 0), media_type="application/octet-stream")
+
+    def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
+        """Every rank's log of every attempt so far: as reported, else where they are by rule."""
+        book = self._book
+        if job in book.specs:
+            spec, attempts = book.specs[job], int(book.table.attempt[book.table.row[job]])
+        else:
+            ended = self.parts.journal.archive.get(job)
+            if ended is None:
+                return ()
+            spec, attempts = ended.spec, ended.attempts
+        found = []
+        for attempt in range(1, attempts + 1):
+            known = self.parts.world.logs.get((job, attempt), {})
+            for rank in range(spec.ranks):
+                by_rule = ("", str(log_path(self.parts.state, job, spec, attempt, rank)))
+                node, path = known.get(rank, by_rule)
+                found.append(api.AttemptLog(attempt, rank, node, path))
+        return tuple(found)
+
+    # -- the pool ---------------------------------------------------------------------------------------------------
+
+    async def nodes(self, request: Request) -> Response:
+        return _answer(api.NodeList(nodes=say.nodes(self._book, self.parts.world.connected), now=self._now()))
+
+    async def drain(self, request: Request) -> Response:
+        return await self._drain(request, True)
+
+    async def undrain(self, request: Request) -> Response:
+        return await self._drain(request, False)
+
+    async def _drain(self, request: Request, on: bool) -> Response:
+        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        name, op_id = request.path_params["name"], body.op_id or new_op_id()
+        return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
+
+    async def usage(self, request: Request) -> Response:
+        by = request.query_params.get("by", "team")
+        if by not in GROUPS:
+            raise UsageError(f"by: {by!r} is not one of {', '.join(GROUPS)}", "ask for /v1/usage?by=team")
+        archived = await asyncio.to_thread(self.parts.journal.archive.sums, by)
+        now = self._now()
+        return _answer(api.UsageReply(by=by, rows=rows(self._book, archived, by, now), now=now))
+
+    async def top(self, request: Request) -> Response:
+        return _answer(await self.parts.top())
+
+    # -- streams ----------------------------------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Response:
+        given = request.headers.get("last-event-id", "")
+        try:
+            last = point(given) if given else self.parts.hub.last
+        except ValueError:
+            raise UsageError(f"Last-Event-ID: {given!r} is not an event id", "give back an id that was sent") from None
+        return StreamingResponse(
+            self._events(last), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    async def _events(self, last: tuple[int, int]) -> AsyncIterator[bytes]:
+        yield b": tidewright\n\n"
+        while not self.parts.loop.stopping:
+            change = self.parts.hub.change()
+            fresh, complete = self.parts.hub.after(last)
+            if not complete:
+                yield b": events were dropped; list the jobs again\n\n"
+            for event in fresh:
+                yield b"id: %s\nevent: job\ndata: %s\n\n" % (event.seq.encode(), msgspec.json.encode(event))
+            last = max(last, self.parts.hub.last)
+            if not await _or_timeout(change, KEEPALIVE_S):
+                yield b": alive\n\n"
+
+    async def journal(self, request: Request) -> Response:
+        return StreamingResponse(self._journal(), media_type="application/x-ndjson")
+
+    def _journal(self) -> Iterator[bytes]:
+        loop, journal = self.parts.loop, self.parts.journal
+        header = {
+            "tidewright_journal": FORMAT, "version": self.parts.version, "policy": self.parts.policy,
+            "base_turn": journal.base, "settings": loop.driver.engine.settings,
+        }  # fmt: skip
+        yield msgspec.json.encode(header) + b"\n"
+        for _, body in journal.bodies(journal.base):
+            yield body + b"\n"
+
+
+def _why_ended(view: api.JobView, now: int) -> api.WhyView:
+    text = f"it has ended: {view.state} ({view.why})"
+    return api.WhyView(job=view.id, name=view.name, state=view.state, summary=text, story=view.story, now=now)
+
+
+def _states(text: str) -> list[State]:
+    known = {state.name.lower(): state for state in State}
+    wanted = [word.strip().lower() for word in text.split(",") if word.strip()]
+    wrong = [word for word in wanted if word not in known]
+    if wrong:
+        raise UsageError(f"state: {wrong[0]!r} is not a state", f"known: {', '.join(known)}")
+    return [known[word] for word in wanted]
+
+
+async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
+    """Wait for a change; false when the time is over first."""
+    try:
+        await asyncio.wait_for(change.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not re.fullmatch(r"-?\d{1,15}", text):
+        raise UsageError(f"{name}: {text!r} is not a whole number", "correct the query and ask again")
+    return int(text)
+
+
+def _seconds(request: Request, name: str, default: float) -> float:
+    text = request.query_params.get(name, "")
+    if text and not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        raise UsageError(f"{name}: {text!r} is not a number of seconds", "correct the query and ask again")
+    return float(text) if text else default
+
+
+async def _body(request: Request, kind: type[T], default: T | None = None) -> T:
+    """The request's body. Raises UsageError naming the field that is wrong."""
+    data = await request.body()
+    if not data and default is not None:
+        return default
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"the request's body is not right: {error}", "see /openapi.json for what is expected"
+        ) from None
+
+
+def _raise_refusal(reply: Reply) -> None:
+    if reply.error:
+        kind = {"notfound": NotFound, "conflict": Conflict}.get(reply.kind, UsageError)
+        raise kind(reply.error, reply.remedy)
+
+
+def _answer(body: Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def _guarded(handler: Handler) -> Handler:
+    """A handler whose errors become ErrorBody."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except NotDurable as error:
+            text = "free some disk space, then ask again; running jobs go on meanwhile"
+            return _answer(api.ErrorBody(error=f"not accepted: {error}", remedy=text, code="full"), 507)
+        except UsageError as error:
+            code = _CODES.get(error.http_status, "usage")
+            return _answer(api.ErrorBody(error=error.message, remedy=error.remedy, code=code), error.http_status)
+        except TideError as error:
+            return _answer(api.ErrorBody(error=str(error), code="bug"), error.http_status)
+        except (asyncio.CancelledError, ClientDisconnect):
+            body = api.ErrorBody(error="the controller is stopping", remedy="start it with tide up", code="conflict")
+            return _answer(body, 503)
+
+    return guarded
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "no such address" if status == 404 else "not possible with this method" if status == 405 else "refused"
+    text = f"{what}: {request.method} {request.url.path}"
+    return _answer(api.ErrorBody(error=text, remedy="see /openapi.json", code="notfound"), status)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    text = f"a mistake of the controller's own: {type(error).__name__}: {error}"
+    return _answer(api.ErrorBody(error=text, remedy="please report it with controller.log", code="bug"), 500)

@@ -1,0 +1,78 @@
+"""Keeps the local agent alive: starts it detached, and again when it has died. It outlives the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Between two looks at an agent that is not connected; the last one repeats."""
+
+
+class Keeper:
+    """``argv`` is the agent's command line; its own lock on the state directory makes a second one harmless."""
+
+    def __init__(self, state: Path, argv: list[str]) -> None:
+        self._state, self._argv = state, argv
+        self._child: subprocess.Popen[bytes] | None = None
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._connected = False
+
+    def connected(self, alive: bool) -> None:
+        """The fabric's word on whether the agent answers."""
+        self._connected = alive
+        if not alive:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """For ever: sleep while it is connected, else see that one runs."""
+        tries = 0
+        while True:
+            await self._wanted.wait()
+            if self._connected:
+                self._wanted.clear()
+                tries = 0
+                continue
+            if not self.running():
+                self._start()
+            await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
+            tries += 1
+
+    def running(self) -> bool:
+        """Whether an agent process is there, ours or an earlier controller's."""
+        if self._child is not None and self._child.poll() is None:
+            return True
+        return self.pid() is not None
+
+    def pid(self) -> int | None:
+        """The agent's pid, if the process in ``agent.pid`` is one (pids are reused)."""
+        try:
+            pid = int((self._state / "agent.pid").read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return None
+        return pid if os.fsencode(self._state) in words or os.fsencode(self._state.resolve()) in words else None
+
+    def _start(self) -> None:
+        """In a session of its own, with only its log; nothing of the controller's is inherited."""
+        log.info("starting the agent: %s", " ".join(self._argv))
+        with (self._state / "agent.log").open("ab") as out:
+            self._child = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+            )
+
+    async def stop(self, patience_s: float = 5.0) -> None:
+        """Ask the agent to end; its ranks run on."""
+        pid = self.pid()
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        end = asyncio.get_running_loop().time() + patience_s
+        while self.running() and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)

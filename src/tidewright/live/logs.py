@@ -1,0 +1,112 @@
+"""A rank's output, read from the files that the rank itself wrote, attempt after attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from ..model.job import JobSpec
+
+CHUNK = 64 * 1024
+LOOK_EVERY_S = 0.25
+"""How often a follower looks whether its file has grown (one fstat)."""
+
+
+def expand(pattern: str, job: int, spec: JobSpec, attempt: int) -> str:
+    """``%j``, ``%x``, ``%a`` and ``%%`` of an output path, as sbatch(1); ``%a``: the array index, else the attempt."""
+    index = spec.array.index if spec.array else attempt
+    values = {"j": str(job), "x": spec.name.replace("/", "_"), "a": str(index), "%": "%"}
+    out, at = "", 0
+    while at < len(pattern):
+        if pattern[at] == "%" and pattern[at + 1 : at + 2] in values:
+            out += values[pattern[at + 1]]
+            at += 2
+        else:
+            out += pattern[at]
+            at += 1
+    return out
+
+
+def log_path(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> Path:
+    """Where a rank of an attempt writes (rank 0 to ``output`` when that is given)."""
+    if spec.output and rank == 0:
+        return Path(spec.workdir or spec.env.get("HOME", "") or "/") / expand(spec.output, job, spec, attempt)
+    return state / "logs" / str(job) / f"rank{rank}.{attempt}.log"
+
+
+class Tail:
+    """Reads a growing list of files as one stream. ``paths`` gives them, oldest first."""
+
+    def __init__(self, paths: Callable[[], list[Path]], over: Callable[[], bool], tail: int | None) -> None:
+        self._paths, self._over, self._tail = paths, over, tail
+
+    async def read(self, follow: bool) -> AsyncIterator[bytes]:
+        """Everything there is; with ``follow``, what comes too, until the job is over."""
+        files = self._unique()
+        index, offset = self._start(files)
+        while True:
+            over = self._over()
+            files = self._unique()
+            while index < len(files):
+                async for chunk in _read(files[index], offset):
+                    offset += len(chunk)
+                    yield chunk
+                if index + 1 >= len(files):
+                    break
+                index, offset = index + 1, 0
+            if over or not follow:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _unique(self) -> list[Path]:
+        """Attempts may share one output file."""
+        return list(dict.fromkeys(self._paths()))
+
+    def _start(self, files: list[Path]) -> tuple[int, int]:
+        """(file, offset) where the last ``tail`` lines begin: in the newest file that has something."""
+        if self._tail is None:
+            return 0, 0
+        for index in range(len(files) - 1, -1, -1):
+            size = _size(files[index])
+            if size:
+                return index, _line_start(files[index], size, self._tail)
+        return max(0, len(files) - 1), 0
+
+
+async def _read(path: Path, offset: int) -> AsyncIterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while chunk := await asyncio.to_thread(file.read, CHUNK):
+                yield chunk
+    except OSError:
+        return
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _line_start(path: Path, size: int, lines: int) -> int:
+    """Offset of the ``lines``-th line from the end, reading backwards."""
+    if lines <= 0:
+        return size
+    with path.open("rb") as file:
+        at, seen = size, 0
+        while at:
+            step = min(CHUNK, at)
+            file.seek(at - step)
+            block = file.read(step)
+            if at == size and block.endswith(b"\n"):
+                seen = -1
+            for position in range(len(block) - 1, -1, -1):
+                if block[position] == 10:
+                    seen += 1
+                    if seen == lines:
+                        return at - step + position + 1
+            at -= step
+    return 0

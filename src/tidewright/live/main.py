@@ -1,0 +1,143 @@
+"""A controller from its parts: lock, journal, book, world, API; and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..engine.settings import EngineSettings
+from ..fabric.protocol import Fabric, FabricNode, OnNode, OnReport
+from ..plan.plan import Planner
+from ..wire import api
+from .api import Api
+from .auth import BodyLimit, TokenAuth, load_token
+from .clock import Clock
+from .hub import Hub
+from .keeper import Keeper
+from .lock import StateLock
+from .loop import Loop
+from .metrics import Metrics
+from .parts import Parts
+from .recover import recover
+from .server import Server, tcp_socket, unix_socket
+from .store import Journal
+from .world import World
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """Everything a controller is given. ``agent_argv`` empty: it keeps no agent itself (a remote fabric)."""
+
+    state: Path
+    planner: Planner
+    fabric: Callable[[], Fabric]
+    engine: EngineSettings
+    policy: str
+    version: str
+    listen: str = ""
+    agent_argv: list[str] = field(default_factory=list)
+
+
+class Controller:
+    """One run of the controller. ``serve`` returns after a signal, ``shutdown`` or a fatal error (which it raises)."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self.settings = settings
+        self.ready = asyncio.Event()
+        """Set once the socket listens."""
+        self._with_agent = False
+
+    async def serve(self) -> None:
+        """From lock to lock."""
+        settings = self.settings
+        lock = StateLock(settings.state)
+        try:
+            token = load_token(settings.state) if settings.listen else ""
+            tcp = tcp_socket(settings.listen) if settings.listen else None
+            journal = Journal(settings.state)
+            try:
+                await self._serve(lock, journal, [(tcp, token)] if tcp else [])
+            finally:
+                journal.close()
+        finally:
+            lock.release()
+
+    async def _serve(self, lock: StateLock, journal: Journal, tcp: list[tuple[object, str]]) -> None:
+        settings, hub = self.settings, Hub()
+        driver = recover(journal, settings.engine, hub)
+        clock = Clock(settings.state, last=driver.engine.book.now)
+        loop = Loop(driver, journal, clock, settings.planner, hub)
+        keeper = Keeper(settings.state, settings.agent_argv) if settings.agent_argv else None
+        fabric = _Overheard(settings.fabric(), keeper) if keeper else settings.fabric()
+
+        def fenced(why: str) -> None:
+            log.error("a newer controller has taken over: %s", why)
+            loop.stop()
+
+        def shutdown(with_agent: bool) -> None:
+            self._with_agent = with_agent
+            loop.stop()
+
+        world = loop.world = World(fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced)
+        metrics = Metrics(loop)
+        loop.note = metrics.note
+        parts = Parts(
+            settings.state, loop, world, hub, journal, metrics, settings.policy, settings.version, lock.epoch,
+            clock.now(), shutdown,
+        )  # fmt: skip
+        servers = self._servers(parts, tcp)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, loop.stop)
+        await self._until_over(loop, world, keeper, servers)
+
+    def _servers(self, parts: Parts, tcp: list[tuple[object, str]]) -> list[tuple[Server, object]]:
+        app = BodyLimit(Api(parts).application())
+        path = parts.state / api.SOCKET_NAME
+        servers: list[tuple[Server, object]] = [(Server(app), unix_socket(path))]
+        servers += [(Server(TokenAuth(app, token)), listener) for listener, token in tcp]
+        return servers
+
+    async def _until_over(
+        self, loop: Loop, world: World, keeper: Keeper | None, servers: list[tuple[Server, object]]
+    ) -> None:
+        tasks = [asyncio.create_task(server.serve(sockets=[listener])) for server, listener in servers]  # type: ignore[list-item]
+        if keeper is not None:
+            tasks.append(asyncio.create_task(keeper.run()))
+        world.start()
+        self.ready.set()
+        log.info("serving on %s", self.settings.state)
+        try:
+            await loop.run()
+        finally:
+            for server, _ in servers:
+                server.end()
+            await asyncio.wait(tasks[: len(servers)], timeout=3)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            (self.settings.state / api.SOCKET_NAME).unlink(missing_ok=True)
+            if keeper is not None and self._with_agent:
+                await keeper.stop()
+
+
+class _Overheard:
+    """A fabric whose news of nodes also reach the keeper of the local agent."""
+
+    def __init__(self, fabric: Fabric, keeper: Keeper) -> None:
+        self._fabric, self._keeper = fabric, keeper
+        self.nodes, self.call, self.copy, self.close = fabric.nodes, fabric.call, fabric.copy, fabric.close
+
+    def watch(self, on_node: OnNode, on_report: OnReport) -> None:
+        """As the fabric's."""
+
+        def both(node: FabricNode) -> None:
+            self._keeper.connected(node.alive)
+            on_node(node)
+
+        self._fabric.watch(both, on_report)

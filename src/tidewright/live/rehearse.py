@@ -1,0 +1,42 @@
+"""A dry run: the jobs submitted to a copy of the book, and one thought about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine import events as ev
+from ..engine.book import Book
+from ..engine.commands import Reply
+from ..engine.engine import Engine
+from ..model.job import JobSpec, State
+from ..model.node import bits
+from ..plan.plan import Planner
+
+
+def rehearse(engine: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(one line per spec, warnings): where each would start now, or why it would wait."""
+    fork = engine.fork()
+    now = fork.book.now
+    replies = fork.step(now, [ev.Submit(spec, f"rehearsal.{n}") for n, spec in enumerate(specs)])
+    answers = [reply for reply in replies if isinstance(reply, Reply)]
+    if fork.book.thinking:
+        fork.step(now, [ev.PlanReady(planner.plan(fork.view()))])
+    lines = tuple(_line(fork.book, reply.job) for reply in answers)
+    return lines, tuple(dict.fromkeys(reply.warning for reply in answers if reply.warning))
+
+
+def _line(book: Book, job: int) -> str:
+    if job not in book.specs:
+        return "would end at once"
+    layout = book.board.layout
+    allocation = book.allocations.get(job) or book.promises.get(job)
+    if allocation:
+        names = ", ".join(
+            f"{layout.nodes[part.node].name}[{','.join(map(str, bits(part.mask)))}]" for part in allocation
+        )
+        return (
+            f"would start now on {names}" if job in book.allocations else f"would start on {names} once they are let go"
+        )
+    held = book.hold_reason(job) if book.state(job) is State.HELD else None
+    blocked = book.blocked.get(job)
+    return f"would wait: {held[1] if held else blocked.text if blocked else 'no devices are free for it'}"
