@@ -158,11 +158,13 @@ class _Table:
         for field, at in self.columns.items():
             cell = row[at].strip() if at < len(row) else ""
             try:
-                cells[field] = _DEFAULTS[field] if not cell and field in _DEFAULTS else _READERS[field](cell)
+                cells[field] = _READERS[field](cell) if cell else _DEFAULTS[field]
+            except KeyError:
+                self._note(line, f"{field}: missing")
             except UsageError as error:
                 self._note(line, f"{field}: {error.message}")
             except ValueError:
-                self._note(line, f"{field}: {cell!r} cannot be read" if cell else f"{field}: missing")
+                self._note(line, f"{field}: {cell!r} cannot be read")
         if self.wrong == before:
             self._check(cells, line)
         if self.wrong == before:
