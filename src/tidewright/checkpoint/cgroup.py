@@ -58,8 +58,8 @@ class Groups:
     """What both kinds of freezer groups share. ``base`` is the directory the groups are made in."""
 
     name = ""
-    _file = ""
-    _on, _off = "", ""
+    file = ""
+    on, off = "", ""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -75,10 +75,10 @@ class Groups:
     def _write(self, handle: RankHandle, text: str) -> None:
         for group in handle.cgroups:
             with contextlib.suppress(FileNotFoundError):
-                (Path(group) / self._file).write_text(text)
+                (Path(group) / self.file).write_text(text)
 
     def _settled(self, handle: RankHandle) -> bool:
-        self._write(handle, self._on)  # v1 takes in a process forked meanwhile only when told again
+        self._write(handle, self.on)  # v1 takes in a process forked meanwhile only when told again
         return self.frozen(handle)
 
     def freeze(self, handle: RankHandle) -> None:
@@ -87,7 +87,7 @@ class Groups:
             raise WorldError(f"rank {handle.rank} did not stop within {FREEZE_TIMEOUT_S:g} s (a hung disk?)")
 
     def thaw(self, handle: RankHandle) -> None:
-        self._write(handle, self._off)
+        self._write(handle, self.off)
 
     def frozen(self, handle: RankHandle) -> bool:
         return bool(handle.cgroups) and all(self.is_frozen(Path(group)) for group in handle.cgroups)
@@ -97,7 +97,7 @@ class CgroupV2(Groups):
     """Documentation/admin-guide/cgroup-v2.rst, cgroup.freeze; a frozen process can still be killed."""
 
     name = "cgroup2"
-    _file, _on, _off = "cgroup.freeze", "1", "0"
+    file, on, off = "cgroup.freeze", "1", "0"
 
     def is_frozen(self, group: Path) -> bool:
         try:
@@ -110,7 +110,7 @@ class CgroupV1(Groups):
     """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; signals wait until the thaw, SIGKILL too."""
 
     name = "cgroup1"
-    _file, _on, _off = "freezer.state", "FROZEN", "THAWED"
+    file, on, off = "freezer.state", "FROZEN", "THAWED"
 
     def is_frozen(self, group: Path) -> bool:
         try:
@@ -146,6 +146,16 @@ class Signals:
 
     def frozen(self, handle: RankHandle) -> bool:
         return bool(members(handle)) and not self._running(handle)
+
+
+def freezer_of(handle: RankHandle) -> Freezer:
+    """What stops this rank, told by its groups: they may have been made by an agent under other circumstances."""
+    for group in map(Path, handle.cgroups):
+        if (group / CgroupV2.file).exists():
+            return CgroupV2(group.parent)
+        if (group / CgroupV1.file).exists():
+            return CgroupV1(group.parent)
+    return Signals()
 
 
 def remove(cgroups: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ import psutil
 from ..base.errors import WorldError
 from ..base.units import format_bytes
 from ..model.job import Level
-from .cgroup import Freezer, detect
+from .cgroup import freezer_of
 from .processes import members, set_affinity
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 
@@ -36,13 +36,11 @@ class FreezeDriver:
     def __init__(
         self,
         node: str,
-        freezer: Freezer | None = None,
         *,
         reserve: int | None = None,
         available: Callable[[], int] = host_available,
     ) -> None:
         self._node = node
-        self.freezer = freezer or detect()
         self._reserve = host_reserve() if reserve is None else reserve
         self._available = available
 
@@ -54,10 +52,8 @@ class FreezeDriver:
             return Verdict(False, f"{gang.world_size} ranks: their process group times out while they are frozen")
         free = self._available()
         if free < self._reserve:
-            return Verdict(
-                False,
-                f"the host has {format_bytes(free)} of memory left, under its reserve of {format_bytes(self._reserve)}",
-            )
+            has, least = format_bytes(free), format_bytes(self._reserve)
+            return Verdict(False, f"the host has {has} of memory left, under its reserve of {least}")
         return Verdict(True)
 
     def save(self, gang: Gang) -> Image:
@@ -65,11 +61,11 @@ class FreezeDriver:
         done: list[RankHandle] = []
         try:
             for handle in gang.ranks:
-                self.freezer.freeze(handle)
+                freezer_of(handle).freeze(handle)
                 done.append(handle)
         except (OSError, WorldError) as error:
             for handle in done:
-                self.freezer.thaw(handle)
+                freezer_of(handle).thaw(handle)
             raise WorldError(f"not frozen: {error}") from error
         return Image(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._node, ranks=gang.ranks)
 
@@ -81,9 +77,9 @@ class FreezeDriver:
             if cpus := placement.cpus.get(handle.rank):
                 set_affinity(members(handle), cpus)
         for handle in image.ranks:
-            self.freezer.thaw(handle)
+            freezer_of(handle).thaw(handle)
 
     def discard(self, image: Image) -> None:
         """The memory is the processes' own: thawed, they can be ended."""
         for handle in image.ranks:
-            self.freezer.thaw(handle)
+            freezer_of(handle).thaw(handle)

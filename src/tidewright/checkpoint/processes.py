@@ -58,7 +58,7 @@ def bears(pid: int, marker: str) -> bool:
 
 
 def members(handle: RankHandle) -> list[int]:
-    """Live processes of a rank: those in its groups, its session, below its shim, or bearing its marker."""
+    """Live processes of a rank: in its groups, its session, below its shim, or bearing its marker; by pid."""
     table = {each.pid: each for each in everything() if each.state not in "ZX"}
     mine = {pid for pid in grouped(handle.cgroups) if pid in table}
     mine |= below(table, handle)
@@ -77,15 +77,14 @@ def grouped(cgroups: Iterable[str]) -> list[int]:
 
 
 def below(table: dict[int, Stat], handle: RankHandle) -> set[int]:
-    """The main process if it is still itself, its session, and every descendant of it and of its shim.
+    """The main process while it is itself, its session, and every descendant of it and of its shim.
 
-    No process can take the session's number while a member lives, so a session match needs no start time.
+    The session of a dead main process is not trusted: its number may have been given again.
     """
     main = table.get(handle.pid)
-    roots = {handle.pid} if main and main.start == handle.start else set()
-    mine = set(roots)
-    if main is None or main.start == handle.start:
-        mine |= {pid for pid, each in table.items() if each.session == handle.pid}
+    mine: set[int] = set()
+    if main is not None and main.start == handle.start:
+        mine = {pid for pid, each in table.items() if each.session == handle.pid}
     children: dict[int, list[int]] = {}
     for each in table.values():
         children.setdefault(each.parent, []).append(each.pid)

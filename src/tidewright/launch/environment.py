@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-EXIT_REQUEUE = 75
-"""EX_TEMPFAIL of sysexits.h: a cooperative program has saved itself and asks to be queued again."""
-
 DENIED = frozenset(
     {
         "_", "SHLVL", "PWD", "OLDPWD", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID",
@@ -30,6 +27,7 @@ RANK_VARIABLES = frozenset(
 )  # fmt: skip
 """Set by us for each rank; a submitter's own values would be of another job (torchrun(1), "Environment Variables")."""
 
+MARK = "TIDE_RANK_MARK"
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that size the thread pools of numerical libraries."""
 
@@ -84,10 +82,12 @@ def rank_environment(
     name: str,
     attempt: int,
     step_file: str,
+    mark: str,
 ) -> dict[str, str]:
     """The whole environment of a rank. ``given`` is the job's own, ``devices`` what the device backend adds.
 
-    A thread limit that the user set lower than the slot allows stays; a higher one is cut to the slot.
+    ``mark`` is inherited by everything the rank starts, and tells whose it is when all else is lost. A thread limit
+    that the user set lower than the slot allows stays; a higher one is cut to the slot.
     """
     chosen = {**given, **devices}
     for variable in THREAD_LIMITS:
@@ -96,6 +96,7 @@ def rank_environment(
     chosen.update(
         {"TIDE_JOB_ID": str(job), "TIDE_JOB_NAME": name, "TIDE_ATTEMPT": str(attempt), "TIDE_STEP_FILE": step_file}
     )
+    chosen[MARK] = mark
     chosen.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     return chosen
 

@@ -1,0 +1,198 @@
+"""One attempt of a job on this node: its ranks, what was asked of it, and the report that sums it up.
+
+The record on disk (``memo.json``) is written before each deed, so that an agent killed at any moment finishes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import WorldError
+from ..checkpoint.cooperative import EXIT_REQUEUE
+from ..checkpoint.protocol import Gang, Image
+from ..wire.agent import JobReport, LaunchArgs, Phase, RankFailure, Verb
+from .layout import Layout, write_whole
+from .rank import Outcome, Rank, Spec
+
+OPS_KEPT = 32
+"""Recent op_ids per attempt; a late duplicate of an older one would have to overtake this many calls."""
+SIGTERM_CODE = 143
+
+
+class Memo(Struct, kw_only=True, omit_defaults=True):
+    """What must outlive the agent. ``ending``: "stop" or "cooperative" once the ranks were told to end."""
+
+    phase: Phase = "starting"
+    verb: Verb = "launch"
+    ending: Literal["", "stop", "cooperative"] = ""
+    why: str = ""
+    error: str = ""
+    took_us: int = 0
+    grace_us: int = 0
+    level: int = 0
+    bounded: bool = False
+    hold_until: float = 0.0
+    """CLOCK_BOOTTIME seconds at which a bounded hold ends."""
+    devices: dict[int, tuple[int, ...]] = {}
+    cpus: dict[int, tuple[int, ...]] = {}
+    image: Image | None = None
+    first_failure: RankFailure | None = None
+    ops: list[str] = []
+
+
+class Attempt:
+    """Ranks of one (job, attempt). Long deeds run one at a time under ``busy``."""
+
+    def __init__(self, directory: Path, layout: Layout, args: LaunchArgs, memo: Memo) -> None:
+        self.directory = directory
+        self.args = args
+        self.memo = memo
+        self.busy = asyncio.Lock()
+        self.kill_timer: asyncio.TimerHandle | None = None
+        self.kill_at = 0.0
+        self.log_paths = tuple((seat.rank, layout.rank_log(args, seat.rank)[0]) for seat in args.ranks)
+        self.ranks = [
+            Rank(directory / str(seat.rank), seat.rank, layout.mark(args.job, args.attempt, seat.rank))
+            for seat in args.ranks
+        ]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.args.job, self.args.attempt
+
+    @property
+    def over(self) -> bool:
+        return self.memo.phase in ("exited", "failed")
+
+    @staticmethod
+    def create(layout: Layout, args: LaunchArgs, specs: dict[int, Spec]) -> Attempt:
+        """Put the attempt on disk, whole and once. Raises OSError; then nothing is there."""
+        directory = layout.attempt(args.job, args.attempt)
+        draft = directory.with_name(f".{directory.name}.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        memo = Memo(
+            grace_us=args.grace_us,
+            devices={seat.rank: seat.devices for seat in args.ranks},
+            cpus={rank: spec.cpus for rank, spec in specs.items()},
+        )
+        try:
+            write_whole(draft / "args.json", msgspec.json.encode(args))
+            write_whole(draft / "memo.json", msgspec.json.encode(memo))
+            for rank, spec in specs.items():
+                (draft / str(rank)).mkdir(mode=0o700)
+                write_whole(draft / str(rank) / "spec.json", msgspec.json.encode(spec))
+            draft.rename(directory)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        return Attempt(directory, layout, args, memo)
+
+    @staticmethod
+    def load(layout: Layout, directory: Path) -> Attempt:
+        """The attempt that an earlier agent left. Raises WorldError when its records are unreadable."""
+        try:
+            args = msgspec.json.decode((directory / "args.json").read_bytes(), type=LaunchArgs)
+            memo = msgspec.json.decode((directory / "memo.json").read_bytes(), type=Memo)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise WorldError(f"unreadable attempt {directory.name}: {error}") from error
+        attempt = Attempt(directory, layout, args, memo)
+        for rank in attempt.ranks:
+            rank.look()
+        return attempt
+
+    def save(self) -> None:
+        """Put the memo on disk. Raises OSError (a full disk)."""
+        write_whole(self.directory / "memo.json", msgspec.json.encode(self.memo))
+
+    def seen(self, op_id: str) -> bool:
+        """Whether this call was made before; remembers it."""
+        if not op_id:
+            return False
+        if op_id in self.memo.ops:
+            return True
+        self.memo.ops = [*self.memo.ops[-OPS_KEPT + 1 :], op_id]
+        return False
+
+    def gang(self) -> Gang:
+        """The ranks that still live, for a checkpoint driver."""
+        return Gang(
+            job=self.args.job,
+            attempt=self.args.attempt,
+            world_size=self.args.world_size,
+            ranks=tuple(rank.handle for rank in self.living()),
+            grace_us=self.memo.grace_us,
+            bounded=self.memo.bounded,
+        )
+
+    def living(self) -> list[Rank]:
+        """Ranks of which something may be left."""
+        return [rank for rank in self.ranks if rank.outcome is None]
+
+    def note_failure(self, rank: Rank) -> None:
+        """Remember the first rank that failed of itself."""
+        outcome = rank.outcome
+        if outcome is None or self.memo.ending or self.memo.first_failure or not (outcome.code or outcome.lost):
+            return
+        why = outcome.error or ("its shim was killed" if outcome.lost else describe(outcome.code))
+        self.memo.first_failure = RankFailure(rank.number, outcome.code, why)
+
+    def conclude(self) -> None:
+        """All ranks are gone: set the last phase."""
+        never_ran = [rank.outcome for rank in self.ranks if rank.outcome and rank.outcome.error]
+        self.memo.phase = "failed" if never_ran and not self.memo.ending else "exited"
+        if never_ran and not self.memo.error:
+            self.memo.error = min(never_ran, key=lambda outcome: outcome.fault != "user").error
+
+    def code(self) -> int:
+        """The attempt's exit code from its ranks'; a rank's own failure outranks what a later stop did to others."""
+        codes = [rank.outcome.code for rank in self.ranks if rank.outcome]
+        if self.memo.ending and self.memo.first_failure:
+            return self.memo.first_failure.code
+        if self.memo.ending == "cooperative" and EXIT_REQUEUE in codes:
+            others = [code for code in codes if code not in (0, EXIT_REQUEUE, SIGTERM_CODE)]
+            return max(others, default=EXIT_REQUEUE)
+        return max(codes, default=0)
+
+    def report(self) -> JobReport:
+        """How the attempt stands."""
+        memo, outcomes = self.memo, [rank.outcome or Outcome() for rank in self.ranks]
+        faults = [outcome.fault for outcome in outcomes if outcome.fault]
+        return JobReport(
+            job=self.args.job,
+            attempt=self.args.attempt,
+            state=memo.phase,
+            verb=memo.verb,
+            code=self.code() if self.over else 0,
+            lost=any(outcome.lost for outcome in outcomes) if self.over else False,
+            fault=("user" if "user" in faults else "world") if memo.phase == "failed" else "",
+            error=memo.error,
+            took_us=memo.took_us,
+            why=memo.why or self._why(),
+            first_failure=memo.first_failure,
+            logs=self.log_paths,
+        )
+
+    def _why(self) -> str:
+        if self.over and self.memo.first_failure:
+            failure = self.memo.first_failure
+            return f"rank {failure.rank}: {failure.why}" if self.args.world_size > 1 else failure.why
+        return ""
+
+    def remove(self) -> None:
+        """Drop the records; logs stay."""
+        for rank in self.ranks:
+            rank.tidy()
+            rank.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def describe(code: int) -> str:
+    """An exit code in words."""
+    return f"killed by signal {code - 128}" if code > 128 else f"exit code {code}"

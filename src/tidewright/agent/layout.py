@@ -1,0 +1,77 @@
+"""The agent's part of the state directory: where everything lies, and how files are written whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from ..wire.agent import LaunchArgs
+
+
+class Layout:
+    """Paths below one state directory. Everything is readable by its owner only: environments hold secrets."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.lock = self.root / "agent.lock"
+        self.pid = self.root / "agent.pid"
+        self.socket = self.root / "agent.sock"
+        self.log = self.root / "agent.log"
+        self.epoch = self.root / "agent.epoch"
+        self.ranks = self.root / "ranks"
+        self.logs = self.root / "logs"
+        self.tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
+        """Tells this agent's groups and processes from those of another state directory."""
+
+    def prepare(self) -> None:
+        """Make the directories."""
+        for path in (self.root, self.ranks, self.logs):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def attempt(self, job: int, attempt: int) -> Path:
+        """Directory of one attempt."""
+        return self.ranks / f"{job}.{attempt}"
+
+    def mark(self, job: int, attempt: int, rank: int) -> str:
+        """A name no other rank on this machine has."""
+        return f"tidewright-{self.tag}-{job}.{attempt}.{rank}"
+
+    def rank_log(self, args: LaunchArgs, rank: int) -> tuple[str, bool]:
+        """The path a rank's output goes to, and whether the user chose it."""
+        if rank or not args.output:
+            return str(self.logs / str(args.job) / f"rank{rank}.{args.attempt}.log"), False
+        return os.path.join(workdir(args), expand(args.output, args)), True
+
+
+def workdir(args: LaunchArgs) -> str:
+    """Where the ranks run: as asked, else the user's home."""
+    return args.workdir or args.env.get("HOME", "") or "/"
+
+
+def expand(pattern: str, args: LaunchArgs) -> str:
+    """``%j`` job, ``%x`` name, ``%a`` array index or attempt, ``%%`` one % (sbatch(1), "filename pattern")."""
+    number = args.array_index if args.array_index >= 0 else args.attempt
+    known = {"j": str(args.job), "x": args.name.replace("/", "_"), "a": str(number), "%": "%"}
+    first, *rest = pattern.replace("%%", "%\0").split("%")
+    parts = [first]
+    for part in rest:
+        letter = "%" if part[:1] == "\0" else part[:1]
+        parts.append(known[letter] + part[1:] if letter in known else "%" + part)
+    return "".join(parts)
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replace a file in one step; ``durable`` makes it survive a power cut, too."""
+    temporary = path.with_name(f".{path.name}.new")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,157 @@
+"""One agent process: lock, devices, drivers, adoption, door, and a slow safety poll until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import logging.handlers
+import os
+import signal
+from pathlib import Path
+from typing import IO, Any
+
+from ..base.errors import Conflict, WorldError
+from ..checkpoint.cgroup import detect
+from ..checkpoint.cooperative import CooperativeDriver
+from ..checkpoint.freeze import FreezeDriver
+from ..checkpoint.protocol import Driver
+from ..devices.protocol import Backend
+from ..devices.registry import open_backend
+from ..model.job import Level
+from ..wire.agent import Inventory, JobReport, NoArgs, Usage
+from .layout import Layout, write_whole
+from .server import Epoch, Server
+from .supervisor import Supervisor
+from .usage import Meter
+
+log = logging.getLogger(__name__)
+
+PATROL_S = 5.0
+"""The safety poll; ends are announced by pidfds, this finds what slipped through."""
+LOG_BYTES = 10 * 2**20
+
+
+def take_lock(layout: Layout) -> IO[str]:
+    """Become the only agent of a state directory. Raises Conflict naming the other one."""
+    file = layout.lock.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        pid = layout.pid.read_text().strip() if layout.pid.exists() else "?"
+        raise Conflict(
+            f"another agent (pid {pid}) runs on {layout.root}", "use it, stop it first, or give another --state"
+        ) from error
+    return file
+
+
+def log_to(layout: Layout) -> None:
+    """Log to ``agent.log``, ten MiB and one older file."""
+    handler = logging.handlers.RotatingFileHandler(layout.log, maxBytes=LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("tidewright")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def incarnation() -> str:
+    """New after each boot: what is younger than it may live, what is older is dead."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+class Agent:
+    """One node's agent over a device backend and checkpoint drivers."""
+
+    def __init__(self, layout: Layout, backend: Backend, drivers: dict[Level, Driver]) -> None:
+        self._backend = backend
+        self._epoch = Epoch(layout.epoch)
+        self._meter = Meter(layout, backend)
+        self._node = backend.discover()
+        self._supervisor = Supervisor(layout, backend, detect(), drivers, self._publish)
+        self._server = Server(self._epoch, {"inventory": self._inventory, "usage": self._usage, **self._verbs()})
+        self._layout = layout
+
+    def _publish(self, report: JobReport) -> None:
+        log.info("job %d attempt %d: %s %s%s", report.job, report.attempt, report.state, report.error, report.why)
+        self._server.publish(report)
+
+    def _verbs(self) -> dict[str, Any]:
+        def handler(verb: Any) -> Any:
+            async def handle(args: Any, op_id: str) -> JobReport:
+                report: JobReport = verb(args, op_id)
+                return report
+
+            return handle
+
+        names = ("launch", "suspend", "resume", "stop", "forget")
+        return {name: handler(getattr(self._supervisor, name)) for name in names}
+
+    async def _inventory(self, args: NoArgs, op_id: str) -> Inventory:
+        return Inventory(
+            node=self._node,
+            incarnation=incarnation(),
+            epoch=self._epoch.value,
+            pid=os.getpid(),
+            jobs=self._supervisor.reports(),
+            unhealthy=self._unhealthy(),
+        )
+
+    def _unhealthy(self) -> dict[int, str]:
+        try:
+            return {device.index: device.note for device in self._backend.health() if not device.ok}
+        except WorldError as error:
+            return dict.fromkeys(range(self._node.devices), str(error))
+
+    async def _usage(self, args: NoArgs, op_id: str) -> Usage:
+        return await asyncio.to_thread(self._meter.read, list(self._supervisor.attempts.values()))
+
+    async def run(self, until: asyncio.Event) -> None:
+        """Adopt, open the door, and serve until told to end; ranks live on."""
+        self._supervisor.adopt()
+        await self._server.open(self._layout.socket)
+        log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
+        while not until.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(until.wait(), PATROL_S)
+            self._supervisor.patrol()
+        await self._server.close()
+        await self._supervisor.close()
+        self._layout.socket.unlink(missing_ok=True)
+
+
+def standard_drivers(node: str) -> dict[Level, Driver]:
+    """What this build can suspend by."""
+    return {
+        Level.FREEZE: FreezeDriver(node),
+        Level.COOPERATIVE: CooperativeDriver(),
+        Level.REQUEUE: CooperativeDriver(Level.REQUEUE),
+    }
+
+
+async def serve(layout: Layout, backend: Backend) -> None:
+    """Run an agent until SIGTERM or SIGINT."""
+    until = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, until.set)
+    await Agent(layout, backend, standard_drivers(backend.discover().name)).run(until)
+
+
+def run_agent(state: Path, backend: str, slots: int, name: str) -> None:
+    """The agent's whole life. Raises UsageError (bad settings, second agent) and WorldError (no such hardware)."""
+    os.umask(0o077)
+    layout = Layout(state)
+    layout.prepare()
+    with take_lock(layout):
+        write_whole(layout.pid, f"{os.getpid()}\n".encode())
+        log_to(layout)
+        devices = open_backend(backend, name, slots)
+        try:
+            asyncio.run(serve(layout, devices))
+        finally:
+            devices.close()
+            layout.pid.unlink(missing_ok=True)

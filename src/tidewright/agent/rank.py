@@ -1,0 +1,171 @@
+"""One rank as its directory tells it: which shim has it, which process it is, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ..checkpoint.cgroup import remove
+from ..checkpoint.processes import alive, members, send
+from ..checkpoint.protocol import RankHandle
+from ..launch import shim as shim_module
+from ..launch.environment import MARK
+
+SWEEP_S = 5.0
+"""How long killing is repeated; what survives it hangs in the kernel and is tried again by the safety poll."""
+CLAIM_S = 10.0
+"""How long a shim may take from its start to its first file."""
+
+
+class Spec(Struct, frozen=True, kw_only=True):
+    """``spec.json``: everything the shim needs."""
+
+    command: tuple[str, ...]
+    env: dict[str, str]
+    workdir: str
+    log: str
+    own_log: bool
+    cpus: tuple[int, ...]
+    cgroups: tuple[str, ...]
+    grace_us: int
+    umask: int = 0o022
+
+
+class Identity(Struct, frozen=True):
+    """A process: its pid and its start in clock ticks after boot."""
+
+    pid: int
+    start: int
+
+
+class ExitFile(Struct, frozen=True):
+    """``exit``: written by the shim when everything of the rank is gone; ``ended`` is wall-clock seconds."""
+
+    code: int
+    signal: int
+    ended: float
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True):
+    """How a rank ended. ``code`` is 128 + signal for a signal; ``error`` says why it never ran."""
+
+    code: int = 0
+    lost: bool = False
+    error: str = ""
+    fault: str = ""
+
+
+def read(path: Path, kind: type[Struct]) -> Struct | None:
+    """A record, or None when it is not there or is damaged (a power cut before our fsync)."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class Rank:
+    """A rank on this node. ``outcome`` is None until nothing of it is left."""
+
+    def __init__(self, directory: Path, number: int, mark: str) -> None:
+        self.directory = directory
+        self.number = number
+        self.mark = mark
+        self.outcome: Outcome | None = None
+        self.shim: Identity | None = None
+        self.main: Identity | None = None
+        self.pidfd: int | None = None
+        spec = read(directory / "spec.json", Spec)
+        self.spec = spec if isinstance(spec, Spec) else None
+
+    @property
+    def handle(self) -> RankHandle:
+        """The rank for drivers and sweeps; pid 0 while its main process is not known."""
+        main = self.main or Identity(0, 0)
+        return RankHandle(
+            rank=self.number,
+            pid=main.pid,
+            start=main.start,
+            shim=self.shim.pid if self.shim_alive() and self.shim else 0,
+            marker=f"{MARK}={self.mark}",
+            cgroups=self.spec.cgroups if self.spec else (),
+        )
+
+    def shim_alive(self) -> bool:
+        return self.shim is not None and alive(self.shim.pid, self.shim.start)
+
+    def look(self) -> None:
+        """Read what the shim has written since."""
+        shim, main = read(self.directory / "shim", Identity), read(self.directory / "started", Identity)
+        self.shim = shim if isinstance(shim, Identity) else None
+        self.main = main if isinstance(main, Identity) else None
+
+    def ending(self) -> Outcome | None:
+        """How the rank ended by its files; None while its shim lives. A dead shim without a word is ``lost``."""
+        living = self.shim_alive()  # asked first: the exit file is older than the shim's death
+        if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
+            return None if living else Outcome(128 + ended.signal if ended.signal else ended.code)
+        if isinstance(failed := read(self.directory / "error", Outcome), Outcome):
+            return None if living else Outcome(127, error=failed.error, fault=failed.fault)
+        if living or self.shim is None:
+            return None
+        return Outcome(128 + signal.SIGKILL, lost=True)
+
+    async def spawn(self) -> None:
+        """Start the shim, unless one was started before; returns once the rank runs, has failed, or its shim died."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-S", shim_module.__file__, str(self.directory)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd="/",
+            env={},
+        )
+        await process.wait()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait for a shim started earlier, by an agent that died, to say how it went."""
+        deadline = time.monotonic() + CLAIM_S
+        while time.monotonic() < deadline:
+            self.look()
+            if self.main is not None or self.ending() is not None:
+                return
+            await asyncio.sleep(0.02)
+
+    def never(self, why: str) -> None:
+        """Bar every future shim: the rank is not wanted any more."""
+        path = self.directory / "error"
+        if not path.exists():
+            path.write_bytes(msgspec.json.encode({"fault": "world", "error": why}))
+        self.outcome = Outcome(127, error=why, fault="world")
+
+    def sweep(self) -> bool:
+        """Kill everything of the rank but its shim; blocks. False: something did not die in time."""
+        deadline, handle = time.monotonic() + SWEEP_S, self.handle
+        while found := members(handle):
+            send(found, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def terminate(self) -> None:
+        """SIGTERM to everything of the rank but its shim."""
+        send(members(self.handle), signal.SIGTERM)
+
+    def tidy(self) -> bool:
+        """Remove the rank's freezer groups; False while something is still in them."""
+        return remove(self.spec.cgroups) if self.spec else True
+
+    def close(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None

@@ -1,0 +1,144 @@
+"""The agent's door: a unix socket that only its owner may open, requests in, answers and reports out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import UsageError, WorldError
+from ..wire.agent import (
+    ARGS,
+    ErrorReply,
+    FrameError,
+    Framer,
+    JobReport,
+    Push,
+    Request,
+    Response,
+    decode,
+    encode,
+    raw,
+)
+from .layout import write_whole
+
+log = logging.getLogger(__name__)
+
+READING = ("inventory", "usage")
+"""Methods that change nothing; an older controller may still ask."""
+MAX_BACKLOG = 64 * 2**20
+"""Bytes waiting for a client that does not read; beyond this it is cut off."""
+
+Handler = Callable[[Any, str], Awaitable[Any]]
+
+
+class Epoch:
+    """The highest controller epoch ever obeyed, on disk before the call that raised it is served."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self.value = int(path.read_text())
+        except (OSError, ValueError):
+            self.value = 0
+
+    def admit(self, epoch: int) -> bool:
+        """Whether a call of this epoch may act."""
+        if epoch > self.value:
+            write_whole(self._path, str(epoch).encode(), durable=True)
+            self.value = epoch
+        return epoch == self.value
+
+
+class Server:
+    """``handlers`` by method name take (args, op_id) and return what is encoded as the answer."""
+
+    def __init__(self, epoch: Epoch, handlers: dict[str, Handler]) -> None:
+        self._epoch, self._handlers = epoch, handlers
+        self._clients: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self, path: Path) -> None:
+        """Listen; the caller holds the lock, so a socket file found there is a dead agent's. Raises OSError."""
+        path.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, path=short(path))
+        finally:
+            os.umask(mask)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer, task in list(self._clients.items()):
+            writer.close()
+            if task is not None:
+                task.cancel()
+
+    def publish(self, report: JobReport) -> None:
+        """Send a report to every client."""
+        frame = encode(Push(report))
+        for writer in list(self._clients):
+            self._send(writer, frame)
+
+    def _send(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
+        if writer.transport.get_write_buffer_size() > MAX_BACKLOG:
+            log.warning("a client does not read; cut off")
+            writer.transport.abort()
+        elif not writer.is_closing():
+            writer.write(frame)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients[writer] = asyncio.current_task()
+        framer = Framer()
+        try:
+            while data := await reader.read(2**16):
+                for line in framer.feed(data):
+                    request = decode(line, Request)
+                    self._send(writer, encode(await self._answer(request)))
+                await writer.drain()
+        except FrameError as error:
+            self._send(writer, encode(Response(-1, error=ErrorReply("usage", str(error), "speak one JSON per line"))))
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._clients.pop(writer, None)
+            writer.close()
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return Response(request.id, ok=raw(await self._dispatch(request)))
+        except FrameError as error:
+            return Response(request.id, error=ErrorReply("usage", str(error)))
+        except UsageError as error:
+            return Response(request.id, error=ErrorReply("usage", error.message, error.remedy))
+        except Fenced as error:
+            return Response(request.id, error=ErrorReply("fenced", str(error)))
+        except (WorldError, OSError) as error:
+            return Response(request.id, error=ErrorReply("world", str(error)))
+        except Exception as error:
+            log.exception("%s failed", request.method)
+            return Response(request.id, error=ErrorReply("bug", f"{type(error).__name__}: {error}"))
+
+    async def _dispatch(self, request: Request) -> Any:
+        handler = self._handlers.get(request.method)
+        if handler is None:
+            raise UsageError(f"no method {request.method!r}", f"known: {', '.join(ARGS)}")
+        if not self._epoch.admit(request.epoch) and request.method not in READING:
+            raise Fenced(f"epoch {request.epoch} is over; this agent obeys epoch {self._epoch.value}")
+        return await handler(decode(bytes(request.args), ARGS[request.method]), request.op_id)
+
+
+class Fenced(Exception):
+    """The caller is an older controller."""
+
+
+def short(path: Path) -> str:
+    """A name for a socket path; beyond the 107 bytes of unix(7) it goes through a descriptor of its directory."""
+    if len(os.fsencode(path)) < 108:
+        return str(path)
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    return f"/proc/self/fd/{directory}/{path.name}"

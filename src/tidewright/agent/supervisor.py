@@ -1,0 +1,186 @@
+"""The verbs: launch, suspend, resume, stop, forget. Each answers at once with a report; what takes time goes on behind.
+
+Asking twice is harmless: an attempt is started once for ever, and a verb whose end is reached answers with the report.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ..base.errors import Conflict, UsageError, WorldError
+from ..checkpoint.cgroup import Freezer
+from ..checkpoint.protocol import Driver
+from ..devices.protocol import Backend
+from ..model.job import Level
+from ..wire.agent import ForgetArgs, JobReport, LaunchArgs, ResumeArgs, StopArgs, SuspendArgs
+from . import prepare
+from .attempt import Attempt
+from .deeds import Deeds, boottime
+from .layout import Layout
+
+log = logging.getLogger(__name__)
+
+FORGOTTEN_KEPT = 10_000
+"""Attempts remembered after ``forget``, so that a late duplicate of ``launch`` starts nothing."""
+
+Key = tuple[int, int]
+
+
+class Supervisor:
+    """Every attempt on this node. ``publish`` is told of each change; ``drivers`` are by level."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        backend: Backend,
+        freezer: Freezer,
+        drivers: dict[Level, Driver],
+        publish: Callable[[JobReport], None],
+    ) -> None:
+        self._layout, self._backend, self._freezer, self._publish = layout, backend, freezer, publish
+        node = backend.discover()
+        self._deeds = Deeds(node.name, node.kind, drivers, publish)
+        self.attempts: dict[Key, Attempt] = {}
+        self._forgotten: OrderedDict[Key, None] = OrderedDict()
+
+    # verbs
+
+    def launch(self, args: LaunchArgs, op_id: str) -> JobReport:
+        """Start the ranks of an attempt. Raises UsageError for a request that could never start."""
+        key = (args.job, args.attempt)
+        if key in self.attempts:
+            return self._again(self.attempts[key])
+        if key in self._forgotten:
+            raise Conflict(f"job {args.job} attempt {args.attempt} has ended and was forgotten", "use a new attempt")
+        specs = prepare.specs(args, self._layout, self._backend, self._freezer)
+        try:
+            attempt = Attempt.create(self._layout, args, specs)
+        except OSError as error:
+            raise WorldError(f"cannot record the launch: {error.strerror}") from error
+        self.attempts[key] = attempt
+        self._deeds.behind(attempt, self._deeds.launch(attempt))
+        return attempt.report()
+
+    def suspend(self, args: SuspendArgs, op_id: str) -> JobReport:
+        """Make a running attempt let go by ``args.level``; a refusal is a report with ``error``."""
+        attempt = self._find(args.job, args.attempt)
+        if attempt.seen(op_id) or attempt.memo.phase != "running":
+            return self._again(attempt)
+        memo = attempt.memo
+        memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
+        refusal = self._deeds.refusal(attempt, args.level)
+        if refusal:
+            return self._deeds.tell(attempt, verb="suspend", error=refusal)
+        report = self._deeds.tell(attempt, phase="suspending", verb="suspend", error="", took_us=0)
+        self._deeds.behind(attempt, self._deeds.suspend(attempt))
+        return report
+
+    def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
+        """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
+        attempt = self._find(args.job, args.attempt)
+        if attempt.seen(op_id) or attempt.memo.phase != "suspended":
+            return self._again(attempt)
+        for seat in args.ranks:
+            attempt.memo.cpus[seat.rank] = self._backend.environment(seat.devices).cpus
+            attempt.memo.devices[seat.rank] = seat.devices
+        report = self._deeds.tell(attempt, phase="resuming", verb="resume", error="", took_us=0)
+        self._deeds.behind(attempt, self._deeds.resume(attempt))
+        return report
+
+    def stop(self, args: StopArgs, op_id: str) -> JobReport:
+        """End an attempt. One that is not here is answered as exited and lost."""
+        attempt = self.attempts.get((args.job, args.attempt))
+        if attempt is None:
+            return JobReport(job=args.job, attempt=args.attempt, state="exited", verb="stop", lost=True, why="not here")
+        if attempt.over:
+            return self._again(attempt)
+        again = attempt.memo.ending == "stop"
+        attempt.memo.ending, attempt.memo.grace_us = "stop", args.grace_us
+        report = self._deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
+        if again:
+            self._deeds.arm_kill(attempt)
+        else:
+            self._deeds.behind(attempt, self._deeds.stop(attempt))
+        return report
+
+    def forget(self, args: ForgetArgs, op_id: str) -> JobReport:
+        """Drop the records of an ended attempt. Raises Conflict while it lives."""
+        key = (args.job, args.attempt)
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here")
+        if not attempt.over:
+            raise Conflict(f"job {args.job} attempt {args.attempt} is {attempt.memo.phase}", "stop it first")
+        report = attempt.report()
+        attempt.remove()
+        del self.attempts[key]
+        self._forgotten[key] = None
+        while len(self._forgotten) > FORGOTTEN_KEPT:
+            self._forgotten.popitem(last=False)
+        return report
+
+    def reports(self) -> tuple[JobReport, ...]:
+        """Every attempt here, by job."""
+        return tuple(self.attempts[key].report() for key in sorted(self.attempts))
+
+    def _find(self, job: int, attempt: int) -> Attempt:
+        found = self.attempts.get((job, attempt))
+        if found is None:
+            raise UsageError(f"job {job} attempt {attempt} is not on this node", "ask inventory for what is")
+        return found
+
+    def _again(self, attempt: Attempt) -> JobReport:
+        """The answer to a repeated call, published too, for a controller that lost the first report."""
+        report = attempt.report()
+        self._publish(report)
+        return report
+
+    # the next agent
+
+    def adopt(self) -> None:
+        """Take over every attempt an earlier agent left, and go on with what it was doing."""
+        for directory in sorted(self._layout.ranks.iterdir()):
+            if directory.name.startswith("."):
+                continue
+            try:
+                attempt = Attempt.load(self._layout, directory)
+            except WorldError as error:
+                log.error("%s; moved aside", error)
+                directory.rename(directory.with_name(f".damaged.{directory.name}.{int(boottime())}"))
+                continue
+            self.attempts[attempt.key] = attempt
+            self._take_over(attempt)
+        log.info("adopted %d attempts", len(self.attempts))
+
+    def _take_over(self, attempt: Attempt) -> None:
+        memo = attempt.memo
+        if attempt.over:
+            for rank in attempt.ranks:
+                rank.outcome = rank.ending() or rank.outcome
+            return
+        if memo.phase != "starting":
+            for rank in attempt.ranks:
+                self._deeds.watcher.add(attempt, rank)
+        if memo.phase == "starting":
+            self._deeds.behind(attempt, self._deeds.launch(attempt))
+        elif memo.phase == "stopping":
+            self._deeds.behind(attempt, self._deeds.stop(attempt))
+        elif memo.phase == "suspending":
+            self._deeds.behind(attempt, self._deeds.suspend(attempt))
+        elif memo.phase == "resuming":
+            self._deeds.behind(attempt, self._deeds.resume(attempt))
+        elif memo.hold_until:
+            self._deeds.arm_hold(attempt)
+
+    def patrol(self) -> None:
+        """One round of the safety poll: shims whose death went unnoticed."""
+        self._deeds.watcher.check()
+
+    async def close(self) -> None:
+        """Stop watching; ranks live on."""
+        for attempt in self.attempts.values():
+            if attempt.kill_timer is not None:
+                attempt.kill_timer.cancel()
+        await self._deeds.close()
