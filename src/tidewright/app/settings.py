@@ -1,0 +1,128 @@
+"""STATE/config.yaml: what a controller is started with. All mistakes are reported at once with file and line.
+
+Every room's settings stay in the room's own class; this file only fills them. Durations and sizes are written with
+units, under the field's name without ``_us``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..base.errors import UsageError
+from ..base.units import parse_duration
+from ..engine.settings import EngineSettings, live_settings
+from . import fields, located
+from .located import Mistakes, Scalar, Sequence, Value
+
+NAME = "config.yaml"
+_REMEDY = "correct the file, or move it away for the defaults; the keys are in docs/cli.md"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well; ``slots``
+    is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer."""
+
+    policy: str = "sla"
+    listen: str = ""
+    slots: int = 0
+    backend: str = "auto"
+    engine: EngineSettings = field(default_factory=live_settings)
+
+
+def load_settings(state: Path) -> Settings:
+    """The settings of a state directory; the defaults when it has no config.yaml. Raises UsageError with every mistake."""
+    path = state / NAME
+    if not path.exists():
+        return Settings()
+    return parse_settings(located.read_text(path), str(path))
+
+
+def parse_settings(text: str, file: str) -> Settings:
+    """The settings in a YAML text; ``file`` is its name in messages."""
+    mistakes = Mistakes(file)
+    documents = located.parse(text, mistakes)
+    if len(documents) > 1:
+        mistakes.add(documents[1].line, "a second document; settings are one")
+    values: dict[str, Any] = {}
+    for document in documents[:1]:
+        if isinstance(document, located.Mapping):
+            values = _read(document, mistakes, _TOP, "")
+        else:
+            mistakes.add(document.line, "settings are written as `key: value` lines")
+    mistakes.check(_REMEDY)
+    engine = values.pop("engine", {})
+    return Settings(**values, engine=live_settings(**engine))
+
+
+def _engine(value: Value, mistakes: Mistakes) -> dict[str, Any]:
+    if not isinstance(value, located.Mapping):
+        mistakes.add(value.line, "engine: settings are written as `key: value` lines")
+        return {}
+    known = {one.name.removesuffix("_us"): one for one in msgspec.structs.fields(EngineSettings)}
+    readers = {key: _reader(one.name, one.default) for key, one in known.items()}
+    read = _read(value, mistakes, readers, "engine.")
+    return {known[key].name: found for key, found in read.items()}
+
+
+def _reader(name: str, default: Any) -> Callable[[Value], Any]:
+    if isinstance(default, tuple):
+        return lambda value: tuple(_text(item, str) for item in _items(value))
+    if name.endswith("_us"):
+        return lambda value: _text(value, parse_duration)
+    return lambda value: _text(value, fields.whole)
+
+
+def _items(value: Value) -> Iterable[Value]:
+    return value.items if isinstance(value, Sequence) else (value,)
+
+
+def _text(value: Value, read: Callable[[str], Any]) -> Any:
+    if not isinstance(value, Scalar) or value.null:
+        raise UsageError("a single value is wanted here")
+    return read(value.text)
+
+
+def _read(
+    document: located.Mapping, mistakes: Mistakes, readers: dict[str, Callable[[Value], Any]], where: str
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in document.entries.items():
+        if where == "" and key == "engine":
+            found[key] = _engine(value, mistakes)
+        elif key not in readers:
+            mistakes.unknown(document.key_lines[key], "key", where + key, [where + known for known in readers])
+        else:
+            try:
+                found[key] = readers[key](value)
+            except UsageError as error:
+                text = f"{error.message}; {error.remedy}" if error.remedy else error.message
+                mistakes.add(value.line, f"{where}{key}: {text}")
+    return found
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise UsageError(f"not HOST:PORT: {text!r}", "write it like 127.0.0.1:7700")
+    return text
+
+
+_TOP: dict[str, Callable[[Value], Any]] = {
+    "policy": lambda value: _text(value, str),
+    "listen": lambda value: _text(value, _address),
+    "slots": lambda value: _text(value, fields.whole),
+    "backend": lambda value: _text(value, str),
+    "engine": lambda value: None,
+}
+
+
+def overridden(settings: Settings, **given: Any) -> Settings:
+    """``settings`` with the command line's values, where it gave any."""
+    return dataclasses.replace(settings, **{name: value for name, value in given.items() if value not in (None, "")})

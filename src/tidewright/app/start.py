@@ -1,0 +1,107 @@
+"""Starting a controller as a process of its own, and finding out whether one runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..base.errors import TideError, UsageError
+from ..live.lock import LOCK, make_private, running_pid
+from ..wire.api import Info
+from ..wire.client import Client
+
+LOG = "controller.log"
+START_LIMIT_S = 60.0
+"""Longest wait for a controller's first answer: a journal of 10^7 turns opens in 2 s, its history is verified later."""
+STOP_LIMIT_S = 30.0
+_POLL_S = 0.05
+_TAIL_LINES = 12
+
+
+def controller_pid(state: Path) -> int | None:
+    """The pid of the controller that holds the directory's lock; None when none does, whatever pid files say."""
+    try:
+        file = os.open(state / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return running_pid(state) or -1
+    else:
+        return None
+    finally:
+        os.close(file)
+
+
+def arguments(state: Path, policy: str | None, listen: str | None, slots: int | None) -> list[str]:
+    """The command line of a controller; what is not given comes from config.yaml."""
+    argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state)]
+    for option, value in (("--policy", policy), ("--listen", listen), ("--slots", slots)):
+        if value is not None:
+            argv += [option, str(value)]
+    return argv
+
+
+def start_detached(state: Path, argv: list[str]) -> subprocess.Popen[bytes]:
+    """Start a controller that outlives this process and its terminal; what it says goes to controller.log."""
+    make_private(state)
+    log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", close_fds=True
+        )
+    finally:
+        os.close(log)
+
+
+def wait_until_up(client: Client, state: Path, process: subprocess.Popen[bytes], tell: Callable[[], None]) -> Info:
+    """The controller's first answer with its agent connected (or why not). ``tell`` is called at every look.
+
+    Raises UsageError with the end of controller.log when the process ends first or does not answer in time.
+    """
+    deadline = time.monotonic() + START_LIMIT_S
+    info: Info | None = None
+    agent_by = 0.0
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise UsageError(f"the controller ended at once:\n{log_tail(state)}", f"the whole log is {state / LOG}")
+        try:
+            info = client.info()
+        except TideError:
+            info = None
+        if info is not None:
+            agent_by = agent_by or time.monotonic() + START_LIMIT_S / 4
+            if info.agent == "connected" or time.monotonic() > agent_by:
+                return info
+        tell()
+        time.sleep(_POLL_S)
+    raise UsageError(
+        f"the controller (pid {process.pid}) does not answer after {START_LIMIT_S:.0f} s:\n{log_tail(state)}",
+        f"it may still be starting; look at {state / LOG}, or stop it with tide down",
+    )
+
+
+def wait_until_down(state: Path, tell: Callable[[], None]) -> bool:
+    """Whether the controller has let go of the directory within STOP_LIMIT_S."""
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while controller_pid(state) is not None:
+        if time.monotonic() > deadline:
+            return False
+        tell()
+        time.sleep(_POLL_S)
+    return True
+
+
+def log_tail(state: Path) -> str:
+    """The last lines of the controller's log, indented."""
+    try:
+        lines = (state / LOG).read_text(errors="replace").splitlines()
+    except OSError:
+        return "  (it wrote no log)"
+    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (its log is empty)"

@@ -1,0 +1,67 @@
+"""``tide down``: stops the daemons, not the jobs."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ..base.errors import TideError, UsageError
+from ..wire.client import Client
+from . import output as out
+from .progress import progress
+from .session import Session, pass_session
+
+JOBS_LIMIT_S = 120.0
+"""How long --jobs waits for cancelled jobs; longer than any sensible grace."""
+
+
+@click.command("down", short_help="Stop Tidewright; jobs run on.")
+@click.option("--jobs", is_flag=True, help="Cancel every job first, and wait until they have ended.")
+@pass_session
+def command(session: Session, jobs: bool) -> int:
+    """Stop the controller and the agent of this machine.
+
+    Jobs run on without them, and the next `tide up` takes them over; --jobs cancels them all first.
+    """
+    from ..app.start import controller_pid, wait_until_down
+
+    client = session.client()
+    if session.url is None and controller_pid(session.state) is None:
+        click.echo(f"nothing runs on {session.state}")
+        return 0
+    if jobs:
+        _cancel_all(client)
+    left = len(client.jobs().jobs)
+    client.shutdown()
+    if session.url is None:
+        with progress("stopping") as bar:
+            if not wait_until_down(session.state, bar.update):
+                pid = controller_pid(session.state)
+                raise UsageError(
+                    f"the controller (pid {pid}) has not ended yet", f"look at {session.state}/controller.log"
+                )
+    click.echo("tidewright is down")
+    if left:
+        some = "1 job runs on or waits" if left == 1 else f"{left} jobs run on or wait"
+        click.echo(f"{some}; tide up takes over again, tide down --jobs (after tide up) ends them")
+    return 0
+
+
+def _cancel_all(client: Client) -> None:
+    live = client.jobs().jobs
+    for job in live:
+        try:
+            client.cancel(job.id)
+        except TideError as error:
+            out.note(f"job {job.id}: {error.args[0]}")
+    deadline = time.monotonic() + JOBS_LIMIT_S
+    with progress(f"ending {len(live)} jobs", len(live)) as bar:
+        while (left := len(client.jobs().jobs)) and time.monotonic() < deadline:
+            bar.update(len(live) - left)
+            time.sleep(0.1)
+    if left:
+        raise UsageError(
+            f"{left} jobs have not ended after {JOBS_LIMIT_S:.0f} s", "see tide ps; then tide down --jobs again"
+        )
+    click.echo(f"{len(live)} jobs ended" if len(live) != 1 else "1 job ended")

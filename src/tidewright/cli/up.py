@@ -1,0 +1,90 @@
+"""``tide up``: a controller and its agent on this machine."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..base.errors import UsageError
+from ..wire.api import Info, NodeList
+from . import output as out
+from .progress import progress
+from .session import Session, pass_session
+
+
+@click.command("up", short_help="Start Tidewright on this machine.")
+@click.option("--policy", metavar="NAME", help="Who runs: sla, fifo, fifo-backfill, srtf, las, static. Default: sla.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, for holders of DIR/token.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground, for a service manager.")
+@pass_session
+def command(session: Session, policy: str | None, slots: int | None, listen: str | None, foreground: bool) -> int:
+    """Start the controller and the agent of this machine, and wait until they answer.
+
+    Does nothing when they already run. Jobs of an earlier run are taken over. Settings that are not given here come
+    from DIR/config.yaml.
+    """
+    from ..app.settings import load_settings
+    from ..app.start import arguments, controller_pid, start_detached, wait_until_up
+
+    _local_only(session)
+    pid = controller_pid(session.state)
+    if pid is not None:
+        return _already(session, pid, policy, slots, listen, foreground)
+    load_settings(session.state)
+    argv = arguments(session.state, policy, listen, slots)
+    if foreground:
+        os.execv(argv[0], argv)
+    process = start_detached(session.state, argv)
+    client = session.client()
+    with progress("starting") as bar:
+        info = wait_until_up(client, session.state, process, bar.update)
+    click.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
+    _summary(info, client.nodes(), listen)
+    return 0
+
+
+def _local_only(session: Session) -> None:
+    if session.url is not None:
+        raise UsageError("tide up starts a controller on this machine", "leave out --url")
+
+
+def _already(
+    session: Session, pid: int, policy: str | None, slots: int | None, listen: str | None, foreground: bool
+) -> int:
+    """A second ``tide up`` is harmless, unless it asks for something else than what runs."""
+    client = session.client()
+    info = client.info()
+    if foreground or slots or listen or (policy and policy != info.policy):
+        raise UsageError(
+            f"a controller already runs on {session.state} (pid {pid}, policy {info.policy})",
+            "stop it first with tide down (jobs run on), or give another directory with --state",
+        )
+    click.echo(f"tidewright {info.version} is already up (pid {info.pid}, policy {info.policy})")
+    _summary(info, client.nodes(), None)
+    return 0
+
+
+def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
+    for node in listing.nodes:
+        kind = "CPU slots" if node.kind == "cpu" else f"{node.kind} devices"
+        click.echo(
+            f"node {node.name}: {node.devices} {kind}, {node.free} free" + (f"; {node.note}" if node.note else "")
+        )
+    if listing.nodes and all(node.kind == "cpu" for node in listing.nodes):
+        click.echo("no GPU here: CPU slots stand in, and -g N takes N of them")
+    if info.live_jobs:
+        click.echo(f"{info.live_jobs} jobs taken over; see tide ps")
+    if info.agent != "connected":
+        out.note(
+            f"warning: the agent is not connected: {info.agent or 'no word of it'}; see {info.state_dir}/agent.log"
+        )
+    for notice in info.notices:
+        out.note(f"notice: {notice}")
+    if listen:
+        click.echo(f"listening on {listen}: tide --url http://{listen} --token-file {info.state_dir}/token ps")
+    if not info.live_jobs:
+        click.echo("try: tide run -- python -c 'print(\"hello\")'")
