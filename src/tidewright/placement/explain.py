@@ -1,0 +1,84 @@
+"""Why a job cannot be placed now: the binding limit, in numbers and words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.board import Board
+from ..model.node import bits
+from ..model.view import View
+from ..plan.reasons import Blocked, Reason
+from .facts import EVERYWHERE, facts
+from .find import Ask, place
+
+_HOLDERS = 5
+
+
+def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
+    """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made)."""
+    kinds = 0
+    for group in ask.groups:
+        kinds |= group
+    need, free = ask.count, board.free_in(kinds)
+    reason, text = _limit(view, board, ask, kinds, free)
+    return Blocked(job, reason, text, need, free, _holders(view, kinds, ask.home))
+
+
+def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[Reason, str]:
+    names = "/".join(view.layout.kinds[kind] for kind in bits(kinds)) or "the kind asked for"
+    if ask.home >= 0:
+        return _at_home(view, board, ask)
+    if free < ask.count or ask.memory:
+        away = _absent(board, kinds)
+        if away and _fits_empty(view, ask) and not _fits_empty(view, ask, board.up):
+            return Reason.NODES_DOWN, f"needs {ask.count} {names} devices; {away} are on nodes that take no work"
+        if not _fits_empty(view, ask):
+            return (
+                Reason.NEVER_FITS,
+                f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them",
+            )
+        return Reason.NO_CAPACITY, f"needs {ask.count} {names} devices, {free} are free"
+    if not _fits_empty(view, ask):
+        return Reason.NEVER_FITS, f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them"
+    if not _fits_empty(view, ask, board.up):
+        return Reason.NODES_DOWN, f"needs {ask.count} {names} devices together; the nodes that have them take no work"
+    most = max((count for kind in bits(kinds) for count, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
+    return Reason.FRAGMENTED, f"needs {ask.count} {names} devices together; {free} are free, at most {most} on one node"
+
+
+def _at_home(view: View, board: Board, ask: Ask) -> tuple[Reason, str]:
+    name = view.layout.nodes[ask.home].name
+    if not board.up >> ask.home & 1:
+        return Reason.NODES_DOWN, f"its memory is frozen on {name}, which takes no work"
+    there = board.free[ask.home].bit_count()
+    return (
+        Reason.HOME_BUSY,
+        f"its memory is frozen on {name}, where {there} of the {ask.count} devices it needs are free",
+    )
+
+
+def _absent(board: Board, kinds: int) -> int:
+    down = ((1 << len(board.free)) - 1) & ~board.up
+    sizes = board.layout.node_size
+    return sum(sizes[node] for node in bits(down) if kinds >> board.layout.node_kind[node] & 1)
+
+
+def _fits_empty(view: View, ask: Ask, within: int = EVERYWHERE) -> bool:
+    """Whether an empty pool (of these nodes) could hold it."""
+    return place(facts(view.layout).empty, ask, within) is not None
+
+
+def _holders(view: View, kinds: int, home: int) -> tuple[int, ...]:
+    """Ids of the jobs that hold most of these kinds (or of the home node), most first."""
+    jobs = view.jobs
+    rows = np.flatnonzero(jobs.active)
+    if home < 0:
+        rows = rows[(jobs.kinds[rows] & kinds) != 0]
+    else:
+        there = [any(p.node == home for p in view.allocations.get(int(job), ())) for job in jobs.id[rows]]
+        rows = rows[np.array(there, dtype=bool)]
+    held = jobs.held[rows]
+    if len(rows) > _HOLDERS:
+        rows = rows[np.argpartition(-held, _HOLDERS - 1)[:_HOLDERS]]
+    rows = rows[np.lexsort((jobs.id[rows], -jobs.held[rows]))]
+    return tuple(int(job) for job in jobs.id[rows])

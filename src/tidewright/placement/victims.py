@@ -1,0 +1,368 @@
+"""Whom to send away for a job: the cheapest set of holders that makes room, and none more.
+
+Built once per plan from the holders that may go. A matrix holds, per node, the cost of having k devices free there, so
+choosing a node is one ``argmin``; the exact set is then found on the board with mark and undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.units import WHOLE_DEVICE
+from ..model.board import Board
+from ..model.node import Allocation, Part, bits
+from .facts import EVERYWHERE, facts
+from .find import Ask, lowest, place, split
+
+
+class Holder(NamedTuple):
+    """A running job that may be sent away. ``cost`` is what that loses (any unit, the same for all).
+
+    ``spare`` devices can be taken from it while it runs on (elastic jobs above their floor), for ``squeeze`` cost.
+    """
+
+    row: int
+    allocation: Allocation
+    cost: float
+    spare: int = 0
+    squeeze: float = 0.0
+    suspendable: bool = True
+
+
+class Room(NamedTuple):
+    """Where the job goes, the rows to suspend and to shrink (with what they keep). Already made on the board."""
+
+    allocation: Allocation
+    suspended: tuple[int, ...]
+    shrunk: tuple[tuple[int, Allocation], ...]
+
+
+class _Offer(NamedTuple):
+    """``gain`` devices of one node for ``cost``, by suspending ``rows`` or by shrinking the one row."""
+
+    density: float
+    rows: tuple[int, ...]
+    cost: float
+    gain: int
+    shrink: bool
+
+
+class Victims:
+    """The holders of one plan, by node."""
+
+    def __init__(self, board: Board, holders: Iterable[Holder]) -> None:
+        self.board = board
+        self._known = facts(board.layout)
+        self._holders = {holder.row: holder for holder in holders}
+        self._on: dict[int, dict[int, bool]] = {}
+        for holder in self._holders.values():
+            for part in holder.allocation:
+                self._on.setdefault(part.node, {})[holder.row] = True
+        self._offers: dict[int, list[_Offer]] = {}
+        width = max(board.layout.node_size, default=0) + 1
+        self._cost = np.full((len(board.layout.nodes), width), np.inf)
+        self._free = np.full(len(board.layout.nodes), -1)
+        self._refresh_all(width)
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._holders
+
+    def retire(self, row: int) -> None:
+        """This row may not be sent away any more."""
+        holder = self._holders.pop(row, None)
+        if holder is not None:
+            for part in holder.allocation:
+                del self._on[part.node][row]
+                self._reprice(part.node)
+
+    def touch(self, allocation: Allocation) -> None:
+        """These devices were taken or given on the board."""
+        for part in allocation:
+            self._reprice(part.node)
+
+    def make_room(self, ask: Ask) -> Room | None:
+        """The cheapest room for ``ask``, taken on the board; None (board untouched) when no set of holders would do."""
+        for kinds in ask.groups:
+            mark = self.board.mark()
+            gone = self._share(ask, kinds) if ask.memory else self._devices(ask, kinds)
+            room = self._settle(ask, *gone) if gone is not None else None
+            if room is not None:
+                return room
+            self.board.undo(mark)
+        return None
+
+    # -- prices -----------------------------------------------------------------------------------------------------
+
+    def _refresh_all(self, width: int) -> None:
+        board = self.board
+        free = np.array([mask.bit_count() for mask in board.free], dtype=np.int64)
+        up = np.ones(len(free), bool)
+        down = ((1 << len(free)) - 1) & ~board.up
+        up[bits(down)] = False
+        self._cost[(np.arange(width) <= free[:, None]) & up[:, None]] = 0.0
+        for node in self._on:
+            self._reprice(node)
+
+    def _reprice(self, node: int) -> None:
+        row = self._cost[node]
+        row[:] = np.inf
+        self._offers.pop(node, None)
+        if not self.board.up >> node & 1:
+            return
+        free = self.board.free[node].bit_count()
+        prices = [0.0] * (free + 1)
+        total = 0.0
+        offers = self._offers_of(node)
+        counted: dict[int, _Offer] = {}
+        for offer in offers:
+            before = counted.get(offer.rows[0])
+            if before is not None and before.gain >= offer.gain:
+                continue
+            counted[offer.rows[0]] = offer
+            total += offer.cost - (before.cost if before else 0.0)
+            prices.extend([total] * (offer.gain - (before.gain if before else 0)))
+        top = min(len(prices), self.board.layout.node_size[node] + 1)
+        for offer in offers:
+            for count in range(min(free + offer.gain, top - 1), free, -1):
+                if prices[count] <= offer.cost:
+                    break
+                prices[count] = offer.cost
+        row[:top] = prices[:top]
+
+    def _offers_of(self, node: int) -> list[_Offer]:
+        """What can be had on a node, cheapest per device first."""
+        found = self._offers.get(node)
+        if found is None:
+            found = self._offers[node] = sorted(self._make_offers(node))
+        return found
+
+    def _make_offers(self, node: int) -> Iterable[_Offer]:
+        shared: dict[int, list[Holder]] = {}
+        for row in self._on.get(node, ()):
+            holder = self._holders[row]
+            part = next(part for part in holder.allocation if part.node == node)
+            if part.milli < WHOLE_DEVICE:
+                shared.setdefault(part.mask, []).append(holder)
+                continue
+            gain = part.mask.bit_count()
+            if holder.suspendable:
+                yield _Offer(holder.cost / gain, (row,), holder.cost, gain, False)
+            less = min(gain, holder.spare)
+            if less:
+                yield _Offer(holder.squeeze / less, (row,), holder.squeeze, less, True)
+        for device, sharers in shared.items():
+            if sum(sharer.allocation[0].milli for sharer in sharers) == self.board.partial.get((node, device), 0):
+                cost = sum(sharer.cost for sharer in sharers)
+                yield _Offer(cost, tuple(sharer.row for sharer in sharers), cost, 1, False)
+
+    # -- searching --------------------------------------------------------------------------------------------------
+
+    def _devices(self, ask: Ask, kinds: int) -> tuple[dict[int, bool], int] | None:
+        """Rows to send away (true: shrink only) and the nodes that then have room; their devices are given back."""
+        width = self._cost.shape[1]
+        if ask.home >= 0 and not kinds >> self.board.layout.node_kind[ask.home] & 1:
+            return None
+        if ask.count < width:
+            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count)
+            if node >= 0 and np.isfinite(self._cost[node, ask.count]):
+                return self._clear(node, ask.count, {}), 1 << node
+        if ask.home >= 0 or ask.mode == "one-node":
+            return None
+        for kind in bits(kinds):
+            found = self._anywhere(ask, kind) if ask.mode == "any" else self._nodes(ask, kind)
+            if found is not None:
+                return found
+        return None
+
+    def _cheapest(self, kinds: int, count: int) -> int:
+        column = self._cost[:, count]
+        if kinds != (1 << len(self.board.layout.kinds)) - 1:
+            wanted = [bool(kinds >> kind & 1) for kind in range(len(self.board.layout.kinds))]
+            column = np.where(np.array(wanted)[self._known.kind_of], column, np.inf)
+        return int(column.argmin()) if len(column) else -1
+
+    def _clear(self, node: int, count: int, gone: dict[int, bool]) -> dict[int, bool]:
+        """Give back, on the board, what makes ``count`` devices free on a node; adds to ``gone``."""
+        need = count - self.board.free[node].bit_count()
+        if need > 0:
+            offers = [offer for offer in self._offers_of(node) if not any(row in gone for row in offer.rows)]
+            for offer in _cover(offers, need):
+                for row in offer.rows:
+                    self._release(row, node, need, offer.shrink)
+                    gone[row] = offer.shrink
+        return gone
+
+    def _release(self, row: int, node: int, need: int, shrink: bool) -> None:
+        holder = self._holders[row]
+        if not shrink:
+            self.board.give(holder.allocation)
+            return
+        part = next(part for part in holder.allocation if part.node == node)
+        less = min(need, holder.spare, part.mask.bit_count())
+        self.board.give((Part(node, lowest(part.mask, less)),))
+
+    def _nodes(self, ask: Ask, kind: int) -> tuple[dict[int, bool], int] | None:
+        parts = split(ask, kind, self._known)
+        if parts is None:
+            return None
+        whole, usable, rest = parts
+        of_kind = self._known.kind_of == kind
+        prices = np.where(of_kind, self._cost[:, usable], np.inf)
+        order = np.argsort(prices, kind="stable")[:whole]
+        if len(order) < whole or not np.isfinite(prices[order]).all():
+            return None
+        nodes = {int(node): usable for node in order}
+        if rest:
+            left = np.where(of_kind, self._cost[:, rest], np.inf)
+            left[order] = np.inf
+            last = int(left.argmin())
+            if not np.isfinite(left[last]):
+                return None
+            nodes[last] = rest
+        gone: dict[int, bool] = {}
+        for node, count in nodes.items():
+            self._clear(node, count, gone)
+        return gone, sum(1 << node for node in nodes)
+
+    def _anywhere(self, ask: Ask, kind: int) -> tuple[dict[int, bool], int] | None:
+        """For a job that may be scattered: the cheapest devices of the whole kind."""
+        gone: dict[int, bool] = {}
+        nodes = [node for node in self._on if self.board.layout.node_kind[node] == kind and self.board.up >> node & 1]
+        offers = sorted((offer, node) for node in nodes for offer in self._offers_of(node))
+        for offer, node in offers:
+            if place(self.board, ask) is not None:
+                break
+            if not any(row in gone for row in offer.rows):
+                for row in offer.rows:
+                    self._release(row, node, ask.count - self.board.free_in(1 << kind), offer.shrink)
+                    gone[row] = offer.shrink
+        return (gone, EVERYWHERE) if place(self.board, ask) is not None else None
+
+    def _share(self, ask: Ask, kinds: int) -> tuple[dict[int, bool], int] | None:
+        """Room for a share: the cheapest sharers of one device, or a device of its own."""
+        best: tuple[float, int, tuple[int, ...]] | None = None
+        for node, rows in self._on.items():
+            if not kinds >> self.board.layout.node_kind[node] & 1 or ask.home not in (-1, node):
+                continue
+            for cost, chosen in self._sharers(node, rows, ask):
+                if best is None or (cost, node, chosen) < best:
+                    best = (cost, node, chosen)
+        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1)
+        fits = node >= 0 and self.board.layout.share_milli(node, ask.memory) <= WHOLE_DEVICE
+        if fits and float(self._cost[node, 1]) < (best[0] if best else np.inf):
+            return self._clear(node, 1, {}), 1 << node
+        if best is None:
+            return None
+        for row in best[2]:
+            self.board.give(self._holders[row].allocation)
+        return dict.fromkeys(best[2], False), 1 << best[1]
+
+    def _sharers(self, node: int, rows: dict[int, bool], ask: Ask) -> Iterable[tuple[float, tuple[int, ...]]]:
+        share = self.board.layout.share_milli(node, ask.memory)
+        if share > WHOLE_DEVICE or not self.board.up >> node & 1:
+            return
+        devices: dict[int, list[Holder]] = {}
+        for row in rows:
+            part = self._holders[row].allocation[0]
+            if part.milli < WHOLE_DEVICE:
+                devices.setdefault(part.mask, []).append(self._holders[row])
+        for device, sharers in devices.items():
+            over = self.board.partial.get((node, device), 0) + share - WHOLE_DEVICE
+            offers = sorted(
+                _Offer(
+                    sharer.cost / sharer.allocation[0].milli,
+                    (sharer.row,),
+                    sharer.cost,
+                    sharer.allocation[0].milli,
+                    False,
+                )
+                for sharer in sharers
+            )
+            if sum(offer.gain for offer in offers) >= over:
+                chosen = _cover(offers, over)
+                yield sum(offer.cost for offer in chosen), tuple(row for offer in chosen for row in offer.rows)
+
+    # -- landing ----------------------------------------------------------------------------------------------------
+
+    def _settle(self, ask: Ask, gone: dict[int, bool], nodes: int) -> Room | None:
+        board = self.board
+        if len(gone) > 1:
+            self._spare(ask, gone, nodes)
+        allocation = place(board, ask, nodes)
+        if allocation is None:
+            return None
+        board.take(allocation)
+        suspended = tuple(row for row, shrink in gone.items() if not shrink)
+        kept_by = {row: self._kept(row, allocation) for row, shrink in gone.items() if shrink}
+        shrunk = tuple((row, kept) for row, kept in kept_by.items() if kept != self._holders[row].allocation)
+        for row in suspended:
+            self._forget(row)
+        for row, kept in kept_by.items():
+            self._reclaim(kept)
+        for row, _ in shrunk:
+            self._forget(row)
+        self.touch(allocation)
+        return Room(allocation, suspended, shrunk)
+
+    def _spare(self, ask: Ask, gone: dict[int, bool], nodes: int) -> None:
+        """Let those stay that are not needed after all, the dearest first."""
+        board = self.board
+        for row in sorted(
+            (row for row, shrink in gone.items() if not shrink), key=lambda row: (-self._holders[row].cost, row)
+        ):
+            mine = self._holders[row].allocation
+            if not board.fits(mine):
+                continue
+            mark = board.mark()
+            board.take(mine)
+            if place(board, ask, nodes) is None:
+                board.undo(mark)
+            else:
+                del gone[row]
+
+    def _kept(self, row: int, allocation: Allocation) -> Allocation:
+        """What a shrunk holder keeps: its devices less those the newcomer took, never less than asked of it."""
+        taken: dict[int, int] = {part.node: part.mask for part in allocation}
+        kept = (Part(p.node, p.mask & ~taken.get(p.node, 0), p.milli) for p in self._holders[row].allocation)
+        return tuple(part for part in kept if part.mask)
+
+    def _reclaim(self, kept: Allocation) -> None:
+        """Devices offered but not taken go back to their holder."""
+        for part in kept:
+            free = self.board.free[part.node] & part.mask
+            if free:
+                self.board.take((Part(part.node, free),))
+
+    def _forget(self, row: int) -> None:
+        holder = self._holders.pop(row)
+        for part in holder.allocation:
+            del self._on[part.node][row]
+            self._reprice(part.node)
+
+
+def _cover(offers: list[_Offer], need: int) -> list[_Offer]:
+    """Offers whose gains reach ``need``: cheapest per device first, then without those that proved needless."""
+    chosen: dict[int, _Offer] = {}
+    got = 0
+    for offer in offers:
+        if got >= need:
+            break
+        other = chosen.get(offer.rows[0])
+        if other is not None:
+            if offer.gain <= other.gain:
+                continue
+            got -= other.gain
+        chosen[offer.rows[0]] = offer
+        got += offer.gain
+    for offer in sorted(chosen.values(), key=lambda offer: (-offer.cost, offer.rows)):
+        if got - offer.gain >= need:
+            got -= offer.gain
+            del chosen[offer.rows[0]]
+    loose = [offer for offer in offers if offer.gain >= need]
+    single: Any = min(loose, key=lambda offer: (offer.cost, offer.rows), default=None)
+    if single is not None and single.cost < sum(offer.cost for offer in chosen.values()):
+        return [single]
+    return list(chosen.values())

@@ -1,0 +1,80 @@
+"""First in, first out with conservative backfill (Mu'alem and Feitelson, TPDS 2001): a job may pass those ahead of it
+only where it delays none of their reservations, run times being as estimated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..estimate.duration import remaining_us
+from ..model.view import View
+from ..placement.explain import explain
+from ..plan.plan import Plan, Wake
+from ..plan.reasons import Blocked, Reason
+from .base import Wants, first_rows
+from .compose import Composer
+from .profile import Profile
+
+
+class Backfill:
+    """The first ``depth`` queued jobs hold reservations, counted in devices of the pool: node boundaries and kinds are
+    looked at for starts now only. Jobs behind them wait.
+    """
+
+    name = "fifo-backfill"
+
+    def __init__(self, *, depth: int = 100) -> None:
+        self.depth = depth
+
+    def plan(self, view: View) -> Plan:
+        """Walk the queue; start what its earliest reservation lets start now."""
+        jobs = view.jobs
+        waiting = jobs.waiting
+        wants = Wants(key=jobs.id, waiting=waiting, why=lambda row: "its turn, or delays nobody ahead of it")
+        composer = Composer(view, wants)
+        rows = first_rows(np.flatnonzero(waiting), jobs.id, jobs.id, self.depth)
+        if not len(rows) or not composer.room_left():
+            composer.stuck.extend(rows[:1].tolist())
+            return composer.plan(Wake(on_arrival=not len(rows)))
+        reserved = self._walk(view, composer, rows.tolist())
+        plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
+        told = {blocked.job for blocked in plan.blocked}
+        more = tuple(_waits_for(view, composer, row, at) for row, at in list(reserved.items())[:8])
+        return Plan(
+            plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in told))
+        )
+
+    def _walk(self, view: View, composer: Composer, rows: list[int]) -> dict[int, int]:
+        """Start or reserve each row in order. Returns the reserved rows and their times."""
+        jobs, now = view.jobs, view.now
+        devices = np.where(jobs.active, jobs.held, jobs.floor)
+        left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
+        busy = np.flatnonzero((jobs.active | jobs.promised) & (jobs.memory == 0))
+        profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
+        reserved: dict[int, int] = {}
+        for row in rows:
+            need, lasting = int(jobs.floor[row]), int(left[row])
+            if jobs.memory[row]:
+                if not composer.start(row):
+                    composer.stuck.append(row)
+                continue
+            at = profile.earliest(need, lasting)
+            if at == now and composer.start(row):
+                profile.reserve(now, lasting, need)
+                continue
+            at = profile.earliest(need, lasting, now + 1)
+            if at < 0:
+                composer.stuck.append(row)
+                continue
+            profile.reserve(at, lasting, need)
+            reserved[row] = at
+        return reserved
+
+
+def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
+    told = explain(view, composer.board, int(view.jobs.id[row]), composer.ask(row))
+    if told.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
+        return told
+    text = f"{told.text}; reserved in {max(at - view.now, 0) / 60e6:.0f} min by the estimates"
+    reason = Reason.RESERVED if told.free >= told.need else told.reason
+    return Blocked(told.job, reason, text, told.need, told.free, told.holders)

@@ -1,0 +1,74 @@
+"""The words of a policy: what it wants, row by row. Rows are those of ``view.jobs``; a smaller key is more wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from ..base.units import WHOLE_DEVICE
+from ..model.job import Level, State
+from ..model.table import Column
+from ..model.view import View
+from ..placement.facts import facts
+
+
+class Wants(Struct, frozen=True, kw_only=True):
+    """What a policy wants of one view. Columns have shape (n,).
+
+    ``key`` orders rows, the most wanted first (smallest key; equal keys go by id). ``waiting`` are the rows that may be
+    placed. With ``victims`` the policy is preemptive: these running rows may be sent away for a row with a smaller key,
+    at ``cost`` device-microseconds each; ``evicts`` says which waiting rows may do so (default: all).
+    ``strict``: nobody passes a row that does not fit. ``why`` words a row's move.
+    """
+
+    key: Column
+    waiting: Column
+    why: Callable[[int], str]
+    strict: bool = False
+    victims: Column | None = None
+    evicts: Column | None = None
+    cost: Column | None = None
+
+
+def need_milli(view: View) -> Column:
+    """Thousandths of devices each row needs at least: its floor, or its share of a device. Shape (n,), int64."""
+    jobs = view.jobs
+    need = jobs.floor.astype(np.int64) * WHOLE_DEVICE
+    if jobs.n and jobs.memory.any():
+        memory = facts(view.layout).least_memory or 1
+        share = np.ceil(jobs.memory / memory * WHOLE_DEVICE)
+        need = np.where(jobs.memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
+    return need
+
+
+def suspendable(view: View, min_run_us: int = 0) -> Column:
+    """Running rows that can give their devices back and have had them for ``min_run_us``. Shape (n,), bool."""
+    jobs = view.jobs
+    running = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.promised
+    settled: Column = running & (view.now - jobs.run_since >= min_run_us)
+    return settled
+
+
+def next_settled(view: View, min_run_us: int) -> int:
+    """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
+    jobs = view.jobs
+    young = (jobs.state == int(State.RUNNING)) & (view.now - jobs.run_since < min_run_us)
+    return int(jobs.run_since[young].min()) + min_run_us if young.any() else 0
+
+
+def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
+    """The ``count`` most wanted of ``rows``, in order; a partition first, so that long queues are never sorted."""
+    if len(rows) > count:
+        rows = rows[np.argpartition(key[rows], count - 1)[:count]]
+    ordered: Column = rows[np.lexsort((ids[rows], key[rows]))]
+    return ordered
+
+
+def least(rows: Column, key: Column, ids: Column) -> int:
+    """The most wanted of ``rows``."""
+    mine = key[rows]
+    low = mine.min()
+    tied = rows[mine == low]
+    return int(tied[ids[tied].argmin()])

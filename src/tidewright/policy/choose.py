@@ -1,0 +1,59 @@
+"""Which rows deserve devices: the most wanted ones that fit the pool's capacity together, before anyone is moved."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.units import WHOLE_DEVICE
+from ..model.board import Board
+from ..model.table import Column
+from ..model.view import View
+from ..placement.facts import facts
+
+
+def chosen(view: View, board: Board, order: Column, need: Column, movable: Column) -> tuple[Column, int]:
+    """Flags over ``order`` of the rows that fit together, and the thousandths of devices left.
+
+    Capacity is what is free plus what the ``movable`` rows hold; rows that do not fit are passed over. ``need`` has the
+    shape of ``order``.
+    """
+    if len(view.layout.kinds) <= 1:
+        capacity = WHOLE_DEVICE * sum(board.free_total) + int(view.jobs.held_milli[movable].sum())
+        return _one_kind(need, capacity)
+    return _several_kinds(view, board, order, need, movable)
+
+
+def _one_kind(need: Column, left: int) -> tuple[Column, int]:
+    taken = np.zeros(len(need), bool)
+    pending = np.arange(len(need))
+    while len(pending):
+        total = np.cumsum(need[pending])
+        fit = int(np.searchsorted(total, left, side="right"))
+        taken[pending[:fit]] = True
+        left -= int(total[fit - 1]) if fit else 0
+        pending = pending[fit + 1 :]
+        pending = pending[need[pending] <= left]
+    return taken, left
+
+
+def _several_kinds(view: View, board: Board, order: Column, need: Column, movable: Column) -> tuple[Column, int]:
+    jobs = view.jobs
+    left = [WHOLE_DEVICE * free for free in board.free_total]
+    kind_of = facts(view.layout).kind_of
+    placed: dict[int, int] = {}
+    for row in movable.tolist():
+        placed[row] = kind = int(kind_of[view.allocations[int(jobs.id[row])][0].node])
+        left[kind] += int(jobs.held_milli[row])
+    taken = np.zeros(len(order), bool)
+    for at, (row, milli, kinds) in enumerate(
+        zip(order.tolist(), need.tolist(), jobs.kinds[order].tolist(), strict=True)
+    ):
+        options = (placed[row],) if row in placed else range(len(left))
+        for kind in options:
+            if kinds >> kind & 1 and left[kind] >= milli:
+                left[kind] -= milli
+                taken[at] = True
+                break
+        if not any(left):
+            break
+    return taken, sum(left)

@@ -1,0 +1,25 @@
+"""Strict first in, first out: nobody starts before a job that was submitted earlier. The baseline of every comparison."""
+
+from __future__ import annotations
+
+from ..model.view import View
+from ..plan.plan import Plan, Wake
+from .base import Wants
+from .compose import Composer, least_need
+
+
+class Fifo:
+    """Job ids are given in order of arrival, so the id is the key; only the head and the jobs started are ever touched."""
+
+    name = "fifo"
+
+    def plan(self, view: View) -> Plan:
+        """Start from the head until it does not fit."""
+        jobs = view.jobs
+        wants = Wants(key=jobs.id, waiting=jobs.waiting, why=lambda row: "first in the queue", strict=True)
+        composer = Composer(view, wants)
+        composer.fill()
+        composer.grow()
+        if not composer.stuck:
+            return composer.plan(Wake())
+        return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.stuck)))

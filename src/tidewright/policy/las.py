@@ -1,0 +1,79 @@
+"""Least attained service in two dimensions, discretised: Tiresias (Gu et al., NSDI'19, section 3.3).
+
+Attained service is devices times time. A job starts in the first queue and falls to the next when its service passes a
+threshold; earlier queues go first, and inside a queue jobs keep the order of their first start, so equals do not take
+turns. No run time needs to be known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.units import SECOND, WHOLE_DEVICE
+from ..model.table import Column
+from ..model.view import View
+from ..plan.plan import Plan, Wake
+from .base import Wants, next_settled, suspendable
+from .compose import Composer
+
+_QUEUE_BIT = 53
+"""Keys are the queue above a time in microseconds; 2**53 of them are 285 years."""
+
+
+class Las:
+    """``thresholds_us``: device-microseconds that end each queue but the last; the defaults are those of the Tiresias
+    simulator (3,250 and 7,200 GPU-seconds). ``round_us``: think only at multiples of it (0: at every event), and when a
+    job arrives while devices are idle.
+    """
+
+    name = "las"
+
+    def __init__(
+        self,
+        *,
+        thresholds_us: tuple[int, ...] = (3_250 * SECOND, 7_200 * SECOND),
+        round_us: int = 0,
+        min_run_us: int = 0,
+    ) -> None:
+        self.thresholds = np.array(sorted(thresholds_us), dtype=np.int64) * WHOLE_DEVICE
+        self.round_us = round_us
+        self.min_run_us = min_run_us
+
+    def plan(self, view: View) -> Plan:
+        """The pool goes to the lowest queues; victims are those with the most service per device."""
+        jobs = view.jobs
+        service = jobs.attained_now
+        queue = np.searchsorted(self.thresholds, service, side="right")
+        started = np.where(jobs.first_start >= 0, jobs.first_start, view.now)
+        wants = Wants(
+            key=(queue << _QUEUE_BIT) + started,
+            waiting=jobs.waiting,
+            why=lambda row: f"queue {queue[row] + 1} of {len(self.thresholds) + 1} by attained service",
+            victims=suspendable(view, self.min_run_us),
+            cost=np.maximum(jobs.held_milli, 1) / (service + 1.0),
+        )
+        composer = Composer(view, wants)
+        composer.rearrange()
+        composer.fill()
+        composer.grow()
+        return composer.plan(self._wake(view, service, composer))
+
+    def _wake(self, view: View, service: Column, composer: Composer) -> Wake:
+        everyone = len(composer.started) == int(view.jobs.waiting.sum())
+        if self.round_us:
+            at = 0 if everyone else (view.now // self.round_us + 1) * self.round_us
+            return Wake(on_arrival=everyone or any(composer.board.free_total), on_free=False, at=at)
+        if everyone:
+            return Wake()
+        times = [self._crossing(view, service), next_settled(view, self.min_run_us)]
+        return Wake(at=min((at for at in times if at > view.now), default=0))
+
+    def _crossing(self, view: View, service: Column) -> int:
+        """When the next running row falls into a lower queue; 0 for never."""
+        running = np.flatnonzero(view.jobs.rate > 0)
+        place = np.searchsorted(self.thresholds, service[running], side="right")
+        running, place = running[place < len(self.thresholds)], place[place < len(self.thresholds)]
+        if not len(running):
+            return 0
+        missing = self.thresholds[place] - service[running]
+        return view.now + int(np.ceil(missing / np.maximum(view.jobs.held_milli[running], 1)).min())

@@ -1,0 +1,127 @@
+"""The default policy: tiers kept by the ledger.
+
+Every job is promised a fraction of ideal speed (``model.job.TIER_TARGET``); its slack is the idle time it can still stand
+before that fraction is lost. Premium jobs come first while their promise can be kept, then standard jobs whose slack runs
+out; a standard job with slack takes free devices but sends nobody away; promises already broken yield to those that can be
+kept. What is left goes to basic jobs, shortest first with aging, and to elastic jobs that save the most time by growing.
+Victims are chosen to lose the fewest device-seconds, by measured save and restore costs; nobody is sent away within
+``min_run_us`` of starting, and among basic jobs only for one less than half as long.
+
+Wait is bounded for every job, basic ones included: see ``policy.overdue.bound_us``: at most
+``max_wait + (ahead + 1) * (quantum + 3 * settle)``, whatever arrives later.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.units import HOUR, MINUTE, SECOND, format_duration
+from ..estimate.cost import victim_cost
+from ..estimate.speed import saved_us
+from ..model.job import State, Tier
+from ..model.table import Column
+from ..model.view import View
+from ..plan.plan import Plan, Wake
+from .base import Wants, next_settled, suspendable
+from .compose import Composer
+from .overdue import Patience, in_quantum, next_overdue, overdue, serve
+from .promise import Class, Promise, promises
+
+_TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
+"""Device time that sending away a basic, standard or premium job is taken to lose beyond its save and restore."""
+_GROW_GAIN = 5
+"""Growing must save so many times what the pause costs."""
+
+
+class Sla:
+    """Settings in microseconds: ``min_run_us`` before a job can be sent away, ``aging_us`` after which a waiting basic job
+    counts half as long, ``max_wait_us``, ``quantum_us`` and ``overdue_share`` of the bounded wait, ``resize_us`` between
+    resizes of one job. ``pressing``: share of its idle allowance under which a standard job may send others away.
+    """
+
+    name = "sla"
+
+    def __init__(
+        self, *, min_run_us: int = MINUTE, pressing: float = 0.5, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
+        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
+    ) -> None:  # fmt: skip
+        self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
+        self.patience = Patience(max_wait_us=max_wait_us, quantum_us=quantum_us, share=overdue_share)
+
+    def plan(self, view: View) -> Plan:
+        """Overdue rows, then promises, then spare capacity."""
+        jobs = view.jobs
+        judged = promises(view, self.pressing, self.aging_us)
+        late = overdue(view, self.patience)
+        cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * np.maximum(jobs.held_milli, 1) / 1000
+        wants = Wants(
+            key=judged.key,
+            waiting=jobs.waiting,
+            why=lambda row: _why(view, judged, bool(late[row]), row),
+            victims=suspendable(view, self.min_run_us) & ~in_quantum(view, self.patience),
+            evicts=judged.cls != int(Class.STANDARD),
+            cost=cost,
+        )
+        composer = Composer(view, wants)
+        if serve(view, composer, self.patience, cost):
+            composer.rearrange()
+            self._reserve(view, composer, judged)
+            composer.fill()
+            composer.grow()
+            self._grow_running(view, composer, judged)
+        return composer.plan(Wake(at=self._wake(view, composer, judged)))
+
+    def _reserve(self, view: View, composer: Composer, judged: Promise) -> None:
+        """Free devices are kept for the most urgent row that could not even make room for itself."""
+        head = next((row for row in composer.stuck if judged.cls[row] <= Class.PREMIUM_LATE), -1)
+        if head >= 0:
+            composer.reserve(head)
+
+    def _growable(self, view: View) -> Column:
+        jobs = view.jobs
+        less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
+        return less & ~jobs.promised & (jobs.memory == 0)
+
+    def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:
+        jobs = view.jobs
+        ready = self._growable(view) & suspendable(view, self.resize_us)
+        if composer.stuck or not ready.any() or not any(composer.board.free_total):
+            return
+        rows = np.flatnonzero(ready)
+        larger = np.minimum(jobs.demand[rows], jobs.held[rows] + sum(composer.board.free_total))
+        saved = saved_us(judged.left[rows], jobs.held[rows], larger, jobs.demand[rows])
+        pause = jobs.save_us[rows] + jobs.restore_us[rows]
+        worth = saved > _GROW_GAIN * pause
+        rows, gain = rows[worth], (saved / np.maximum(larger - jobs.held[rows], 1))[worth]
+        order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
+        composer.grow_running(
+            rows[order].tolist(), lambda row, count: f"{count} of {jobs.demand[row]} devices: nobody else can use them"
+        )
+
+    def _wake(self, view: View, composer: Composer, judged: Promise) -> int:
+        """The next time at which thinking again could change something by itself; 0 for never."""
+        jobs, now = view.jobs, view.now
+        times = []
+        still = jobs.waiting.copy()
+        still[composer.started] = False
+        if still.any():
+            times += [next_settled(view, self.min_run_us), next_overdue(view, self.patience)]
+            slow = still & (judged.cls == int(Class.STANDARD))
+            times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
+        elif any(composer.board.free_total):
+            young = self._growable(view) & (now - jobs.run_since < self.resize_us)
+            times += [int(jobs.run_since[young].min()) + self.resize_us] if young.any() else []
+        return min((at for at in times if at > now), default=0)
+
+
+def _why(view: View, judged: Promise, late: bool, row: int) -> str:
+    jobs = view.jobs
+    if late:
+        return f"has waited {format_duration(int(view.now - jobs.wait_since[row]))}, longer than anybody may"
+    tier, cls = Tier(int(jobs.tier[row])).name.lower(), judged.cls[row]
+    if cls == Class.BASIC:
+        return f"basic, about {format_duration(int(judged.left[row]))} left"
+    slack = format_duration(abs(int(judged.slack[row])))
+    if judged.slack[row] < 0:
+        return f"{tier}, {slack} past its promise"
+    return f"{tier}, {slack} of slack left"

@@ -1,0 +1,41 @@
+"""Shortest remaining time first, preemptive: the least mean completion time on one machine (Schrage 1968)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.units import MINUTE
+from ..estimate.duration import remaining_us
+from ..model.view import View
+from ..plan.plan import Plan, Wake
+from .base import Wants, next_settled, suspendable
+from .compose import Composer
+
+
+class Srtf:
+    """With true run times in ``expected`` (as in replays of traces) this is the oracle; else it works on estimates.
+
+    ``min_run_us``: a job is not sent away before it has run so long.
+    """
+
+    name = "srtf"
+
+    def __init__(self, *, min_run_us: int = 0) -> None:
+        self.min_run_us = min_run_us
+
+    def plan(self, view: View) -> Plan:
+        """The pool goes to the rows with the least run time left; victims are those with the most."""
+        jobs = view.jobs
+        left = remaining_us(jobs)
+        wants = Wants(
+            key=left,
+            waiting=jobs.waiting,
+            why=lambda row: f"about {left[row] // MINUTE} min left, the shortest waiting",
+            victims=suspendable(view, self.min_run_us),
+            cost=np.maximum(jobs.held_milli, 1) / left,
+        )
+        composer = Composer(view, wants)
+        composer.rearrange()
+        composer.fill()
+        composer.grow()
+        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.stuck else 0))

@@ -1,0 +1,56 @@
+"""A static split of the pool by tier, first in, first out in each part: what sites without a shared pool do. A baseline."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.board import Layout
+from ..model.job import Tier
+from ..model.view import View
+from ..placement.facts import EVERYWHERE, facts
+from ..placement.find import place
+from ..plan.plan import Plan, Wake
+from .base import Wants
+from .compose import Composer
+
+
+class Static:
+    """``premium``, ``standard`` and ``basic`` are the parts' sizes; only their proportions matter."""
+
+    name = "static"
+
+    def __init__(self, *, premium: float = 0.25, standard: float = 0.35, basic: float = 0.4) -> None:
+        self.parts = {Tier.PREMIUM: premium, Tier.STANDARD: standard, Tier.BASIC: basic}
+
+    def plan(self, view: View) -> Plan:
+        """Each tier fills its own nodes; a job no part of its tier could ever hold may use the whole pool."""
+        jobs = view.jobs
+        parts = split_nodes(view.layout, list(self.parts.values()))
+        wants = Wants(
+            key=jobs.id, waiting=jobs.waiting, why=lambda row: f"first in the {Tier(int(jobs.tier[row])).name} queue".lower(),
+            strict=True,
+        )  # fmt: skip
+        composer = Composer(view, wants)
+        for tier, part in zip(self.parts, parts, strict=True):
+            rows = np.flatnonzero(wants.waiting & (jobs.tier == int(tier)))
+            composer.fill(rows, part)
+            if composer.stuck and composer.stuck[-1] in rows:
+                head = composer.stuck[-1]
+                if place(facts(view.layout).empty, composer.ask(head), part) is None:
+                    composer.start(head, EVERYWHERE)
+        return composer.plan(Wake())
+
+
+def split_nodes(layout: Layout, shares: list[float]) -> list[int]:
+    """Sets of consecutive nodes whose devices are in these proportions, as near as whole nodes allow."""
+    total, whole = sum(shares), sum(layout.node_size)
+    parts, node, given, due = [], 0, 0, 0.0
+    for share in shares:
+        due += share / total * whole
+        part = 0
+        while node < len(layout.node_size) and given + layout.node_size[node] / 2 <= due:
+            part |= 1 << node
+            given += layout.node_size[node]
+            node += 1
+        parts.append(part)
+    return parts
