@@ -1,0 +1,152 @@
+"""What the demonstration shows: the table while it runs, the closing table, the next commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tidewright.base.units import SECOND
+from tidewright.wire.api import FINAL_STATES, JobView
+
+STYLES = {
+    "running": "green", "suspended": "yellow", "suspending": "yellow", "resuming": "cyan", "starting": "cyan",
+    "completed": "dim", "failed": "red",
+}  # fmt: skip
+COLUMNS = (
+    "job",
+    "tier",
+    "ideal",
+    "real",
+    "GPU fraction",
+    "promised",
+    "pre-empted",
+    "steps",
+    "steps lost",
+    "loss hash",
+    "exit",
+)
+
+console = Console()
+
+
+@dataclass
+class Program:
+    """One script with its arguments. ``seconds``: how long it should train; ``steps`` are chosen to match on this machine."""
+
+    name: str
+    tier: str
+    script: str
+    seed: int
+    seconds: float
+    ranks: int = 1
+    steps: int = 0
+    alone_us: int = 0
+    hash: str = ""
+
+
+@dataclass
+class Run:
+    """One submitted job of a program. ``result`` is what the script wrote; ``steps_lost`` those its log shows twice."""
+
+    program: Program
+    name: str
+    out: Path
+    id: int = -1
+    view: JobView | None = None
+    result: dict[str, object] = field(default_factory=dict)
+    steps_lost: int = 0
+
+    @property
+    def final(self) -> bool:
+        return self.view is not None and self.view.state in FINAL_STATES
+
+    @property
+    def equal(self) -> bool:
+        """Whether its losses are, bit for bit, those of the same program run alone."""
+        return self.result.get("hash") == self.program.hash
+
+
+def progress(runs: list[Run], title: str) -> Table:
+    """The jobs as they are now."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("job", "tier", "state", "done", "pre-empted", "why"):
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    for run in runs:
+        if run.view is not None:
+            style = STYLES.get(run.view.state, "default")
+            done = bar(run.view.ideal_us, run.program.alone_us, run.final)
+            state = f"[{style}]{run.view.state}[/]"
+            table.add_row(run.name, run.view.tier, state, done, str(run.view.preemptions), run.view.why)
+    return table
+
+
+def bar(done_us: int, whole_us: int, final: bool) -> str:
+    """Ten blocks of progress; nothing while the whole is unknown."""
+    if not whole_us and not final:
+        return ""
+    filled = 10 if final else min(9, 10 * done_us // max(whole_us, 1))
+    return "█" * filled + "░" * (10 - filled)
+
+
+def seconds(us: int) -> str:
+    return f"{us / SECOND:.1f} s"
+
+
+def show_closing(runs: list[Run], slots: int) -> None:
+    """The closing table and the use of the pool."""
+    table = Table(title="What each job was delivered", title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("job", "tier", "loss hash") else "right")
+    for run in runs:
+        table.add_row(*closing_row(run))
+    console.print(table)
+    console.print(
+        "ideal: run alone, never pre-empted · real: from submission to end · GPU fraction: ideal over real, as the ledger kept it"
+        "\nloss hash: over every step's loss, against that of the run alone",
+        style="dim",
+    )
+    show_pool([run.view for run in runs if run.view is not None], slots)
+
+
+def closing_row(run: Run) -> tuple[str, ...]:
+    view = run.view
+    assert view is not None
+    return (
+        run.name,
+        view.tier,
+        seconds(run.program.alone_us),
+        seconds(view.end - view.submit),
+        f"{view.fraction:.2f}",
+        f"{view.target:.2f}" if view.target else "–",
+        str(view.preemptions),
+        str(run.result.get("steps")),
+        str(run.steps_lost),
+        "[green]equal[/]" if run.equal else "[red]DIFFERENT[/]",
+        str(view.exit_code),
+    )
+
+
+def show_pool(views: list[JobView], slots: int) -> None:
+    span_s = (max(view.end for view in views) - min(view.submit for view in views)) / SECOND
+    held = sum(view.held_gpu_s for view in views) / (slots * span_s)
+    delivered = sum(view.delivered_gpu_s for view in views) / (slots * span_s)
+    console.print(
+        f"Pool of {slots} CPU slots over {span_s:.0f} s: [bold]{held:.0%}[/] held by jobs, [bold]{delivered:.0%}[/] run time. "
+        "The rest is switching, and the tail with fewer jobs than slots."
+    )
+
+
+def show_next(state: Path, checkout: Path) -> None:
+    """Three commands to try, as they must be typed here."""
+    tide = f"{os.path.relpath(Path(sys.executable).with_name('tide'))} --state {os.path.relpath(state)}"
+    python = os.path.relpath(sys.executable)
+    script = os.path.relpath(checkout / "examples" / "train_gpt.py")
+    console.print("\nThe controller is still up. Try:", style="bold")
+    for line in (f"{tide} ps --all", f"{tide} show mlp-a", f"{tide} run --name mine --wait -- {python} {script}"):
+        console.print(f"  {line}", soft_wrap=True, highlight=False)
+    console.print(f"Stop it with: {tide} down", style="dim", soft_wrap=True, highlight=False)
