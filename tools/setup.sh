@@ -32,17 +32,22 @@ fi
 
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
 
+quiet=--quiet
+[ -t 1 ] && quiet= # a terminal gets pip's progress bars
 echo 'setup: installing tidewright and its test tools'
-"$venv/bin/python" -m pip install --quiet --editable '.[nvidia,report,dev]'
+"$venv/bin/python" -m pip install $quiet --editable '.[nvidia,report,dev]'
 
-# PyTorch is for the examples and the tests of real processes only; the package itself never imports it at the top.
+# PyTorch is for the examples and the tests of real processes only; the package itself needs none.
+install_torch() {
+    if [ -n "${TORCH_INDEX:-}" ]; then
+        "$venv/bin/python" -m pip install $quiet --index-url "$TORCH_INDEX" "$1"
+    else
+        "$venv/bin/python" -m pip install $quiet "$1"
+    fi
+}
 if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     echo "setup: installing $torch (the largest download)"
-    if [ -n "${TORCH_INDEX:-}" ]; then
-        "$venv/bin/python" -m pip install --quiet --index-url "$TORCH_INDEX" "$torch"
-    else
-        "$venv/bin/python" -m pip install --quiet "$torch"
-    fi
+    install_torch "$torch" || { echo "setup: no $torch here; trying the newest" && install_torch torch; }
 fi
 "$venv/bin/tide" --version >/dev/null || die "$venv/bin/tide does not start"
 echo "setup: ready; $venv/bin/tide --help shows what there is"
