@@ -1,0 +1,171 @@
+"""A recorded journal as a trace and a cluster, so that the same jobs can be run under another policy.
+
+A job's duration is the full-speed run time it was delivered. Jobs that had not ended are censored there: they are
+counted, because what they would still have needed is unknown.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ..base.errors import NotFound, TideError, UsageError
+from ..base.units import SECOND
+from ..drive.record import decode, encode
+from ..drive.replay import replay
+from ..engine.commands import Ended
+from ..engine.engine import Engine
+from ..engine.events import NodeUp
+from ..engine.settings import EngineSettings
+from ..live.store import DATABASE
+from ..model.job import JobSpec
+from ..model.node import NodeSpec
+from ..sim.trace import Trace, make_trace
+
+_REMEDY = "give a state directory, its journal.db, or the output of GET /v1/journal"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """First line of an exported journal."""
+
+    tidewright_journal: int
+    version: str = ""
+    policy: str = ""
+    base_turn: int = 0
+    settings: EngineSettings = EngineSettings()
+
+
+@dataclass
+class Recording:
+    """``trace`` and ``nodes`` are ready to simulate; ``notes`` say what of the journal they do not hold."""
+
+    trace: Trace
+    nodes: tuple[NodeSpec, ...]
+    policy: str
+    settings: EngineSettings
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Row:
+    spec: JobSpec
+    submit: int
+    ideal_us: int
+
+
+def read(path: Path) -> Recording:
+    """The recording in a state directory, a journal database or an exported journal. Raises UsageError."""
+    if path.is_dir():
+        path = path / DATABASE
+    if not path.exists():
+        raise NotFound(f"no such journal: {path}", _REMEDY)
+    head, bodies = _exported(path) if path.suffix != ".db" else _database(path)
+    if head.base_turn:
+        raise UsageError(
+            f"{path} starts at turn {head.base_turn}, after a repair: what came before is not in it",
+            "replay a journal that goes back to its beginning",
+        )
+    try:
+        return _gather(path, head, bodies)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path} is not a journal of this version: {error}", _REMEDY) from None
+    except sqlite3.DatabaseError as error:
+        raise UsageError(f"{path} cannot be read: {error}", "tide doctor says what can be recovered") from None
+
+
+def _exported(path: Path) -> tuple[Head, Iterator[bytes]]:
+    stream = path.open("rb")
+    try:
+        head = msgspec.json.decode(stream.readline(), type=Head)
+    except msgspec.MsgspecError as error:
+        stream.close()
+        raise UsageError(f"{path} is not an exported journal: {error}", _REMEDY) from None
+
+    def lines() -> Iterator[bytes]:
+        with stream:
+            for line in stream:
+                if line.strip():
+                    yield line.rstrip(b"\n")
+
+    return head, lines()
+
+
+def _database(path: Path) -> tuple[Head, Iterator[bytes]]:
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('base_turn', 'engine_settings')").fetchall())
+    except sqlite3.DatabaseError as error:
+        raise UsageError(f"{path} is not a journal: {error}", _REMEDY) from None
+    settings = msgspec.json.decode(meta["engine_settings"], type=EngineSettings)
+    bodies = (row[0] for row in db.execute("SELECT body FROM turns ORDER BY turn"))
+    return Head(1, base_turn=int(meta.get("base_turn", 0)), settings=settings), bodies
+
+
+def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
+    nodes: dict[str, NodeSpec] = {}
+    rows: list[_Row] = []
+    unstarted = 0
+
+    def seen() -> Iterator[bytes]:
+        nonlocal unstarted
+        for body in bodies:
+            record = decode(body)
+            nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
+            for ended in record.commands:
+                if isinstance(ended, Ended) and ended.ideal_us > 0:
+                    rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
+                elif isinstance(ended, Ended):
+                    unstarted += 1
+            yield encode(record)
+
+    engine = replay(seen(), engine=Engine(head.settings))
+    censored = _live(engine)
+    waiting = sum(1 for row in censored if not row.ideal_us)
+    rows += [row for row in censored if row.ideal_us]
+    if not rows:
+        raise UsageError(f"{path}: no job in it has run yet", "run some jobs first")
+    recording = Recording(_trace(rows, path), tuple(nodes.values()), head.policy, head.settings)
+    for count, text in (
+        (len(censored) - waiting, "had not ended when the journal did: censored at the run time they had"),
+        (waiting, "had not started when the journal ended and are left out"),
+        (unstarted, "ended without having run and are left out"),
+    ):
+        if count:
+            recording.notes.append(f"{count:,} job{'s' if count > 1 else ''} {text}")
+    return recording
+
+
+def _live(engine: Engine) -> list[_Row]:
+    view = engine.view()
+    jobs = view.jobs
+    return [
+        _Row(view.specs[job], int(jobs.submit[row]), int(jobs.ideal_now[row])) for job, row in sorted(jobs.row.items())
+    ]
+
+
+def _trace(rows: list[_Row], path: Path) -> Trace:
+    """Columns of the rows. Dependencies, deadlines and weights do not travel: a trace has no such columns."""
+    teams = tuple(sorted({row.spec.team for row in rows}))
+    kinds = tuple(dict.fromkeys(row.spec.device_types for row in rows))
+    try:
+        return make_trace(
+            f"recorded in {path.parent.name if path.name == DATABASE else path.name}",
+            np.array([row.submit / SECOND for row in rows]),
+            np.array([row.ideal_us / SECOND for row in rows]),
+            np.array([row.spec.devices for row in rows]),
+            tier=np.array([int(row.spec.tier_rank) for row in rows], np.int8),
+            team=np.array([teams.index(row.spec.team) for row in rows], np.int32),
+            teams=teams,
+            floor=np.array([row.spec.min_devices for row in rows], np.int32),
+            gpu_memory=np.array([row.spec.gpu_memory for row in rows], np.int64),
+            kinds=np.array([kinds.index(row.spec.device_types) for row in rows], np.int32),
+            kind_names=kinds,
+            expected=np.array([row.spec.expected_us for row in rows], np.int64),
+        )
+    except TideError as error:
+        raise UsageError(f"{path}: {error}", _REMEDY) from None

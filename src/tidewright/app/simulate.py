@@ -1,0 +1,111 @@
+"""Simulations put together: a trace, a cluster and policies by name, and a journal run again under other policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..base.errors import UsageError
+from ..engine.settings import EngineSettings
+from ..model.node import NodeSpec
+from ..policy.registry import make
+from ..sim import report
+from ..sim.clusters import load_cluster
+from ..sim.result import Result as Result
+from ..sim.result import to_json
+from ..sim.run import Options, simulate
+from ..sim.trace import Trace, head, with_estimates
+from ..sim.traces import load_trace
+from .recorded import Recording, read
+
+Progress = Callable[[str, int, int], None]
+"""Called with (policy, jobs settled, jobs in all)."""
+
+
+def policies(text: str) -> list[str]:
+    """Policy names separated by commas; a part like ``a=1`` belongs to the settings of the policy before it."""
+    found: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if found and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        elif part:
+            found.append(part)
+    if not found:
+        raise UsageError("no policy named", "give --policy fifo,sla")
+    for name in found:
+        make(name)
+    return found
+
+
+def run_trace(
+    trace: str, cluster: str, policy: str, *, seed: int = 1, jobs: int = 0, estimate_error: float = 0.0,
+    progress: Progress | None = None,
+) -> list[Result]:  # fmt: skip
+    """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start."""
+    names = policies(policy)
+    nodes = load_cluster(cluster)
+    loaded = load_trace(_seeded(trace, seed), sum(node.devices for node in nodes))
+    if jobs:
+        loaded = head(loaded, jobs)
+    loaded = with_estimates(loaded, estimate_error, seed)
+    return _each(names, loaded, nodes, Options(cluster=cluster), progress)
+
+
+def rerun(
+    journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None
+) -> tuple[list[Result], Recording]:
+    """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster."""
+    names = policies(policy)
+    recording = read(journal)
+    nodes = load_cluster(cluster) if cluster else recording.nodes
+    engine: EngineSettings = msgspec.structs.replace(recording.settings, story_length=0)
+    options = Options(cluster=cluster or "its own nodes", engine=engine)
+    return _each(names, recording.trace, nodes, options, progress), recording
+
+
+def _each(
+    names: Iterable[str], trace: Trace, nodes: tuple[NodeSpec, ...], options: Options, progress: Progress | None
+) -> list[Result]:
+    results = []
+    for name in names:
+
+        def told(settled: int, total: int, _: int, name: str = name) -> None:
+            if progress is not None:
+                progress(name, settled, total)
+
+        results.append(simulate(trace, nodes, make(name), msgspec.structs.replace(options, label=name), told))
+    return results
+
+
+def _seeded(trace: str, seed: int) -> str:
+    """A generated trace follows ``seed`` unless it names its own."""
+    if trace.partition(":")[0] != "synthetic" or "seed=" in trace:
+        return trace
+    return f"{trace}{',' if ':' in trace else ':'}seed={seed}"
+
+
+def tables(results: list[Result]) -> list[Any]:
+    """Rich tables of the results."""
+    return [report.table(results), report.tier_table(results)]
+
+
+def remarks(results: list[Result]) -> list[str]:
+    """What a reader of the tables must know."""
+    return report.notes(results)
+
+
+def as_json(results: list[Result]) -> bytes:
+    """The results as a JSON array."""
+    return to_json(results)
+
+
+def write_report(results: list[Result], path: Path) -> None:
+    """A self-contained HTML page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
+    text = report.html(results)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None

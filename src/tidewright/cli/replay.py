@@ -1,0 +1,44 @@
+"""``tide replay``: a recorded journal under another policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import output as out
+from .progress import progress
+from .session import Session, pass_session
+
+
+@click.command("replay", short_help="Run a recorded journal under another policy.")
+@click.argument("journal", required=False, type=click.Path(path_type=Path))
+@click.option("-p", "--policy", default="sla", show_default=True, metavar="NAME,...", help="Policies to compare.")
+@click.option("-c", "--cluster", metavar="CLUSTER", help="Other nodes than the recorded ones, e.g. 4x8.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with plots too.",
+)
+@out.json_option
+@pass_session
+def command(
+    session: Session, journal: Path | None, policy: str, cluster: str | None, report: Path | None, output: str
+) -> None:
+    """Run the jobs recorded in JOURNAL again under each policy, in simulated time.
+
+    JOURNAL is a state directory, its journal.db or an exported journal; by default the present state directory. A
+    job's run time is the full-speed time it was delivered; jobs that had not ended are censored, and said to be.
+    """
+    from ..app.simulate import rerun
+    from .simulate import present
+
+    with progress("replaying", total=1.0) as bar:
+        results, recording = rerun(
+            journal or session.state, policy, cluster,
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+        )  # fmt: skip
+    for note in recording.notes:
+        out.note(f"note: {note}")
+    present(results, output, report)

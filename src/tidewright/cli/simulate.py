@@ -1,0 +1,99 @@
+"""``tide simulate``: a trace on a cluster under several policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import output as out
+from .progress import progress
+
+if TYPE_CHECKING:
+    from ..app.simulate import Result
+
+
+@click.command("simulate", short_help="Run a trace under several policies.")
+@click.option("-t", "--trace", required=True, metavar="TRACE", help="philly, synthetic:jobs=N,load=X,…, or a CSV file.")
+@click.option(
+    "-c",
+    "--cluster",
+    default="philly-480",
+    show_default=True,
+    metavar="CLUSTER",
+    help="philly, philly-480, 60x8:v100,10x4:a100, or a file.",
+)
+@click.option(
+    "-p",
+    "--policy",
+    default="sla",
+    show_default=True,
+    metavar="NAME,...",
+    help="Policies, with settings like las:round=6m.",
+)
+@click.option("-n", "--jobs", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs of the trace.")
+@click.option("--seed", type=int, default=1, show_default=True, help="For everything random.")
+@click.option(
+    "--estimate-error",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    help="Log-normal error of the run times policies are told.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with plots too.",
+)
+@out.json_option
+def command(
+    trace: str,
+    cluster: str,
+    policy: str,
+    jobs: int | None,
+    seed: int,
+    estimate_error: float,
+    report: Path | None,
+    output: str,
+) -> None:
+    """Run TRACE on CLUSTER under each policy, by the code that schedules live jobs, and compare.
+
+    \b
+    tide simulate -t philly -p fifo,srtf,sla
+    tide simulate -t synthetic:jobs=5000,load=1.0 -c 60x8 -p fifo,las,sla --report out.html
+    """
+    from ..app.simulate import run_trace
+
+    with progress("simulating", total=1.0) as bar:
+        results = run_trace(
+            trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error,
+            progress=lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+        )  # fmt: skip
+    present(results, output, report)
+
+
+def present(results: list[Result], output: str, report: Path | None) -> None:
+    """Tables or JSON on stdout, remarks on stderr, and the page where it was asked for."""
+    from ..app import simulate
+
+    if output == "json":
+        click.echo(simulate.as_json(results).decode())
+    else:
+        print_rich(simulate.tables(results))
+    for remark in simulate.remarks(results):
+        out.note(f"note: {remark}")
+    if report is not None:
+        simulate.write_report(results, report)
+        out.note(f"wrote {report}")
+
+
+def print_rich(tables: list[object]) -> None:
+    """Rich renderables, cut to nothing in a pipe."""
+    import sys
+
+    from rich.console import Console
+
+    console = out.rich_console() if sys.stdout.isatty() else Console(width=250, color_system=None)
+    for table in tables:
+        console.print(table)
