@@ -32,7 +32,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
         ControllerSettings(
             state=settings.state,
             planner=make(settings.policy),
-            fabric=lambda: LocalFabric(settings.state),
+            fabric=lambda: LocalFabric(settings.state / "agent.sock"),
             engine=settings.engine or live_settings(),
             policy=settings.policy,
             version=tidewright.__version__,

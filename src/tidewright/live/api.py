@@ -137,6 +137,8 @@ class Api:
         if job in self._book.specs:
             return say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
         ended = self.parts.journal.archive.get(job)
+        if ended is None and job in self.parts.loop.limbo:
+            return say.almost_ended(self.parts.loop.limbo[job])
         if ended is None:
             raise NotFound(f"no job {job}", "list jobs with tide ps --all")
         return say.ended_job(ended, full=True, logs=self._logs(job))
@@ -153,6 +155,9 @@ class Api:
         if live:
             return live[0]
         ended = self.parts.journal.archive.named(ref, 1)
+        limbo = [one.job for one in self.parts.loop.limbo.values() if one.spec.name == ref]
+        if limbo:
+            return limbo[0]
         if not ended:
             raise NotFound(f"no job called {ref!r}", "list jobs with tide ps --all")
         return ended[0].job
@@ -229,7 +234,7 @@ class Api:
         if job in book.specs:
             spec, attempts = book.specs[job], int(book.table.attempt[book.table.row[job]])
         else:
-            ended = self.parts.journal.archive.get(job)
+            ended = self.parts.loop.limbo.get(job) or self.parts.journal.archive.get(job)
             if ended is None:
                 return ()
             spec, attempts = ended.spec, ended.attempts

@@ -32,6 +32,10 @@ def load_token(state: Path) -> str:
     return token
 
 
+DRAINED = 8 * api.MAX_BODY
+"""Bytes of an oversized body that are read and thrown away before the connection is cut."""
+
+
 class TokenAuth:
     """Lets a request through when it carries ``Authorization: Bearer TOKEN``; compared in constant time."""
 
@@ -64,22 +68,24 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or int(length) > self._limit:
-            await self._refuse(send)
-            return
-        body = b""
+        body, size = bytearray(), 0
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return
-            body += message.get("body", b"")
-            if len(body) > self._limit:
-                await self._refuse(send)
-                return
-            if not message.get("more_body"):
+            part = message.get("body", b"")
+            size += len(part)
+            if size <= self._limit:
+                body += part
+            else:
+                # Read on for a while, or the sender would see a broken pipe instead of the answer.
+                body.clear()
+            if not message.get("more_body") or size > DRAINED:
                 break
-        await self._app(scope, _replayed(body, receive), send)
+        if size > self._limit:
+            await self._refuse(send)
+        else:
+            await self._app(scope, _replayed(bytes(body), receive), send)
 
     async def _refuse(self, send: Send) -> None:
         text = f"the request's body is larger than {self._limit // 2**20} MiB"

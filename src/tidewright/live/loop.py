@@ -54,6 +54,8 @@ class Loop:
         self.last_thought_s = 0.0
         self._snapshot_at = driver.turns
         self.stopping = False
+        self.limbo: dict[int, Ended] = {}
+        """Jobs that have left the book in a turn that is not durable yet."""
 
     # -- talking to the loop ----------------------------------------------------------------------------------------
 
@@ -94,7 +96,9 @@ class Loop:
             for command in commands:
                 if isinstance(command, Ended):
                     self.journal.end(row_of(self.driver.turns, command))
+                    self.limbo[command.job] = command
             await self._commit(events)
+            self.limbo.clear()
             self.hub.publish()
             self.note(commands)
             self._carry_out(commands, events)

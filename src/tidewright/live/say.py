@@ -75,8 +75,14 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
-        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(ended.story) if full else (), logs=logs,
+        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(ended.story) if full else (),
+        logs=logs,
     )  # fmt: skip
+
+
+def almost_ended(ended: Ended) -> api.JobView:
+    """A job whose end is not durable yet: nobody may be told its exit code."""
+    return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE)
 
 
 def _shown(spec: JobSpec) -> JobSpec:

@@ -1,0 +1,75 @@
+"""A controller in a thread, around an agent that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tidewright.engine.settings import live_settings
+from tidewright.live.main import Controller, ControllerSettings
+from tidewright.wire.client import Client
+
+from .fakes import FakeFabric, FirstFit
+
+
+class Running:
+    """A controller in a thread of its own, with its agent in the test."""
+
+    def __init__(self, state: Path, fabric: FakeFabric, listen: str = "", policy: object = None) -> None:
+        self.state, self.fabric = state, fabric
+        self.error: BaseException | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.settings = ControllerSettings(
+            state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=live_settings(),  # type: ignore[arg-type]
+            policy="first-fit", version="0", listen=listen,
+        )  # fmt: skip
+        self.controller: Controller | None = None
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self.loop = asyncio.get_running_loop()
+            # Signals belong to the main thread.
+            self.loop.add_signal_handler = lambda *_: None  # type: ignore[method-assign]
+            self.controller = Controller(self.settings)
+            task = asyncio.create_task(self.controller.serve())
+            ready = asyncio.create_task(self.controller.ready.wait())
+            await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._up.set()
+            ready.cancel()
+            await task
+
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            self.error = error
+            self._up.set()
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        self._up.wait(20)
+        if self.error is not None:
+            self._thread.join(20)
+            raise self.error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            with Client(self.state) as client:
+                client.shutdown()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Run in the controller's loop."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(work)
+
+    def client(self) -> Client:
+        return Client(self.state, timeout=10)

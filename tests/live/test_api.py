@@ -1,0 +1,340 @@
+"""The API of a real controller on a real unix socket; only the agent is made up."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidewright.base.errors import Conflict, NotFound, UsageError
+from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.wire import api
+from tidewright.wire.openapi import ROUTES, document
+
+from .fakes import FakeFabric, FirstFit
+from .harness import Running
+
+
+def _spec(name: str = "", command: tuple[str, ...] = ("sleep", "9"), **more: object) -> JobSpec:
+    return JobSpec(name=name, command=command, **more)  # type: ignore[arg-type]
+
+
+def _until(client, ref, state: str) -> api.JobView:  # type: ignore[no-untyped-def]
+    for _ in range(400):
+        view = client.job(ref)
+        if view.state == state:
+            return view
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{ref} is {view.state}, never became {state}: {view.why}")
+
+
+def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        reply = client.submit([_spec("hello", ("true",), env={"SECRET": "x"})])
+        done = client.wait(reply.ids[0], timeout=10)
+        assert (done.final, done.exit_code, done.state) == (True, 0, "completed")
+        view = client.job("hello")
+        assert view.id == reply.ids[0] and view.spec is not None and view.story[0].what == "SUBMITTED"
+        assert view.spec.env == {"SECRET": "…"}
+        assert [job.id for job in client.jobs(all=True).jobs] == [view.id]
+        assert client.jobs().jobs == ()
+        assert client.usage("tier").rows[0].key == "standard"
+        assert client.info().ended_jobs == 1
+
+
+def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        (job,) = client.submit([_spec("a")]).ids
+        _until(client, job, "running")
+        client.suspend(job)
+        _until(client, job, "held")
+        client.resume("a")
+        assert _until(client, job, "running").where[0].node == "here"
+        client.cancel(job)
+        assert client.wait(job, 10).state == "cancelled"
+        with pytest.raises(Conflict):
+            client.cancel(job)
+        with pytest.raises(NotFound, match="no job 99"):
+            client.cancel(99)
+
+
+def test_why_and_dry_run_speak_of_the_same_limit(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        client.submit([_spec("holder", devices=4, ranks=4)])
+        _until(client, "holder", "running")
+        rehearsed = client.submit([_spec("late", devices=2, ranks=2)], dry_run=True)
+        assert rehearsed.dry_run and rehearsed.ids == () and "would wait" in rehearsed.forecast[0]
+        assert [job.name for job in client.jobs().jobs] == ["holder"]
+        client.submit([_spec("late", devices=2, ranks=2)])
+        assert client.why("late").state == "queued"
+        assert client.why("late").summary
+
+
+def test_never_fits_is_refused_with_the_nearest(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        _until_node(client)
+        with pytest.raises(UsageError, match="has 4") as caught:
+            client.submit([_spec(devices=5, ranks=5)])
+        assert "-g 4" in caught.value.remedy
+
+
+def _until_node(client) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(400):
+        if client.nodes().nodes:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("no node came")
+
+
+def test_one_bad_member_refuses_the_whole_array(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        members = [_spec(array=ArrayMember("sweep", n, 3)) for n in range(2)]
+        with pytest.raises(UsageError, match=r"specs\[2\]"):
+            client.submit([*members, JobSpec()])
+        assert client.jobs().jobs == ()
+
+
+def test_a_repeated_op_id_submits_once(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        first = client.submit([_spec("x")], op_id="same")
+        assert client.submit([_spec("x")], op_id="same").ids == first.ids
+        assert len(client.jobs().jobs) == 1
+
+
+def test_names_that_several_live_jobs_share_are_not_guessed(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        ids = client.submit([_spec("twin"), _spec("twin")]).ids
+        with pytest.raises(Conflict, match=f"{ids[0]}, {ids[1]}"):
+            client.job("twin")
+
+
+def test_drain_keeps_work_off(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        _until_node(client)
+        client.drain("here", "disk swap")
+        node = client.nodes().nodes[0]
+        assert (node.state, node.why, node.free) == ("draining", "disk swap", 0)
+        (job,) = client.submit([_spec()]).ids
+        client.undrain("here")
+        _until(client, job, "running")
+        with pytest.raises(NotFound):
+            client.drain("there")
+
+
+def test_events_are_seen_and_resume_after_an_id(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        (job,) = client.submit([_spec("e", ("true",))]).ids
+        client.wait(job, 10)
+        stream = client.events(last="0.0")
+        seen = []
+        for event in stream:
+            seen.append(event)
+            if event.state == "completed":
+                break
+        stream.close()
+        assert [event.state for event in seen if event.job == job][-1] == "completed"
+        assert seen[-1].exit_code == 0
+        again = client.events(last=seen[-2].seq)
+        assert next(again).seq == seen[-1].seq
+        again.close()
+
+
+def test_logs_survive_attempts_and_follow_to_the_end(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([_spec("log", retries=1)]).ids
+        _until(client, job, "running")
+        folder = world.state / "logs" / str(job)
+        folder.mkdir(parents=True)
+        (folder / "rank0.1.log").write_bytes(b"one\ntwo\n")
+        assert b"".join(client.logs(job)) == b"one\ntwo\n"
+        assert b"".join(client.logs(job, tail=1)) == b"two\n"
+        world.soon(lambda: fabric.finish((job, 1), 3))
+        _until(client, job, "held")
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.extend(world.client().logs(job, follow=True)))
+        reader.start()
+        _until(client, job, "running")
+        (folder / "rank0.2.log").write_bytes(b"three\n")
+        world.soon(lambda: fabric.finish((job, 2), 0))
+        reader.join(10)
+        assert b"".join(got) == b"one\ntwo\nthree\n"
+        with pytest.raises(NotFound, match="no rank 7"):
+            list(client.logs(job, rank=7))
+
+
+def _raw(state: Path, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(str(state / "controller.sock"))
+        sock.sendall(request)
+        answer = http.client.HTTPResponse(sock)
+        answer.begin()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "truncated"),
+        (b'{"specs":[{"devices":"four"}]}', "$.specs[0].devices"),
+        (b'{"specs":[{"command":["a"],"gpus":4}]}', "gpus"),
+        (b'{"specs":[]}', "specs: empty"),
+        (b"\xff\xfe", "not right"),
+        (b"[" * 100_000, "not right"),
+    ],
+)
+def test_malformed_bodies_name_the_field(running, body: bytes, says: str) -> None:  # type: ignore[no-untyped-def]
+    with running() as world:
+        head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        status, _, data = _raw(world.state, head + body)
+        error = json.loads(data)
+        assert status == 400 and says in error["error"] and error["remedy"] and error["schema"] == "tidewright/v1"
+
+
+def test_bodies_over_the_limit_are_turned_away(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world:
+        head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (api.MAX_BODY + 1)
+        assert _raw(world.state, head + b" " * (api.MAX_BODY + 1))[0] == 413
+        chunk = b"%x\r\n%s\r\n" % (2**20, b" " * 2**20)
+        chunked = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 9 + b"0\r\n\r\n"
+        assert _raw(world.state, chunked)[0] == 413
+
+
+def test_unknown_addresses_and_queries(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        assert _raw(world.state, b"GET /v2/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 404
+        assert _raw(world.state, b"DELETE /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 405
+        with pytest.raises(UsageError, match="not a state"):
+            client.jobs(state="asleep")
+        with pytest.raises(UsageError, match="not one of"):
+            client.usage("colour")
+        with pytest.raises(UsageError, match="not an event id"):
+            next(client.events(last="yesterday"))
+
+
+def test_every_route_answers_with_the_schema(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        client.submit([_spec("one")])
+        for route in ROUTES:
+            if route.method != "GET" or route.name == "events":
+                continue
+            path = route.path.replace("{ref}", "one") + ("?timeout=0" if route.name == "wait" else "")
+            status, headers, data = _raw(world.state, b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+            assert status == 200, (route.name, data)
+            assert headers["content-type"].startswith(route.media)
+            if route.answer is not None:
+                assert json.loads(data)["schema"] == api.SCHEMA
+
+
+def test_metrics_are_prometheus_text(running) -> None:  # type: ignore[no-untyped-def]
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with running() as world, world.client() as client:
+        (job,) = client.submit([_spec("m", ("true",))]).ids
+        client.wait(job, 10)
+        families = {family.name: family for family in text_string_to_metric_families(client.metrics())}
+        assert all(name.startswith("tidewright_") for name in families)
+        ended = {sample.labels["state"]: sample.value for sample in families["tidewright_jobs_ended"].samples}
+        assert ended["completed"] == 1
+
+
+def test_the_journal_replays_to_the_same_book(running) -> None:  # type: ignore[no-untyped-def]
+    from tidewright.drive.replay import replay
+    from tidewright.engine.settings import live_settings
+
+    with running() as world, world.client() as client:
+        client.wait(client.submit([_spec("j", ("true",))]).ids[0], 10)
+        header, *records = b"".join(client.journal()).splitlines()
+        assert json.loads(header)["tidewright_journal"] == 1
+        assert replay(records, live_settings()).book.outcomes == {1: 8}
+
+
+def test_the_socket_and_the_journal_are_private(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world:
+        for name in ("controller.sock", "journal.db", "journal.db-wal", "journal.mark"):
+            assert stat.S_IMODE((world.state / name).stat().st_mode) & 0o077 == 0, name
+
+
+def test_a_state_directory_deeper_than_a_socket_address_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / "state"
+    with Running(deep, FakeFabric()) as world, world.client() as client:
+        assert client.info().state_dir == str(deep)
+
+
+def test_tcp_wants_the_token(running) -> None:  # type: ignore[no-untyped-def]
+    from tidewright.wire.client import Client
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with running(listen=f"127.0.0.1:{port}") as world:
+        token = (world.state / "token").read_text().strip()
+        with Client(url=f"http://127.0.0.1:{port}", token=token) as client:
+            assert client.info().policy == "first-fit"
+        for wrong in (None, "", token[:-1], token + "x"):
+            with Client(url=f"127.0.0.1:{port}", token=wrong) as client, pytest.raises(UsageError, match="token"):
+                client.info()
+
+
+def test_a_token_others_can_read_is_refused(running) -> None:  # type: ignore[no-untyped-def]
+    world = running(listen="127.0.0.1:0")
+    world.state.mkdir()
+    (world.state / "token").write_text("x" * 43)
+    os.chmod(world.state / "token", 0o644)
+    with pytest.raises(UsageError, match="read or replaced by others"), world:
+        pass
+
+
+def test_a_port_in_use_is_said_so(running) -> None:  # type: ignore[no-untyped-def]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UsageError, match="in use"), running(listen=f"127.0.0.1:{taken.getsockname()[1]}"):
+            pass
+
+
+def test_a_second_controller_is_refused_naming_the_first(running) -> None:  # type: ignore[no-untyped-def]
+    with running(), pytest.raises(UsageError, match=f"pid {os.getpid()}"), running():
+        pass
+
+
+def test_jobs_outlive_the_controller(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([_spec("long")]).ids
+        _until(client, job, "running")
+    fabric.finish((job, 1), 0)
+    with running(fabric) as world, world.client() as client:
+        assert client.wait(job, 10).exit_code == 0
+        assert client.info().epoch == 2
+    assert fabric.starts == [(job, 1)]
+
+
+def test_a_planner_that_raises_stops_nothing(running) -> None:  # type: ignore[no-untyped-def]
+    class Moody(FirstFit):
+        thoughts = 0
+
+        def plan(self, view):  # type: ignore[no-untyped-def]
+            self.thoughts += 1
+            if self.thoughts == 1:
+                raise RuntimeError("not today")
+            return super().plan(view)
+
+    with running(policy=Moody()) as world, world.client() as client:
+        assert client.wait(client.submit([_spec("p", ("true",))]).ids[0], 10).exit_code == 0
+
+
+def test_openapi_names_every_route_and_resolves() -> None:
+    found = document("1")
+    ids = [operation["operationId"] for path in found["paths"].values() for operation in path.values()]
+    assert sorted(ids) == sorted(route.name for route in ROUTES)
+    text = json.dumps(found)
+    wanted = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert wanted <= set(found["components"]["schemas"])
