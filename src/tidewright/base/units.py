@@ -79,7 +79,11 @@ def format_duration(us: int) -> str:
         return f"{us // MS}ms"
     if us < 10 * SECOND:
         return f"{us / SECOND:.1f}s"
-    for big, small, big_name, small_name in ((DAY, HOUR, "d", "h"), (HOUR, MINUTE, "h", "m"), (MINUTE, SECOND, "m", "s")):
+    for big, small, big_name, small_name in (
+        (DAY, HOUR, "d", "h"),
+        (HOUR, MINUTE, "h", "m"),
+        (MINUTE, SECOND, "m", "s"),
+    ):
         if us >= big:
             return f"{us // big}{big_name}{us % big // small:02d}{small_name}"
     return f"{us // SECOND}s"

@@ -155,7 +155,7 @@ def _candidates(book: Book, job: int) -> Iterator[Change]:
             f"--gpu-mem {share // 2**20}MiB",
             gpu_memory=share // 2**20 * 2**20,
         )
-    tier = spec.tier
+    tier: str = spec.tier
     while tier in _UP:
         tier = _UP[tier]
         yield Change(f"tier {tier} instead of {spec.tier}", f"--sla {tier}", tier=tier)

@@ -7,7 +7,7 @@ A job on its way out occupies but is no longer committed, so its devices can be 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.errors import Bug
 from ..model.board import Board, Layout, extend
@@ -26,7 +26,7 @@ SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int
 
 
 class Sizes(NamedTuple):
-    """What the pool could hold at most, per device kind: total devices, devices of the biggest node, memory of the biggest device."""
+    """What the pool could hold at most, per kind: devices, devices of the biggest node, bytes of the biggest device."""
 
     total: dict[str, int]
     biggest: dict[str, int]
@@ -308,8 +308,11 @@ class Book:
         self.outcomes[job] = state
         if len(self.outcomes) > self.settings.remembered_outcomes:
             del self.outcomes[next(iter(self.outcomes))]
-        for store in (self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
-                      self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched):  # fmt: skip
+        stores: tuple[dict[int, Any], ...] = (
+            self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
+            self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
+        )  # fmt: skip
+        for store in stores:
             store.pop(job, None)
 
     def hold_reason(self, job: int) -> tuple[Reason, str] | None:

@@ -8,8 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base.ids import valid_name
-from ..base.units import SECOND
+from ..base.units import DAY, SECOND
 
+LONGEST_US = 36_525 * DAY
+"""Longest time accepted; sums with it stay within 64 bits."""
 MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
@@ -65,7 +67,7 @@ class Dependency(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True):
-    """This job is element ``index`` of an array or sweep; ``parent`` is the array's name, ``limit`` how many may run at once (0: all)."""
+    """Element ``index`` of the array or sweep ``parent``; ``limit`` members may run at once (0: all)."""
 
     parent: str
     index: int
@@ -152,11 +154,10 @@ def problems(spec: JobSpec) -> list[str]:
     need(not spec.gpu_memory or spec.devices == 1, "gpu_memory: a share is of one device; ask for devices: 1")
     need(0 < spec.weight <= 1e6, f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
-        need(getattr(spec, field) >= 0, f"{field.removesuffix('_us')}: negative")
+        need(0 <= getattr(spec, field) <= LONGEST_US, f"{field.removesuffix('_us')}: not between 0 and a century")
     need(spec.retries <= 1000, f"retries: {spec.retries} is above 1000")
-    need(
-        spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0,
-        f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices",
-    )
+    if spec.devices > 0 and spec.ranks > 0:
+        divides = spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0
+        need(divides, f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
     found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
     return found

@@ -45,7 +45,7 @@ CONSEQUENCE = {
 
 
 class Blocked(Struct, frozen=True, omit_defaults=True):
-    """One job's binding limit in the eyes of a planner: how many devices it needs, how many are free for it, who holds the rest."""
+    """One job's binding limit in the eyes of a planner: devices needed, devices free for it, who holds the rest."""
 
     job: int
     reason: Reason
