@@ -171,10 +171,12 @@ class Victims:
                 return self._clear(node, ask.count, {}), 1 << node
         if ask.home >= 0 or ask.mode == "one-node":
             return None
+        mark = self.board.mark()
         for kind in bits(kinds):
             found = self._anywhere(ask, kind) if ask.mode == "any" else self._nodes(ask, kind)
             if found is not None:
                 return found
+            self.board.undo(mark)
         return None
 
     def _cheapest(self, kinds: int, count: int) -> int:

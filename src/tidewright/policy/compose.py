@@ -270,12 +270,23 @@ class Composer:
 
     def grow(self) -> None:
         """Give elastic rows placed by this plan more of the devices nobody else could use, the most wanted first."""
+        grown: dict[int, _Step] = {}
         for step in self._steps:
             most = int(self.jobs.demand[step.row])
-            if device_count(step.allocation) < most and any(self.board.free_total):
-                self.board.give(step.allocation)
-                step.allocation = self._larger(step.row, step.allocation, most) or step.allocation
-                self.board.take(step.allocation)
+            if self._made_room(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
+                continue
+            self.board.give(step.allocation)
+            larger = self._larger(step.row, step.allocation, most)
+            self.board.take(larger or step.allocation)
+            if larger is not None:
+                step.allocation = larger
+                grown[step.row] = step
+        # What they grew onto may be left over by a later step's victims, so they land after everybody else.
+        self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
+
+    @staticmethod
+    def _made_room(step: _Step) -> bool:
+        return bool(step.suspended or step.shrunk)
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], str]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""

@@ -41,8 +41,9 @@ def in_quantum(view: View, patience: Patience) -> Column:
     jobs = view.jobs
     running = jobs.state == int(State.RUNNING)
     since = np.where(running, jobs.run_since, jobs.since)
-    granted = (since - jobs.wait_since >= patience.max_wait_us) & (jobs.active | jobs.promised)
-    return granted & (~running | (view.now - jobs.run_since < patience.quantum_us))
+    granted: Column = (since - jobs.wait_since >= patience.max_wait_us) & (jobs.active | jobs.promised)
+    granted = granted & (~running | (view.now - jobs.run_since < patience.quantum_us))
+    return granted
 
 
 def overdue(view: View, patience: Patience) -> Column:

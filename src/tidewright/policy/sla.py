@@ -80,7 +80,8 @@ class Sla:
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
-        return less & ~jobs.promised & (jobs.memory == 0)
+        less = less & ~jobs.promised & (jobs.memory == 0)
+        return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:
         jobs = view.jobs

@@ -1,0 +1,109 @@
+"""Conformance kit for policies: run ``check_policy(factory)`` in a test of yours. Every built-in policy passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..model.board import Board
+from ..model.job import Level, State
+from ..model.node import Allocation, device_count
+from ..model.table import COLUMNS
+from ..model.view import View
+from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
+from ..plan.plan import Plan, Planner
+from .views import ViewBuilder, pool, random_view
+
+
+def check_policy(factory: Callable[..., Planner], views: int = 40, **settings: Any) -> None:
+    """Raises AssertionError when plans of ``factory(**settings)`` break the contract of docs/policies.md.
+
+    Checked on random views, an empty one and one of 10,000 jobs: same view, same plan (from a fresh planner too); the view
+    is not written; every move is legal where it stands and the board never over-committed; gangs are whole; jobs that
+    cannot be suspended are left alone; wakes lie in the future.
+    """
+    assert factory(**settings).name, "a planner has a name"
+    check_view(factory, ViewBuilder(pool(1)).view(), settings)
+    for seed in range(views):
+        check_view(
+            factory, random_view(seed, 3 + seed % 12, 8 * (seed % 9), 7 * (seed % 7), mixed=seed % 2 == 0), settings
+        )
+    check_view(factory, random_view(1, 250, 3_000, 7_000, mixed=False), settings)
+
+
+def check_view(factory: Callable[..., Planner], view: View, settings: dict[str, Any]) -> Plan:
+    """The contract on one view. Returns the plan."""
+    before = _image(view)
+    plan = factory(**settings).plan(view)
+    assert _image(view) == before, "the view was written"
+    assert msgspec.json.encode(factory(**settings).plan(view)) == msgspec.json.encode(plan), "same view, another plan"
+    check_plan(view, plan)
+    return plan
+
+
+def check_plan(view: View, plan: Plan) -> None:
+    """Whether a plan could land whole on the view it was made of."""
+    assert plan.basis == view.revision, "basis is the revision of the view"
+    assert plan.wake.at == 0 or plan.wake.at > view.now, "a wake lies in the future"
+    moved = [move.job for move in plan.moves]
+    assert len(moved) == len(set(moved)), "one move per job"
+    last = 0
+    for start, stop in plan.gangs:
+        assert last <= start < stop <= len(plan.moves), "gangs are runs of moves, in order, that do not overlap"
+        last = stop
+    board = view.board()
+    for move in plan.moves:
+        assert move.why, f"job {move.job} is moved without a why"
+        check_move(view, board, move)
+    for blocked in plan.blocked:
+        assert blocked.job in view.specs, "blocked jobs are jobs of the view"
+        assert blocked.text, f"job {blocked.job} is blocked without words"
+
+
+def check_move(view: View, board: Board, move: Move) -> None:
+    """Whether a move is legal on the board as the moves before it left it; makes it."""
+    jobs, row = view.jobs, view.jobs.row[move.job]
+    state = State(int(jobs.state[row]))
+    if isinstance(move, Start | Resume):
+        wanted = State.QUEUED if isinstance(move, Start) else State.SUSPENDED
+        assert state is wanted, f"{type(move).__name__} of job {move.job}, which is {state.name}"
+        assert not jobs.promised[row], f"job {move.job} already has devices promised"
+        _take(view, board, row, move.allocation)
+    elif not isinstance(move, Stop):
+        _leave(view, board, row, move)
+
+
+def _leave(view: View, board: Board, row: int, move: Suspend | Migrate | Resize) -> None:
+    jobs = view.jobs
+    assert State(int(jobs.state[row])) is State.RUNNING, f"job {move.job} does not run"
+    level, mine = int(jobs.level[row]), view.allocations[move.job]
+    assert level > int(Level.NONE), f"job {move.job} cannot be suspended"
+    assert level != int(Level.FREEZE) or len(mine) == 1, f"job {move.job} spans nodes and cannot be frozen"
+    board.give(mine)
+    if not isinstance(move, Suspend):
+        _take(view, board, row, move.allocation)
+
+
+def _take(view: View, board: Board, row: int, allocation: Allocation) -> None:
+    jobs, layout = view.jobs, view.layout
+    job = int(jobs.id[row])
+    assert int(jobs.floor[row]) <= device_count(allocation) <= int(jobs.demand[row]), f"job {job}: number of devices"
+    nodes = [part.node for part in allocation]
+    assert len(nodes) == len(set(nodes)), f"job {job}: a node twice"
+    assert view.specs[job].placement != "one-node" or len(nodes) == 1, f"job {job} asked for one node"
+    for node, mask, milli in allocation:
+        assert mask > 0 and not mask >> layout.node_size[node], f"job {job}: no such devices"
+        assert int(jobs.kinds[row]) >> layout.node_kind[node] & 1, f"job {job}: kind not asked for"
+        assert milli == layout.share_milli(node, int(jobs.memory[row])), f"job {job}: size of the share"
+        assert jobs.state[row] != int(State.SUSPENDED) or int(jobs.home[row]) in (-1, node), f"job {job} left its home"
+    assert board.fits(allocation), f"devices of job {job} are not free"
+    board.take(allocation)
+
+
+def _image(view: View) -> tuple[Any, ...]:
+    board = view.board()
+    columns = tuple(np.asarray(getattr(view.jobs, name)).tobytes() for name in COLUMNS)
+    return columns, tuple(board.free), tuple(sorted(board.partial.items())), dict(view.allocations), dict(view.promises)
