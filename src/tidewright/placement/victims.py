@@ -302,7 +302,7 @@ class Victims:
         shrunk = tuple((row, kept) for row, kept in kept_by.items() if kept != self._holders[row].allocation)
         for row in suspended:
             self._forget(row)
-        for row, kept in kept_by.items():
+        for kept in kept_by.values():
             self._reclaim(kept)
         for row, _ in shrunk:
             self._forget(row)

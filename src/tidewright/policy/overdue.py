@@ -42,7 +42,7 @@ def in_quantum(view: View, patience: Patience) -> Column:
     running = jobs.state == int(State.RUNNING)
     since = np.where(running, jobs.run_since, jobs.since)
     granted: Column = (since - jobs.wait_since >= patience.max_wait_us) & (jobs.active | jobs.promised)
-    granted = granted & (~running | (view.now - jobs.run_since < patience.quantum_us))
+    granted &= ~running | (view.now - jobs.run_since < patience.quantum_us)
     return granted
 
 

@@ -80,7 +80,7 @@ class Sla:
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
-        less = less & ~jobs.promised & (jobs.memory == 0)
+        less &= ~jobs.promised & (jobs.memory == 0)
         return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:
