@@ -17,12 +17,11 @@ from ..model.job import JobSpec
 from ..wire.api import MAX_BODY
 from .spec import Submitter
 
-_INTERPRETER = re.compile(r"(python(\d+(\.\d+)*)?|pypy3?|bash|sh|dash|zsh|perl|ruby|node|Rscript)")
+_PYTHON = re.compile(r"(python(\d+(\.\d+)*)?|pypy3?)")
+_SHELL = re.compile(r"(ba|da|k|z)?sh")
 _LAUNCHER = re.compile(r"(torchrun|accelerate|deepspeed)")
 _TAKES_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs", "-o", "-O"})
-"""Options of interpreters whose value is the next word (python(1), bash(1))."""
-_ELSEWHERE = frozenset({"-c", "-m", "-e", "-s", "-"})
-"""Options after which no file is named: code, a module or stdin follows."""
+"""Options whose value is the next word (python(1), bash(1))."""
 
 
 def submitter() -> Submitter:
@@ -60,15 +59,19 @@ def script_of(command: Sequence[str]) -> str | None:
     program = PurePath(command[0]).name
     if _LAUNCHER.fullmatch(program):
         return next((word for word in command[1:] if word.endswith(".py")), None)
-    return _first_operand(command[1:]) if _INTERPRETER.fullmatch(program) else None
+    if _PYTHON.fullmatch(program):
+        return _first_operand(command[1:], "cm")
+    return _first_operand(command[1:], "cs") if _SHELL.fullmatch(program) else None
 
 
-def _first_operand(words: Sequence[str]) -> str | None:
+def _first_operand(words: Sequence[str], elsewhere: str) -> str | None:
+    """The first word that is no option. The letters ``elsewhere`` are options after which no file is named: code, a
+    module or stdin follows."""
     skip = False
     for word in words:
         if skip:
             skip = False
-        elif word in _ELSEWHERE or re.fullmatch(r"-[a-zA-Z]*[cm]", word):
+        elif word == "-" or re.fullmatch(rf"-[a-zA-Z]*[{elsewhere}]", word):
             return None
         elif word.startswith("-"):
             skip = word in _TAKES_VALUE
@@ -88,7 +91,7 @@ def _check_file(path: Path, runnable: bool) -> None:
 
 def one_process_note(spec: JobSpec) -> str:
     """A hint for a plain Python program that was given several devices as one rank; empty when there is none to give."""
-    if spec.ranks > 1 or spec.devices < 2 or not _INTERPRETER.fullmatch(PurePath(spec.command[0]).name):
+    if spec.ranks > 1 or spec.devices < 2 or not _PYTHON.fullmatch(PurePath(spec.command[0]).name):
         return ""
     return f"one process gets all {spec.devices} devices; for one process per device add --ranks {spec.devices}"
 

@@ -1,0 +1,128 @@
+"""Batch scripts: what is honoured, what is named, what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.app.sbatch import HONOURED, PRELUDE, load
+from tidewright.app.sbatch_options import KNOWN
+from tidewright.app.spec import Loaded, Submitter
+from tidewright.base.errors import UsageError
+from tidewright.base.units import DAY, HOUR, MINUTE
+from tidewright.model.job import Dependency
+
+ME = Submitter({"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "x"}, "/work", "me")
+
+
+def script(*lines: str, first: str = "#!/bin/bash", body: str = "echo hi") -> Loaded:
+    text = "\n".join([first, *(f"#SBATCH {line}" for line in lines), body, ""])
+    return load(Path("/nowhere/train.sh"), text, ME)
+
+
+def test_devices_and_ranks_are_counted_as_sbatch_counts_them() -> None:
+    (job,) = script("--nodes=2 --gres=gpu:a100:4", "--ntasks-per-node 4").specs
+    assert (job.devices, job.ranks, job.device_types) == (8, 8, ("a100",))
+    (job,) = script("-N2 -n 2 -G h100:8").specs
+    assert (job.devices, job.ranks, job.device_types) == (8, 2, ("h100",))
+    (job,) = script("--gpus-per-task=2 --ntasks=4").specs
+    assert (job.devices, job.ranks) == (8, 4)
+
+
+def test_the_rest_of_what_is_honoured() -> None:
+    (job,) = script(
+        "-J fast --time=1-02:00 -o log/%x-%j.txt -D sub", "--account=vision --qos premium --requeue",
+        "--dependency=afterok:17:18 --gres=gpu",
+    ).specs  # fmt: skip
+    assert job.name == "fast" and job.max_duration_us == DAY + 2 * HOUR and job.output == "log/%x-%j.txt"
+    assert job.workdir == "/work/sub" and job.team == "vision" and job.tier == "premium" and job.preempt == "requeue"
+    assert job.after == (Dependency("afterok", 17), Dependency("afterok", 18)) and job.devices == 1
+
+
+@pytest.mark.parametrize(
+    ("time", "us"),
+    [("10", 10 * MINUTE), ("90:30", 5430 * 10**6), ("1-0", DAY), ("UNLIMITED", 0), ("02:00:00", 2 * HOUR)],
+)
+def test_time_is_read_as_slurm_reads_it(time: str, us: int) -> None:
+    assert script(f"--gres=gpu -t {time}").specs[0].max_duration_us == us
+
+
+def test_an_array_knows_its_index_under_slurms_name() -> None:
+    members = script("--array=0-6:3%2 --gres=gpu:1").specs
+    assert [job.env["SLURM_ARRAY_TASK_ID"] for job in members] == ["0", "3", "6"]
+    assert members[0].env["SLURM_ARRAY_TASK_MAX"] == "6" and members[0].array and members[0].array.limit == 2
+
+
+def test_export_chooses_the_environment() -> None:
+    assert "SECRET" in script("--gres=gpu --export=ALL,EPOCHS=3").specs[0].env
+    only = script("--gres=gpu --export=EPOCHS=3,PATH").specs[0].env
+    assert "SECRET" not in only and only["EPOCHS"] == "3" and only["PATH"] == "/usr/bin"
+    assert "SECRET" not in script("--gres=gpu --export=NONE").specs[0].env
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(sorted(KNOWN - set(HONOURED))))
+def test_every_known_option_that_is_not_honoured_is_named(option: str) -> None:
+    loaded = script(f"--gres=gpu --{option}=1")
+    assert len(loaded.specs) == 1
+    assert any(f"--{option} is not honoured" in warning and "train.sh:2" in warning for warning in loaded.warnings)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=30), max_size=4))
+def test_any_lines_give_a_job_or_a_list_of_mistakes(lines: list[str]) -> None:
+    try:
+        loaded = script(*lines)
+    except UsageError as error:
+        assert "train.sh" in error.message
+    else:
+        assert loaded.specs
+
+
+def test_mistakes_are_listed_with_their_lines() -> None:
+    with pytest.raises(UsageError) as caught:
+        script("--ntask-per-nod=2", "--time=soon --gres=gpu:x:y", "--array=9-1", "--nodes")
+    lines = caught.value.message.splitlines()[1:]
+    assert [line.split(":")[1] for line in lines] == ["2", "3", "3", "4", "5"]
+    assert "did you mean '--ntasks-per-node'" in lines[0]
+
+
+def test_an_unambiguous_beginning_is_enough() -> None:
+    assert script("--gpus-per-n=2").specs[0].devices == 2
+
+
+def test_late_lines_srun_and_cpus_are_named() -> None:
+    loaded = script("--cpus-per-task=8", body="echo\n#SBATCH --gres=gpu:4\nsrun python x.py")
+    text = "\n".join(loaded.warnings)
+    assert "train.sh:4: #SBATCH after the first command" in text and "train.sh:5: srun" in text
+    assert "--cpus-per-task is not honoured" in text and "asks for no GPU" in text
+    assert loaded.specs[0].devices == 1
+
+
+def test_a_shell_script_travels_and_keeps_its_line_numbers_and_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    text = '#!/bin/bash\n#SBATCH --gres=gpu\necho "$0 $1 $LINENO $SLURM_JOB_ID $SLURM_PROCID"\n'
+    (job,) = load(path, text, ME, ("arg",)).specs
+    env = {"TIDE_JOB_ID": "17", "RANK": "3"}
+    said = subprocess.run(job.command, env=env, capture_output=True, text=True, check=True).stdout
+    assert said == f"{path} arg 3 17 3\n"
+    assert "\n" not in PRELUDE
+
+
+def test_other_scripts_run_from_where_they_are() -> None:
+    (job,) = script("--gres=gpu", first="#!/usr/bin/env python3", body="print(1)").specs
+    assert job.command == ("/usr/bin/env", "python3", "/nowhere/train.sh")
+
+
+def test_a_script_without_an_interpreter_is_refused() -> None:
+    with pytest.raises(UsageError, match="first line must name the interpreter"):
+        script("--gres=gpu", first="echo")
+
+
+def test_the_options_are_those_of_the_page(pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "jobs.md").read_text()
+    assert [option for option in HONOURED if f"`--{option}" not in page] == []

@@ -1,0 +1,42 @@
+"""config.yaml: the defaults, what it can set, and every mistake at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidewright.app.settings import Settings, load_settings, overridden, parse_settings
+from tidewright.base.errors import UsageError
+from tidewright.base.units import MINUTE, SECOND
+from tidewright.engine.settings import live_settings
+
+
+def test_no_file_means_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(tmp_path) == Settings(policy="sla", engine=live_settings())
+
+
+def test_everything_can_be_set() -> None:
+    found = parse_settings(
+        "policy: las:round=6m\nlisten: 127.0.0.1:7700\nslots: 4\nbackend: cpu\n"
+        "engine:\n  backoff: 5s\n  gang_freeze_bound: 2m\n  launch_attempts: 3\n  freeze_kinds: [cpu, fake]\n",
+        "config.yaml",
+    )
+    assert (found.policy, found.listen, found.slots, found.backend) == ("las:round=6m", "127.0.0.1:7700", 4, "cpu")
+    assert found.engine.backoff_us == 5 * SECOND and found.engine.gang_freeze_bound_us == 2 * MINUTE
+    assert found.engine.launch_attempts == 3 and found.engine.freeze_kinds == ("cpu", "fake")
+    assert found.engine.auto_level == live_settings().auto_level
+
+
+def test_all_mistakes_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("polcy: sla\nlisten: 7700\nengine:\n  backof: 5s\n  save: soon\nslots: many\n")
+    with pytest.raises(UsageError) as caught:
+        load_settings(tmp_path)
+    lines = [line.removeprefix(str(path) + ":") for line in caught.value.message.splitlines()[1:]]
+    assert [line.split(":")[0] for line in lines] == ["1", "2", "4", "5", "6"]
+    assert "did you mean 'policy'" in lines[0] and "engine.backoff" in lines[2]
+
+
+def test_the_command_line_wins() -> None:
+    assert overridden(Settings(policy="fifo", slots=3), policy="las", slots=None) == Settings(policy="las", slots=3)

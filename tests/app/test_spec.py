@@ -1,0 +1,252 @@
+"""YAML specs: every mistake at its line, nothing but UsageError ever, and the same job back."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.app import spec
+from tidewright.app.spec import KEYS, Loaded, Submitter, parse
+from tidewright.base.errors import UsageError
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.model.job import Dependency, JobSpec, problems
+
+ME = Submitter({"PATH": "/usr/bin"}, "/home/me/work", "me")
+
+
+def load(text: str) -> Loaded:
+    return parse(text, "job.yaml", ME)
+
+
+def mistakes(text: str) -> list[tuple[int, str]]:
+    """(line, text) of everything that is reported."""
+    with pytest.raises(UsageError) as caught:
+        load(text)
+    found = []
+    for line in caught.value.message.splitlines()[1:]:
+        file, number, what = line.split(":", 2)
+        assert file == "job.yaml"
+        found.append((int(number), what.strip()))
+    return found
+
+
+def test_every_key_fills_its_field() -> None:
+    (job,) = load(
+        """
+        name: train
+        command: python train.py --lr "0.1 0.2"
+        kind: task
+        devices: h100:1:4
+        device_types: [H100, a100]
+        ranks: 8
+        tier: premium
+        team: vision
+        weight: 2.5
+        deadline: 4h
+        max_duration: 1:30:00
+        expected: 90m
+        retries: 3
+        retry_exit_codes: [1, 17]
+        preempt: requeue
+        grace: 10
+        placement: one-node
+        env: {DEBUG: on, EPOCHS: 0x10, EMPTY: }
+        workdir: sub
+        output: out/%j.log
+        after: [afterok:17, "18"]
+        """
+    ).specs
+    assert job == JobSpec(
+        name="train",
+        command=("python", "train.py", "--lr", "0.1 0.2"),
+        kind="task",
+        devices=4,
+        min_devices=1,
+        device_types=("h100", "a100"),
+        ranks=8,
+        tier="premium",
+        team="vision",
+        user="me",
+        weight=2.5,
+        deadline_us=4 * HOUR,
+        max_duration_us=90 * MINUTE,
+        expected_us=90 * MINUTE,
+        retries=3,
+        retry_exit_codes=(1, 17),
+        preempt="requeue",
+        grace_us=10 * SECOND,
+        placement="one-node",
+        env={"PATH": "/usr/bin", "DEBUG": "on", "EPOCHS": "0x10", "EMPTY": ""},
+        workdir="/home/me/work/sub",
+        output="out/%j.log",
+        after=(Dependency("afterok", 17), Dependency("afterok", 18)),
+    )
+
+
+def test_a_share_of_one_device() -> None:
+    assert load("command: x\ngpu_memory: 12GiB").specs[0].gpu_memory == 12 * 2**30
+
+
+def test_an_elastic_job_has_as_many_ranks_as_devices_at_most_unless_told() -> None:
+    assert load("command: x\ndevices: 1:4").specs[0].ranks == 4
+    assert load("command: x\ndevices: 1:4\nranks: 1").specs[0].ranks == 1
+    assert load("command: x\ndevices: 4").specs[0].ranks == 1
+
+
+def test_all_mistakes_of_all_documents_with_their_lines() -> None:
+    found = mistakes(
+        "\n".join(
+            [
+                "name: 12",
+                "comand: python x.py",
+                "tier: gold",
+                "env:",
+                "  A: [1]",
+                "deadline: never",
+                "devices: 4:1",
+                "---",
+                "command: ok",
+                "ranks: 3",
+                "devices: 2",
+                "tier: basic",
+                "tier: premium",
+                "---",
+                "- a list",
+            ]
+        )
+    )
+    assert [line for line, _ in found] == [1, 1, 2, 3, 5, 6, 7, 10, 13, 15]
+    text = "\n".join(what for _, what in found)
+    for piece in (
+        "did you mean 'command'",
+        "'gold' is not one of",
+        "not a duration: 'never'",
+        "given twice",
+        "ranks: 3",
+    ):
+        assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "piece"),
+    [
+        ("", 1, "at least a command"),
+        ("command: [a\nname: b", 2, "not YAML"),
+        ("command: x\narray: 0-99999", 2, "more than"),
+        ("command: x\narray: 0-9%0", 2, "never run"),
+        ("command: x\narray: 0-3\nsweep: {a: [1]}", 3, "not both"),
+        ("command: x\nrun: y", 2, "not both"),
+        ("command: x\nsweep:\n  1bad: [1]", 3, "environment variable"),
+        ("command: x\nsweep: {a: []}", 2, "no values"),
+        ("command: x\nat_once: 2", 2, "array or a sweep"),
+        ("command: x\ngpu_memory: 0", 2, "amount of memory"),
+        ("command: x\nworkdir: ", 2, "no value"),
+        ("command: 'a \"b'", 1, "cannot split"),
+        ("command: x\nretries: 99999999999999999999", 2, "whole number"),
+        ("command: x\nweight: nan", 2, "not a number"),
+        ("command: x\n? [a, b]\n: 1", 2, "plain word"),
+        ("a: &a [*a]", 1, "nested deeper"),
+    ],
+)
+def test_one_mistake(text: str, line: int, piece: str) -> None:
+    found = mistakes(text)
+    assert any(at == line and piece in what for at, what in found), found
+
+
+def test_an_alias_bomb_is_refused_quickly() -> None:
+    rows = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
+    rows += [f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    assert any("more than" in what for _, what in mistakes("\n".join(rows)))
+
+
+def test_array_members() -> None:
+    members = load("name: a\ncommand: run {index} ${index}\narray: 1,4-8:2%2\noutput: o-{index}").specs
+    assert [job.name for job in members] == ["a[1]", "a[4]", "a[6]", "a[8]"]
+    assert members[1].command == ("run", "4", "${index}")
+    assert members[1].env["ARRAY_INDEX"] == "4" and members[1].output == "o-4"
+    assert members[1].array is not None
+    assert (members[1].array.parent, members[1].array.size, members[1].array.limit) == ("a", 4, 2)
+
+
+def test_sweep_members_cover_every_combination() -> None:
+    members = load("command: python t.py --lr {lr}\nsweep: {lr: [0.1, 0.01], seed: [1, 2, 3]}\nat_once: 2").specs
+    assert [(job.env["lr"], job.env["seed"]) for job in members] == [
+        (lr, seed) for lr in ("0.1", "0.01") for seed in ("1", "2", "3")
+    ]
+    assert members[3].command[-1] == "0.01" and members[3].name == "t[3]"
+    assert all(job.array is not None and job.array.limit == 2 for job in members)
+
+
+def test_a_text_to_run_gets_a_shell() -> None:
+    (job,) = load("run: |\n  echo one\n  echo two\n").specs
+    assert job.command == ("/bin/bash", "-e", "-c", "echo one\necho two\n")
+
+
+def test_the_keys_are_those_of_the_page(pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "jobs.md").read_text()
+    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+_words = st.one_of(
+    st.sampled_from(["4", "1:4", "12GiB", "premium", "0-9%4", "afterok:17", "90s", "x", "", "-1", "1e999", "~", "on"]),
+    st.text(max_size=12),
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+)
+_values = st.recursive(
+    _words, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+)
+_keys = st.one_of(st.sampled_from(sorted(KEYS)), st.text(max_size=8))
+
+
+def sound_or_told(text: str) -> None:
+    try:
+        loaded = load(text)
+    except UsageError as error:
+        assert error.message and error.remedy
+        last = text.count("\n") + 1
+        for line in error.message.splitlines()[1:]:
+            if line.startswith("job.yaml:"):
+                number = line.split(":")[1]
+                assert number.strip() == "" or not number.strip().isdigit() or 1 <= int(number) <= last + 1
+    else:
+        assert loaded.specs and all(not problems(job) for job in loaded.specs)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(_keys, _values, max_size=6))
+def test_any_mapping_gives_sound_specs_or_a_list_of_mistakes(document: dict[str, object]) -> None:
+    sound_or_told(yaml.safe_dump(document, allow_unicode=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_gives_sound_specs_or_a_list_of_mistakes(text: str) -> None:
+    sound_or_told(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(["tire: basic", "tier: gold", "rnaks: 1", "devices: none", "grace: ever"]), unique=True)
+)
+def test_every_bad_line_is_reported_at_its_line(bad: list[str]) -> None:
+    lines = ["command: x", *bad]
+    if not bad:
+        assert load("\n".join(lines)).specs
+        return
+    assert sorted(at for at, _ in mistakes("\n".join(lines))) == list(range(2, len(lines) + 1))
+
+
+def test_a_file_that_is_no_text(tmp_path: object) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "x.yaml"
+    path.write_bytes(b"command: x\nname: \xff\n")
+    with pytest.raises(UsageError, match=r"x\.yaml:2: not UTF-8"):
+        spec.load(path, ME)

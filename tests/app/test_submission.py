@@ -1,0 +1,62 @@
+"""What is checked before anything is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidewright.app.submission import batches, check_program, one_process_note, script_of
+from tidewright.base.errors import NotFound, UsageError
+from tidewright.model.job import JobSpec
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python train.py --x y", "train.py"),
+        ("python3.12 -u -X dev -W ignore train.py", "train.py"),
+        ("python -m torch.distributed.run train.py", None),
+        ("python -c print(1) train.py", None),
+        ("python -uc print(1)", None),
+        ("/opt/venv/bin/python a/b.py", "a/b.py"),
+        ("bash -e run.sh", "run.sh"),
+        ("torchrun --nproc-per-node 4 train.py --x", "train.py"),
+        ("./train", None),
+        ("echo train.py", None),
+    ],
+)
+def test_the_script_of_a_command(command: str, script: str | None) -> None:
+    assert script_of(command.split()) == script
+
+
+def job(folder: Path, *command: str) -> JobSpec:
+    return JobSpec(command=command, workdir=str(folder), env={"PATH": "/usr/bin:/bin"})
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    for command, text in (
+        (("sh", "missing.sh"), "missing.sh"),
+        (("no-such-program",), "no such program: no-such-program"),
+        (("./missing",), "no such file"),
+    ):
+        with pytest.raises(NotFound, match=text):
+            check_program(job(tmp_path, *command))
+    with pytest.raises(UsageError, match="may not be executed"):
+        check_program(job(tmp_path, "./plain"))
+    with pytest.raises(NotFound, match="no such directory"):
+        check_program(job(tmp_path / "gone", "sh"))
+    check_program(job(tmp_path, "sh", "plain"))
+
+
+def test_long_arrays_are_sent_in_pieces_and_none_is_lost() -> None:
+    specs = [JobSpec(name=f"a[{at}]", command=("x",), env={"BIG": "y" * 100_000}) for at in range(100)]
+    pieces = list(batches(specs))
+    assert len(pieces) > 1 and [one for piece in pieces for one in piece] == specs
+
+
+def test_a_hint_only_where_one_process_wastes_devices() -> None:
+    assert "--ranks 4" in one_process_note(JobSpec(command=("python", "x.py"), devices=4))
+    assert not one_process_note(JobSpec(command=("torchrun", "x.py"), devices=4))
+    assert not one_process_note(JobSpec(command=("python", "x.py"), devices=4, ranks=4))
