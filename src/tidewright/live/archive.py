@@ -121,7 +121,7 @@ class Archive:
 
 
 def _opened(record: bytes, seal: bytes, job: int, turn: int) -> Ended:
-    if sha256(record).digest()[:8] != seal:
+    if not isinstance(record, bytes) or sha256(record).digest()[:8] != seal:
         remedy = "tide doctor --repair rebuilds it from the journal"
         raise DamagedJournal(f"the archived record of job {job} is altered; {remedy}", turn)
     return _decode.decode(record)

@@ -66,7 +66,7 @@ class Journal:
             raise DamagedJournal(f"{self.path} is missing, though {mark.turn} turns were written to it; {REMEDY}", 1)
         # Jobs' environments are in it: nobody else may read it. SQLite gives -wal and -shm the same mode.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._db = connect(self.path)
+        self._db = self._opened()
         if fresh:
             create(self._db)
         verdict = self._checked(mark, whole_chain_below)
@@ -82,6 +82,12 @@ class Journal:
         if verdict.drop:
             self._mark.reset(here)
         self.archive = Archive(connect(self.path))
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return connect(self.path)
+        except sqlite3.DatabaseError as error:
+            raise DamagedJournal(f"{self.path} cannot be read: {error}; {REMEDY}", 1) from error
 
     def _checked(self, mark: Mark | None, whole_chain_below: int) -> Verdict:
         try:
@@ -196,7 +202,7 @@ class Journal:
         text = "SELECT turn, body, hash FROM turns WHERE turn > ? ORDER BY turn LIMIT ?"
         found = self._db.execute(text, (turn, rows)).fetchall()
         for at, body, mine in found:
-            turn, digest = turn + 1, chain(digest, body)
+            turn, digest = turn + 1, chain(digest, body) if isinstance(body, bytes) else b""
             if at != turn or digest != mine:
                 self.scrub_to = 0
                 raise DamagedJournal(f"{self.path}: turn {turn}, long past, is missing or altered; {REMEDY}", turn)

@@ -1,0 +1,210 @@
+"""What can be recovered from a damaged journal, and the recovery: a sound copy takes its place, the original is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import UsageError
+from ..drive.record import decode
+from ..engine.commands import Ended, Reply
+from .archive import Archive, row_of
+from .lock import StateLock
+from .mark import Mark, MarkFile, read_mark
+from .store import DATABASE, MARK, connect, create
+from .verify import Point, Verdict, base_of, good_snapshots, inspect, walk
+
+SHOWN = 20
+"""Affected jobs named in the report's text."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The state of a journal. ``keep_from`` to ``keep_to`` are the turns that a repair keeps."""
+
+    sound: bool
+    written: int
+    """Turns that the watermark says were written; 0 when it cannot be read."""
+    first_bad: int = 0
+    keep_from: int = 0
+    keep_to: int = 0
+    jobs_affected: tuple[int, ...] = ()
+    """Jobs that readable turns beyond ``keep_to`` speak of: their latest state would be lost."""
+    lines: tuple[str, ...] = ()
+
+
+def doctor(state: Path) -> Report:
+    """Examine the whole journal of a state directory, changing nothing."""
+    path = state / DATABASE
+    if not path.exists():
+        raise UsageError(f"there is no journal in {state}", "give the state directory with --state")
+    mark = read_mark(state / MARK)
+    written = mark.turn if mark else 0
+    db = sqlite3.connect(path)
+    try:
+        verdict = inspect(db, mark, whole_chain_below=2**62)
+        if not verdict.damage:
+            lines = (f"the journal is sound: turns {base_of(db)[0] + 1} to {verdict.turn}", *verdict.notices)
+            return Report(sound=True, written=written, keep_to=verdict.turn, lines=lines)
+        return _damage(db, verdict, written)
+    except sqlite3.DatabaseError as error:
+        return Report(sound=False, written=written, first_bad=1, lines=(f"{path} is no readable database: {error}",))
+    finally:
+        db.close()
+
+
+def _damage(db: sqlite3.Connection, verdict: Verdict, written: int) -> Report:
+    start, end = _best(db, verdict)
+    affected = tuple(sorted({job for body in _beyond(db, end[0]) for job in _jobs(body)}))
+    lines = [verdict.damage[0].upper() + verdict.damage[1:] + "."]
+    if start[0]:
+        lines.append(f"The snapshot of turn {start[0]} is sound and so are the turns after it, up to {end[0]}.")
+        lines.append(
+            "A repair keeps these: live jobs lose nothing if that is the end; older turns can no longer be replayed."
+        )
+    else:
+        lines.append(f"A repair keeps turns 1 to {end[0]}; what happened later is lost.")
+    if written > end[0]:
+        lines.append(f"{written - end[0]} turns that were written are lost.")
+    if affected:
+        names = ", ".join(map(str, affected[:SHOWN])) + (", …" if len(affected) > SHOWN else "")
+        lines.append(
+            f"Jobs that lost turns speak of: {names}. Those still running are found again or stopped at the next start."
+        )
+    lines.append("Run tide doctor --repair to put a sound copy in its place; the original is kept beside it.")
+    return Report(
+        sound=False, written=written, first_bad=verdict.bad, keep_from=start[0], keep_to=end[0],
+        jobs_affected=affected, lines=tuple(lines),
+    )  # fmt: skip
+
+
+def _best(db: sqlite3.Connection, verdict: Verdict) -> tuple[Point, Point]:
+    """Where a repaired chain would start and end: whatever reaches furthest, the whole chain when it is a draw."""
+    base = base_of(db)
+    best = (base, walk(db, base)[0])
+    for point in good_snapshots(db):
+        end, _ = walk(db, point)
+        if end[0] > best[1][0]:
+            best = (point, end)
+    return best
+
+
+def _beyond(db: sqlite3.Connection, turn: int) -> Iterator[bytes]:
+    try:
+        for (body,) in db.execute("SELECT body FROM turns WHERE turn > ? ORDER BY turn", (turn,)):
+            yield body
+    except sqlite3.DatabaseError:
+        return
+
+
+def _jobs(body: bytes) -> Iterator[int]:
+    """Jobs a turn speaks of; none when it cannot be read."""
+    try:
+        record = decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return
+    for item in [*record.events, *record.commands]:
+        job = getattr(item, "job", -1)
+        if job >= 0 and not (isinstance(item, Reply) and item.error):
+            yield job
+
+
+def repair(state: Path) -> tuple[Report, Path]:
+    """Put a sound copy of the journal in place; returns the report and where the original was moved.
+
+    Raises UsageError when nothing is to be repaired or a controller runs there.
+    """
+    lock = StateLock(state)
+    try:
+        report = doctor(state)
+        if report.sound:
+            raise UsageError("the journal is sound; nothing to repair", "start the controller with tide up")
+        copy = state / "journal.repaired"
+        for leftover in state.glob("journal.repaired*"):
+            leftover.unlink()
+        point = _copy(state / DATABASE, copy, report)
+        kept = _set_aside(state)
+        for suffix in ("", "-wal", "-shm"):
+            part = Path(f"{copy}{suffix}")
+            if part.exists():
+                part.rename(state / f"{DATABASE}{suffix}")
+        MarkFile(state / MARK, Mark(0, *point, *point)).close()
+        return report, kept
+    finally:
+        lock.release()
+
+
+def _copy(source: Path, target: Path, report: Report) -> Point:
+    """Write the turns worth keeping into a fresh database. Returns its last point."""
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    old, new = connect(source), connect(target)
+    try:
+        create(new)
+        new.execute("BEGIN IMMEDIATE")
+        point = _carry_over(old, new, report)
+        new.execute("COMMIT")
+        new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return point
+    except sqlite3.DatabaseError:
+        if report.keep_to:
+            raise
+        new.execute("COMMIT")
+        return base_of(new)
+    finally:
+        old.close()
+        new.close()
+
+
+def _carry_over(old: sqlite3.Connection, new: sqlite3.Connection, report: Report) -> Point:
+    for key, value in old.execute("SELECT key, value FROM meta"):
+        new.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    for row in _readable(old, "SELECT turn, body, hash, seal FROM snapshots WHERE turn <= ?", report.keep_to):
+        new.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", row)
+    start = base_of(old)
+    if report.keep_from > start[0]:
+        start = next(point for point in good_snapshots(old) if point[0] == report.keep_from)
+        new.execute("INSERT OR REPLACE INTO meta VALUES ('base_turn', ?), ('base_hash', ?)", start)
+    last = start
+    text = "SELECT turn, body, hash FROM turns WHERE turn > ? AND turn <= ? ORDER BY turn"
+    for turn, body, digest in old.execute(text, (start[0], report.keep_to)):
+        new.execute("INSERT INTO turns VALUES (?, ?, ?)", (turn, body, digest))
+        ended = [command for command in decode(body).commands if isinstance(command, Ended)]
+        Archive.insert(new, [row_of(turn, command) for command in ended])
+        last = (turn, digest)
+    _older_archive(old, new, start[0])
+    return last
+
+
+def _older_archive(old: sqlite3.Connection, new: sqlite3.Connection, before: int) -> None:
+    """Ended jobs of turns that are not kept, as far as their records can be read."""
+    for record, turn in _readable(old, "SELECT record, turn FROM ended WHERE turn <= ?", before):
+        try:
+            Archive.insert(new, [row_of(turn, msgspec.json.decode(record, type=Ended))])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+
+
+def _readable(db: sqlite3.Connection, text: str, value: int) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from db.execute(text, (value,))
+    except sqlite3.DatabaseError:
+        return
+
+
+def _set_aside(state: Path) -> Path:
+    """Move the damaged files into a directory of their own."""
+    number = 1
+    while (state / f"journal.damaged-{number}").exists():
+        number += 1
+    kept = state / f"journal.damaged-{number}"
+    kept.mkdir(mode=0o700)
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
+        if (state / name).exists():
+            shutil.move(state / name, kept / name)
+    return kept
