@@ -12,21 +12,27 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from .compose import DaemonSettings, build_controller
+from .settings import load_settings, overridden
 
 log = logging.getLogger("tidewright.daemon")
 
 
 def _arguments(argv: list[str] | None) -> DaemonSettings:
-    parser = argparse.ArgumentParser(prog="tidewright.app.daemon", description="The Tidewright controller.")
-    parser.add_argument("--state", type=Path, required=True, help="state directory")
-    parser.add_argument("--policy", default="sla", help="scheduling policy, with settings: las:round=6m")
-    parser.add_argument(
-        "--listen", default="", metavar="HOST:PORT", help="serve over TCP too, with the token of STATE/token"
+    parser = argparse.ArgumentParser(
+        prog="tidewright.app.daemon",
+        description="The Tidewright controller; what is not given comes from STATE/config.yaml.",
     )
-    parser.add_argument("--slots", type=int, default=0, help="CPU slots of this machine (default: one per core)")
-    parser.add_argument("--backend", default="auto", help="device backend of the agent: auto, cpu, nvidia, fake")
+    parser.add_argument("--state", type=Path, required=True, help="state directory")
+    parser.add_argument("--policy", help="scheduling policy, with settings: las:round=6m")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="serve over TCP too, with the token of STATE/token")
+    parser.add_argument("--slots", type=int, help="CPU slots of this machine (default: one per core)")
+    parser.add_argument("--backend", help="device backend of the agent: auto, cpu, nvidia, fake")
     given = parser.parse_args(argv)
-    return DaemonSettings(given.state.absolute(), given.policy, given.listen, given.slots, given.backend)
+    state = given.state.absolute()
+    chosen = overridden(
+        load_settings(state), policy=given.policy, listen=given.listen, slots=given.slots, backend=given.backend
+    )
+    return DaemonSettings(state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -95,8 +95,13 @@ def wait_for(session: Session, refs: Sequence[str], timeout: float | None = None
         code = 1 if reply.exit_code == NO_EXIT_CODE else reply.exit_code
         worst = max(worst, code)
         if code and not quiet:
-            out.note(f"job {reply.job} {reply.state}, exit code {code}" + (f": {reply.why}" if reply.why else ""))
+            out.note(_ending(reply, code))
     return worst
+
+
+def _ending(reply: WaitReply, code: int) -> str:
+    why = f": {reply.why}" if reply.why and reply.why != f"exit code {code}" else ""
+    return f"job {reply.job} {reply.state}, exit code {code}{why}"
 
 
 def _wait_patiently(session: Session, ref: str, until: float | None) -> WaitReply:

@@ -71,13 +71,13 @@ def _already(
 def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
     for node in listing.nodes:
         kind = "CPU slots" if node.kind == "cpu" else f"{node.kind} devices"
-        click.echo(
-            f"node {node.name}: {node.devices} {kind}, {node.free} free" + (f"; {node.note}" if node.note else "")
-        )
+        click.echo(f"node {node.name}: {node.devices} {kind}, {node.free} free")
+        if node.note:
+            click.echo(f"  {node.note}")
     if listing.nodes and all(node.kind == "cpu" for node in listing.nodes):
-        click.echo("no GPU here: CPU slots stand in, and -g N takes N of them")
+        click.echo("  -g N takes N slots")
     if info.live_jobs:
-        click.echo(f"{info.live_jobs} jobs taken over; see tide ps")
+        click.echo(f"{info.live_jobs} live job{'s' if info.live_jobs > 1 else ''}; see tide ps")
     if info.agent != "connected":
         out.note(
             f"warning: the agent is not connected: {info.agent or 'no word of it'}; see {info.state_dir}/agent.log"
