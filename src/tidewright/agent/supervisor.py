@@ -66,7 +66,11 @@ class Supervisor:
     def suspend(self, args: SuspendArgs, op_id: str) -> JobReport:
         """Make a running attempt let go by ``args.level``; a refusal is a report with ``error``."""
         attempt = self._find(args.job, args.attempt)
-        if attempt.seen(op_id) or attempt.memo.phase != "running":
+        if attempt.seen(op_id):
+            return self._again(attempt)
+        if attempt.memo.phase in ("starting", "resuming"):
+            return self._later(attempt, lambda: self.suspend(args, ""))
+        if attempt.memo.phase != "running":
             return self._again(attempt)
         memo = attempt.memo
         memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
@@ -80,7 +84,11 @@ class Supervisor:
     def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
         """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
         attempt = self._find(args.job, args.attempt)
-        if attempt.seen(op_id) or attempt.memo.phase != "suspended":
+        if attempt.seen(op_id):
+            return self._again(attempt)
+        if attempt.memo.phase == "suspending" and not attempt.memo.ending:
+            return self._later(attempt, lambda: self.resume(args, ""))
+        if attempt.memo.phase != "suspended":
             return self._again(attempt)
         for seat in args.ranks:
             attempt.memo.cpus[seat.rank] = self._backend.environment(seat.devices).cpus
@@ -136,6 +144,16 @@ class Supervisor:
         report = attempt.report()
         self._publish(report)
         return report
+
+    def _later(self, attempt: Attempt, verb: Callable[[], JobReport]) -> JobReport:
+        """Carry out a verb once the deeds before it are done."""
+
+        async def deed() -> None:
+            if attempt.key in self.attempts:
+                verb()
+
+        self._deeds.behind(attempt, deed())
+        return attempt.report()
 
     # the next agent
 

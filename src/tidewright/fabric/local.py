@@ -35,6 +35,7 @@ class LocalFabric:
         self._writer: asyncio.StreamWriter | None = None
         self._known: FabricNode | None = None
         self._up = asyncio.Event()
+        self._early: list[JobReport] = []
         self._runner: asyncio.Task[None] | None = None
         self._on_node: OnNode = lambda node: None
         self._on_report: OnReport = lambda node, report: None
@@ -64,7 +65,7 @@ class LocalFabric:
             raise Unknown(f"unknown: node {node} did not answer {method} within {timeout:g} s") from error
         if line.error is not None:
             raise as_exception(line.error)
-        result: dict[str, Any] = msgspec.json.decode(line.ok or b"{}")
+        result: dict[str, Any] = msgspec.json.decode(bytes(line.ok) or b"{}")
         return result
 
     async def _ask(self, method: str, args: dict[str, Any], op_id: str, epoch: int) -> Line:
@@ -87,13 +88,12 @@ class LocalFabric:
             why = "its agent has closed the connection"
             try:
                 reader, writer = await connect(self._path)
-                pause = FIRST_PAUSE_S
                 await self._converse(reader, writer)
             except (OSError, FrameError, WorldError, TimeoutError) as error:
                 why = f"its agent does not answer: {error or type(error).__name__}"
+            pause = FIRST_PAUSE_S if self._up.is_set() else min(2 * pause, LONGEST_PAUSE_S)
             self._lost(why)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from its first question to its end."""
@@ -116,7 +116,7 @@ class LocalFabric:
         try:
             async with asyncio.timeout(HELLO_S):
                 line = await self._ask("inventory", {}, "", 0)
-            found = msgspec.json.decode(line.ok or b"{}", type=Inventory)
+            found = msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory)
         except (TimeoutError, msgspec.MsgspecError, Unknown) as error:
             log.warning("the agent's first answer is no inventory: %s", error)
             if self._writer is not None:
@@ -131,6 +131,8 @@ class LocalFabric:
         )
         self._on_node(self._known)
         self._up.set()
+        while self._early:
+            self._pass_on(self._early.pop(0))
 
     def _take(self, line: Line) -> None:
         if line.report is not None:
@@ -141,13 +143,16 @@ class LocalFabric:
             log.warning("the agent complains: %s", line.error.message)
 
     def _pass_on(self, report: JobReport) -> None:
-        """Reports before the first inventory are in it."""
+        """Reports that come before the node was told of wait until it was."""
         if self._up.is_set() and self._known is not None:
             self._on_report(self._known.name, report)
+        else:
+            self._early.append(report)
 
     def _lost(self, why: str) -> None:
         """The connection is gone: calls under way have an unknown outcome."""
         self._up.clear()
+        self._early.clear()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(Unknown(f"unknown: {why}"))

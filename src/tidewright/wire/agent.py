@@ -199,7 +199,7 @@ class Response(Struct, frozen=True, omit_defaults=True):
     """The answer to the request with this ``id`` (-1: to a line that was no request)."""
 
     id: int
-    ok: msgspec.Raw | None = None
+    ok: msgspec.Raw = msgspec.Raw()
     error: ErrorReply | None = None
 
 
@@ -213,7 +213,7 @@ class Line(Struct, frozen=True):
     """What a client may receive: a ``Response`` or a ``Push``, told apart by which fields are there."""
 
     id: int = -1
-    ok: msgspec.Raw | None = None
+    ok: msgspec.Raw = msgspec.Raw()
     error: ErrorReply | None = None
     report: JobReport | None = None
 
