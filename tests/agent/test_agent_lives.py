@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_S, bearing
+from agent_bench import PATIENCE_S, bearing
 
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from conftest import groups
+from agent_bench import groups
 
 from tidewright.fabric.protocol import Refused
 from tidewright.model.job import Level
