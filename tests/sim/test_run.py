@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidewright.base.errors import Bug
 from tidewright.base.units import HOUR, SECOND
+from tidewright.model.board import whole
 from tidewright.model.job import State
+from tidewright.plan.moves import Start, Suspend
+from tidewright.plan.plan import Plan, Wake
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.faults import FaultSettings
 from tidewright.sim.result import from_json, to_json
@@ -54,10 +58,6 @@ class Swap:
         churn = Churn(0, busy=0.0).plan(view)
         running = [job for job in view.allocations if job == 1 and view.jobs.n == 2]
         if running and view.jobs.state[view.jobs.row[1]] == int(State.RUNNING):
-            from tidewright.model.board import whole
-            from tidewright.plan.moves import Start, Suspend
-            from tidewright.plan.plan import Plan
-
             return Plan(
                 view.revision, (Suspend(1, "second first"), Start(2, (whole(0, 1),), "its turn")), gangs=((0, 2),)
             )
@@ -109,8 +109,6 @@ class Idle:
     name = "idle"
 
     def plan(self, view):
-        from tidewright.plan.plan import Plan
-
         return Plan(view.revision)
 
 
@@ -119,6 +117,20 @@ def test_a_run_that_goes_nowhere_ends_and_says_so() -> None:
     assert (result.unfinished, result.completed, result.jct_mean_s) == (2, 0, 0.0)
     bounded = simulate(jobs((0, 10, 1), (50, 10, 1)), load_cluster("1x1"), FirstCome(), Options(horizon_us=20 * SECOND))
     assert (bounded.completed, bounded.unfinished) == (1, 1)
+
+
+class Fidget:
+    """Wakes itself a microsecond later, for ever."""
+
+    name = "fidget"
+
+    def plan(self, view):
+        return Plan(view.revision, wake=Wake(at=view.now + 1))
+
+
+def test_a_policy_that_spins_is_caught() -> None:
+    with pytest.raises(Bug, match="fidget thinks over and over"):
+        simulate(jobs((0, 10, 1)), load_cluster("1x1"), Fidget(), Options(costs=FREE))
 
 
 @settings(max_examples=25, deadline=None)

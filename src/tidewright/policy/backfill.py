@@ -62,7 +62,8 @@ class Backfill:
             if at == now and composer.start(row):
                 profile.reserve(now, lasting, need)
                 continue
-            at = profile.earliest(need, lasting, now + 1)
+            # Enough devices may be free but lie badly: only the next change of the profile can help.
+            at = profile.earliest(need, lasting, int(profile.times[1])) if len(profile.times) > 1 else -1
             if at < 0:
                 composer.stuck.append(row)
                 continue

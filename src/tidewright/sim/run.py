@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.errors import Bug
-from ..base.units import DAY
+from ..base.units import DAY, MS
 from ..drive.turn import Driver, Recorder
 from ..engine.commands import Command, Ended, Reply, Think
 from ..engine.engine import Engine
@@ -30,6 +30,8 @@ from .world import Costs, World
 Progress = Callable[[int, int, int], None]
 """Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
 _PROGRESS_TURNS = 2048
+_IDLE_THOUGHTS = 10_000
+"""Thoughts in a row without a move, less than a millisecond apart on average, that no sane policy needs."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """How long a plan takes; the world moves on meanwhile."""
     horizon_us: int = 3650 * DAY
     cluster: str = "custom"
+    label: str = ""
+    """What to call the policy in results; empty: the planner's own name."""
 
 
 class Simulation:
@@ -70,6 +74,7 @@ class Simulation:
         self.thoughts = 0
         self.moves = 0
         self.arriving_area = 0
+        self._idle_since = self._idle_thoughts = 0
         self.world.boot()
 
     def run(self, progress: Progress | None = None) -> Result:
@@ -139,14 +144,25 @@ class Simulation:
             error.add_note(f"policy {self.planner.name}, trace {self.trace.name}, turn {self.driver.turns}, {now} us")
             raise
         self.moves += len(plan.moves)
+        self._watch(now, bool(plan.moves))
         self.agenda.put(now + self.options.think_us, PlanReady(plan))
+
+    def _watch(self, now: int, moved: bool) -> None:
+        """Catch a policy whose wake-ups creep forward by microseconds: the run would never end."""
+        if moved or now - self._idle_since > _IDLE_THOUGHTS * MS:
+            self._idle_since, self._idle_thoughts = now, 0
+        self._idle_thoughts += 1
+        if self._idle_thoughts > _IDLE_THOUGHTS:
+            raise Bug(
+                f"policy {self.planner.name} thinks over and over without a move, at {now} us of {self.trace.name}"
+            )
 
     def result(self) -> Result:
         """The figures so far. Raises Bug when the simulator's account of devices differs from the engine's."""
         if not self.world.faults.active:
             self._balance()
         labels = Labels(
-            policy=self.planner.name,
+            policy=self.options.label or self.planner.name,
             cluster=self.options.cluster,
             devices=self.capacity,
             launch_us=self.options.costs.launch_us,
