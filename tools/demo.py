@@ -39,14 +39,15 @@ CALIBRATION_STEPS = 40
 LEAST_RUN_S = 2.2
 """A basic job runs at least this long between two waves: longer than the policy's ``min_run``."""
 POLL_S = 0.25
+UP_S = 20.0
 LIMIT_S = 150.0
 """For each phase; reached only when something is stuck, and then the reason is printed."""
 
 PROGRAMS = [
-    Program("mlp-a", "basic", "train_mlp.py", 1, 8.0),
-    Program("cnn", "basic", "train_cnn.py", 2, 8.0),
-    Program("gpt", "basic", "train_gpt.py", 3, 8.0),
-    Program("mlp-b", "basic", "train_mlp.py", 4, 8.0),
+    Program("mlp-a", "basic", "train_mlp.py", 1, 7.0),
+    Program("cnn", "basic", "train_cnn.py", 2, 7.0),
+    Program("gpt", "basic", "train_gpt.py", 3, 7.0),
+    Program("mlp-b", "basic", "train_mlp.py", 4, 7.0),
     Program("cnn-std", "standard", "train_cnn.py", 5, 5.0),
     Program("ddp-std", "standard", "train_ddp.py", 6, 4.0, ranks=2),
     Program("urgent-gpt", "premium", "train_gpt.py", 7, 2.5),
@@ -212,6 +213,18 @@ def tide(state: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def up(state: Path) -> None:
+    """Start the controller and wait until its agent has brought the slots into the pool."""
+    console.print(
+        tide(state, "up", "--slots", str(SLOTS), "--policy", POLICY).rstrip(), highlight=False, soft_wrap=True
+    )
+    until = time.monotonic() + UP_S
+    while (info := Client(state).info()).devices < SLOTS:
+        if time.monotonic() > until:
+            raise Failed(f"no devices after {UP_S:.0f} s; the agent: {info.agent}; see {state}/agent.log")
+        time.sleep(POLL_S)
+
+
 def fresh_state(state: Path) -> None:
     """An empty state directory. One that is not of an earlier demonstration, or in which jobs live, is left alone."""
     other = f"give another one: {sys.executable} {sys.argv[0]} --state DIR"
@@ -235,10 +248,13 @@ def main() -> int:
     demo = Demo(state)
     try:
         fresh_state(state)
-        console.print(tide(state, "up", "--slots", str(SLOTS), "--policy", POLICY).rstrip(), highlight=False)
+        up(state)
         demo.calibrate()
         demo.run_alone()
         runs = demo.run_together()
+    except KeyboardInterrupt:
+        console.print(f"\ndemo: interrupted; its jobs run on. End them and all: tide --state {state} down --jobs")
+        return 130
     except (Failed, TideError) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False)
         return 1

@@ -17,19 +17,14 @@ STYLES = {
     "running": "green", "suspended": "yellow", "suspending": "yellow", "resuming": "cyan", "starting": "cyan",
     "completed": "dim", "failed": "red",
 }  # fmt: skip
-COLUMNS = (
-    "job",
-    "tier",
-    "ideal",
-    "real",
-    "GPU fraction",
-    "promised",
-    "pre-empted",
-    "steps",
-    "steps lost",
-    "loss hash",
-    "exit",
-)
+COLUMNS = ("job", "tier", "ideal", "real", "fraction", "pre-empted", "steps lost", "hash", "exit")
+
+LEGEND = """\
+ideal     seconds of the same program alone, never pre-empted
+real      seconds from submission to end
+fraction  GPU fraction delivered, by the ledger (promised: premium 0.95, standard 0.70)
+hash      over every step's loss, against that of the program alone
+"""
 
 console = Console()
 
@@ -94,22 +89,19 @@ def bar(done_us: int, whole_us: int, final: bool) -> str:
 
 
 def seconds(us: int) -> str:
-    return f"{us / SECOND:.1f} s"
+    return f"{us / SECOND:.1f}"
 
 
 def show_closing(runs: list[Run], slots: int) -> None:
-    """The closing table and the use of the pool."""
-    table = Table(title="What each job was delivered", title_justify="left")
+    """The closing table and the use of the pool; fits 80 columns."""
+    title = "What each job was delivered"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("job", "tier", "loss hash") else "right")
+        table.add_column(column, justify="left" if column in ("job", "tier", "hash") else "right", no_wrap=True)
     for run in runs:
         table.add_row(*closing_row(run))
     console.print(table)
-    console.print(
-        "ideal: run alone, never pre-empted · real: from submission to end · GPU fraction: ideal over real, as the ledger kept it"
-        "\nloss hash: over every step's loss, against that of the run alone",
-        style="dim",
-    )
+    console.print(LEGEND, style="dim", highlight=False)
     show_pool([run.view for run in runs if run.view is not None], slots)
 
 
@@ -122,10 +114,8 @@ def closing_row(run: Run) -> tuple[str, ...]:
         seconds(run.program.alone_us),
         seconds(view.end - view.submit),
         f"{view.fraction:.2f}",
-        f"{view.target:.2f}" if view.target else "–",
         str(view.preemptions),
-        str(run.result.get("steps")),
-        str(run.steps_lost),
+        f"{run.steps_lost} of {run.result.get('steps')}",
         "[green]equal[/]" if run.equal else "[red]DIFFERENT[/]",
         str(view.exit_code),
     )
@@ -136,8 +126,8 @@ def show_pool(views: list[JobView], slots: int) -> None:
     held = sum(view.held_gpu_s for view in views) / (slots * span_s)
     delivered = sum(view.delivered_gpu_s for view in views) / (slots * span_s)
     console.print(
-        f"Pool of {slots} CPU slots over {span_s:.0f} s: [bold]{held:.0%}[/] held by jobs, [bold]{delivered:.0%}[/] run time. "
-        "The rest is switching, and the tail with fewer jobs than slots."
+        f"Utilisation of {slots} CPU slots over {span_s:.0f} s: [bold]{delivered:.0%}[/] running, "
+        f"{held - delivered:.0%} switching, {1 - held:.0%} idle (the tail with fewer jobs than slots)."
     )
 
 
