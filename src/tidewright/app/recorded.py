@@ -16,16 +16,17 @@ import numpy as np
 
 from ..base.errors import NotFound, TideError, UsageError
 from ..base.units import SECOND
-from ..drive.record import decode, encode
+from ..drive.record import TurnRecord, decode
 from ..drive.replay import replay
-from ..engine.commands import Ended
+from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
-from ..engine.events import NodeUp
+from ..engine.events import NodeUp, Resumed, Started, Suspended
 from ..engine.settings import EngineSettings
 from ..live.store import DATABASE
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..sim.trace import Trace, make_trace
+from ..sim.world import Costs
 
 _REMEDY = "give a state directory, its journal.db, or the output of GET /v1/journal"
 
@@ -48,6 +49,7 @@ class Recording:
     nodes: tuple[NodeSpec, ...]
     policy: str
     settings: EngineSettings
+    costs: Costs
     notes: list[str] = field(default_factory=list)
 
 
@@ -106,10 +108,35 @@ def _database(path: Path) -> tuple[Head, Iterator[bytes]]:
     return Head(1, base_turn=int(meta.get("base_turn", 0)), settings=settings), bodies
 
 
+class _Measured:
+    """What launches, saves and restores took in the recording."""
+
+    def __init__(self) -> None:
+        self._launched: dict[tuple[int, int], int] = {}
+        self._took: dict[str, list[int]] = {"launch_us": [], "save_us": [], "restore_us": []}
+
+    def hear(self, record: TurnRecord) -> None:
+        for event in record.events:
+            if isinstance(event, Started) and (event.job, event.attempt) in self._launched:
+                self._took["launch_us"].append(record.now - self._launched.pop((event.job, event.attempt)))
+            elif isinstance(event, Suspended):
+                self._took["save_us"].append(event.save_us)
+            elif isinstance(event, Resumed):
+                self._took["restore_us"].append(event.restore_us)
+        for command in record.commands:
+            if isinstance(command, Launch):
+                self._launched[command.job, command.attempt] = record.now
+
+    def costs(self) -> Costs:
+        """The median of each; the simulator's own where nothing was measured."""
+        return Costs(**{name: sorted(took)[len(took) // 2] for name, took in self._took.items() if took})
+
+
 def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
     nodes: dict[str, NodeSpec] = {}
     rows: list[_Row] = []
     unstarted = 0
+    measured = _Measured()
 
     def seen() -> Iterator[bytes]:
         nonlocal unstarted
@@ -121,7 +148,8 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
                     rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
                 elif isinstance(ended, Ended):
                     unstarted += 1
-            yield encode(record)
+            measured.hear(record)
+            yield body
 
     engine = replay(seen(), engine=Engine(head.settings))
     censored = _live(engine)
@@ -129,7 +157,7 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
     rows += [row for row in censored if row.ideal_us]
     if not rows:
         raise UsageError(f"{path}: no job in it has run yet", "run some jobs first")
-    recording = Recording(_trace(rows, path), tuple(nodes.values()), head.policy, head.settings)
+    recording = Recording(_trace(rows, path), tuple(nodes.values()), head.policy, head.settings, measured.costs())
     for count, text in (
         (len(censored) - waiting, "had not ended when the journal did: censored at the run time they had"),
         (waiting, "had not started when the journal ended and are left out"),

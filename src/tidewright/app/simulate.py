@@ -62,7 +62,7 @@ def rerun(
     recording = read(journal)
     nodes = load_cluster(cluster) if cluster else recording.nodes
     engine: EngineSettings = msgspec.structs.replace(recording.settings, story_length=0)
-    options = Options(cluster=cluster or "its own nodes", engine=engine)
+    options = Options(cluster=cluster or "its own nodes", engine=engine, costs=recording.costs)
     return _each(names, recording.trace, nodes, options, progress), recording
 
 

@@ -36,7 +36,7 @@ def _explain(why: WhyView, tail: int) -> None:
         [
             ("  limit", limit),
             ("  next", why.consequence),
-            ("  ahead", f"job {why.ahead}" if why.ahead >= 0 else ""),
+            ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
             ("  change", why.change),
             *(("  detail", text) for text in why.details),
         ]

@@ -1,0 +1,86 @@
+"""What ``tide doctor`` looks at: the state directory, the processes that should run on it, and the journal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.errors import TideError
+from ..base.units import format_bytes
+from ..live import doctor
+from ..live.store import DATABASE
+from ..wire.client import Client
+from .settings import NAME, load_settings
+from .start import controller_pid
+
+LOW_DISK = 256 * 2**20
+"""Bytes free below which the journal is in danger."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. ``level`` is ok, note or bad."""
+
+    what: str
+    level: str
+    text: str
+
+
+def examine(state: Path) -> tuple[list[Finding], doctor.Report | None]:
+    """Every finding, and the journal's report when there is one and no controller is writing it."""
+    if not state.is_dir():
+        return [Finding("state", "note", f"{state} does not exist yet; tide up makes it")], None
+    pid = controller_pid(state)
+    findings = [_directory(state), _disk(state), _config(state), *_controller(state, pid)]
+    if not (state / DATABASE).exists():
+        return [*findings, Finding("journal", "note", "none yet; tide up begins it")], None
+    if pid is not None:
+        text = "in use; it was verified when the controller started. tide down, then tide doctor reads all of it"
+        return [*findings, Finding("journal", "ok", text)], None
+    report = doctor.doctor(state)
+    findings.append(Finding("journal", "ok" if report.sound else "bad", "\n".join(report.lines)))
+    return findings, report
+
+
+def repair(state: Path) -> tuple[doctor.Report, Path]:
+    """Put a sound copy of the journal in place of a damaged one; returns its report and where the original is kept."""
+    return doctor.repair(state)
+
+
+def _directory(state: Path) -> Finding:
+    mode = state.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Finding("state", "bad", f"{state} is open to others (mode {mode:o}); chmod 700 {state}")
+    if not os.access(state, os.W_OK):
+        return Finding("state", "bad", f"{state} cannot be written")
+    return Finding("state", "ok", str(state))
+
+
+def _disk(state: Path) -> Finding:
+    free = shutil.disk_usage(state).free
+    return Finding("disk", "ok" if free > LOW_DISK else "bad", f"{format_bytes(free)} free")
+
+
+def _config(state: Path) -> Finding:
+    try:
+        settings = load_settings(state)
+    except TideError as error:
+        return Finding("settings", "bad", str(error))
+    source = NAME if (state / NAME).exists() else "defaults"
+    return Finding("settings", "ok", f"{source} (policy {settings.policy})")
+
+
+def _controller(state: Path, pid: int | None) -> list[Finding]:
+    if pid is None:
+        return [
+            Finding("controller", "note", "not running; jobs of an earlier run go on without it. tide up starts it")
+        ]
+    try:
+        info = Client(state, timeout=5.0).info()
+    except TideError as error:
+        return [Finding("controller", "bad", f"pid {pid} holds the directory but does not answer: {error.args[0]}")]
+    agent = Finding("agent", "ok" if info.agent == "connected" else "bad", info.agent or "no word of it")
+    running = Finding("controller", "ok", f"pid {pid}, version {info.version}, turn {info.turn}")
+    return [running, agent, *(Finding("notice", "note", notice) for notice in info.notices)]
