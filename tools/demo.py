@@ -256,7 +256,7 @@ def main() -> int:
         console.print(f"\ndemo: interrupted; its jobs run on. End them and all: tide --state {state} down --jobs")
         return 130
     except (Failed, TideError) as error:
-        console.print(f"demo: {error}", style="red", highlight=False, markup=False)
+        console.print(f"demo: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         return 1
     show_closing(runs, SLOTS)
     wrong = judge(runs)

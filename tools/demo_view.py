@@ -22,7 +22,7 @@ COLUMNS = ("job", "tier", "ideal", "real", "fraction", "pre-empted", "steps lost
 LEGEND = """\
 ideal     seconds of the same program alone, never pre-empted
 real      seconds from submission to end
-fraction  GPU fraction delivered, by the ledger (promised: premium 0.95, standard 0.70)
+fraction  GPU fraction, by the ledger; promised: premium 0.95, standard 0.70
 hash      over every step's loss, against that of the program alone
 """
 
@@ -127,7 +127,7 @@ def show_pool(views: list[JobView], slots: int) -> None:
     delivered = sum(view.delivered_gpu_s for view in views) / (slots * span_s)
     console.print(
         f"Utilisation of {slots} CPU slots over {span_s:.0f} s: [bold]{delivered:.0%}[/] running, "
-        f"{held - delivered:.0%} switching, {1 - held:.0%} idle (the tail with fewer jobs than slots)."
+        f"{held - delivered:.0%} switching, {1 - held:.0%} idle (at the tail)."
     )
 
 
