@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ def progress(handle: RankHandle) -> float:
     """Clock ticks of user and system time of all members."""
     total = 0
     for pid in members(handle):
-        fields = open(f"/proc/{pid}/stat", "rb").read().rpartition(b")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def test_frames_do_not_depend_on_how_bytes_arrive(frames, cuts):
     stream = b"".join(frame + b"\n" for frame in frames)
     framer, found = Framer(), []
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         found += framer.feed(stream[start:end])
     assert found == frames
 
