@@ -46,7 +46,7 @@ def doctor(state: Path) -> Report:
         raise UsageError(f"there is no journal in {state}", "give the state directory with --state")
     mark = read_mark(state / MARK)
     written = mark.turn if mark else 0
-    db = sqlite3.connect(path)
+    db = _untouched(path)
     try:
         verdict = inspect(db, mark, whole_chain_below=2**62)
         if not verdict.damage:
@@ -57,6 +57,11 @@ def doctor(state: Path) -> Report:
         return Report(sound=False, written=written, first_bad=1, lines=(f"{path} is no readable database: {error}",))
     finally:
         db.close()
+
+
+def _untouched(path: Path) -> sqlite3.Connection:
+    """A read-only connection: closing it does not fold the write-ahead log in, so the original stays as it was found."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def _damage(db: sqlite3.Connection, verdict: Verdict, written: int) -> Report:
@@ -143,7 +148,7 @@ def repair(state: Path) -> tuple[Report, Path]:
 def _copy(source: Path, target: Path, report: Report) -> Point:
     """Write the turns worth keeping into a fresh database. Returns its last point."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    old, new = connect(source), connect(target)
+    old, new = _untouched(source), connect(target)
     try:
         create(new)
         new.execute("BEGIN IMMEDIATE")

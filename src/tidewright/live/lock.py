@@ -33,8 +33,12 @@ class StateLock:
                 f"a controller already runs on {state} (pid {pid})",
                 "use it as it is, stop it with tide down, or give another directory with --state",
             ) from None
-        self.epoch = _next_epoch(state / EPOCH)
-        write_whole(state / PID, f"{os.getpid()}\n")
+        try:
+            self.epoch = _next_epoch(state / EPOCH)
+            write_whole(state / PID, f"{os.getpid()}\n")
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def release(self) -> None:
         """Give the directory back; the pid file goes with it."""

@@ -1,0 +1,184 @@
+"""Commands into calls, reports into events, and what is asked again after a lost connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.engine import events as ev
+from tidewright.engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from tidewright.engine.engine import Engine
+from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.live.translate import Reach, Translator
+from tidewright.model.job import JobSpec, Level, State
+from tidewright.model.node import NodeSpec, Part
+from tidewright.plan.moves import Start
+from tidewright.plan.plan import Plan
+from tidewright.wire.agent import JobReport, LaunchArgs, RankFailure
+
+from .fakes import FirstFit
+
+
+class Play:
+    """A real engine, its commands translated; time is a counter."""
+
+    def __init__(self, nodes: int = 1, devices: int = 4, settings: EngineSettings | None = None) -> None:
+        self.engine = Engine(settings or live_settings())
+        self.translator = Translator(self.engine.book, lambda nodes: Reach("10.0.0.1", 29999))
+        self.now = 0
+        self.feed(*(ev.NodeUp(NodeSpec(name=f"n{at}", kind="cpu", devices=devices), "boot") for at in range(nodes)))
+
+    def feed(self, *events: ev.Event) -> list[Command]:
+        """Step, thinking included."""
+        self.now += 1000
+        commands = self.engine.step(self.now, events)
+        if self.engine.book.thinking:
+            plan = FirstFit().plan(self.engine.view())
+            commands = [*commands, *self.engine.step(self.now, [ev.PlanReady(plan)])]
+        return commands
+
+    def running(self, **spec: Any) -> int:
+        commands = self.feed(ev.Submit(JobSpec(command=("x",), **spec), "op"))
+        (launch,) = [command for command in commands if isinstance(command, Launch)]
+        self.feed(ev.Started(launch.job, launch.attempt))
+        assert self.engine.book.state(launch.job) is State.RUNNING
+        return launch.job
+
+    def report(self, state: str, job: int = 1, node: str = "n0", attempt: int = 1, **more: Any) -> Any:
+        return self.translator.report(node, JobReport(job=job, attempt=attempt, state=state, **more))  # type: ignore[arg-type]
+
+
+def test_launch_seats_every_rank_once() -> None:
+    play = Play()
+    commands = play.feed(ev.Submit(JobSpec(command=("x",), devices=2, ranks=4, name="j"), "op"))
+    (call,) = [call for command in commands for call in play.translator.calls(command)]
+    assert call.method == "launch" and isinstance(call.args, LaunchArgs)
+    assert [(seat.rank, seat.local_rank, seat.devices) for seat in call.args.ranks] == [
+        (0, 0, (0,)),
+        (1, 1, (0,)),
+        (2, 2, (1,)),
+        (3, 3, (1,)),
+    ]
+    assert (call.args.world_size, call.args.master_port) == (4, 29999)
+
+
+def test_every_way_a_run_can_go() -> None:
+    play = Play()
+    play.running()
+    assert play.report("exited", code=3).events == [ev.Exited(1, 1, 3)]
+    assert play.report("exited", lost=True, why="shim died").events == [ev.Exited(1, 1, 0, True, "shim died")]
+    failed = play.report("failed", fault="user", error="no such program").events
+    assert failed == [ev.StartFailed(1, 1, "no such program", "user")]
+    assert play.report("starting").events == []
+
+
+def test_suspend_and_resume_answers() -> None:
+    play = Play()
+    play.running()
+    play.feed(ev.Hold(1, "h"))
+    assert play.report("suspended", verb="suspend", took_us=7).events == [ev.Suspended(1, 1, 7)]
+    refused = play.report("running", verb="suspend", error="too little memory")
+    assert refused.events == [ev.SuspendFailed(1, 1, "too little memory")]
+    play.feed(ev.Suspended(1, 1))
+    play.feed(ev.Release(1, "r"))
+    assert play.engine.book.state(1) is State.RESUMING
+    assert play.report("running", took_us=9).events == [ev.Resumed(1, 1, 9)], "an agent restarted meanwhile"
+    failed = play.report("suspended", verb="resume", error="cgroup gone")
+    assert failed.events == [ev.ResumeFailed(1, 1, "cgroup gone")]
+
+
+def test_reports_of_attempts_that_are_over_end_those_and_nothing_else() -> None:
+    play = Play()
+    play.running()
+    stray = play.report("running", attempt=7)
+    assert stray.events == [] and [call.method for call in stray.calls] == ["stop"]
+    gone = play.report("exited", job=99)
+    assert gone.events == [] and [call.method for call in gone.calls] == ["forget"]
+
+
+def test_a_gang_on_two_nodes_speaks_with_one_voice() -> None:
+    play = Play(nodes=2, devices=2, settings=EngineSettings())
+    job = JobSpec(command=("x",), devices=4, ranks=4)
+    play.feed(ev.Submit(job, "op"))
+    play.engine.book.thinking = True
+    plan = Plan(play.engine.revision, (Start(1, (Part(0, 3), Part(1, 3)), "t"),))
+    (launch,) = [one for one in play.engine.step(play.now, [ev.PlanReady(plan)]) if isinstance(one, Launch)]
+    calls = play.translator.calls(launch)
+    assert [(call.node, [seat.rank for seat in call.args.ranks]) for call in calls] == [("n0", [0, 1]), ("n1", [2, 3])]  # type: ignore[attr-defined]
+    assert play.report("running", node="n0").events == []
+    assert play.report("running", node="n1").events == [ev.Started(1, 1)]
+    dying = play.report("running", node="n0", first_failure=RankFailure(1, 9))
+    assert {(call.node, call.method) for call in dying.calls} >= {("n1", "stop"), ("n0", "stop")}
+    assert play.report("exited", node="n0", code=9).events == []
+    assert play.report("exited", node="n1", code=143).events[0].code in (9, 143)
+
+
+def test_inventory_brings_a_node_in_line() -> None:
+    play = Play()
+    play.running()
+    assert play.translator.reconcile("n0", []).events == [
+        ev.Exited(1, 1, 137, True, "its node knows nothing of it any more")
+    ]
+    assert play.translator.reconcile("n0", [JobReport(job=1, attempt=1, state="running")]).calls == []
+    play.feed(ev.Cancel(1, "c"))
+    again = play.translator.reconcile("n0", [JobReport(job=1, attempt=1, state="running")])
+    assert [call.method for call in again.calls] == ["stop"]
+
+
+def test_a_launch_that_may_never_have_arrived_is_asked_again() -> None:
+    play = Play()
+    play.feed(ev.Submit(JobSpec(command=("x",)), "op"))
+    assert play.engine.book.state(1) is State.STARTING
+    found = play.translator.reconcile("n0", [])
+    assert found.events == [] and [call.method for call in found.calls] == ["launch"]
+
+
+@settings(deadline=None)
+@given(steps=st.lists(st.sampled_from(["hold", "release", "cancel", "exit", "ack", "tick"]), max_size=14))
+def test_whatever_is_outstanding_is_what_was_commanded(steps: list[str]) -> None:
+    """The command rebuilt from the book is the last one the engine gave for the job: a restart asks for the same."""
+    play = Play()
+    job = play.running(retries=2)
+    last: Command | None = None
+    for number, step in enumerate(steps):
+        if job not in play.engine.book.specs:
+            return
+        attempt = int(play.engine.book.table.attempt[play.engine.book.table.row[job]])
+        acks: dict[State, ev.Event] = {
+            State.STARTING: ev.Started(job, attempt),
+            State.SUSPENDING: ev.Suspended(job, attempt, 5),
+            State.RESUMING: ev.Resumed(job, attempt, 5),
+            State.STOPPING: ev.Exited(job, attempt, 143),
+        }
+        event: ev.Event = {
+            "hold": ev.Hold(job, f"h{number}"),
+            "release": ev.Release(job, f"r{number}"),
+            "cancel": ev.Cancel(job, f"c{number}"),
+            "exit": ev.Exited(job, attempt, 1),
+            "ack": acks.get(play.engine.book.state(job), ev.Tick()),
+            "tick": ev.Tick(),
+        }[step]
+        mine = [one for one in play.feed(event) if isinstance(one, Launch | SuspendRanks | ResumeRanks | StopRanks)]
+        last = mine[-1] if mine else last
+        if job in play.engine.book.specs:
+            outstanding = play.translator.outstanding(job)
+            assert outstanding is None or outstanding == last
+
+
+def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
+    play = Play()
+    play.running()
+    ids = []
+    for number in range(2):
+        commands = play.feed(ev.Hold(1, f"h{number}"))
+        (call,) = [call for command in commands for call in play.translator.calls(command)]
+        ids.append(call.op_id)
+        again = play.translator.outstanding(1)
+        assert again is not None and play.translator.calls(again)[0].op_id == call.op_id
+        play.feed(ev.Suspended(1, 1))
+        play.feed(ev.Release(1, f"r{number}"))
+        play.feed(ev.Resumed(1, 1))
+    assert ids[0] != ids[1]
+    assert play.engine.book.table.level[0] == Level.FREEZE
