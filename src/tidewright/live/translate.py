@@ -123,9 +123,10 @@ class Translator:
             return self._refused(report, known)
         told = [one for one in everywhere if one is not None]
         if len(told) < len(everywhere):
-            return Outcome([], self._stop_rest(report, node))
+            return Outcome([], self._stop_rest(report))
         event = _agreed(report, told, self.book.state(report.job) is State.RESUMING)
-        return Outcome([event] if event else [], [] if event else self._stop_rest(report, node))
+        over = isinstance(event, Exited | StartFailed)
+        return Outcome([event] if event else [], [] if over else self._stop_rest(report))
 
     def refused(self, call: Call, error: str, fault: str) -> list[Event]:
         """An agent will not or cannot do what a call asks."""
@@ -148,7 +149,7 @@ class Translator:
         lost = report.state != "suspended"
         return Outcome([ResumeFailed(report.job, report.attempt, report.error, image_lost=lost)], calls)
 
-    def _stop_rest(self, report: wire.JobReport, node: str) -> list[Call]:
+    def _stop_rest(self, report: wire.JobReport) -> list[Call]:
         """A rank of a gang is dead: the others would wait for it for ever."""
         failure = report.first_failure
         dead = failure is not None or (report.state in GONE and (report.code or report.lost or report.error))
