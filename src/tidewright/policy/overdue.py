@@ -30,7 +30,7 @@ def bound_us(patience: Patience, ahead: int, settle_us: int) -> int:
 
     ``ahead``: jobs that were already waiting or in their quantum at that moment; ``settle_us``: longest time a job takes
     to start, resume or let go. It holds for jobs whose devices are on nodes that are up and not held by jobs that cannot
-    be suspended, and however many jobs of whatever tier arrive later: each job ahead is served in turn, and delays the
+    be suspended, however many jobs of whatever tier arrive later: each job ahead is served in turn, and delays the
     next by at most one quantum, its own launch, and the launch and departure of whoever is in its way.
     """
     return patience.max_wait_us + (ahead + 1) * (patience.quantum_us + 3 * settle_us)
@@ -64,18 +64,20 @@ def serve(view: View, composer: Composer, patience: Patience, cost: Column) -> b
     if not len(late):
         return True
     owed = in_quantum(view, patience)
-    used = int(np.where(jobs.active, jobs.held, jobs.floor)[owed].sum())
-    most = patience.share * view.capacity
-    victims = suspendable(view) & ~owed
+    devices = np.where(jobs.active, jobs.held, jobs.floor)
+    granted = 0
     for row in first_rows(late, jobs.wait_since, jobs.id, len(late)).tolist():
-        need = int(jobs.floor[row])
-        if used and used + need > most:
+        # Whoever began to wait later owes this row its devices, quantum or not: only those before it can delay it.
+        since = int(jobs.wait_since[row])
+        before = owed & ((jobs.wait_since < since) | ((jobs.wait_since == since) & (jobs.id < jobs.id[row])))
+        used = int(devices[before].sum()) + granted
+        if used and used + int(jobs.floor[row]) > patience.share * view.capacity:
             break
-        if composer.force(row, victims, cost):
-            used += need
+        if composer.force(row, suspendable(view) & ~before, cost):
+            granted += int(jobs.floor[row])
         elif _could(view, composer, row, jobs.active | jobs.promised):
             composer.stuck.append(row)
-            return not _could(view, composer, row, (jobs.active | jobs.promised) & ~owed)
+            return not _could(view, composer, row, (jobs.active | jobs.promised) & ~before)
     return True
 
 
@@ -104,7 +106,8 @@ def next_overdue(view: View, patience: Patience) -> int:
     patient = jobs.waiting & ~late
     if patient.any():
         times.append(int(jobs.wait_since[patient].min()) + patience.max_wait_us)
-    owed = in_quantum(view, patience) & (jobs.state == int(State.RUNNING))
+    owed = in_quantum(view, patience)
     if late.any() and owed.any():
-        times.append(int(jobs.run_since[owed].min()) + patience.quantum_us)
+        since = np.where(jobs.state == int(State.RUNNING), jobs.run_since, np.maximum(jobs.since, view.now))
+        times.append(int(since[owed].min()) + patience.quantum_us)
     return min(times, default=0)

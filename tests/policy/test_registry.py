@@ -1,0 +1,26 @@
+"""Names with settings."""
+
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.base.units import HOUR, MINUTE, WHOLE_DEVICE
+from tidewright.policy.registry import make, policies
+
+
+def test_settings_are_read_with_their_units():
+    las = make("las:round=6m,thresholds=1h+10m")
+    assert las.round_us == 6 * MINUTE
+    assert las.thresholds.tolist() == [10 * MINUTE * WHOLE_DEVICE, HOUR * WHOLE_DEVICE]
+    assert make("fifo-backfill:depth=7").depth == 7
+    assert make("sla:pressing=0.25").pressing == 0.25
+
+
+@pytest.mark.parametrize("name", ["fifo:x=1", "las:round", "nope", "fifo-backfill:depth=many", "las:round=soon"])
+def test_mistakes_name_what_is_known(name):
+    with pytest.raises(UsageError) as failure:
+        make(name)
+    assert failure.value.remedy
+
+
+def test_every_name_can_be_made():
+    assert {make(name).name for name in policies} >= {"sla", "fifo", "fifo-backfill", "srtf", "las", "static"}
