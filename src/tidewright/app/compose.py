@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tidewright
-
+from .. import __version__
 from ..engine.settings import EngineSettings, live_settings
 from ..fabric.local import LocalFabric
 from ..live.main import Controller, ControllerSettings
@@ -35,7 +34,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             fabric=lambda: LocalFabric(settings.state / "agent.sock"),
             engine=settings.engine or live_settings(),
             policy=settings.policy,
-            version=tidewright.__version__,
+            version=__version__,
             listen=settings.listen,
             agent_argv=agent_argv(settings),
         )
