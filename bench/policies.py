@@ -1,0 +1,94 @@
+"""Planning times beside their bars: ``python bench/policies.py``. Best of several runs, so that a busy machine matters less."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.model.job import JobSpec
+from tidewright.model.node import Part
+from tidewright.model.view import View
+from tidewright.placement.find import Ask, place
+from tidewright.policy.registry import make
+from tidewright.testing.views import NOW, ViewBuilder, pool
+
+SIZES = (1, 1, 1, 1, 2, 2, 4, 8)
+
+
+def spec(dice: random.Random, tier: str, sizes: tuple[int, ...] = SIZES) -> JobSpec:
+    devices = dice.choice(sizes)
+    return JobSpec(
+        command=("x",), ranks=devices, devices=devices, tier=tier, expected_us=dice.randint(10, 3000) * MINUTE
+    )  # type: ignore[arg-type]
+
+
+def busy(nodes: int, jobs: int, tier: str, seed: int = 1) -> tuple[ViewBuilder, random.Random]:
+    """A full pool of ``tier`` jobs; the rest of ``jobs`` wait."""
+    dice = random.Random(seed)
+    builder = ViewBuilder(pool(nodes))
+    while sum(builder.board.free_total) and len(builder.specs) < jobs:
+        builder.run(
+            spec(dice, tier, (1,) if sum(builder.board.free_total) < 64 else SIZES), attained=dice.randint(0, 10**13)
+        )
+    return builder, dice
+
+
+def storm() -> View:
+    """8,000 devices full of basic jobs, 10,000 active jobs in all, 400 of them premium jobs that just came."""
+    builder, dice = busy(1000, 10_000, "basic")
+    for _ in range(400):
+        builder.queue(spec(dice, "premium"), submit=NOW - SECOND, wait_since=NOW - SECOND)
+    while len(builder.specs) < 10_000:
+        builder.queue(spec(dice, "basic"), submit=NOW - HOUR, wait_since=NOW - HOUR)
+    return builder.view()
+
+
+def quiet(nodes: int = 60, jobs: int = 10_000) -> View:
+    """480 devices held by jobs that deserve them, the rest of 10,000 waiting."""
+    builder, dice = busy(nodes, jobs, "standard")
+    while len(builder.specs) < jobs:
+        builder.queue(spec(dice, "standard"), attained=10**14, first_start=NOW - HOUR, submit=NOW - 2 * HOUR)
+    return builder.view()
+
+
+def best(work: Callable[[], object], rounds: int = 7) -> float:
+    """Seconds of the fastest run."""
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def rows() -> list[tuple[str, float, str]]:
+    """(what, milliseconds, bar)."""
+    view = storm()
+    moves = len(make("sla").plan(view).moves)
+    found = [
+        (f"sla, {moves} moves, 10,000 jobs, 8,000 devices", best(lambda: make("sla").plan(view)), "1000 ms, goal 200")
+    ]
+    calm = quiet()
+    for name, bar in (("las", "2 ms"), ("fifo", "0.1 ms"), ("srtf", "-"), ("sla", "-"), ("fifo-backfill", "-")):
+        count = len(make(name).plan(calm).moves)
+        found.append(
+            (f"{name}, {count} moves, 10,000 jobs, 480 devices", best(lambda name=name: make(name).plan(calm)), bar)
+        )  # type: ignore[misc]
+    board = ViewBuilder(pool(1000)).board
+    board.take((Part(500, 7),))
+    ask = Ask(1, (1,))
+    found.append(
+        ("place one device on 1,000 nodes", best(lambda: [place(board, ask) for _ in range(1000)]) / 1000, "0.005 ms")
+    )
+    return [(what, seconds * 1000, bar) for what, seconds, bar in found]
+
+
+def main() -> None:
+    for what, milliseconds, bar in rows():
+        print(f"{what:<52} {milliseconds:>9.3f} ms   bar {bar}")
+
+
+if __name__ == "__main__":
+    main()
