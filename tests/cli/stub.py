@@ -1,0 +1,174 @@
+"""A controller that answers from a script, and a way to type commands at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidewright.base.errors import NotFound, Unreachable
+from tidewright.base.units import SECOND
+from tidewright.cli.session import Session
+from tidewright.cli.shell import run
+from tidewright.model.job import JobSpec
+from tidewright.wire import api
+
+NOW = 1_700_000_000 * SECOND
+
+
+def running(**changes: Any) -> api.JobView:
+    """A job that runs on two devices."""
+    job = api.JobView(
+        id=17, name="train", state="running", why="all ranks run", tier="premium", team="vision", user="me",
+        submit=NOW - 90 * SECOND, start=NOW - 80 * SECOND, since=NOW - 80 * SECOND, devices=4, min_devices=1, ranks=4,
+        held=2, where=(api.DeviceHeld("n1", (0, 1)),), level="freeze", attempt=1, preemptions=2, fraction=0.5,
+        target=0.95, command="python train.py", spec=JobSpec(command=("python", "train.py"), workdir="/home/me"),
+        story=(api.StoryLine(NOW - 90 * SECOND, "SUBMITTED", "premium, 4 devices"),),
+        logs=(api.AttemptLog(1, 0, "n1", "/logs/17.log"),),
+    )  # fmt: skip
+    return msgspec.structs.replace(job, **changes)
+
+
+def waiting(**changes: Any) -> api.JobView:
+    """A job that waits."""
+    plain = {"state": "queued", "held": 0, "where": (), "start": -1, "reason": "NoCapacity", "why": "needs 4 devices"}
+    return running(**{"id": 18, "name": "later", "tier": "basic", "target": 0.0, **plain, **changes})
+
+
+@dataclass
+class Stub:
+    """Stands in for wire.client.Client; ``calls`` is what was asked of it."""
+
+    listing: Sequence[api.JobView] = (running(), waiting())
+    exits: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    submitted: list[JobSpec] = field(default_factory=list)
+    output: Sequence[bytes] = (b"step 1\n", b"step 2\n")
+    down: bool = False
+
+    def _known(self, ref: Any) -> api.JobView:
+        for job in self.listing:
+            if str(ref) in (str(job.id), job.name):
+                return job
+        raise NotFound(f"no job {ref}", "list jobs with tide ps --all")
+
+    def info(self) -> api.Info:
+        if self.down:
+            raise Unreachable("no controller answers at /state", "start it with tide up")
+        return api.Info(
+            version="0.1.0", pid=1, state_dir="/state", policy="sla", epoch=1, started=NOW, now=NOW, turn=1, revision=1,
+            nodes=1, devices=4, free=2, live_jobs=2, ended_jobs=0,
+        )  # fmt: skip
+
+    def submit(self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "") -> api.SubmitReply:
+        self.calls.append(("submit", len(specs), dry_run))
+        if dry_run:
+            return api.SubmitReply(dry_run=True, forecast=("would start now on n1[0]",))
+        first = 20 + len(self.submitted)
+        self.submitted.extend(specs)
+        ids = tuple(range(first, first + len(specs)))
+        return api.SubmitReply(ids=ids, names=tuple(spec.name for spec in specs), warnings=("promise at risk",))
+
+    def jobs(self, **query: Any) -> api.JobList:
+        self.calls.append(("jobs", query))
+        return api.JobList(jobs=tuple(self.listing), now=NOW)
+
+    def job(self, ref: Any) -> api.JobView:
+        return self._known(ref)
+
+    def why(self, ref: Any) -> api.WhyView:
+        job = self._known(ref)
+        return api.WhyView(
+            job=job.id, name=job.name, state=job.state, summary="needs 4 devices, 2 are free", reason="NoCapacity",
+            consequence="waits; tried again when devices are freed", need=4, free=2,
+            holders=(api.Holder(17, "train", "premium", 2),), ahead=1, change="ask for -g 2", story=job.story, now=NOW,
+        )  # fmt: skip
+
+    def suspend(self, ref: Any, until_us: int = 0) -> api.ActionReply:
+        self.calls.append(("suspend", ref, until_us))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def resume(self, ref: Any) -> api.ActionReply:
+        self.calls.append(("resume", ref))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def cancel(self, ref: Any) -> api.ActionReply:
+        self.calls.append(("cancel", ref))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def wait(self, ref: Any, timeout: float | None = None) -> api.WaitReply:
+        self.calls.append(("wait", ref, timeout))
+        code = self.exits.get(str(ref), 0)
+        if code < 0:
+            return api.WaitReply(job=int(ref), state="running", final=False)
+        return api.WaitReply(job=int(ref), state="failed" if code else "completed", final=True, exit_code=code)
+
+    def logs(self, ref: Any, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
+        self.calls.append(("logs", ref, rank, follow, tail))
+        yield from self.output
+
+    def nodes(self) -> api.NodeList:
+        node = api.NodeView(
+            name="n1", state="up", kind="h100", devices=4, free=2, jobs=(17,), device_memory=80 * 2**30,
+            busy=((17,), (17,), (), ()),
+        )  # fmt: skip
+        return api.NodeList(nodes=(node,), now=NOW)
+
+    def drain(self, node: str, why: str = "") -> api.ActionReply:
+        self.calls.append(("drain", node, why))
+        return api.ActionReply(node=node)
+
+    def undrain(self, node: str) -> api.ActionReply:
+        self.calls.append(("undrain", node))
+        return api.ActionReply(node=node)
+
+    def usage(self, by: str = "team") -> api.UsageReply:
+        row = api.UsageRow(
+            key="vision", jobs=3, live=1, held_gpu_s=7200.0, delivered_gpu_s=60.0, fraction=0.5, preemptions=2
+        )
+        return api.UsageReply(by=by, rows=(row,), now=NOW)
+
+    def top(self) -> api.TopView:
+        load = api.JobLoad(job=17, name="train", tier="premium", team="vision", state="running", devices=2)
+        loads = (api.DeviceLoad(node="n1", device=0, utilisation=42.0, memory_used=2**30, jobs=(17,)),)
+        return api.TopView(
+            now=NOW, devices=4, held=2, queued=1, running=1, suspended=0, ended=0, jobs=(load,), loads=loads
+        )
+
+
+@dataclass
+class StubSession(Session):
+    """A session that hands out one stub."""
+
+    stub: Stub = field(default_factory=Stub)
+
+    def client(self) -> Any:
+        return self.stub
+
+
+@dataclass
+class Typed:
+    """What one command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Terminal:
+    """Types ``tide …`` at a stub and returns what it printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], state: Path) -> None:
+        self._capsys = capsys
+        self.stub = Stub()
+        self.state = state
+
+    def __call__(self, *arguments: str) -> Typed:
+        self._capsys.readouterr()
+        code = run(list(arguments), StubSession(self.state, stub=self.stub))
+        said = self._capsys.readouterr()
+        return Typed(code, said.out, said.err)

@@ -1,0 +1,274 @@
+"""Every command at a scripted controller: what it asks, prints and returns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidewright.base.units import SECOND
+from tidewright.cli.shell import SUMMARY, LazyGroup
+from tidewright.cli.shell import tide as group
+
+from .stub import NOW, Terminal, running, waiting
+
+
+def test_every_command_is_a_file_and_every_file_of_a_command_is_listed() -> None:
+    assert isinstance(group, LazyGroup)
+    for name in SUMMARY:
+        found = group.get_command(None, name)  # type: ignore[arg-type]
+        assert found is not None and found.name == name and found.help
+
+
+@pytest.mark.parametrize("command", sorted(SUMMARY))
+def test_help(tide: Terminal, command: str) -> None:
+    said = tide(command, "--help")
+    assert said.code == 0 and said.out.startswith(f"Usage: tide {command}") and not said.err
+
+
+def test_the_list_of_commands(tide: Terminal) -> None:
+    said = tide("--help")
+    assert all(f"  {name} " in said.out for name in SUMMARY)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "piece"),
+    [
+        ("pps", 2, "did you mean tide ps"),
+        ("frobnicate", 2, "see tide --help"),
+        ("ps --bogus", 2, "see tide ps --help"),
+        ("ps --state gone", 2, "'gone' is not one of"),
+        ("show 99", 3, "list jobs with tide ps --all"),
+        ("run", 2, "COMMAND"),
+        ("run -g 0 -- true", 2, "devices: 0"),
+        ("run -g 4:1 -- true", 2, "must go up"),
+        ("run --gpu-mem lots -- true", 2, "amount of memory"),
+        ("run --deadline soon -- true", 2, "not a duration"),
+        ("run --env NOVALUE -- true", 2, "NAME=VALUE"),
+        ("run -- python3 missing.py", 3, "missing.py"),
+        ("run -- no-such-program", 3, "no such program"),
+        ("run --name 12 -- true", 2, "would read as a job id"),
+        ("run -g 2 --gpu-mem 1GiB -- true", 2, "a share is of one device"),
+        ("submit missing.yaml", 3, "missing.yaml"),
+        ("--url x --token-file /nonexistent ps", 0, ""),
+    ],
+)
+def test_failures_say_what_to_do(tide: Terminal, line: str, code: int, piece: str) -> None:
+    said = tide(*line.split())
+    assert said.code == code and piece in said.err
+    assert not code or (said.err.startswith("error: ") and len(said.err.splitlines()) >= 2 and not said.out)
+
+
+def test_no_controller_is_exit_5(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from tidewright.cli.shell import run
+
+    assert run(["--state", str(tmp_path), "ps"]) == 5
+    assert "tide up" in capsys.readouterr().err
+
+
+# -- listings ---------------------------------------------------------------------------------------------------------
+
+
+def test_ps(tide: Terminal) -> None:
+    head, first, second = tide("ps").out.splitlines()
+    assert head.split() == ["ID", "NAME", "TIER", "STATE", "DEVICES", "AGE", "FRACTION", "PREEMPTED", "NODES(REASON)"]
+    assert first.split() == ["17", "train", "premium", "running", "2/1:4", "1m30s", "50%", "2", "n1[0-1]"]
+    assert second.split() == ["18", "later", "basic", "queued", "1:4", "1m30s", "-", "2", "(NoCapacity)"]
+    assert len(tide("ps", "--no-headers").out.splitlines()) == 2
+    assert "COMMAND" in tide("ps", "-o", "wide").out
+
+
+def test_ps_names_and_json(tide: Terminal) -> None:
+    assert tide("ps", "-o", "name").out == "17\n18\n"
+    listing = json.loads(tide("ps", "-o", "json").out)
+    assert listing["schema"] == "tidewright/v1" and [job["id"] for job in listing["jobs"]] == [17, 18]
+
+
+def test_ps_asks_for_what_was_asked(tide: Terminal) -> None:
+    tide("ps", "-s", "running,failed", "--team", "vision", "-n", "3")
+    assert tide.stub.calls[-1] == (
+        "jobs",
+        {"all": True, "state": "failed,running", "team": "vision", "user": None, "name": None, "limit": 3},
+    )
+
+
+def test_an_empty_list_is_only_a_head_and_a_hint(tide: Terminal) -> None:
+    tide.stub.listing = ()
+    said = tide("ps")
+    assert len(said.out.splitlines()) == 1 and "tide run" in said.err
+    assert tide("ps", "-o", "name").out == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "last"),
+    [
+        (running(state="failed", where=(), held=0, end=NOW, exit_code=7), "exit 7"),
+        (waiting(reason="", why="admitted"), "(admitted)"),
+        (running(where=()), "(all ranks run)"),
+    ],
+)
+def test_the_last_column(tide: Terminal, job: object, last: str) -> None:
+    tide.stub.listing = (job,)  # type: ignore[assignment]
+    assert tide("ps", "--no-headers").out.rstrip().endswith(last)
+
+
+@pytest.mark.parametrize("command", ["nodes", "usage", "top", "show 17", "why 17", "ps"])
+def test_json_everywhere_with_its_schema(tide: Terminal, command: str) -> None:
+    assert json.loads(tide(*command.split(), "-o", "json").out)["schema"] == "tidewright/v1"
+
+
+def test_nodes_usage_and_top(tide: Terminal) -> None:
+    assert "0-1:17" in tide("nodes", "-o", "wide").out and tide("nodes", "-o", "name").out == "n1\n"
+    assert tide("usage", "--by", "team", "--no-headers").out.split() == ["vision", "3", "1", "2.00h", "60s", "50%", "2"]
+    top = tide("top").out
+    assert "2 of 4 devices held (50%)" in top and "####······  42%" in top
+
+
+def test_show(tide: Terminal) -> None:
+    said = tide("show", "train").out
+    for piece in (
+        "17 (train)",
+        "running: all ranks run",
+        "promised 95%",
+        "2/1:4 on n1[0-1]",
+        "/logs/17.log",
+        "SUBMITTED",
+    ):
+        assert piece in said
+
+
+def test_why(tide: Terminal) -> None:
+    said = tide("why", "later").out
+    for piece in (
+        "job 18 (later) is queued: needs 4",
+        "NoCapacity: needs 4, 2 free",
+        "ask for -g 2",
+        "held by",
+        "story",
+    ):
+        assert piece in said
+    assert "story" not in tide("why", "later", "--tail", "0").out
+
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+def test_actions_go_on_after_a_failure_and_return_it(tide: Terminal) -> None:
+    said = tide("cancel", "17", "99", "18")
+    assert (
+        said.code == 3
+        and said.out == "job 17 is being cancelled\njob 18 is being cancelled\n"
+        and "no job 99" in said.err
+    )
+
+
+def test_suspend_for_a_while_counts_from_the_controllers_clock(tide: Terminal) -> None:
+    assert tide("suspend", "17", "--for", "30s").code == 0
+    assert tide.stub.calls[-1] == ("suspend", "17", NOW + 30 * SECOND)
+    assert "tide resume 17" in tide("suspend", "17").out
+
+
+def test_drain(tide: Terminal) -> None:
+    assert "tide undrain n1" in tide("drain", "n1", "--why", "fan").out
+    assert tide.stub.calls[-1] == ("drain", "n1", "fan")
+
+
+def test_logs_are_bytes_as_they_were_written(tide: Terminal) -> None:
+    assert tide("logs", "17", "--rank", "1", "--tail", "5").out == "step 1\nstep 2\n"
+    assert tide.stub.calls[-1] == ("logs", "17", 1, False, 5)
+
+
+# -- submission -------------------------------------------------------------------------------------------------------
+
+
+def test_run_sends_the_command_with_this_environment_and_directory(
+    tide: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPOCHS", "3")
+    monkeypatch.setenv("TIDE_TOKEN", "secret")
+    monkeypatch.setenv("RANK", "9")
+    (tmp_path / "train.py").write_text("")
+    said = tide(
+        "run", "-g", "h100:1:4", "--sla", "premium", "--team", "vision", "--deadline", "4h", "--time", "2h", "--expect",
+        "1h", "--env", "A=b=c", "--retries", "2", "--after", "afterok:3:4", "--", "python3", "train.py", "--name", "x",
+    )  # fmt: skip
+    assert said.code == 0 and said.out == "submitted job 20 (train)\n" and "promise at risk" in said.err
+    (spec,) = tide.stub.submitted
+    assert spec.command == ("python3", "train.py", "--name", "x") and spec.workdir == str(tmp_path)
+    assert (spec.devices, spec.min_devices, spec.ranks, spec.device_types) == (4, 1, 4, ("h100",))
+    assert spec.env["EPOCHS"] == "3" and spec.env["A"] == "b=c" and not {"TIDE_TOKEN", "RANK"} & set(spec.env)
+    assert (spec.tier, spec.team, spec.retries, len(spec.after)) == ("premium", "vision", 2, 2)
+
+
+def test_parsable_prints_only_ids(tide: Terminal) -> None:
+    assert tide("run", "--parsable", "--array", "0-2%1", "--", "sleep", "{index}").out == "20\n21\n22\n"
+    assert [spec.command[1] for spec in tide.stub.submitted] == ["0", "1", "2"]
+
+
+def test_a_dry_run_submits_nothing(tide: Terminal) -> None:
+    said = tide("run", "--dry-run", "--", "true")
+    assert said.out == "would start now on n1[0]\n" and "nothing was submitted" in said.err and not tide.stub.submitted
+
+
+def test_wait_returns_the_jobs_exit_code(tide: Terminal) -> None:
+    tide.stub.exits = {"20": 137}
+    said = tide("run", "--wait", "--", "true")
+    assert said.code == 137 and "job 20 failed, exit code 137" in said.err
+
+
+def test_follow_prints_the_log_and_waits(tide: Terminal) -> None:
+    tide.stub.exits = {"20": 3}
+    said = tide("run", "--follow", "--", "true")
+    assert said.code == 3 and said.out.endswith("step 1\nstep 2\n")
+
+
+def test_ctrl_c_while_waiting_leaves_the_job_alone(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tide.stub, "wait", interrupted)
+    said = tide("run", "--wait", "--", "true")
+    assert said.code == 130 and "tide cancel 20" in said.err and not [c for c in tide.stub.calls if c[0] == "cancel"]
+
+
+def test_wait_of_several_and_its_timeout(tide: Terminal) -> None:
+    tide.stub.exits = {"17": 0, "18": 7}
+    assert tide("wait", "17", "18").code == 7
+    tide.stub.exits = {"17": -1}
+    assert tide("wait", "17", "--timeout", "0").code == 124
+    tide.stub.down = True
+    assert tide("wait", "17").code == 5
+
+
+def test_submit_a_spec_and_a_script(tide: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text("name: a\ncommand: sleep 1\n---\nname: b\ncommand: sleep 2\narray: 0-1\n")
+    assert tide("submit", "--parsable", "jobs.yaml").out == "20\n21\n22\n"
+    assert [call[1] for call in tide.stub.calls if call[0] == "submit"] == [1, 2]
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:2 --mem=4G\necho $1\n")
+    said = tide("submit", "job.sh", "--flag")
+    assert "job.sh:2: --mem is not honoured" in said.err and tide.stub.submitted[-1].command[-1] == "--flag"
+    (tmp_path / "bad.yaml").write_text("comand: x\ntier: gold\n")
+    bad = tide("submit", "bad.yaml")
+    assert bad.code == 2 and "bad.yaml:1: unknown key" in bad.err and "bad.yaml:2: tier" in bad.err
+
+
+# -- shells -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shell", "piece"), [("bash", "complete -o nosort -F"), ("zsh", "compdef"), ("fish", "complete --no-files")]
+)
+def test_completion_scripts(tide: Terminal, shell: str, piece: str) -> None:
+    said = tide("completion", shell)
+    assert said.code == 0 and piece in said.out and "_TIDE_COMPLETE" in said.out
+
+
+def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidewright.cli.shell import run
+
+    for name, value in (("_TIDE_COMPLETE", "bash_complete"), ("COMP_WORDS", "tide su"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        run([])
+    assert capsys.readouterr().out.split() == ["plain,submit", "plain,suspend"]

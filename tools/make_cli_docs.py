@@ -1,0 +1,63 @@
+"""Writes docs/cli.md from the commands' own help. ``--check`` only says whether it is fresh."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tidewright.cli.shell import SECTIONS, tide
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+HEAD = """# The command line
+
+Made by `tools/make_cli_docs.py` from the commands' own help; change it there.
+
+`tide` speaks to the controller of a state directory (`--state`, `TIDE_STATE`) over its unix socket, or over TCP with
+`--url` and the token in `DIR/token`. JOB is an id or a unique name. Lists take `-o table|wide|json|name` and
+`--no-headers`; JSON carries `"schema": "tidewright/v1"`, and `-o name` prints one id or name per line. Tables are
+coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go to stderr; exit codes are in
+[exit-codes.md](exit-codes.md), specs and batch scripts in [jobs.md](jobs.md).
+
+`DIR/config.yaml` (optional) holds what `tide up` would be told: `policy`, `listen`, `slots`, `backend`
+(`auto`, `cpu`, `nvidia`), and under `engine:` the engine's settings by name, durations with units (`backoff: 5s`).
+A mistake in it is reported with its line.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, "```text\n" + _help(tide, click.Context(tide, info_name="tide")) + "\n```\n"]
+    for section, names in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        parts.extend(_command(name) for name in names)
+    return "\n".join(parts)
+
+
+def _command(name: str) -> str:
+    parent = click.Context(tide, info_name="tide")
+    command = tide.get_command(parent, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent)
+    return f"### tide {name}\n\n```text\n{_help(command, context)}\n```\n"
+
+
+def _help(command: click.Command, context: click.Context) -> str:
+    context.terminal_width = 100
+    context.help_option_names = ["-h", "--help"]
+    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+def main() -> int:
+    """Write the page, or with ``--check`` compare it."""
+    if "--check" in sys.argv[1:]:
+        fresh = PAGE.read_text() == page()
+        print("docs/cli.md is fresh" if fresh else "docs/cli.md is stale: run python tools/make_cli_docs.py")
+        return int(not fresh)
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
