@@ -62,7 +62,7 @@ def build(state: Path, turns: int) -> None:
 
 def measure(turns: int) -> dict[str, float]:
     """Seconds from opening the journal to a book that could take the next turn."""
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         build(state, turns)
         began = time.monotonic()

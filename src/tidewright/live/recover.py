@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import msgspec
 
 from ..base.errors import Bug, DamagedJournal, UsageError
-from ..drive.record import decode
 from ..drive.replay import replay
 from ..drive.turn import Driver
 from ..engine.engine import Engine
@@ -53,4 +52,4 @@ def _observed(journal: Journal, start: int, engine: Engine, hub: Hub) -> Iterato
     """The turns above ``start``; by the time the next one is asked for, the engine has taken the one before."""
     for turn, body in journal.bodies(start):
         yield body
-        hub.observe(turn, engine.book, decode(body).commands)
+        hub.observe(turn, engine.book, engine.book.out)

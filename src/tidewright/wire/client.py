@@ -276,17 +276,26 @@ class Client:
     def _connection(self, timeout: float | None) -> http.client.HTTPConnection:
         if self.url is None:
             return _UnixConnection(self.state / api.SOCKET_NAME, timeout)
-        parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"not an address of a controller: {self.url!r}", "write it like http://127.0.0.1:7700")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.hostname, parts.port, timeout=timeout)
+        https, host, port = _address(self.url)
+        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
+        return kind(host, port, timeout=timeout)
 
     def _where(self) -> str:
         return self.url or str(self.state)
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"no controller answers at {self._where()} ({error})", "start it with tide up")
+
+
+def _address(url: str) -> tuple[bool, str, int | None]:
+    """(whether TLS, host, port) of ``http://HOST:PORT`` or ``HOST:PORT``."""
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return parts.scheme == "https", parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise UsageError(f"not an address of a controller: {url!r}", "write it like http://127.0.0.1:7700")
 
 
 def _job(ref: Ref, tail: str = "") -> str:

@@ -1,0 +1,164 @@
+"""The run loop under a full disk, a lost node, a slow planner."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.live.hub import Hub, point
+from tidewright.live.store import Journal, JournalFull
+from tidewright.model.job import JobSpec
+
+from .fakes import FakeFabric, FirstFit
+
+
+def _until(true, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("never")
+
+
+class Disk:
+    """Fills up and empties on command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        real = Journal._write
+
+        def write(journal: Journal, work) -> None:  # type: ignore[no-untyped-def]
+            if self.full:
+                raise JournalFull("journal.db cannot be written: database or disk is full")
+            real(journal, work)
+
+        monkeypatch.setattr(Journal, "_write", write)
+        monkeypatch.setattr("tidewright.live.loop.COMMIT_RETRY_S", 0.05)
+
+
+def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    disk, fabric = Disk(monkeypatch), FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("sleep",))]).ids
+        _until(lambda: client.job(job).state == "running")
+        disk.full = True
+        for _ in range(2):
+            with pytest.raises(UsageError, match="disk is full") as caught:
+                client.submit([JobSpec(command=("late",), name="late")])
+            assert "free some disk space" in caught.value.remedy
+        assert client.job(job).state == "running"
+        assert any("cannot be written" in notice for notice in client.info().notices)
+        world.soon(lambda: fabric.finish((job, 1), 5))
+        assert not client.wait(job, 0.2).final, "an end that is not durable was told"
+        disk.full = False
+        assert client.wait(job, 10).exit_code == 5
+        (after,) = client.submit([JobSpec(command=("true",))]).ids
+        assert client.wait(after, 10).exit_code == 0
+        late = [one for one in client.jobs(all=True).jobs if one.name == "late"]
+        assert all(one.state == "cancelled" and one.start < 0 for one in late), "a job that was not accepted ran"
+
+
+def test_a_node_that_loses_its_agent_keeps_its_jobs(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("sleep",))]).ids
+        _until(lambda: client.job(job).state == "running")
+        world.soon(lambda: fabric.connect(False))
+        _until(lambda: client.info().agent != "connected")
+        client.cancel(job)
+        assert client.job(job).state == "stopping"
+        world.soon(lambda: fabric.finish((job, 1), 0))
+        world.soon(lambda: fabric.connect(True))
+        assert client.wait(job, 10).state == "cancelled"
+        _until(lambda: fabric.jobs == {})
+
+
+def test_a_job_whose_node_forgot_it_starts_again(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("sleep",))]).ids
+        _until(lambda: client.job(job).state == "running")
+        world.soon(fabric.jobs.clear)
+        world.soon(lambda: fabric.connect(False))
+        world.soon(lambda: fabric.connect(True))
+        _until(lambda: client.job(job).attempt == 2 and client.job(job).state == "running")
+        assert fabric.starts == [(job, 1), (job, 2)]
+
+
+def test_a_rebooted_node_loses_what_ran_and_frozen_jobs_too(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        ids = client.submit([JobSpec(command=("sleep",)), JobSpec(command=("sleep",))]).ids
+        for job in ids:
+            _until(lambda job=job: client.job(job).state == "running")
+        client.suspend(ids[1])
+        _until(lambda: client.job(ids[1]).state == "held")
+
+        def reboot() -> None:
+            fabric.connect(False)
+            fabric.jobs.clear()
+            fabric.incarnation = "boot-2"
+            fabric.connect(True)
+
+        world.soon(reboot)
+        _until(lambda: client.job(ids[0]).attempt == 2 and client.job(ids[0]).state == "running")
+        client.resume(ids[1])
+        _until(lambda: client.job(ids[1]).attempt == 2 and client.job(ids[1]).state == "running")
+
+
+def test_strays_are_stopped_and_forgotten(running) -> None:  # type: ignore[no-untyped-def]
+    from tidewright.wire.agent import JobReport
+
+    fabric = FakeFabric()
+    fabric.jobs[77, 1] = JobReport(job=77, attempt=1, state="running")
+    with running(fabric):
+        _until(lambda: fabric.jobs == {})
+
+
+def test_a_slow_planner_does_not_hold_up_answers(running) -> None:  # type: ignore[no-untyped-def]
+    gate = threading.Event()
+
+    class Slow(FirstFit):
+        def plan(self, view):  # type: ignore[no-untyped-def]
+            if view.jobs.n > 1:
+                gate.wait(10)
+            else:
+                time.sleep(0.05)
+            return super().plan(view)
+
+    with running(policy=Slow()) as world, world.client() as client:
+        (first,) = client.submit([JobSpec(command=("sleep",))]).ids
+        _until(lambda: client.job(first).state == "running")
+        (second,) = client.submit([JobSpec(command=("sleep",))]).ids
+        assert client.job(second).state == "queued"
+        gate.set()
+        _until(lambda: client.job(second).state == "running")
+
+
+def test_a_restart_thinks_again_about_what_waited(running, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    class Never(FirstFit):
+        def plan(self, view):  # type: ignore[no-untyped-def]
+            raise KeyError("broken")
+
+    with running(policy=Never()) as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("true",))]).ids
+    with running() as world, world.client() as client:
+        assert client.wait(job, 10).exit_code == 0
+
+
+def test_the_hub_says_when_events_were_dropped() -> None:
+    from tidewright.wire.api import JobEvent
+
+    hub = Hub(kept=3)
+    for number in range(1, 6):
+        hub._fresh.append(JobEvent(seq=f"{number}.0", at=0, job=1, name="", state="queued", what="QUEUED"))
+        hub.publish()
+    events, complete = hub.after((4, 0))
+    assert ([event.seq for event in events], complete) == (["5.0"], True)
+    assert hub.after((1, 0))[1] is False
+    assert point("17.2") == (17, 2)

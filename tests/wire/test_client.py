@@ -1,0 +1,93 @@
+"""The client's own errors, and what importing it costs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidewright.base.errors import Unreachable, UsageError, WorldError
+from tidewright.wire.client import Client, default_state
+
+
+def test_no_controller_names_the_next_command(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable) as caught:
+        Client(tmp_path).info()
+    assert caught.value.remedy == "start it with tide up" and str(tmp_path) in caught.value.message
+    with pytest.raises(Unreachable):
+        list(Client(tmp_path).logs(1))
+
+
+def test_a_socket_nobody_listens_on(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "controller.sock"))
+    with pytest.raises(Unreachable):
+        Client(tmp_path).info()
+
+
+def _answer(path: Path, data: bytes | None) -> threading.Thread:
+    """A server that answers one request with ``data``, or never."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as peer:
+            peer.recv(65536)
+            if data is None:
+                peer.recv(1)
+            else:
+                peer.sendall(data)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_controller_that_does_not_answer_in_time(tmp_path: Path) -> None:
+    thread = _answer(tmp_path / "controller.sock", None)
+    with Client(tmp_path, timeout=0.1) as client, pytest.raises(WorldError, match="no answer within"):
+        client.info()
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", "not understood"),
+        (b"HTTP/1.1 500 Oops\r\ncontent-length: 4\r\n\r\nouch", "answered 500: ouch"),
+        (b"SSH-2.0-OpenSSH\r\n", "no controller answers"),
+        (b"", "no controller answers"),
+    ],
+)
+def test_answers_of_somebody_else(tmp_path: Path, answer: bytes, says: str) -> None:
+    thread = _answer(tmp_path / "controller.sock", answer)
+    with Client(tmp_path) as client, pytest.raises(UsageError, match=says):
+        client.info()
+    thread.join(5)
+
+
+def test_addresses_that_are_none() -> None:
+    for url in ("ftp://host", "http://", "http://host:port"):
+        with pytest.raises(UsageError, match="not an address"):
+            Client(url=url).info()
+
+
+def test_the_state_directory_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIDE_STATE", str(tmp_path / "a"))
+    assert default_state() == tmp_path / "a"
+    monkeypatch.delenv("TIDE_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "b"))
+    assert default_state() == tmp_path / "b" / "tidewright"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_state() == tmp_path / ".local/state/tidewright"
+
+
+def test_importing_the_client_loads_nothing_heavy() -> None:
+    code = "import sys, tidewright.wire.client; print([m for m in ('numpy','starlette','uvicorn','rich') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
