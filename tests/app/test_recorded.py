@@ -1,0 +1,131 @@
+"""A journal of the real engine, read back as a trace: what ran, for how long, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidewright.app.recorded import read
+from tidewright.app.simulate import policies, rerun, run_trace
+from tidewright.base.errors import NotFound, UsageError
+from tidewright.base.units import SECOND
+from tidewright.drive.turn import Driver
+from tidewright.engine.commands import Launch, Think
+from tidewright.engine.engine import Engine
+from tidewright.engine.events import Event, Exited, NodeUp, PlanReady, Started, Submit
+from tidewright.engine.settings import live_settings
+from tidewright.model.job import JobSpec
+from tidewright.model.node import NodeSpec
+from tidewright.policy.registry import make
+
+START = 1_700_000_000 * SECOND
+
+
+class Lines:
+    """Keeps records as the API exports them."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+
+    def append(self, record: bytes) -> None:
+        self.records.append(record)
+
+    def write(self, path: Path, base_turn: int = 0) -> Path:
+        head = {"tidewright_journal": 1, "policy": "fifo", "base_turn": base_turn, "settings": live_settings()}
+        path.write_bytes(b"\n".join([msgspec.json.encode(head), *self.records]) + b"\n")
+        return path
+
+
+def record(jobs: list[tuple[JobSpec, int]], end: int) -> Lines:
+    """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds."""
+    lines = Lines()
+    driver = Driver(Engine(live_settings()), lines)
+    planner = make("fifo")
+    agenda: list[tuple[int, Event]] = [(0, NodeUp(NodeSpec(name="n", kind="cpu", devices=2), "a"))]
+    agenda += [(at + 1, Submit(spec, f"op{at}")) for at, (spec, _) in enumerate(jobs)]
+    while agenda:
+        agenda.sort(key=lambda item: item[0])
+        at, event = agenda.pop(0)
+        if at > end:
+            break
+        pending = [event]
+        while pending:
+            commands = driver.turn(START + at * SECOND, pending)
+            pending = [PlanReady(planner.plan(driver.engine.view())) for one in commands if isinstance(one, Think)]
+            for one in commands:
+                if isinstance(one, Launch):
+                    pending.append(Started(one.job, one.attempt))
+                    agenda.append((at + jobs[order(one.job)][1], Exited(one.job, one.attempt, 0)))
+    return lines
+
+
+def order(job: int) -> int:
+    """Jobs are numbered from 1 in order of arrival."""
+    return job - 1
+
+
+def spec(**changes: object) -> JobSpec:
+    return JobSpec(command=("x",), **changes)  # type: ignore[arg-type]
+
+
+def test_what_ran_is_a_trace(tmp_path: Path) -> None:
+    jobs = [(spec(devices=2, team="a", tier="premium"), 10), (spec(team="b"), 5), (spec(), 100), (spec(devices=2), 7)]
+    recording = read(record(jobs, end=60).write(tmp_path / "journal.ndjson"))
+    trace = recording.trace
+    assert [node.name for node in recording.nodes] == ["n"] and recording.policy == "fifo"
+    assert trace.submit.tolist() == [0, 1 * SECOND, 2 * SECOND]
+    assert trace.duration.tolist()[:2] == [10 * SECOND, 5 * SECOND]
+    assert trace.duration.tolist()[2] <= 49 * SECOND
+    assert trace.devices.tolist() == [2, 1, 1] and [trace.teams[at] for at in trace.team] == ["a", "b", "default"]
+    notes = "\n".join(recording.notes)
+    assert "1 job had not ended" in notes and "1 job had not started" in notes
+
+
+def test_the_same_jobs_under_other_policies(tmp_path: Path) -> None:
+    path = record([(spec(devices=2), 20), (spec(), 5), (spec(), 5)], end=200).write(tmp_path / "journal.ndjson")
+    results, recording = rerun(path, "fifo,srtf")
+    assert [result.policy for result in results] == ["fifo", "srtf"] and not recording.notes
+    assert all(result.completed == 3 and result.devices == 2 for result in results)
+    (wider,), _ = rerun(path, "fifo", cluster="2x2:cpu")
+    assert wider.devices == 4 and wider.jct_mean_s < results[0].jct_mean_s
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [("", "not an exported journal"), ("{}\n", "not an exported journal"), ("hello", "not an exported")],
+)
+def test_what_is_no_journal(tmp_path: Path, text: str, piece: str) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=piece):
+        read(path)
+
+
+def test_a_cut_line_a_missing_file_and_a_repaired_journal(tmp_path: Path) -> None:
+    lines = record([(spec(), 5)], end=100)
+    lines.records[-1] = lines.records[-1][:-5]
+    with pytest.raises(UsageError, match="not a journal of this version"):
+        read(lines.write(tmp_path / "cut.ndjson"))
+    with pytest.raises(NotFound):
+        read(tmp_path / "gone")
+    (tmp_path / "journal.db").write_bytes(b"x" * 5000)
+    with pytest.raises(UsageError, match="not a journal"):
+        read(tmp_path)
+    with pytest.raises(UsageError, match="after a repair"):
+        read(record([(spec(), 5)], end=100).write(tmp_path / "r.ndjson", base_turn=7))
+
+
+def test_policies_with_settings_may_hold_commas() -> None:
+    assert policies("fifo, las:round=6m ,sla") == ["fifo", "las:round=6m", "sla"]
+    with pytest.raises(UsageError, match="no policy named"):
+        policies(" , ")
+    with pytest.raises(UsageError, match="did you mean 'fifo'"):
+        policies("fifa")
+
+
+def test_a_trace_by_name_and_seed() -> None:
+    once, again, other = (run_trace("synthetic:jobs=40,load=1.0", "2x4", "fifo", seed=seed)[0] for seed in (3, 3, 4))
+    assert once == again and once.jct_mean_s != other.jct_mean_s and once.jobs == 40
+    assert run_trace("synthetic:jobs=40", "2x4", "fifo", jobs=10)[0].jobs == 10
