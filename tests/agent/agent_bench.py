@@ -120,6 +120,9 @@ class Bench:
         return path.read_text() if path.exists() else ""
 
     async def logged(self, text: str, job: int = 1, rank: int = 0) -> str:
+        """A job's log once ``text`` is in it and its launch is over."""
+        await self.until(lambda report: report.state != "starting", job)
+
         async def look() -> str:
             while text not in self.log(job, rank):
                 await asyncio.sleep(0.02)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_bench import PATIENCE_S, bearing
+from agent_bench import PATIENCE_S, bearing, groups
 
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused
@@ -257,6 +257,41 @@ def test_shim_and_agent_killed_together(play):
         bench.start("--backend", "cpu", "--slots", "4")
         assert (await bench.state_is("exited")).lost
         assert bearing(f"TIDE_STEP_FILE={bench.state}") == []
+
+    play(body)
+
+
+def test_a_rank_does_not_outlive_its_shim_even_without_an_agent(play):
+    async def body(bench):
+        await bench.launch("sh", "-c", "echo up; sleep 600")
+        await bench.logged("up")
+        bench.kill()
+        rank = identity(bench, "started")
+        os.kill(identity(bench, "shim"), signal.SIGKILL)
+        await gone(rank)
+
+    play(body)
+
+
+def test_words_of_all_languages_reach_the_program(play):
+    async def body(bench):
+        await bench.launch("sh", "-c", 'echo "$0 $GREETING"', "日本", env={"GREETING": "żółć"})
+        await bench.state_is("exited")
+        assert bench.log().strip() == "日本 żółć"
+
+    play(body)
+
+
+def test_a_full_disk_fails_the_launch_and_leaves_nothing(play):
+    async def body(bench):
+        await bench.inventory()
+        (bench.state / "ranks" / ".1.0.new").write_text("in the way")
+        with pytest.raises(WorldError, match="cannot record the launch"):
+            await bench.launch("true")
+        (bench.state / "ranks" / ".1.0.new").unlink()
+        assert groups(bench.state) == []
+        await bench.launch("true")
+        assert (await bench.state_is("exited")).code == 0
 
     play(body)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from ..base.errors import Conflict, UsageError, WorldError
-from ..checkpoint.cgroup import Freezer
+from ..checkpoint.cgroup import Freezer, remove
 from ..checkpoint.protocol import Driver
 from ..devices.protocol import Backend
 from ..model.job import Level
@@ -58,6 +58,8 @@ class Supervisor:
         try:
             attempt = Attempt.create(self._layout, args, specs)
         except OSError as error:
+            for spec in specs.values():
+                remove(spec.cgroups)
             raise WorldError(f"cannot record the launch: {error.strerror}") from error
         self.attempts[key] = attempt
         self._deeds.behind(attempt, self._deeds.launch(attempt))
