@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +27,8 @@ from ..model.job import State
 from ..wire import api, openapi
 from . import say
 from .archive import GROUPS
+from .asked import body as read_body
+from .asked import number, seconds, states
 from .hub import point
 from .logs import Tail, log_path
 from .loop import NotDurable
@@ -36,7 +37,6 @@ from .parts import Parts
 from .rehearse import rehearse
 from .usage import rows
 
-T = TypeVar("T", bound=Struct)
 Handler = Callable[[Request], Awaitable[Response]]
 LONGEST_WAIT_S = 300.0
 KEEPALIVE_S = 15.0
@@ -83,13 +83,13 @@ class Api:
         return Response(exposition(self.parts.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def shutdown(self, request: Request) -> Response:
-        self.parts.shutdown(_number(request, "agent", 1) != 0)
+        self.parts.shutdown(number(request, "agent", 1) != 0)
         return _answer(api.Done())
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
-        body = await _body(request, api.SubmitRequest)
+        body = await read_body(request, api.SubmitRequest)
         if not body.specs:
             raise UsageError("specs: empty; nothing to submit", "give at least one job")
         self._refuse_any(body)
@@ -107,15 +107,15 @@ class Api:
 
     def _refuse_any(self, body: api.SubmitRequest) -> None:
         """All or nothing: one bad member refuses the whole request before any is admitted."""
-        for number, spec in enumerate(body.specs):
+        for at, spec in enumerate(body.specs):
             refusal = refuse(self._book, spec)
-            if refusal is not None and f"{body.op_id}.{number}" not in self._book.answers:
-                which = f"specs[{number}]: " if len(body.specs) > 1 else ""
+            if refusal is not None and f"{body.op_id}.{at}" not in self._book.answers:
+                which = f"specs[{at}]: " if len(body.specs) > 1 else ""
                 _raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
 
     async def jobs(self, request: Request) -> Response:
-        query, limit, now = request.query_params, _number(request, "limit", 0), self._now()
-        wanted = _states(query.get("state", ""))
+        query, limit, now = request.query_params, number(request, "limit", 0), self._now()
+        wanted = states(query.get("state", ""))
         equal = {key: query[key] for key in ("name", "team", "user") if key in query}
         found = [
             say.live_job(self._book, job, now)
@@ -125,7 +125,7 @@ class Api:
         found = [view for view in found if not wanted or State[view.state.upper()] in wanted]
         final = [int(state) for state in wanted if state >= State.COMPLETED]
         most = limit or 1_000_000
-        if final or (_number(request, "all", 0) and not wanted):
+        if final or (number(request, "all", 0) and not wanted):
             room = max(0, most - len(found)) + 1
             found += [say.ended_job(ended) for ended in self.parts.journal.archive.find(room, final, equal)]
         return _answer(api.JobList(jobs=tuple(found[:most]), now=now, more=len(found) > most))
@@ -180,19 +180,19 @@ class Api:
         )  # fmt: skip
 
     async def suspend(self, request: Request) -> Response:
-        body = await _body(request, api.SuspendRequest, api.SuspendRequest())
+        body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
         job, op_id = self._find(request), body.op_id or new_op_id()
         if body.until_us and body.until_us <= self._now():
             raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
         return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
 
     async def resume(self, request: Request) -> Response:
-        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
         return await self._act(ev.Release(self._find(request), op_id), op_id)
 
     async def cancel(self, request: Request) -> Response:
-        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
         return await self._act(ev.Cancel(self._find(request), op_id), op_id)
 
@@ -203,7 +203,7 @@ class Api:
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)
-        end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, _seconds(request, "timeout", LONGEST_WAIT_S))
+        end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
         while True:
             change = self.parts.hub.change()
             view = self._view(job)
@@ -218,7 +218,7 @@ class Api:
     async def logs(self, request: Request) -> Response:
         job = self._find(request)
         view = self._view(job)
-        rank, tail = _number(request, "rank", 0), _number(request, "tail", -1)
+        rank, tail = number(request, "rank", 0), number(request, "tail", -1)
         if not 0 <= rank < view.ranks:
             raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
 
@@ -226,7 +226,7 @@ class Api:
             return [Path(log.path) for log in self._logs(job) if log.rank == rank]
 
         reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None)
-        return StreamingResponse(reader.read(_number(request, "follow", 0) != 0), media_type="application/octet-stream")
+        return StreamingResponse(reader.read(number(request, "follow", 0) != 0), media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
@@ -259,7 +259,7 @@ class Api:
         return await self._drain(request, False)
 
     async def _drain(self, request: Request, on: bool) -> Response:
-        body = await _body(request, api.ActionRequest, api.ActionRequest())
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
         return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
 
@@ -318,15 +318,6 @@ def _why_ended(view: api.JobView, now: int) -> api.WhyView:
     return api.WhyView(job=view.id, name=view.name, state=view.state, summary=text, story=view.story, now=now)
 
 
-def _states(text: str) -> list[State]:
-    known = {state.name.lower(): state for state in State}
-    wanted = [word.strip().lower() for word in text.split(",") if word.strip()]
-    wrong = [word for word in wanted if word not in known]
-    if wrong:
-        raise UsageError(f"state: {wrong[0]!r} is not a state", f"known: {', '.join(known)}")
-    return [known[word] for word in wanted]
-
-
 async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
     """Wait for a change; false when the time is over first."""
     try:
@@ -334,35 +325,6 @@ async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    if text is None or text == "":
-        return default
-    if not re.fullmatch(r"-?\d{1,15}", text):
-        raise UsageError(f"{name}: {text!r} is not a whole number", "correct the query and ask again")
-    return int(text)
-
-
-def _seconds(request: Request, name: str, default: float) -> float:
-    text = request.query_params.get(name, "")
-    if text and not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        raise UsageError(f"{name}: {text!r} is not a number of seconds", "correct the query and ask again")
-    return float(text) if text else default
-
-
-async def _body(request: Request, kind: type[T], default: T | None = None) -> T:
-    """The request's body. Raises UsageError naming the field that is wrong."""
-    data = await request.body()
-    if not data and default is not None:
-        return default
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"the request's body is not right: {error}", "see /openapi.json for what is expected"
-        ) from None
 
 
 def _raise_refusal(reply: Reply) -> None:

@@ -1,0 +1,56 @@
+"""Reading what a request asks: query parameters and bodies. Every mistake is a UsageError that names the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+
+from ..base.errors import UsageError
+from ..model.job import State
+
+T = TypeVar("T", bound=Struct)
+
+
+def states(text: str) -> list[State]:
+    """State names separated by commas."""
+    known = {state.name.lower(): state for state in State}
+    wanted = [word.strip().lower() for word in text.split(",") if word.strip()]
+    wrong = [word for word in wanted if word not in known]
+    if wrong:
+        raise UsageError(f"state: {wrong[0]!r} is not a state", f"known: {', '.join(known)}")
+    return [known[word] for word in wanted]
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """A whole-number query parameter."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not re.fullmatch(r"-?\d{1,15}", text):
+        raise UsageError(f"{name}: {text!r} is not a whole number", "correct the query and ask again")
+    return int(text)
+
+
+def seconds(request: Request, name: str, default: float) -> float:
+    """A query parameter in seconds, fractions allowed."""
+    text = request.query_params.get(name, "")
+    if text and not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        raise UsageError(f"{name}: {text!r} is not a number of seconds", "correct the query and ask again")
+    return float(text) if text else default
+
+
+async def body(request: Request, kind: type[T], default: T | None = None) -> T:
+    """The request's body. Raises UsageError naming the field that is wrong."""
+    data = await request.body()
+    if not data and default is not None:
+        return default
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"the request's body is not right: {error}", "see /openapi.json for what is expected"
+        ) from None
