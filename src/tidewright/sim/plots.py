@@ -37,17 +37,24 @@ _SPANS = (
 
 def draw(kind: str, results: Sequence[Result], colours: dict[str, str]) -> str:
     """One of the kinds in ``_DRAW`` as an ``<svg>`` element. Raises UsageError when matplotlib is not installed."""
+    return _inline(svg(kind, lambda axes: _DRAW[kind](axes, results, colours)))
+
+
+def svg(salt: str, paint: Callable[[Any], None], size: tuple[float, float] = (6.4, 3.7), ground: str = "none") -> str:
+    """The text of an SVG file of what ``paint`` draws on matplotlib axes; ``size`` in inches, equal input equal text."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("plots need matplotlib, which is not installed", "pip install 'tidewright[report]'") from error
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": kind}):
-        figure = Figure(figsize=(6.4, 3.7), layout="constrained")
-        _DRAW[kind](figure.subplots(), results, colours)
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
+        figure = Figure(figsize=size, layout="constrained", facecolor=ground)
+        axes = figure.subplots()
+        axes.set_facecolor("none")
+        paint(axes)
         sheet = io.StringIO()
-        figure.savefig(sheet, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(sheet.getvalue())
+        figure.savefig(sheet, format="svg", metadata={"Date": None})
+    return sheet.getvalue()
 
 
 def _inline(svg: str) -> str:

@@ -5,6 +5,8 @@ It refuses to know where the rows came from.
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -39,6 +41,8 @@ class Trace(Struct, frozen=True, kw_only=True):
     kinds: NDArray[np.int32] | None = None
     kind_names: tuple[tuple[str, ...], ...] = ()
     names: tuple[str, ...] = ()
+    placement: Literal["consolidate", "one-node", "any"] = "consolidate"
+    """What every job asks for; "any" counts devices wherever they lie, as many published simulators do."""
     retries: int = 0
     """Retries every job asks for; rank failures are only worth simulating when this is above zero."""
 
@@ -59,6 +63,7 @@ class Trace(Struct, frozen=True, kw_only=True):
             tier=_TIERS[self.tier[row]],
             team=self.teams[self.team[row]],
             expected_us=int(self.expected[row]),
+            placement=self.placement,
             retries=self.retries,
         )
 
@@ -103,7 +108,12 @@ def head(trace: Trace, jobs: int) -> Trace:
         for field, value in columns.items()
         if isinstance(value, np.ndarray) or (field == "names" and value)
     }
-    return Trace(**{**columns, **cut})
+    return changed(trace, **cut)
+
+
+def changed(trace: Trace, **fields: Any) -> Trace:
+    """The same trace with other fields, e.g. ``placement="any"`` or ``retries=3``."""
+    return Trace(**{**{field: getattr(trace, field) for field in trace.__struct_fields__}, **fields})
 
 
 def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
@@ -117,5 +127,4 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
         return trace
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
     told = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
-    columns = {field: getattr(trace, field) for field in trace.__struct_fields__}
-    return Trace(**{**columns, "expected": told})
+    return changed(trace, expected=told)

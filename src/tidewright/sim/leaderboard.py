@@ -1,0 +1,155 @@
+"""The leaderboard: policies side by side on the same tiered workloads, averaged over seeds, as Markdown and as a plot.
+
+It refuses to know the policies; results are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from msgspec import Struct
+
+from .plots import COLOURS, svg
+from .report import duration, percent
+from .result import Result, TierResult
+
+LOADS = (0.8, 1.0, 1.2)
+SEEDS = (1, 2, 3)
+POLICIES = ("sla", "fifo", "fifo-backfill", "srtf", "las", "static")
+CLUSTER = "60x8"
+JOBS = 3_000
+# More gangs than Philly's 93 % of single devices, so that fragmentation and preemption matter; runs are capped at four
+# hours, well below the day over which jobs arrive, so that the load is really there. Arrivals swing over the day, as they
+# do everywhere: a flat load of 0.8 never queues, and then every policy is as good as any.
+SHAPE = "diurnal=yes,max=4h,sizes=1:0.6/2:0.1/4:0.15/8:0.13/16:0.02"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One policy at one load: the results of several seeds."""
+
+    load: float
+    policy: str
+    results: tuple[Result, ...]
+
+
+def trace_name(load: float, seed: int) -> str:
+    """The workload of one run."""
+    return f"synthetic:jobs={JOBS},load={load},seed={seed},{SHAPE}"
+
+
+def entries(results: Sequence[tuple[float, str, Result]]) -> list[Entry]:
+    """Results by (load, policy), in order of first appearance."""
+    groups: dict[tuple[float, str], list[Result]] = {}
+    for load, policy, result in results:
+        groups.setdefault((load, policy), []).append(result)
+    return [Entry(load=load, policy=policy, results=tuple(group)) for (load, policy), group in groups.items()]
+
+
+def tier_of(result: Result, name: str) -> TierResult:
+    """One tier of a result."""
+    return next(tier for tier in result.tiers if tier.tier == name)
+
+
+def attainment(result: Result) -> float:
+    """Share of premium and standard jobs that got what their tier promises."""
+    promised = [tier for tier in result.tiers if tier.target]
+    return sum(tier.attained * tier.jobs for tier in promised) / max(sum(tier.jobs for tier in promised), 1)
+
+
+def attainable(result: Result) -> float:
+    """The same for a cluster that each job has to itself."""
+    promised = [tier for tier in result.tiers if tier.target]
+    return sum(tier.attainable * tier.jobs for tier in promised) / max(sum(tier.jobs for tier in promised), 1)
+
+
+_HEADS = (
+    "policy", "tier attainment", "premium", "standard", "premium by work", "standard by work", "basic fraction", "JCT mean",
+    "JCT p99", "utilisation", "preemptions",
+)  # fmt: skip
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    runs = entry.results
+
+    def mean(tier: str, field: str) -> float:
+        return fmean(getattr(tier_of(run, tier), field) for run in runs)
+
+    overall = [attainment(run) for run in runs]
+    return (
+        f"`{entry.policy}`",
+        f"**{percent(fmean(overall))}** ({percent(min(overall))}–{percent(max(overall))})",
+        percent(mean("premium", "attained")),
+        percent(mean("standard", "attained")),
+        percent(mean("premium", "attained_by_work")),
+        percent(mean("standard", "attained_by_work")),
+        f"{mean('basic', 'fraction_mean'):.2f}",
+        duration(fmean(run.jct_mean_s for run in runs)),
+        duration(fmean(run.jct_p99_s for run in runs)),
+        percent(fmean(run.utilisation_arriving for run in runs)),
+        f"{fmean(run.preemptions for run in runs):,.0f}",
+    )
+
+
+def markdown(board: Sequence[Entry], costs: str) -> str:
+    """The page: what was run, one table per load, and what the columns mean. ``costs`` says what moving a job costs."""
+    first = board[0].results[0]
+    seeds = len(board[0].results)
+    lines = [
+        "# Leaderboard",
+        "",
+        "Made by `make leaderboard`; every number comes from the simulator and is the same on every machine.",
+        "",
+        f"{first.jobs:,} jobs on {first.cluster} ({first.devices} devices), {seeds} seeds per load; tiers premium 20 %,",
+        f"standard 30 %, basic 50 %; {costs}; run times known to the scheduler. Workload: `synthetic:load=…,{SHAPE}`.",
+        "",
+        "![Tier attainment by policy and load](leaderboard.svg)",
+    ]
+    for load in dict.fromkeys(entry.load for entry in board):
+        mine = [entry for entry in board if entry.load == load]
+        bound = fmean(attainable(run) for entry in mine for run in entry.results)
+        lines += ["", f"## Load {load:g}", "", "| " + " | ".join(_HEADS) + " |", "|---|" + "---:|" * (len(_HEADS) - 1)]
+        lines += ["| " + " | ".join(_row(entry)) + " |" for entry in mine]
+        lines += [
+            "",
+            f"With a cluster to itself each, {percent(bound)} of these jobs could attain: launching takes time too.",
+        ]
+    return "\n".join([*lines, "", *_LEGEND, ""])
+
+
+_LEGEND = (
+    "**Tier attainment**: share of premium and standard jobs whose delivered GPU fraction (run time on the full allotment",
+    "over time since submission) reached 0.95 or 0.70; mean over seeds, lowest and highest seed in parentheses. **By work**:",
+    "each job weighted by its device-time. **Basic fraction**: mean delivered fraction of jobs that are promised nothing.",
+    "**Utilisation**: share of device-time held until the last submission, launching, saving and restoring included.",
+)
+
+
+def plot(board: Sequence[Entry]) -> str:
+    """Tier attainment by load, one group of bars per load, as the text of an SVG file."""
+    loads = list(dict.fromkeys(entry.load for entry in board))
+    policies = list(dict.fromkeys(entry.policy for entry in board))
+    shares = {(entry.load, entry.policy): [attainment(run) for run in entry.results] for entry in board}
+
+    def paint(axes: Any) -> None:
+        width = 0.84 / len(policies)
+        for at, policy in enumerate(policies):
+            means = [100 * fmean(shares[load, policy]) for load in loads]
+            low = [mean - 100 * min(shares[load, policy]) for mean, load in zip(means, loads, strict=True)]
+            high = [100 * max(shares[load, policy]) - mean for mean, load in zip(means, loads, strict=True)]
+            places = [group + (at - (len(policies) - 1) / 2) * width for group in range(len(loads))]
+            axes.bar(places, means, 0.9 * width, color=COLOURS[at % len(COLOURS)], label=policy)
+            axes.errorbar(places, means, yerr=[low, high], fmt="none", ecolor="#1c2733", elinewidth=0.9, capsize=2)
+        for group, load in enumerate(loads):
+            bound = 100 * fmean(attainable(run) for entry in board if entry.load == load for run in entry.results)
+            axes.plot([group - 0.46, group + 0.46], [bound] * 2, color="#1c2733", lw=1.1, ls=(0, (4, 2)))
+        axes.set_xticks(range(len(loads)), [f"load {load:g}" for load in loads])
+        axes.set_ylim(0, 108)
+        axes.set_ylabel("premium and standard jobs\nthat got what they were promised, %")
+        axes.grid(False, axis="x")
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, 1.13), ncols=len(policies), columnspacing=1.2, handlelength=1.2
+        )
+
+    return svg("leaderboard", paint, size=(8.4, 4.0), ground="#ffffff")

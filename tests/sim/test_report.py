@@ -1,0 +1,133 @@
+"""Figures and their presentation: definitions checked by hand, the page needs nothing from outside."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tidewright.base.errors import UsageError
+from tidewright.base.units import SECOND
+from tidewright.sim.clusters import load_cluster
+from tidewright.sim.leaderboard import attainment, entries, markdown, plot
+from tidewright.sim.meter import SLOTS, Meter
+from tidewright.sim.report import html, notes, table, tier_table
+from tidewright.sim.result import SCHEMA, Result, from_json, to_json
+from tidewright.sim.run import Options, simulate
+from tidewright.sim.trace import make_trace
+from tidewright.sim.traces import load_trace
+from tidewright.sim.world import FREE
+
+from .planners import FirstCome
+
+
+def run(label: str, load: float = 1.2) -> Result:
+    trace = load_trace(f"synthetic:jobs=200,load={load},max=1h", 16)
+    return simulate(trace, load_cluster("4x4"), FirstCome(), Options(cluster="4x4", label=label))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**6), st.integers(0, 10**4)), min_size=1, max_size=30)
+)
+def test_the_meter_keeps_exact_areas_and_samples_that_add_up_to_them(steps: list[tuple[int, int, int]]) -> None:
+    meter, held, queued = Meter(), 0, 0
+    for elapsed, held_milli, waiting in steps:
+        meter.held_milli, meter.queued = held_milli, waiting
+        meter.advance(meter.at + elapsed)
+        held, queued = held + elapsed * held_milli, queued + elapsed * waiting
+    assert (meter.held_area, meter.queued_area) == (held, queued)
+    series = meter.series()
+    assert len(series.queued) <= SLOTS
+    spans = np.full(len(series.queued), float(series.width_us))
+    if len(spans):
+        spans[-1] = meter.at - series.width_us * (len(spans) - 1)
+    assert float((spans * np.array(series.held_devices)).sum()) == pytest.approx(
+        held / 1000, rel=1e-3, abs=0.001 * max(meter.at, 1)
+    )
+    assert float((spans * np.array(series.queued)).sum()) == pytest.approx(
+        queued, rel=1e-3, abs=0.001 * max(meter.at, 1)
+    )
+
+
+def test_fairness_by_hand() -> None:
+    """Two jobs of 100 s share one device one after the other: N is 2 for the first and 1.5 for the second."""
+    trace = make_trace("two", np.array([0.0, 0.0]), np.array([100.0, 100.0]), np.array([1, 1]))
+    result = simulate(trace, load_cluster("1x1"), FirstCome(), Options(costs=FREE))
+    rhos = [100 / (100 * 2), 200 / (100 * 1.5)]
+    assert result.rho_mean == pytest.approx(sum(rhos) / 2)
+    assert result.rho_unfair == 0.5
+
+
+def test_tiers_by_hand() -> None:
+    """Three 100 s jobs on one device: delivered fractions 1, 1/2, 1/3."""
+    tier = np.array([2, 1, 0], np.int8)
+    trace = make_trace("three", np.zeros(3), np.full(3, 100.0), np.ones(3, np.int64), tier=tier)
+    result = simulate(trace, load_cluster("1x1"), FirstCome(), Options(costs=FREE))
+    assert [(t.tier, t.jobs) for t in result.tiers] == [("premium", 1), ("standard", 1), ("basic", 1)]
+    assert [t.fraction_mean for t in result.tiers] == pytest.approx([1, 1 / 2, 1 / 3])
+    assert [t.attained for t in result.tiers] == [1.0, 0.0, 1.0]
+    assert attainment(result) == 0.5
+
+
+def test_the_page_points_nowhere_and_names_every_policy() -> None:
+    page = html([run("fifo"), run("<b>&odd$x$", 0.5)])
+    assert "<b>" not in page
+    assert "&lt;b&gt;&amp;odd$x$" in page
+    assert page.count("<svg") == 4
+    assert "http" not in page
+    assert not re.search(r"""(src|href)=["'](?!#)""", page)
+    assert not re.search(r"url\((?!#|'#|\"#)", page)
+
+
+def test_the_page_is_the_same_every_time() -> None:
+    results = [run("fifo")]
+    assert html(results) == html(results)
+
+
+def test_tables_show_every_policy_and_tier() -> None:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    results = [run("first"), run("second")]
+    console.print(table(results), tier_table(results))
+    text = console.export_text()
+    for word in ("first", "second", "premium", "standard", "basic", "JCT mean"):
+        assert word in text
+
+
+def test_jobs_left_out_of_the_means_are_mentioned() -> None:
+    result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2)
+    assert notes([result]) == [
+        "fifo: 3 jobs had not ended and are left out of the means",
+        "fifo: 2 jobs could never fit and were refused",
+    ]
+
+
+def test_json_of_another_version_is_refused() -> None:
+    text = to_json([run("fifo")])
+    assert SCHEMA.encode() in text
+    with pytest.raises(UsageError, match="run the simulation again"):
+        from_json(text.replace(SCHEMA.encode(), b"tidewright.simulation/0"))
+    with pytest.raises(UsageError, match="not simulation results"):
+        from_json(b"[{}]")
+
+
+def test_the_leaderboard_has_a_row_per_policy_and_load() -> None:
+    board = entries(
+        [(load, policy, run(policy, load)) for load in (0.8, 1.2) for policy in ("a", "b") for _ in range(2)]
+    )
+    text = markdown(board, "moves are free")
+    assert [len(entry.results) for entry in board] == [2, 2, 2, 2]
+    assert text.count("| `a` |") == text.count("| `b` |") == 2
+    assert "## Load 0.8" in text
+    assert "## Load 1.2" in text
+    assert plot(board) == plot(board)
+
+
+def test_a_series_starts_at_zero_and_covers_the_run() -> None:
+    result = run("fifo")
+    assert result.series.width_us * len(result.series.queued) >= result.makespan_s * SECOND
+    assert result.series.width_us * (len(result.series.queued) - 1) < result.makespan_s * SECOND
