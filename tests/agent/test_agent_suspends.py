@@ -8,6 +8,8 @@ import os
 import pytest
 from agent_bench import groups
 
+from tidewright.agent.layout import Layout
+from tidewright.checkpoint.cgroup import bases, works
 from tidewright.fabric.protocol import Refused
 from tidewright.model.job import Level
 
@@ -178,6 +180,13 @@ def test_freezer_groups_are_removed(play):
     async def body(bench):
         await bench.launch("true")
         await bench.state_is("exited")
+        assert groups(bench.state) == []
+        for freezer in filter(works, bases()):
+            freezer.create(f"tidewright-{Layout(bench.state).tag}-9.0.0")  # a launch cut short before it was recorded
+            break
+        bench.kill()
+        bench.start("--backend", "cpu", "--slots", "4")
+        await bench.inventory()
         assert groups(bench.state) == []
 
     play(body)

@@ -172,7 +172,16 @@ class Supervisor:
                 continue
             self.attempts[attempt.key] = attempt
             self._take_over(attempt)
+        self._clear_groups()
         log.info("adopted %d attempts", len(self.attempts))
+
+    def _clear_groups(self) -> None:
+        """Remove freezer groups of launches that an earlier agent did not live to record."""
+        specs = (rank.spec for attempt in self.attempts.values() for rank in attempt.ranks)
+        known = {group for spec in specs if spec for group in spec.cgroups}
+        for group in self._freezer.made(f"tidewright-{self._layout.tag}-"):
+            if group not in known:
+                remove((group,))
 
     def _take_over(self, attempt: Attempt) -> None:
         memo = attempt.memo

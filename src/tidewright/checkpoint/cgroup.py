@@ -30,6 +30,10 @@ class Freezer(Protocol):
         """Make the group of a new rank; its directory, or nothing where no group is needed. Raises OSError."""
         ...
 
+    def made(self, prefix: str) -> tuple[str, ...]:
+        """Directories of groups there are whose names start with ``prefix``."""
+        ...
+
     def freeze(self, handle: RankHandle) -> None:
         """Return once nothing of the rank runs. Raises WorldError, with the rank running."""
         ...
@@ -68,6 +72,9 @@ class Groups:
         path = self.base / name
         path.mkdir(exist_ok=True)
         return (str(path),)
+
+    def made(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(str(path) for path in self.base.glob(f"{prefix}*")))
 
     def is_frozen(self, group: Path) -> bool:
         raise NotImplementedError
@@ -125,6 +132,9 @@ class Signals:
     name = "signals"
 
     def create(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def made(self, prefix: str) -> tuple[str, ...]:
         return ()
 
     def _running(self, handle: RankHandle) -> list[int]:
