@@ -38,20 +38,22 @@ PREEMPTIONS = 2
 CALIBRATION_STEPS = 40
 LEAST_RUN_S = 2.2
 """A basic job runs at least this long between two waves: longer than the policy's ``min_run``."""
+LONGEST_RUN_S = 3.3
+"""After so long a wave is sent for it, also when another basic job has just begun and cannot be hit by the same one."""
 POLL_S = 0.25
 UP_S = 20.0
 LIMIT_S = 150.0
 """For each phase; reached only when something is stuck, and then the reason is printed."""
 
 PROGRAMS = [
-    Program("mlp-a", "basic", "train_mlp.py", 1, 7.0),
-    Program("cnn", "basic", "train_cnn.py", 2, 7.0),
-    Program("gpt", "basic", "train_gpt.py", 3, 7.0),
-    Program("mlp-b", "basic", "train_mlp.py", 4, 7.0),
-    Program("cnn-std", "standard", "train_cnn.py", 5, 5.0),
+    Program("mlp-a", "basic", "train_mlp.py", 1, 8.0),
+    Program("cnn", "basic", "train_cnn.py", 2, 8.0),
+    Program("gpt", "basic", "train_gpt.py", 3, 8.0),
+    Program("mlp-b", "basic", "train_mlp.py", 4, 8.0),
+    Program("cnn-std", "standard", "train_cnn.py", 5, 4.0),
     Program("ddp-std", "standard", "train_ddp.py", 6, 4.0, ranks=2),
-    Program("urgent-gpt", "premium", "train_gpt.py", 7, 2.5),
-    Program("urgent-mlp", "premium", "train_mlp.py", 8, 2.5),
+    Program("urgent-gpt", "premium", "train_gpt.py", 7, 1.5),
+    Program("urgent-mlp", "premium", "train_mlp.py", 8, 1.5),
 ]
 
 
@@ -145,7 +147,7 @@ class Demo:
 
         def each(seen: list[Run]) -> None:
             waves.send(seen)
-            if late and waves.sent > len(standard) - len(late) and not waves.running(seen):
+            if late and waves.sent > len(standard) - len(late):
                 seen.append(self.start(late.pop(0)))
 
         self.watch(runs, "3/3 all together; premium jobs arrive in waves", each)
@@ -157,31 +159,35 @@ class Demo:
 
 
 class Waves:
-    """Bursts of premium jobs, each sent when it will take devices from basic jobs that were pre-empted too little."""
+    """Bursts of premium jobs, each sent when it will take devices from a basic job that was pre-empted too little."""
 
     def __init__(self, demo: Demo, programs: list[Program]) -> None:
         self.demo = demo
         self.programs = programs
         self.sent = 0
+        self.jobs = 0
 
     def send(self, runs: list[Run]) -> None:
-        """Add one burst to ``runs`` if now is the moment: every slot is a basic job's, and each has run for a while."""
-        if self.running(runs):
+        """Add one burst to ``runs`` if now is the moment: one premium job for each basic job that may be sent away."""
+        if any(run.program.tier == "premium" and not (run.final or is_running(run)) for run in runs):
             return
         now = self.demo.client.info().now
-        views = [run.view for run in runs if run.view is not None and run.view.held]
-        if not views or any(view.tier != "basic" or view.state != "running" for view in views):
-            return
-        ripe = all(now - view.since >= LEAST_RUN_S * SECOND for view in views)
-        if ripe and any(view.preemptions < PREEMPTIONS for view in views):
+        basic = [run.view for run in runs if run.program.tier == "basic" and is_running(run) and run.view is not None]
+        ripe = [view for view in basic if now - view.since >= LEAST_RUN_S * SECOND]
+        wanted = [view for view in ripe if view.preemptions < PREEMPTIONS]
+        urgent = any(now - view.since >= LONGEST_RUN_S * SECOND for view in wanted)
+        if wanted and (urgent or ripe == basic):
             self.sent += 1
-            runs += [
-                self.demo.start(self.programs[slot % len(self.programs)], f"-{self.sent}") for slot in range(SLOTS)
-            ]
+            runs += [self.one() for _ in ripe]
 
-    def running(self, runs: Iterable[Run]) -> bool:
-        """Whether a premium job of an earlier wave has not ended."""
-        return any(run.program.tier == "premium" and not run.final for run in runs)
+    def one(self) -> Run:
+        program = self.programs[self.jobs % len(self.programs)]
+        self.jobs += 1
+        return self.demo.start(program, f"-{self.jobs}")
+
+
+def is_running(run: Run) -> bool:
+    return run.view is not None and run.view.state == "running"
 
 
 def steps_shown_twice(log: str) -> int:

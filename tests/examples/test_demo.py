@@ -70,9 +70,9 @@ class FakeDemo:
         return demo_view.Run(program, program.name + number, Path("x"))
 
 
-def holding(tier: str, state: str, preemptions: int) -> demo_view.Run:
+def holding(tier: str, state: str, preemptions: int, since: int = 0) -> demo_view.Run:
     program = demo_view.Program("p", tier, "train_mlp.py", 0, 1.0)
-    view = JobView(id=1, name="p", state=state, tier=tier, preemptions=preemptions, held=1, since=0)
+    view = JobView(id=1, name="p", state=state, tier=tier, preemptions=preemptions, since=since * US)
     return demo_view.Run(program, "p", Path("x"), 1, view)
 
 
@@ -82,9 +82,12 @@ def holding(tier: str, state: str, preemptions: int) -> demo_view.Run:
         ([holding("basic", "running", 1), holding("basic", "running", 2)], 10, 2),
         ([holding("basic", "running", 2), holding("basic", "running", 2)], 10, 0),
         ([holding("basic", "running", 0), holding("basic", "running", 0)], 1, 0),
-        ([holding("basic", "running", 0), holding("standard", "running", 0)], 10, 0),
-        ([holding("basic", "running", 0), holding("basic", "resuming", 0)], 10, 0),
+        ([holding("basic", "running", 0), holding("standard", "running", 0)], 10, 1),
+        ([holding("basic", "running", 0), holding("basic", "resuming", 0)], 10, 1),
+        ([holding("basic", "running", 0), holding("premium", "running", 0)], 10, 1),
         ([holding("basic", "running", 0), holding("premium", "queued", 0)], 10, 0),
+        ([holding("basic", "running", 0), holding("basic", "running", 0, since=8)], 9, 1),
+        ([holding("basic", "running", 0, since=6), holding("basic", "running", 0, since=8)], 9, 0),
         ([], 10, 0),
     ],
 )
