@@ -18,12 +18,13 @@ from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
 from tidewright.live.hub import Hub
+from tidewright.live.loop import SNAPSHOT_EVERY
 from tidewright.live.mark import Mark, MarkFile
 from tidewright.live.recover import recover
 from tidewright.live.store import MARK, Journal
 from tidewright.model.job import JobSpec
 
-BAR_S, JOBS, TAIL = 2.0, 2_000, 10_000
+BAR_S, JOBS, TAIL = 2.0, 7_000, SNAPSHOT_EVERY
 
 
 def _filler(journal: Journal, engine: Engine, turns: int) -> Iterator[tuple[int, bytes, bytes]]:

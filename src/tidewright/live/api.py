@@ -314,8 +314,7 @@ class Api:
 
 
 def _why_ended(view: api.JobView, now: int) -> api.WhyView:
-    text = f"it has ended: {view.state} ({view.why})"
-    return api.WhyView(job=view.id, name=view.name, state=view.state, summary=text, story=view.story, now=now)
+    return api.WhyView(job=view.id, name=view.name, state=view.state, summary=view.why, story=view.story, now=now)
 
 
 async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:

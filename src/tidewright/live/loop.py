@@ -19,8 +19,8 @@ from .store import Journal
 from .world import World
 
 log = logging.getLogger(__name__)
-SNAPSHOT_EVERY = 20_000
-"""Turns between snapshots: replaying as many at a start takes about a second."""
+SNAPSHOT_EVERY = 5_000
+"""Turns between snapshots. Replaying as many takes a few tenths of a second, taking one 10 ms (bench/startup.py)."""
 COMMIT_RETRY_S = 1.0
 SLOW_THOUGHT_S = 0.02
 """A planner that took longer than this is given a thread of its own next time, so that reports are not kept waiting."""

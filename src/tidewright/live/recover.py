@@ -28,7 +28,10 @@ def recover(journal: Journal, settings: EngineSettings, hub: Hub) -> Driver:
     if kept is None:
         journal.remember(SETTINGS, msgspec.json.encode(settings))
     else:
-        settings = msgspec.json.decode(kept, type=EngineSettings)
+        begun_with = msgspec.json.decode(kept, type=EngineSettings)
+        if begun_with != settings:
+            journal.notices.append("engine settings given now differ from those the journal was begun with; those stay")
+        settings = begun_with
     start, engine = _starting_point(journal, settings)
     replay(_observed(journal, start, engine, hub), engine=engine)
     hub.publish()
