@@ -14,14 +14,22 @@ from .find import Ask, place
 _HOLDERS = 5
 
 
-def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
-    """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made)."""
+def explain(
+    view: View, board: Board, job: int, ask: Ask, known: dict[tuple[int, int], tuple[int, ...]] | None = None
+) -> Blocked:
+    """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made).
+
+    ``known`` remembers who holds what between calls on one view.
+    """
     kinds = 0
     for group in ask.groups:
         kinds |= group
     need, free = ask.count, board.free_in(kinds)
     reason, text = _limit(view, board, ask, kinds, free)
-    return Blocked(job, reason, text, need, free, _holders(view, kinds, ask.home))
+    known = {} if known is None else known
+    if (kinds, ask.home) not in known:
+        known[kinds, ask.home] = _holders(view, kinds, ask.home)
+    return Blocked(job, reason, text, need, free, known[kinds, ask.home])
 
 
 def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[Reason, str]:

@@ -345,6 +345,37 @@ class Victims:
             self._reprice(part.node)
 
 
+def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
+    """Whether sending all these away could make room: a necessary condition, far cheaper than looking for victims."""
+    if ask.memory or ask.mode == "any":
+        return True
+    gain: dict[int, int] = {}
+    for allocation in allocations:
+        for part in allocation:
+            gain[part.node] = gain.get(part.node, 0) + part.mask.bit_count()
+    return any(_enough(board, ask, kind, gain) for kinds in ask.groups for kind in bits(kinds))
+
+
+def _enough(board: Board, ask: Ask, kind: int, gain: dict[int, int]) -> bool:
+    def nodes(count: int) -> int:
+        """Nodes that could have so many free devices."""
+        found = board.nodes_with(1 << kind, count)
+        for node, more in gain.items():
+            if board.layout.node_kind[node] == kind and board.free[node].bit_count() + more >= count:
+                found |= 1 << node
+        return found & board.up
+
+    if ask.home >= 0:
+        return bool(nodes(ask.count) >> ask.home & 1)
+    if nodes(ask.count):
+        return True
+    parts = None if ask.mode == "one-node" else split(ask, kind, facts(board.layout))
+    if parts is None:
+        return False
+    whole, usable, rest = parts
+    return nodes(usable).bit_count() >= whole and (not rest or nodes(rest).bit_count() > whole)
+
+
 def _cover(offers: list[_Offer], need: int) -> list[_Offer]:
     """Offers whose gains reach ``need``: cheapest per device first, then without those that proved needless."""
     chosen: dict[int, _Offer] = {}

@@ -20,7 +20,7 @@ from ..model.view import View
 from ..placement.explain import explain
 from ..placement.facts import EVERYWHERE
 from ..placement.find import Ask, ask_of, best_fit, place
-from ..placement.victims import Holder, Room, Victims
+from ..placement.victims import Holder, Room, Victims, enough
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
@@ -118,7 +118,10 @@ class Composer:
 
     def _shape(self, row: int) -> tuple[int, ...]:
         jobs = self.jobs
-        return tuple(int(c[row]) for c in (jobs.floor, jobs.kinds, jobs.memory, jobs.placement, jobs.home, jobs.ranks))
+        return (
+            jobs.floor.item(row), jobs.kinds.item(row), jobs.memory.item(row), jobs.placement.item(row), jobs.home.item(row),
+            jobs.ranks.item(row),
+        )  # fmt: skip
 
     def _untried(self, rows: Column, shapes: dict[tuple[int, ...], bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
@@ -143,11 +146,17 @@ class Composer:
         order, selected = self._select(waiting, evicts)
         failed: dict[tuple[int, ...], bool] = {}
         for row in order[waiting[order]].tolist():
-            shape = self._shape(row)
-            if shape not in failed and self.start(row):
+            # Who comes later may send fewer away, so what failed for one row fails for every later row of its shape.
+            shape = (*self._shape(row), int(evicts[row]))
+            if shape in failed:
+                self.stuck.append(row)
+                continue
+            before = sum(self.board.free_total)
+            if self.start(row):
                 continue
             if evicts[row] and self._evict(row, selected):
-                failed.clear()
+                if sum(self.board.free_total) > before:
+                    failed.clear()
                 continue
             failed[shape] = True
             self.stuck.append(row)
@@ -184,19 +193,17 @@ class Composer:
 
     def _evict(self, row: int, selected: Column) -> bool:
         """Send less wanted rows away for this one: first those that do not deserve their devices, then any."""
-        wants = self.wants
+        wants, view = self.wants, self.view
         movable = self._movable() & (wants.key > wants.key[row])
         ask = self.ask(row)
-        lazy = self._victims is None
-        if lazy:
-            elastic = self.jobs.held > self.jobs.floor
-            self._victims = self._index(movable & (~selected | elastic), selected)
+        ids = self.jobs.id[movable].tolist()
+        if not enough(self.board, ask, (view.allocations[job] for job in ids)):
+            return False
+        if self._victims is None:
+            self._victims = self._index(movable & (~selected | (self.jobs.held > self.jobs.floor)), selected)
             self._complete = False
         room = self._room(row, ask)
         if room is None and not self._complete:
-            spare = int(self.jobs.held[movable].sum()) + sum(self.board.free_total)
-            if spare < ask.count:
-                return False
             self._victims = self._index(movable, selected)
             self._complete = True
             room = self._room(row, ask)
@@ -351,7 +358,8 @@ class Composer:
 
     def _blocked(self) -> tuple[Blocked, ...]:
         rows = [row for row in dict.fromkeys(self.stuck) if not self._placed[row]][:_EXPLAINED]
-        return tuple(explain(self.view, self.board, int(self.jobs.id[row]), self.ask(row)) for row in rows)
+        known: dict[tuple[int, int], tuple[int, ...]] = {}
+        return tuple(explain(self.view, self.board, int(self.jobs.id[row]), self.ask(row), known) for row in rows)
 
 
 def least_need(view: View, rows: list[int]) -> int:
