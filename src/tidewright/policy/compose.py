@@ -29,7 +29,7 @@ from .choose import chosen
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
-_EXPLAINED = 4
+_EXPLAINED = 3
 _SELECTED_COST = 8.0
 """How many times dearer a victim is that deserves its devices than one that does not."""
 
@@ -139,11 +139,15 @@ class Composer:
         wants = self.wants
         if wants.victims is None:
             return
-        waiting = wants.waiting & ~self._placed
+        movable = self._movable()
+        if not movable.any():
+            return
+        # Rows less wanted than everybody who could go are left to ``fill``.
+        waiting = wants.waiting & ~self._placed & (wants.key < wants.key[movable].max())
         evicts = waiting if wants.evicts is None else waiting & wants.evicts
         if not evicts.any():
             return
-        order, selected = self._select(waiting, evicts)
+        order, selected = self._select(waiting, evicts, movable)
         failed: dict[tuple[int, ...], bool] = {}
         for row in order[waiting[order]].tolist():
             # Who comes later may send fewer away, so what failed for one row fails for every later row of its shape.
@@ -162,10 +166,9 @@ class Composer:
             self.stuck.append(row)
         self._victims = None
 
-    def _select(self, waiting: Column, evicts: Column) -> tuple[Column, Column]:
+    def _select(self, waiting: Column, evicts: Column, movable: Column) -> tuple[Column, Column]:
         """Rows worth a try, in order, and the flags of those that fit the pool's capacity together."""
         wants, jobs = self.wants, self.jobs
-        movable = self._movable()
         need = np.where(waiting & ~evicts, 0, need_milli(self.view))
         rows = np.flatnonzero(movable | waiting)
         least_milli = int(need[rows].min(initial=1, where=need[rows] > 0))
