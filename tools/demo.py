@@ -1,8 +1,8 @@
 """make demo: real PyTorch jobs in three tiers on two CPU slots, pre-empted again and again, and no step lost.
 
-Every program first runs alone, which gives its ideal time and its loss hash. Then basic jobs fill the slots, standard
-ones join, and premium jobs come late, in waves sent while basic jobs run, until each of those was pre-empted twice. At
-the end the hashes are compared. Exits with 1 if a job failed, a hash differs, or a basic job was pre-empted too little.
+Every program first runs alone, which gives its ideal time and its loss hash. Then basic and standard jobs fill the slots,
+and premium jobs come late, in waves sent while basic jobs run, until each of those was pre-empted twice. At the end the
+hashes are compared. Exits with 1 if a job failed, a hash differs, or a basic job was pre-empted too little.
 The controller stays up.
 """
 
@@ -51,7 +51,7 @@ PROGRAMS = [
     Program("gpt", "basic", "train_gpt.py", 3, 8.0),
     Program("mlp-b", "basic", "train_mlp.py", 4, 8.0),
     Program("cnn-std", "standard", "train_cnn.py", 5, 4.0),
-    Program("ddp-std", "standard", "train_ddp.py", 6, 4.0, ranks=2),
+    Program("ddp-std", "standard", "train_ddp.py", 6, 5.0, ranks=2),
     Program("urgent-gpt", "premium", "train_gpt.py", 7, 1.5),
     Program("urgent-mlp", "premium", "train_mlp.py", 8, 1.5),
 ]
@@ -139,16 +139,16 @@ class Demo:
         console.print(f"[bold]2/3[/] {len(runs)} programs ran alone: their ideal times and loss hashes are known")
 
     def run_together(self) -> list[Run]:
-        """Basic jobs first, then standard ones, and premium waves until every basic job was pre-empted enough."""
-        runs = [self.start(program) for program in PROGRAMS if program.tier == "basic"]
+        """Standard and basic jobs first, then premium waves until every basic job was pre-empted enough, and a gang."""
+        runs = [self.start(program) for tier in ("standard", "basic") for program in PROGRAMS
+                if program.tier == tier and program.ranks == 1]  # fmt: skip
+        gangs = [program for program in PROGRAMS if program.ranks > 1]
         waves = Waves(self, [program for program in PROGRAMS if program.tier == "premium"])
-        standard = [program for program in PROGRAMS if program.tier == "standard"]
-        late = list(standard)
 
         def each(seen: list[Run]) -> None:
             waves.send(seen)
-            if late and waves.sent > len(standard) - len(late):
-                seen.append(self.start(late.pop(0)))
+            if gangs and waves.sent and not any(run.program.tier == "premium" and not run.final for run in seen):
+                seen.append(self.start(gangs.pop()))
 
         self.watch(runs, "3/3 all together; premium jobs arrive in waves", each)
         console.print(f"[bold]3/3[/] {len(runs)} jobs ended; premium jobs came in {waves.sent} waves\n")
@@ -169,7 +169,7 @@ class Waves:
 
     def send(self, runs: list[Run]) -> None:
         """Add one burst to ``runs`` if now is the moment: one premium job for each basic job that may be sent away."""
-        if any(run.program.tier == "premium" and not (run.final or is_running(run)) for run in runs):
+        if any(run.program.tier != "basic" and not (run.final or is_running(run)) for run in runs):
             return
         now = self.demo.client.info().now
         basic = [run.view for run in runs if run.program.tier == "basic" and is_running(run) and run.view is not None]

@@ -86,6 +86,7 @@ def holding(tier: str, state: str, preemptions: int, since: int = 0) -> demo_vie
         ([holding("basic", "running", 0), holding("basic", "resuming", 0)], 10, 1),
         ([holding("basic", "running", 0), holding("premium", "running", 0)], 10, 1),
         ([holding("basic", "running", 0), holding("premium", "queued", 0)], 10, 0),
+        ([holding("basic", "running", 0), holding("standard", "queued", 0)], 10, 0),
         ([holding("basic", "running", 0), holding("basic", "running", 0, since=8)], 9, 1),
         ([holding("basic", "running", 0, since=6), holding("basic", "running", 0, since=8)], 9, 0),
         ([], 10, 0),
