@@ -7,7 +7,7 @@ choosing a node is one ``argmin``; the exact set is then found on the board with
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..model.board import Board
 from ..model.node import Allocation, Part, bits
 from .facts import EVERYWHERE, facts
 from .find import Ask, lowest, place, split
+from .offers import Offer, cover
 
 
 class Holder(NamedTuple):
@@ -40,16 +41,6 @@ class Room(NamedTuple):
     shrunk: tuple[tuple[int, Allocation], ...]
 
 
-class _Offer(NamedTuple):
-    """``gain`` devices of one node for ``cost``, by suspending ``rows`` or by shrinking the one row."""
-
-    density: float
-    rows: tuple[int, ...]
-    cost: float
-    gain: int
-    shrink: bool
-
-
 class Victims:
     """The holders of one plan, by node."""
 
@@ -61,7 +52,7 @@ class Victims:
         for holder in self._holders.values():
             for part in holder.allocation:
                 self._on.setdefault(part.node, {})[holder.row] = True
-        self._offers: dict[int, list[_Offer]] = {}
+        self._offers: dict[int, list[Offer]] = {}
         width = max(board.layout.node_size, default=0) + 1
         self._cost = np.full((len(board.layout.nodes), width), np.inf)
         self._free = np.full(len(board.layout.nodes), -1)
@@ -116,7 +107,7 @@ class Victims:
         prices = [0.0] * (free + 1)
         total = 0.0
         offers = self._offers_of(node)
-        counted: dict[int, _Offer] = {}
+        counted: dict[int, Offer] = {}
         for offer in offers:
             before = counted.get(offer.rows[0])
             if before is not None and before.gain >= offer.gain:
@@ -132,14 +123,14 @@ class Victims:
                 prices[count] = offer.cost
         row[:top] = prices[:top]
 
-    def _offers_of(self, node: int) -> list[_Offer]:
+    def _offers_of(self, node: int) -> list[Offer]:
         """What can be had on a node, cheapest per device first."""
         found = self._offers.get(node)
         if found is None:
             found = self._offers[node] = sorted(self._make_offers(node))
         return found
 
-    def _make_offers(self, node: int) -> Iterable[_Offer]:
+    def _make_offers(self, node: int) -> Iterable[Offer]:
         shared: dict[int, list[Holder]] = {}
         for row in self._on.get(node, ()):
             holder = self._holders[row]
@@ -149,14 +140,14 @@ class Victims:
                 continue
             gain = part.mask.bit_count()
             if holder.suspendable:
-                yield _Offer(holder.cost / gain, (row,), holder.cost, gain, False)
+                yield Offer(holder.cost / gain, (row,), holder.cost, gain, False)
             less = min(gain, holder.spare)
             if less:
-                yield _Offer(holder.squeeze / less, (row,), holder.squeeze, less, True)
+                yield Offer(holder.squeeze / less, (row,), holder.squeeze, less, True)
         for device, sharers in shared.items():
             if sum(sharer.allocation[0].milli for sharer in sharers) == self.board.partial.get((node, device), 0):
                 cost = sum(sharer.cost for sharer in sharers)
-                yield _Offer(cost, tuple(sharer.row for sharer in sharers), cost, 1, False)
+                yield Offer(cost, tuple(sharer.row for sharer in sharers), cost, 1, False)
 
     # -- searching --------------------------------------------------------------------------------------------------
 
@@ -191,7 +182,7 @@ class Victims:
         need = count - self.board.free[node].bit_count()
         if need > 0:
             offers = [offer for offer in self._offers_of(node) if not any(row in gone for row in offer.rows)]
-            for offer in _cover(offers, need):
+            for offer in cover(offers, need):
                 for row in offer.rows:
                     self._release(row, node, need, offer.shrink)
                     gone[row] = offer.shrink
@@ -274,7 +265,7 @@ class Victims:
         for device, sharers in devices.items():
             over = self.board.partial.get((node, device), 0) + share - WHOLE_DEVICE
             offers = sorted(
-                _Offer(
+                Offer(
                     sharer.cost / sharer.allocation[0].milli,
                     (sharer.row,),
                     sharer.cost,
@@ -284,7 +275,7 @@ class Victims:
                 for sharer in sharers
             )
             if sum(offer.gain for offer in offers) >= over:
-                chosen = _cover(offers, over)
+                chosen = cover(offers, over)
                 yield sum(offer.cost for offer in chosen), tuple(row for offer in chosen for row in offer.rows)
 
     # -- landing ----------------------------------------------------------------------------------------------------
@@ -374,28 +365,3 @@ def _enough(board: Board, ask: Ask, kind: int, gain: dict[int, int]) -> bool:
         return False
     whole, usable, rest = parts
     return nodes(usable).bit_count() >= whole and (not rest or nodes(rest).bit_count() > whole)
-
-
-def _cover(offers: list[_Offer], need: int) -> list[_Offer]:
-    """Offers whose gains reach ``need``: cheapest per device first, then without those that proved needless."""
-    chosen: dict[int, _Offer] = {}
-    got = 0
-    for offer in offers:
-        if got >= need:
-            break
-        other = chosen.get(offer.rows[0])
-        if other is not None:
-            if offer.gain <= other.gain:
-                continue
-            got -= other.gain
-        chosen[offer.rows[0]] = offer
-        got += offer.gain
-    for offer in sorted(chosen.values(), key=lambda offer: (-offer.cost, offer.rows)):
-        if got - offer.gain >= need:
-            got -= offer.gain
-            del chosen[offer.rows[0]]
-    loose = [offer for offer in offers if offer.gain >= need]
-    single: Any = min(loose, key=lambda offer: (offer.cost, offer.rows), default=None)
-    if single is not None and single.cost < sum(offer.cost for offer in chosen.values()):
-        return [single]
-    return list(chosen.values())
