@@ -6,6 +6,7 @@ Usage: python bench/cli_start.py [RUNS]
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import statistics
 import subprocess
@@ -34,11 +35,16 @@ def measure(runs: int) -> dict[str, float]:
             daemon = subprocess.Popen(argv, stdout=log, stderr=log)
         try:
             _fill(state)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             took = [_once([program, "--state", str(state), "ps"]) for _ in range(runs)]
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
         finally:
             daemon.terminate()
             daemon.wait(20)
-    return {"median_s": statistics.median(took), "worst_s": max(took), "runs": runs, "jobs": JOBS, "bar_s": BAR_S}
+    cpu_s = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / runs
+    return {
+        "median_s": statistics.median(took), "worst_s": max(took), "cpu_s": cpu_s, "runs": runs, "jobs": JOBS, "bar_s": BAR_S,
+    }  # fmt: skip
 
 
 def _fill(state: Path) -> None:
@@ -63,5 +69,7 @@ def _once(argv: list[str]) -> float:
 
 if __name__ == "__main__":
     found = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
-    print(f"tide ps: median {found['median_s']:.3f} s, worst {found['worst_s']:.3f} s (bar {BAR_S} s)")
+    print(
+        f"tide ps: median {found['median_s']:.3f} s, worst {found['worst_s']:.3f} s (bar {BAR_S} s), CPU {found['cpu_s']:.3f} s"
+    )
     print(json.dumps(found))

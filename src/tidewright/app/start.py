@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import TideError, UsageError
@@ -48,19 +49,34 @@ def arguments(state: Path, policy: str | None, listen: str | None, slots: int | 
     return argv
 
 
-def start_detached(state: Path, argv: list[str]) -> subprocess.Popen[bytes]:
-    """Start a controller that outlives this process and its terminal; what it says goes to controller.log."""
-    make_private(state)
-    log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+@dataclass(frozen=True)
+class Starting:
+    """A controller on its way up; what it says stands in controller.log from ``log_from`` on."""
+
+    process: subprocess.Popen[bytes]
+    log_from: int
+
+
+def start_detached(state: Path, argv: list[str]) -> Starting:
+    """Start a controller that outlives this process and its terminal. Raises UsageError for an unusable directory."""
     try:
-        return subprocess.Popen(
+        make_private(state)
+        log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use {state} as state directory: {error.strerror}", "give another one with --state or TIDE_STATE"
+        ) from None
+    try:
+        size = os.fstat(log).st_size
+        process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", close_fds=True
         )
+        return Starting(process, size)
     finally:
         os.close(log)
 
 
-def wait_until_up(client: Client, state: Path, process: subprocess.Popen[bytes], tell: Callable[[], None]) -> Info:
+def wait_until_up(client: Client, state: Path, starting: Starting, tell: Callable[[], None]) -> Info:
     """The controller's first answer with its agent connected (or why not). ``tell`` is called at every look.
 
     Raises UsageError with the end of controller.log when the process ends first or does not answer in time.
@@ -69,8 +85,9 @@ def wait_until_up(client: Client, state: Path, process: subprocess.Popen[bytes],
     info: Info | None = None
     agent_by = 0.0
     while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise UsageError(f"the controller ended at once:\n{log_tail(state)}", f"the whole log is {state / LOG}")
+        if starting.process.poll() is not None:
+            tail = log_tail(state, starting.log_from)
+            raise UsageError(f"the controller ended at once:\n{tail}", f"the whole log is {state / LOG}")
         try:
             info = client.info()
         except TideError:
@@ -82,7 +99,8 @@ def wait_until_up(client: Client, state: Path, process: subprocess.Popen[bytes],
         tell()
         time.sleep(_POLL_S)
     raise UsageError(
-        f"the controller (pid {process.pid}) does not answer after {START_LIMIT_S:.0f} s:\n{log_tail(state)}",
+        f"the controller (pid {starting.process.pid}) does not answer after {START_LIMIT_S:.0f} s:\n"
+        + log_tail(state, starting.log_from),
         f"it may still be starting; look at {state / LOG}, or stop it with tide down",
     )
 
@@ -98,10 +116,10 @@ def wait_until_down(state: Path, tell: Callable[[], None]) -> bool:
     return True
 
 
-def log_tail(state: Path) -> str:
-    """The last lines of the controller's log, indented."""
+def log_tail(state: Path, start: int) -> str:
+    """The last lines of the controller's log after byte ``start``, indented."""
     try:
-        lines = (state / LOG).read_text(errors="replace").splitlines()
+        lines = (state / LOG).read_bytes()[start:].decode(errors="replace").splitlines()
     except OSError:
         return "  (it wrote no log)"
     return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (its log is empty)"

@@ -14,6 +14,8 @@ import msgspec
 
 T = TypeVar("T")
 FORMATS = ("table", "wide", "json", "name")
+_KEPT = 28
+"""A column but the last is cut to no fewer characters than this, however narrow the terminal."""
 STATE_STYLE = {
     "running": "green", "starting": "cyan", "resuming": "cyan", "queued": "yellow", "held": "yellow",
     "suspending": "magenta", "suspended": "magenta", "stopping": "magenta", "completed": "dim", "cancelled": "dim",
@@ -109,12 +111,12 @@ def rich_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool = 
     from rich.text import Text
 
     table = Table(box=None, show_header=headers, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        last = column is columns[-1]
+    for column in columns[:-1]:
+        width = max([len(column.title) * headers, *(len(column.cell(row)) for row in rows)])
         table.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis", ratio=None,
-            min_width=None if last else min(len(column.title), 4),
-        )  # fmt: skip
+            column.title, justify="right" if column.right else "left", no_wrap=True, min_width=min(width, _KEPT)
+        )
+    table.add_column(columns[-1].title, no_wrap=True, overflow="ellipsis")
     for row in rows:
         table.add_row(*(Text(column.cell(row), style=column.style(row) if column.style else "") for column in columns))
     return table

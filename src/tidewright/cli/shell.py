@@ -114,6 +114,8 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
         return INTERRUPTED
     except (click.ClickException, TideError) as error:
         return report(error)
+    except OSError as error:
+        return report(WorldError(str(error)))
     return value if isinstance(value, int) else 0
 
 

@@ -38,10 +38,10 @@ def command(session: Session, policy: str | None, slots: int | None, listen: str
     argv = arguments(session.state, policy, listen, slots)
     if foreground:
         os.execv(argv[0], argv)
-    process = start_detached(session.state, argv)
+    starting = start_detached(session.state, argv)
     client = session.client()
     with progress("starting") as bar:
-        info = wait_until_up(client, session.state, process, bar.update)
+        info = wait_until_up(client, session.state, starting, bar.update)
     click.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
     _summary(info, client.nodes(), listen)
     return 0
