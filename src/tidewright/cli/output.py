@@ -14,8 +14,9 @@ import msgspec
 
 T = TypeVar("T")
 FORMATS = ("table", "wide", "json", "name")
-_KEPT = 28
-"""A column but the last is cut to no fewer characters than this, however narrow the terminal."""
+_LAST = 14
+"""Fewest characters of a table's last column; a narrower terminal wraps the lines."""
+_WIDEST = 10_000
 STATE_STYLE = {
     "running": "green", "starting": "cyan", "resuming": "cyan", "queued": "yellow", "held": "yellow",
     "suspending": "magenta", "suspended": "magenta", "stopping": "magenta", "completed": "dim", "cancelled": "dim",
@@ -71,7 +72,8 @@ def print_rows(
 def print_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool = True) -> None:
     """Coloured and cut to the terminal when there is one, whole and plain in a pipe."""
     if colourful():
-        rich_console().print(rich_table(rows, columns, headers))
+        table = rich_table(rows, columns, headers)
+        rich_console(at_least=table.width or 0).print(table, soft_wrap=True)
     else:
         click.echo(plain_table(rows, columns, headers), nl=False)
 
@@ -98,27 +100,34 @@ def plain_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool =
     return "".join(text)
 
 
-def rich_console(stderr: bool = False) -> Any:
-    """A rich console as wide as the terminal."""
+def rich_console(stderr: bool = False, at_least: int = 0) -> Any:
+    """A rich console as wide as the terminal, or ``at_least`` so wide."""
     from rich.console import Console
 
-    return Console(stderr=stderr, width=shutil.get_terminal_size((100, 24)).columns, highlight=False, soft_wrap=False)
+    width = max(at_least, terminal_width())
+    return Console(stderr=stderr, width=width, highlight=False)
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def rich_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool = True) -> Any:
-    """The same table for a terminal: the last column gives way when it is narrow."""
+    """The same table for a terminal: when that is narrow, only the last column is cut."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, show_header=headers, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    left = terminal_width()
     for column in columns[:-1]:
         width = max([len(column.title) * headers, *(len(column.cell(row)) for row in rows)])
-        table.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=True, min_width=min(width, _KEPT)
-        )
-    table.add_column(columns[-1].title, no_wrap=True, overflow="ellipsis")
+        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True, min_width=width)
+        left -= width + 2
+    last = max(left, _LAST)
+    table.add_column(columns[-1].title, no_wrap=True, overflow="ellipsis", max_width=last)
     for row in rows:
         table.add_row(*(Text(column.cell(row), style=column.style(row) if column.style else "") for column in columns))
+    table.width = min(terminal_width() - left + last, _WIDEST) if left < _LAST else None
     return table
 
 

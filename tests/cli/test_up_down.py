@@ -1,0 +1,78 @@
+"""``tide up`` and ``tide down`` with real daemons in a temporary state directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidewright.app.start import controller_pid
+
+pytestmark = pytest.mark.processes
+
+
+class Real:
+    """Types real ``tide`` commands."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.state.parent)
+
+
+@pytest.fixture
+def tide(tmp_path: Path) -> Iterator[Real]:
+    real = Real(tmp_path / "state")
+    yield real
+    real("down", "--jobs")
+
+
+def test_up_twice_run_down_and_up_again(tide: Real) -> None:
+    first = tide("up", "--slots", "2")
+    assert first.returncode == 0, first.stderr
+    assert "2 CPU slots" in first.stdout and first.stdout.count("stand in") == 1
+    again = tide("up")
+    assert again.returncode == 0 and "already up" in again.stdout
+    other = tide("up", "--policy", "fifo")
+    assert other.returncode == 2 and "tide down" in other.stderr
+    done = tide("run", "--follow", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; exit 7")
+    assert done.returncode == 7 and "0 of 1" in done.stdout
+    assert tide("run", "--parsable", "--", "sleep", "300").stdout == "2\n"
+    down = tide("down")
+    assert down.returncode == 0 and "1 job runs on" in down.stdout
+    assert controller_pid(tide.state) is None and tide("ps").returncode == 5
+    assert "1 live job" in tide("up").stdout
+    assert "1 job ended" in tide("down", "--jobs").stdout
+    assert "nothing runs" in tide("down").stdout
+
+
+def test_a_killed_controller_leaves_a_stale_pid_file_that_stops_nobody(tide: Real) -> None:
+    assert tide("up", "--slots", "1").returncode == 0
+    pid = controller_pid(tide.state)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while controller_pid(tide.state) is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tide.state / "controller.pid").exists()
+    assert tide("up").returncode == 0 and controller_pid(tide.state) not in (None, pid)
+
+
+def test_what_stops_a_start_is_told(tide: Real) -> None:
+    tide.state.mkdir(mode=0o700)
+    (tide.state / "config.yaml").write_text("slots: 1\npolcy: sla\n")
+    said = tide("up")
+    assert said.returncode == 2 and "config.yaml:2" in said.stderr and "did you mean 'policy'" in said.stderr
+    (tide.state / "config.yaml").write_text("slots: 1\npolicy: slaa\n")
+    said = tide("up")
+    assert said.returncode == 2 and "did you mean 'sla'" in said.stderr
+    report = tide("doctor")
+    assert report.returncode == 0 and "not running" in report.stdout
