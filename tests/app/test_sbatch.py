@@ -39,7 +39,9 @@ def test_the_rest_of_what_is_honoured() -> None:
         "--dependency=afterok:17:18 --gres=gpu",
     ).specs  # fmt: skip
     assert job.name == "fast" and job.max_duration_us == DAY + 2 * HOUR and job.output == "log/%x-%j.txt"
-    assert job.workdir == "/srv/jobs/sub" and job.team == "vision" and job.tier == "premium" and job.preempt == "requeue"
+    assert (
+        job.workdir == "/srv/jobs/sub" and job.team == "vision" and job.tier == "premium" and job.preempt == "requeue"
+    )
     assert job.after == (Dependency("afterok", 17), Dependency("afterok", 18)) and job.devices == 1
 
 
