@@ -63,6 +63,8 @@ def _binding(engine: Engine, planner: Planner, job: int, state: State) -> tuple[
 def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
     """What the planner itself says of the job: in its last plan, or in one made now with the job in view."""
     book = engine.book
+    if not book.board.nodes_with(int(book.table.kinds[book.table.row[job]]), 0):
+        return Blocked(job, Reason.NODES_DOWN, _outage(book), need=book.specs[job].floor)
     said = book.blocked.get(job)
     if said is None:
         said = next((blocked for blocked in planner.plan(engine.view()).blocked if blocked.job == job), None)
@@ -73,6 +75,15 @@ def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
     free = board.free_in(kinds)
     text = f"waits behind {_ahead(book, job)} jobs; needs {spec.floor} devices, {free} are free"
     return Blocked(job, Reason.BEHIND, text, need=spec.floor, free=free, holders=_holders_of_kind(book, kinds))
+
+
+def _outage(book: Book) -> str:
+    """Which nodes take no work, and why."""
+    nodes = book.board.layout.nodes
+    known = [f"{nodes[index].name} ({why})" for index, why in sorted((book.drained | book.node_down).items())]
+    if not nodes:
+        return "the pool has no node yet"
+    return "no node that could hold it takes work: " + (", ".join(known) or "none of its device types is up")
 
 
 def _ahead(book: Book, job: int) -> int:
@@ -167,7 +178,8 @@ def _fewer(book: Book, job: int, spec: JobSpec) -> list[int]:
         return []
     kinds = int(book.table.kinds[book.table.row[job]])
     board = book.board
-    most = max((count for count in range(len(board.buckets[0])) if board.nodes_with(kinds, count)), default=0)
+    biggest = max(board.layout.node_size, default=0)
+    most = max((count for count in range(1, biggest + 1) if board.nodes_with(kinds, count)), default=0)
     counts = {most: True, board.free_in(kinds): True, 1: True}
     half = spec.floor // 2
     while half:
