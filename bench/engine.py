@@ -109,7 +109,7 @@ def decisions(policy: str) -> dict[str, float]:
     begin = time.perf_counter()
     low = 1.0
     while (elapsed := time.perf_counter() - begin) < SECONDS:
-        come = max(1, int(elapsed * OFFERED) - took)
+        come = min(max(1, int(elapsed * OFFERED) - took), 1000)
         took += come
         world.now += 1000
         at = time.perf_counter()

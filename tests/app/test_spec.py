@@ -89,10 +89,11 @@ def test_a_share_of_one_device() -> None:
     assert load("command: x\ngpu_memory: 12GiB").specs[0].gpu_memory == 12 * 2**30
 
 
-def test_an_elastic_job_has_as_many_ranks_as_devices_at_most_unless_told() -> None:
+def test_a_job_has_one_rank_per_device_unless_told_or_started_by_torchrun() -> None:
     assert load("command: x\ndevices: 1:4").specs[0].ranks == 4
     assert load("command: x\ndevices: 1:4\nranks: 1").specs[0].ranks == 1
-    assert load("command: x\ndevices: 4").specs[0].ranks == 1
+    assert load("command: x\ndevices: 4").specs[0].ranks == 4
+    assert load("command: torchrun x.py\ndevices: 4").specs[0].ranks == 1
 
 
 def test_all_mistakes_of_all_documents_with_their_lines() -> None:

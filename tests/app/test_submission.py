@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.app.submission import batches, check_program, one_process_note, script_of
+from tidewright.app.ranks import default_ranks, ranks_note
+from tidewright.app.submission import batches, check_program, script_of
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.model.job import JobSpec
 
@@ -56,7 +57,20 @@ def test_long_arrays_are_sent_in_pieces_and_none_is_lost() -> None:
     assert len(pieces) > 1 and [one for piece in pieces for one in piece] == specs
 
 
-def test_a_hint_only_where_one_process_wastes_devices() -> None:
-    assert "--ranks 4" in one_process_note(JobSpec(command=("python", "x.py"), devices=4))
-    assert not one_process_note(JobSpec(command=("torchrun", "x.py"), devices=4))
-    assert not one_process_note(JobSpec(command=("python", "x.py"), devices=4, ranks=4))
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        (("python", "train.py"), 4),
+        (("./train",), 4),
+        (("torchrun", "--nproc-per-node", "4", "train.py"), 1),
+        (("/venv/bin/torchrun", "train.py"), 1),
+        (("python", "-m", "torch.distributed.run", "train.py"), 1),
+        (("accelerate", "launch", "train.py"), 1),
+        (("bash", "-c", "cd x\ntorchrun train.py"), 1),
+        (("python", "accelerate/train.py"), 4),
+    ],
+)
+def test_one_rank_per_device_unless_the_program_starts_its_own(command: tuple[str, ...], ranks: int) -> None:
+    assert default_ranks(command, 4) == ranks
+    assert ("--ranks 1" in ranks_note(JobSpec(command=command, devices=4, ranks=ranks))) == (ranks == 4)
+    assert not ranks_note(JobSpec(command=command))

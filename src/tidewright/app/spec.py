@@ -17,6 +17,7 @@ from ..base.errors import UsageError
 from ..model.job import JobSpec, problems
 from . import fields, located, members
 from .located import Mistakes, Scalar, Sequence, Value
+from .ranks import default_ranks
 
 REMEDY = "every key is described in docs/jobs.md; nothing was submitted"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -142,7 +143,7 @@ class _Document:
         values["env"] = {**submitter.environ, **values.get("env", {})}
         values["workdir"] = str(Path(submitter.workdir, Path(values.get("workdir", "")).expanduser()))
         spec = JobSpec(user=submitter.user, **values)
-        return replace(spec, ranks=spec.devices) if spec.elastic and "ranks" not in values else spec
+        return spec if "ranks" in values else replace(spec, ranks=default_ranks(spec.command, max(spec.devices, 1)))
 
     def _check(self, spec: JobSpec) -> None:
         """The model's own rules, at the line of their key; keys already found wrong are not judged twice."""

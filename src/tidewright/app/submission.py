@@ -89,13 +89,6 @@ def _check_file(path: Path, runnable: bool) -> None:
         raise UsageError(f"{path} may not be executed", f"chmod +x {path}, or name its interpreter: python {path.name}")
 
 
-def one_process_note(spec: JobSpec) -> str:
-    """A hint for a plain Python program that was given several devices as one rank; empty when there is none to give."""
-    if spec.ranks > 1 or spec.devices < 2 or not _PYTHON.fullmatch(PurePath(spec.command[0]).name):
-        return ""
-    return f"one process gets all {spec.devices} devices; for one process per device add --ranks {spec.devices}"
-
-
 def batches(specs: Sequence[JobSpec]) -> Iterator[tuple[JobSpec, ...]]:
     """The specs in runs that each fit one request. Every member carries its environment, so a long array does not."""
     limit = MAX_BODY // 2

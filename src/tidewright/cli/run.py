@@ -25,7 +25,12 @@ from .types import DEPENDENCY, DEVICES, DURATION, INDICES, MEMORY, TYPES, VARIAB
     metavar="N|MIN:MAX",
     help="Devices; a range makes the job elastic.",
 )
-@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Processes. Default: 1, or MAX of a range.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes. Default: one per device; 1 for torchrun and its like.",
+)
 @click.option("--type", "kinds", type=TYPES, metavar="NAME[,NAME]", help="Device types, best first, e.g. h100,a100.")
 @click.option("--gpu-mem", type=MEMORY, metavar="SIZE", help="A share of one device with this much memory, e.g. 12GiB.")
 @click.option(
@@ -74,16 +79,17 @@ def command(session: Session, /, **given: Any) -> int:
 
     \b
     tide run -- python train.py
-    tide run -g 4 --ranks 4 --sla premium --wait -- python train_ddp.py
+    tide run -g 4 --sla premium --wait -- python train_ddp.py
     tide run -g 1:4 --array 0-9%2 -- python sweep.py --seed {index}
     """
     from ..app import members
-    from ..app.submission import check_program, one_process_note
+    from ..app.ranks import ranks_note
+    from ..app.submission import check_program
 
     spec = _spec(given)
     if session.url is None:
         check_program(spec)
-    hint = one_process_note(spec)
+    hint = "" if given["ranks"] else ranks_note(spec)
     if hint and not given["parsable"]:
         out.note(f"note: {hint}")
     specs = members.array(spec, *given["array"]) if given["array"] else [spec]
@@ -93,6 +99,7 @@ def command(session: Session, /, **given: Any) -> int:
 
 def _spec(given: dict[str, Any]) -> JobSpec:
     from ..app.members import command_name
+    from ..app.ranks import default_ranks
     from ..app.submission import submitter, with_variables
 
     kinds, least, most = given["devices"]
@@ -103,7 +110,7 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         command=command,
         devices=most,
         min_devices=least,
-        ranks=given["ranks"] or (most if least else 1),
+        ranks=given["ranks"] or default_ranks(command, most),
         device_types=given["kinds"] or kinds,
         gpu_memory=given["gpu_mem"] or 0,
         tier=given["sla"],
