@@ -20,14 +20,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 CLUSTER = "philly-480"
-# (name, policy, trace, bar in seconds or None)
+# (name, policy, trace, bar in seconds or None). The growth is measured at a load that strict fifo can carry: at 0.9 its
+# queue itself grows with the trace (56,510 jobs on average at 500,000), and every thought looks at all of it.
 CASES: tuple[tuple[str, str, str, float | None], ...] = (
     ("philly fifo", "fifo", "philly", 30.0),
     ("philly srtf", "srtf", "philly", 30.0),
     ("philly las, 6 min rounds", "las:round=6m", "philly", 60.0),
-    ("10k synthetic fifo", "fifo", "synthetic:jobs=10000,load=0.9,max=1d", None),
-    ("82k synthetic fifo", "fifo", "synthetic:jobs=82247,load=0.9,max=1d", None),
-    ("500k synthetic fifo", "fifo", "synthetic:jobs=500000,load=0.9,max=1d", None),
+    ("10k synthetic fifo", "fifo", "synthetic:jobs=10000,load=0.6,max=1d", None),
+    ("82k synthetic fifo", "fifo", "synthetic:jobs=82247,load=0.6,max=1d", None),
+    ("500k synthetic fifo", "fifo", "synthetic:jobs=500000,load=0.6,max=1d", None),
 )
 MEMORY_BAR_MIB = 1024
 

@@ -67,8 +67,9 @@ class Simulation:
         self.meter = Meter()
         self.world = World(nodes, self.agenda, self.meter, self.options.costs, Faults(self.options.faults))
         self.outcomes = Outcomes(trace)
-        # Answers are remembered for clients that call twice; a trace never does.
-        self.engine = Engine(msgspec.structs.replace(self.options.engine, remembered_answers=0))
+        # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
+        forgetful = msgspec.structs.replace(self.options.engine, remembered_answers=0, remembered_outcomes=0)
+        self.engine = Engine(forgetful)
         self.driver = Driver(self.engine, recorder)
         self.next_row = 0
         self.thoughts = 0
