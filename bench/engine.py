@@ -12,8 +12,8 @@ import random
 import time
 
 import numpy as np
-from facts import keep
 
+from facts import keep
 from tidewright.base.units import HOUR, SECOND
 from tidewright.drive.record import GENESIS, chain
 from tidewright.drive.turn import Driver
@@ -54,7 +54,7 @@ class World:
         self.planner = make(policy)
         self.now = SECOND
         self.running: list[tuple[int, int]] = []
-        self.placed = 0
+        self.placed = self.asked = 0
         nodes = [NodeSpec(name=f"n{i}", kind="v100", devices=DEVICES, domain=(f"rack{i // 16}",)) for i in range(NODES)]
         self.turn([ev.NodeUp(node, "1") for node in nodes])
 
@@ -63,7 +63,8 @@ class World:
         expected = int(self.dice.lognormvariate(0, 2) * HOUR)
         tier = self.dice.choice(("premium", "standard", "standard", "basic", "basic"))
         spec = JobSpec(command=("python", "train.py"), ranks=devices, devices=devices, tier=tier, expected_us=expected)  # type: ignore[arg-type]
-        return ev.Submit(spec, f"{self.engine.book.next_job:032x}")
+        self.asked += 1
+        return ev.Submit(spec, f"{self.asked:032x}")
 
     def ending(self) -> ev.Event:
         at = self.dice.randrange(len(self.running))

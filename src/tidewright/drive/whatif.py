@@ -70,11 +70,28 @@ def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
         said = next((blocked for blocked in planner.plan(engine.view()).blocked if blocked.job == job), None)
     if said is not None:
         return said
-    spec, board = book.specs[job], book.board
-    kinds = int(book.table.kinds[book.table.row[job]])
-    free = board.free_in(kinds)
-    text = f"waits behind {_ahead(book, job)} jobs; needs {spec.floor} devices, {free} are free"
-    return Blocked(job, Reason.BEHIND, text, need=spec.floor, free=free, holders=_holders_of_kind(book, kinds))
+    return _unsaid(book, job)
+
+
+def _unsaid(book: Book, job: int) -> Blocked:
+    """The limit of a job that the planner did not get to: who is ahead, or who has the devices."""
+    spec, kinds = book.specs[job], int(book.table.kinds[book.table.row[job]])
+    free, ahead = book.board.free_in(kinds), _ahead(book, job)
+    holders = _holders_of_kind(book, kinds)
+    short = f"needs {_count(spec.floor, 'device')}, {free} {'is' if free == 1 else 'are'} free"
+    if ahead:
+        text, reason = f"{_count(ahead, 'job')} that wait longer are served first; it {short}", Reason.BEHIND
+    elif free >= spec.floor:
+        text, reason = f"it {short}, but they are kept for a job that is more urgent", Reason.RESERVED
+    elif holders and all(book.specs[other].tier_rank >= spec.tier_rank for other in holders):
+        text, reason = f"it {short}; jobs of its tier or a higher one have the rest", Reason.TIER
+    else:
+        text, reason = f"it {short}; those that run are not sent away for it yet", Reason.NO_CAPACITY
+    return Blocked(job, reason, text, need=spec.floor, free=free, holders=holders)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _outage(book: Book) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.job import JobSpec as Spec
 from ..model.job import Level, State, Tier, problems
-from .book import HELD, Book
+from .book import HELD, Book, forget_oldest
 from .commands import Reply
 from .events import Submit
 from .leave import end, release, satisfied
@@ -36,8 +36,7 @@ def answer(book: Book, reply: Reply) -> None:
         return
     book.out.append(reply)
     book.answers[reply.op_id] = reply
-    if len(book.answers) > book.settings.remembered_answers:
-        del book.answers[next(iter(book.answers))]
+    forget_oldest(book.answers, book.settings.remembered_answers)
 
 
 def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:

@@ -7,11 +7,12 @@ A job on its way out occupies but is no longer committed, so its devices can be 
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..base.errors import Bug
 from ..model.board import Board, Layout, extend
-from ..model.job import FINAL, JobSpec, State
+from ..model.job import JobSpec, State
 from ..model.node import Allocation, NodeSpec, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
@@ -306,8 +307,7 @@ class Book:
         self.table.remove(job)
         self.counts[state] -= 1
         self.outcomes[job] = state
-        if len(self.outcomes) > self.settings.remembered_outcomes:
-            del self.outcomes[next(iter(self.outcomes))]
+        forget_oldest(self.outcomes, self.settings.remembered_outcomes)
         stores: tuple[dict[int, Any], ...] = (
             self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
             self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
@@ -340,6 +340,8 @@ def _relaid(board: Board, layout: Layout, renewed: int) -> Board:
     return fresh
 
 
-def is_final(state: int) -> bool:
-    """Whether a job in this state has left the book."""
-    return State(state) in FINAL
+def forget_oldest(store: dict[Any, Any], limit: int) -> None:
+    """Keep about ``limit`` entries. A tenth goes at a time: finding the first key of a dict costs its deleted slots."""
+    if len(store) > limit + limit // 10:
+        for key in list(islice(store, len(store) - limit)):
+            del store[key]

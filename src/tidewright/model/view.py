@@ -38,30 +38,35 @@ class JobColumns:
     @property
     def waiting(self) -> Column:
         """Rows that want devices and have none promised: queued, or suspended by a plan. Shape (n,), bool."""
-        state = self.state
-        return ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.promised
+        state: Column = self.state
+        found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.promised
+        return found
 
     @property
     def active(self) -> Column:
         """Rows that hold devices and keep them unless a plan says otherwise. Shape (n,), bool."""
-        state = self.state
-        return (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
+        state: Column = self.state
+        found: Column = (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
+        return found
 
     @property
     def ideal_now(self) -> Column:
         """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
         running = self._now - self.accrued
-        return self.ideal + np.where(self.rate > 0, running * self.rate // 1000, 0)
+        total: Column = self.ideal + np.where(self.rate > 0, running * self.rate // 1000, 0)
+        return total
 
     @property
     def attained_now(self) -> Column:
         """Service received until now, milli-device-microseconds. Shape (n,), int64."""
-        return self.attained + np.where(self.rate > 0, (self._now - self.accrued) * self.held_milli, 0)
+        total: Column = self.attained + np.where(self.rate > 0, (self._now - self.accrued) * self.held_milli, 0)
+        return total
 
     @property
     def wall(self) -> Column:
         """Time since submission, microseconds, at least 1. Shape (n,), int64."""
-        return np.maximum(self._now - self.submit, 1)
+        since: Column = np.maximum(self._now - self.submit, 1)
+        return since
 
     @property
     def delivered(self) -> Column:

@@ -7,6 +7,7 @@ who changes the engine: ``Swarm(seed).run(steps)`` then ``settle()``.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from ..base.rng import stream
 from ..drive.turn import Driver
@@ -41,7 +42,9 @@ class Swarm:
     def __init__(self, seed: int, nodes: int = 4, settings: EngineSettings | None = None) -> None:
         self.rng: random.Random = stream(seed, "swarm")
         self.journal = Memory()
-        self.engine = Engine(settings or EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000))
+        self.engine = Engine(
+            settings or EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000)
+        )
         self.driver = Driver(self.engine, self.journal)
         self.now = 0
         self.nodes = [self._node(index) for index in range(nodes)]
@@ -58,7 +61,9 @@ class Swarm:
     def _node(self, index: int) -> NodeSpec:
         size = self.rng.choice((2, 4, 8))
         kind = self.rng.choice(("h100", "a100", "cpu"))
-        return NodeSpec(name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",))
+        return NodeSpec(
+            name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",)
+        )
 
     # -- one turn ---------------------------------------------------------------------------------------------------
 
@@ -158,16 +163,19 @@ class Swarm:
 
     def _random_move(self, view: View, job: int) -> Move:
         allocation = self._place(view, job) or (Part(0, 1),)
-        kind = self.rng.choice((Start, Resume, Migrate, Resize, Suspend, Suspend, Suspend, Stop))
-        if kind is Stop and self.rng.random() < 0.8:
-            kind = Suspend
-        return kind(job, "random") if kind in (Suspend, Stop) else kind(job, allocation, "random")  # type: ignore[call-arg]
+        alone: tuple[type[Suspend | Stop], ...] = (Suspend, Suspend, Suspend, Suspend, Stop)
+        moves: tuple[type[Start | Resume | Migrate | Resize], ...] = (Start, Resume, Migrate, Resize)
+        if self.rng.random() < 0.5:
+            return self.rng.choice(alone)(job, "random")
+        return self.rng.choice(moves)(job, allocation, "random")
 
     def _place(self, view: View, job: int) -> Allocation:
         """Some devices the job might ask for; not always sensible ones."""
         spec, rng = view.specs[job], self.rng
         layout = view.layout
-        nodes = [node for node, name in enumerate(layout.node_kind) if int(view.jobs.kinds[view.jobs.row[job]]) >> name & 1]
+        nodes = [
+            node for node, name in enumerate(layout.node_kind) if int(view.jobs.kinds[view.jobs.row[job]]) >> name & 1
+        ]
         rng.shuffle(nodes)
         home = int(view.jobs.home[view.jobs.row[job]])
         if home >= 0 and rng.random() < 0.9:
@@ -248,16 +256,24 @@ class Swarm:
         self.submitted += 1
         devices = rng.choice((1, 1, 1, 2, 4, 8))
         share = devices == 1 and rng.random() < 0.3
-        spec = JobSpec(
-            name=f"j{self.submitted}", command=("true",), devices=devices, ranks=devices,
-            min_devices=rng.choice((0, 1)), tier=rng.choice(_TIERS),  # type: ignore[arg-type]
-            device_types=rng.choice(((), (), ("h100",), ("a100", "cpu"))), gpu_memory=rng.randrange(1, 50) * GIB if share else 0,
-            retries=rng.randrange(3), preempt=rng.choice(("auto", "auto", "freeze", "cooperative", "requeue", "none")),  # type: ignore[arg-type]
-            placement=rng.choice(("consolidate", "one-node", "any")), max_duration_us=rng.choice((0, 0, 5000)),  # type: ignore[arg-type]
-            after=(Dependency(rng.choice(("afterok", "afternotok", "afterany")), rng.randrange(1, self.submitted + 1)),)  # type: ignore[arg-type]
-            if rng.random() < 0.15 else (),
-            array=ArrayMember("sweep", self.submitted, 9, 2) if rng.random() < 0.2 else None,
-        )  # fmt: skip
+        fields: dict[str, Any] = {
+            "devices": devices,
+            "ranks": devices,
+            "min_devices": rng.choice((0, 1)),
+            "tier": rng.choice(_TIERS),
+            "device_types": rng.choice(((), (), ("h100",), ("a100", "cpu"))),
+            "gpu_memory": rng.randrange(1, 50) * GIB if share else 0,
+            "retries": rng.randrange(3),
+            "preempt": rng.choice(("auto", "auto", "freeze", "cooperative", "requeue", "none")),
+            "placement": rng.choice(("consolidate", "one-node", "any")),
+            "max_duration_us": rng.choice((0, 0, 5000)),
+        }
+        if rng.random() < 0.15:
+            kind: Any = rng.choice(("afterok", "afternotok", "afterany"))
+            fields["after"] = (Dependency(kind, rng.randrange(1, self.submitted + 1)),)
+        if rng.random() < 0.2:
+            fields["array"] = ArrayMember("sweep", self.submitted, 9, 2)
+        spec = JobSpec(name=f"j{self.submitted}", command=("true",), **fields)
         return ev.Submit(spec, f"s{self.submitted}")
 
     # -- the end ----------------------------------------------------------------------------------------------------
