@@ -1,0 +1,1 @@
+"""Crashes: between every pair of side effects on a virtual clock, and at random with real processes."""
