@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 
 import pytest
@@ -95,6 +96,34 @@ def test_an_agent_that_talks_nonsense_is_hung_up_on(tmp_path):
         assert nodes == []
 
     play(tmp_path, lambda request: [Response(request.id, ok=raw([1, 2]))], body)
+
+
+def test_a_watcher_that_raises_is_logged_and_told_again(tmp_path, caplog):
+    async def body(fabric, nodes, reports):
+        told, heard = [], []
+
+        def on_node(node):
+            told.append(node.alive)
+            if len(told) in (1, 2):
+                raise RuntimeError("not now")
+
+        def on_report(node, report):
+            heard.append(report)
+            if len(heard) == 1:
+                raise RuntimeError("nor this")
+
+        fabric.watch(on_node, on_report)
+        while len(heard) < 2:
+            with contextlib.suppress(Unknown):
+                await fabric.call("n1", "usage", {}, op_id="", epoch=1, timeout=10)
+        assert told == [True, False, True, False, True]
+        assert len(heard) == 2
+
+    def agent(request):
+        return [*polite(request), Push(REPORT)] if request.method == "inventory" else polite(request)
+
+    play(tmp_path, agent, body)
+    assert caplog.text.count("not now") >= 2 and "nor this" in caplog.text
 
 
 def test_copies_are_verified(tmp_path):

@@ -91,12 +91,15 @@ class LocalFabric:
                 await self._converse(reader, writer)
             except (OSError, FrameError, WorldError, TimeoutError) as error:
                 why = f"its agent does not answer: {error or type(error).__name__}"
+            except Exception as error:
+                log.exception("the connection to the agent is made anew")
+                why = f"what it said could not be used: {error}"
             pause = FIRST_PAUSE_S if self._up.is_set() else min(2 * pause, LONGEST_PAUSE_S)
             self._lost(why)
             await asyncio.sleep(pause)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its first question to its end."""
+        """One connection from its first question to its end. Raises what whoever watches raises."""
         self._writer = writer
         hello = asyncio.get_running_loop().create_task(self._hello())
         try:
@@ -108,20 +111,29 @@ class LocalFabric:
             hello.cancel()
             self._writer = None
             writer.close()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await hello
+            await asyncio.wait([hello])
+        if not hello.cancelled():
+            hello.result()
 
     async def _hello(self) -> None:
-        """Learn who is there, tell, and let calls through; a mute agent is hung up on."""
+        """Learn who is there, tell, and let calls through; whatever goes wrong, the agent is hung up on."""
         try:
             async with asyncio.timeout(HELLO_S):
                 line = await self._ask("inventory", {}, "", 0)
-            found = msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory)
+            self._meet(msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory))
         except (TimeoutError, msgspec.MsgspecError, Unknown) as error:
             log.warning("the agent's first answer is no inventory: %s", error)
-            if self._writer is not None:
-                self._writer.close()
-            return
+            self._hang_up()
+        except Exception:
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _meet(self, found: Inventory) -> None:
+        """Tell of a node, then of the reports that came before."""
         self._known = FabricNode(
             name=found.node.name,
             incarnation=found.incarnation,
@@ -158,7 +170,10 @@ class LocalFabric:
                 answer.set_exception(Unknown(f"unknown: {why}"))
         if self._known is not None and self._known.alive:
             self._known = msgspec.structs.replace(self._known, alive=False, why=why)
-            self._on_node(self._known)
+            try:
+                self._on_node(self._known)
+            except Exception:
+                log.exception("nobody could be told that node %s is away", self._known.name)
 
     async def copy(self, src_node: str, src: Path, dst_node: str, dst: Path, *, digest: str) -> None:
         """Both nodes are this machine."""
