@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_bench import Bench
+from tests.agent.agent_bench import Bench
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from agent_bench import ENV
+from tests.agent.agent_bench import ENV
 
 from tidewright.agent import deeds
 from tidewright.agent.layout import Layout, expand

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from agent_bench import groups
+from tests.agent.agent_bench import groups
 
 from tidewright.agent.layout import Layout
 from tidewright.checkpoint.cgroup import bases, works
