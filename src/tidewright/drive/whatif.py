@@ -68,9 +68,18 @@ def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
     said = book.blocked.get(job)
     if said is None:
         said = next((blocked for blocked in planner.plan(engine.view()).blocked if blocked.job == job), None)
-    if said is not None:
-        return said
-    return _unsaid(book, job)
+    if said is None:
+        return _unsaid(book, job)
+    return said if said.holders else msgspec.structs.replace(said, holders=_in_the_way(book, job))
+
+
+def _in_the_way(book: Book, job: int) -> tuple[int, ...]:
+    """Who holds what the job needs: its home node if its memory is frozen there, else devices of its kinds."""
+    row = book.table.row[job]
+    home = int(book.table.home[row])
+    if home < 0:
+        return _holders_of_kind(book, int(book.table.kinds[row]))
+    return tuple(other for other, parts in book.allocations.items() if any(part.node == home for part in parts))
 
 
 def _unsaid(book: Book, job: int) -> Blocked:

@@ -59,18 +59,23 @@ frozen job's memory is on; ``promised``: devices are set aside and it will start
 class JobTable:
     """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place)."""
 
-    __slots__ = (*COLUMNS, "_leases", "n", "row")
+    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "row")
 
     def __init__(self, capacity: int = 1024) -> None:
         self.n = 0
         self.row: dict[int, int] = {}
         self._leases: list[weakref.ref[Any]] = []
+        self._seen: dict[str, Column] | None = None
         for name, dtype in COLUMNS.items():
             setattr(self, name, np.zeros(capacity, dtype))
 
     def arrays(self) -> dict[str, Column]:
-        """The columns as they are now, at full capacity."""
-        return {name: getattr(self, name) for name in COLUMNS}
+        """The columns as they are now, at full capacity and read-only. The same dict until they are copied or grow."""
+        if self._seen is None:
+            self._seen = {name: getattr(self, name).view() for name in COLUMNS}
+            for column in self._seen.values():
+                column.flags.writeable = False
+        return self._seen
 
     def lend(self, borrower: object) -> None:
         """Note who looks at the arrays."""
@@ -86,6 +91,7 @@ class JobTable:
             return False
         for name in COLUMNS:
             setattr(self, name, getattr(self, name).copy())
+        self._seen = None
         self.row = self.row.copy()
         return True
 
@@ -96,6 +102,7 @@ class JobTable:
             for name in COLUMNS:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+            self._seen = None
         for name in COLUMNS:
             getattr(self, name)[row] = values.get(name, 0)
         self.id[row] = job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from .table import COLUMNS, Column, JobTable
 
 _WAITING = (int(State.QUEUED), int(State.SUSPENDED))
 _ACTIVE = (int(State.STARTING), int(State.RUNNING), int(State.RESUMING))
+
+
+def _sealed(column: Column) -> Column:
+    """Read-only: a derived column is computed once and shared like the others."""
+    column.flags.writeable = False
+    return column
 
 
 class JobColumns:
@@ -28,45 +35,44 @@ class JobColumns:
         self._now = now
 
     def __getattr__(self, name: str) -> Column:
-        if name not in COLUMNS:
+        whole = self._arrays.get(name)
+        if whole is None:
             raise AttributeError(f"no job column {name!r}; there are: {', '.join(COLUMNS)}")
-        column: Column = self._arrays[name][: self.n]
-        column.flags.writeable = False
-        self.__dict__[name] = column
+        column = self.__dict__[name] = whole[: self.n]
         return column
 
-    @property
+    @cached_property
     def waiting(self) -> Column:
         """Rows that want devices and have none promised: queued, or suspended by a plan. Shape (n,), bool."""
         state: Column = self.state
         found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.promised
-        return found
+        return _sealed(found)
 
-    @property
+    @cached_property
     def active(self) -> Column:
         """Rows that hold devices and keep them unless a plan says otherwise. Shape (n,), bool."""
         state: Column = self.state
         found: Column = (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
-        return found
+        return _sealed(found)
 
-    @property
+    @cached_property
     def ideal_now(self) -> Column:
         """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
-        running = self._now - self.accrued
-        total: Column = self.ideal + np.where(self.rate > 0, running * self.rate // 1000, 0)
-        return total
+        # Rows that do not run have rate zero.
+        total: Column = self.ideal + (self._now - self.accrued) * self.rate // 1000
+        return _sealed(total)
 
-    @property
+    @cached_property
     def attained_now(self) -> Column:
         """Service received until now, milli-device-microseconds. Shape (n,), int64."""
         total: Column = self.attained + np.where(self.rate > 0, (self._now - self.accrued) * self.held_milli, 0)
-        return total
+        return _sealed(total)
 
-    @property
+    @cached_property
     def wall(self) -> Column:
         """Time since submission, microseconds, at least 1. Shape (n,), int64."""
         since: Column = np.maximum(self._now - self.submit, 1)
-        return since
+        return _sealed(since)
 
     @property
     def delivered(self) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from ..model.board import Board
 from ..model.node import bits
@@ -14,22 +15,27 @@ from .find import Ask, place
 _HOLDERS = 5
 
 
-def explain(
-    view: View, board: Board, job: int, ask: Ask, known: dict[tuple[int, int], tuple[int, ...]] | None = None
-) -> Blocked:
-    """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made).
-
-    ``known`` remembers who holds what between calls on one view.
+def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
+    """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made), and who holds what
+    it needs.
     """
+    said = limit(view, board, job, ask)
+    return structs.replace(said, holders=_holders(view, _kinds(ask), ask.home))
+
+
+def limit(view: View, board: Board, job: int, ask: Ask) -> Blocked:
+    """The same without the holders: cheap enough for every plan."""
+    kinds = _kinds(ask)
+    free = board.free_in(kinds)
+    reason, text = _limit(view, board, ask, kinds, free)
+    return Blocked(job, reason, text, ask.count, free)
+
+
+def _kinds(ask: Ask) -> int:
     kinds = 0
     for group in ask.groups:
         kinds |= group
-    need, free = ask.count, board.free_in(kinds)
-    reason, text = _limit(view, board, ask, kinds, free)
-    known = {} if known is None else known
-    if (kinds, ask.home) not in known:
-        known[kinds, ask.home] = _holders(view, kinds, ask.home)
-    return Blocked(job, reason, text, need, free, known[kinds, ask.home])
+    return kinds
 
 
 def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[Reason, str]:

@@ -76,6 +76,8 @@ def lowest(mask: int, count: int) -> int:
 
 
 def _devices(board: Board, ask: Ask, kinds: int, within: int) -> Allocation | None:
+    if board.free_in(kinds) < ask.count:
+        return None
     node = best_fit(board, kinds, ask.count, within)
     if node >= 0:
         return (Part(node, lowest(board.free[node], ask.count)),)

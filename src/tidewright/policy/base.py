@@ -36,7 +36,7 @@ def need_milli(view: View) -> Column:
     """Thousandths of devices each row needs at least: its floor, or its share of a device. Shape (n,), int64."""
     jobs = view.jobs
     need = jobs.floor.astype(np.int64) * WHOLE_DEVICE
-    if jobs.n and jobs.memory.any():
+    if jobs.memory.any():
         memory = facts(view.layout).least_memory or 1
         share = np.ceil(jobs.memory / memory * WHOLE_DEVICE)
         need = np.where(jobs.memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
@@ -46,13 +46,14 @@ def need_milli(view: View) -> Column:
 def suspendable(view: View, min_run_us: int = 0) -> Column:
     """Running rows that can give their devices back and have had them for ``min_run_us``. Shape (n,), bool."""
     jobs = view.jobs
-    running = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.promised
-    settled: Column = running & (view.now - jobs.run_since >= min_run_us)
-    return settled
+    able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.promised
+    return able & (view.now - jobs.run_since >= min_run_us) if min_run_us > 0 else able
 
 
 def next_settled(view: View, min_run_us: int) -> int:
     """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
+    if min_run_us <= 0:
+        return 0
     jobs = view.jobs
     young = (jobs.state == int(State.RUNNING)) & (view.now - jobs.run_since < min_run_us)
     return int(jobs.run_since[young].min()) + min_run_us if young.any() else 0
@@ -62,7 +63,12 @@ def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
     """The ``count`` most wanted of ``rows``, in order; a partition first, so that long queues are never sorted."""
     if len(rows) > count:
         rows = rows[np.argpartition(key[rows], count - 1)[:count]]
-    ordered: Column = rows[np.lexsort((ids[rows], key[rows]))]
+    keys = key[rows]
+    order = keys.argsort()
+    ranked = keys[order]
+    if (ranked[1:] == ranked[:-1]).any():
+        order = np.lexsort((ids[rows], keys))
+    ordered: Column = rows[order]
     return ordered
 
 

@@ -9,6 +9,32 @@ from ..model.board import Board
 from ..model.table import Column
 from ..model.view import View
 from ..placement.facts import facts
+from .base import first_rows, need_milli
+
+
+def deserving(
+    view: View, board: Board, key: Column, waiting: Column, evicts: Column, movable: Column
+) -> tuple[Column, Column]:
+    """The most wanted rows that fit the pool's capacity together, in order, and flags of them with shape (n,).
+
+    Waiting rows that may not send anybody away need no capacity of their own: free devices are enough for them.
+    """
+    need = need_milli(view)
+    if evicts is not waiting:
+        need = np.where(waiting & ~evicts, 0, need)
+    rows = (movable | waiting).nonzero()[0]
+    running = movable.nonzero()[0]
+    count = 2 * len(running) + 256
+    while True:
+        order = first_rows(rows, key, view.jobs.id, count)
+        taken, left = chosen(view, board, order, need[order], running)
+        if count >= len(rows) or left <= 0:
+            break
+        count = len(rows)
+    selected = np.zeros(view.jobs.n, bool)
+    order = order[taken]
+    selected[order] = True
+    return order, selected
 
 
 def chosen(view: View, board: Board, order: Column, need: Column, movable: Column) -> tuple[Column, int]:

@@ -11,27 +11,30 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from ..estimate.cost import victim_cost
 from ..model.board import whole
 from ..model.job import Level, State
 from ..model.node import Allocation, device_count
 from ..model.table import Column
 from ..model.view import View
-from ..placement.explain import explain
+from ..placement.explain import limit
 from ..placement.facts import EVERYWHERE
 from ..placement.find import Ask, ask_of, best_fit, place
-from ..placement.victims import Holder, Room, Victims, enough
+from ..placement.victims import Holder, Victims
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
-from .base import Wants, first_rows, least, need_milli
-from .choose import chosen
+from .base import Wants, first_rows, least
+from .choose import deserving
+from .evict import Evictor, holder_of
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
 _EXPLAINED = 3
-_SELECTED_COST = 8.0
-"""How many times dearer a victim is that deserves its devices than one that does not."""
+_SHORT = 128
+"""Rows up to which plain Python is faster than vectors."""
+
+_Shape = tuple[int, ...]
+"""All that decides whether a row can be placed."""
 
 
 class _Step(Struct):
@@ -54,9 +57,9 @@ class Composer:
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, str]] = []
         self._moved: dict[int, bool] = {}
-        self._victims: Victims | None = None
-        self._complete = False
-        self._ranked: list[int] = []
+        self._evictor: Evictor | None = None
+        self._hopeless: dict[_Shape, bool] = {}
+        """Shapes that found no free devices, as long as nobody has given any back since."""
 
     def ask(self, row: int, count: int = 0) -> Ask:
         """What a row needs of a board: its floor, or ``count`` devices."""
@@ -70,8 +73,8 @@ class Composer:
         if allocation is None:
             return False
         self.board.take(allocation)
-        if self._victims is not None:
-            self._victims.touch(allocation)
+        if self._evictor is not None:
+            self._evictor.touch(allocation)
         self._note(_Step(row, allocation))
         return True
 
@@ -80,18 +83,38 @@ class Composer:
     def fill(self, rows: Column | None = None, within: int = EVERYWHERE) -> None:
         """Place waiting rows on free devices in order; ``strict`` wants stop at the first that does not fit."""
         wants, jobs = self.wants, self.jobs
-        rows = np.flatnonzero(wants.waiting & ~self._placed) if rows is None else rows
+        if not self.room_left() and not wants.strict:
+            return
+        rows = self._still_waiting().nonzero()[0] if rows is None else rows
         if not len(rows):
             return
-        if wants.strict and not self._start_head(rows, within):
-            return
-        rows = rows[~self._placed[rows]]
-        shapes: dict[tuple[int, ...], bool] = {}
+        shapes: dict[_Shape, bool] = {}
+        if wants.strict:
+            if not self._start_head(rows, within):
+                return
+            rows = rows[~self._placed[rows]]
+        else:
+            rows, shapes = self._small_enough(rows), dict(self._hopeless)
+            rows = self._untried(rows, shapes)
         while len(rows) and self.room_left():
             batch = first_rows(rows, wants.key, jobs.id, _CHUNK)
             if not self._fill_batch(batch, within, shapes):
                 return
             rows = rows[~self._placed[rows]] if wants.strict else self._untried(rows, shapes)
+
+    def _still_waiting(self) -> Column:
+        return self.wants.waiting & ~self._placed if self._steps else self.wants.waiting
+
+    def _small_enough(self, rows: Column) -> Column:
+        """Rows that ask for no more than what is free in all; of the others the most wanted is noted as stuck."""
+        fits = self.jobs.floor[rows] <= sum(self.board.free_total)
+        if not fits.all():
+            fits |= self.jobs.memory[rows] > 0
+            large = rows[~fits]
+            if len(large) and not self.stuck:
+                self.stuck.append(least(large, self.wants.key, self.jobs.id))
+            rows = rows[fits]
+        return rows
 
     def _start_head(self, rows: Column, within: int) -> bool:
         """Try the most wanted row alone: most strict plans end here, without sorting anything."""
@@ -101,9 +124,8 @@ class Composer:
         self.stuck.append(head)
         return False
 
-    def _fill_batch(self, batch: Column, within: int, shapes: dict[tuple[int, ...], bool]) -> bool:
-        for row in batch.tolist():
-            shape = self._shape(row)
+    def _fill_batch(self, batch: Column, within: int, shapes: dict[_Shape, bool]) -> bool:
+        for row, shape in zip(batch.tolist(), self._shapes(batch), strict=True):
             if shape in shapes or self.start(row, within):
                 continue
             self.stuck.append(row)
@@ -116,17 +138,18 @@ class Composer:
         """Whether anything at all is free."""
         return any(self.board.free_total) or bool(self.board.partial)
 
-    def _shape(self, row: int) -> tuple[int, ...]:
+    def _shapes(self, rows: Column) -> list[_Shape]:
         jobs = self.jobs
-        return (
-            jobs.floor.item(row), jobs.kinds.item(row), jobs.memory.item(row), jobs.placement.item(row), jobs.home.item(row),
-            jobs.ranks.item(row),
-        )  # fmt: skip
+        columns = (jobs.floor, jobs.kinds, jobs.memory, jobs.placement, jobs.home, jobs.ranks)
+        return list(zip(*(column[rows].tolist() for column in columns), strict=True))
 
-    def _untried(self, rows: Column, shapes: dict[tuple[int, ...], bool]) -> Column:
+    def _untried(self, rows: Column, shapes: dict[_Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
+        if len(rows) <= _SHORT:
+            left = [shape not in shapes for shape in self._shapes(rows)] if shapes else []
+            return rows[keep & left] if left else rows[keep]
         for floor, kinds, memory, placement, home, ranks in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
             keep &= ~(same & (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory) & (jobs.home[rows] == home))
@@ -140,109 +163,61 @@ class Composer:
         if wants.victims is None:
             return
         movable = self._movable()
-        if not movable.any():
+        running = movable.nonzero()[0]
+        if not len(running):
             return
         # Rows less wanted than everybody who could go are left to ``fill``.
-        waiting = wants.waiting & ~self._placed & (wants.key < wants.key[movable].max())
+        waiting = self._still_waiting() & (wants.key < wants.key[running].max())
         evicts = waiting if wants.evicts is None else waiting & wants.evicts
         if not evicts.any():
             return
-        order, selected = self._select(waiting, evicts, movable)
-        failed: dict[tuple[int, ...], bool] = {}
-        for row in order[waiting[order]].tolist():
-            # Who comes later may send fewer away, so what failed for one row fails for every later row of its shape.
-            shape = (*self._shape(row), int(evicts[row]))
-            if shape in failed:
+        order, selected = deserving(self.view, self.board, wants.key, waiting, evicts, movable)
+        self._evictor = Evictor(self.view, self.board, wants, movable, selected)
+        order = order[waiting[order]]
+        self._walk(order.tolist(), self._shapes(order), evicts[order].tolist())
+        self._evictor = None
+
+    def _walk(self, rows: list[int], shapes: list[_Shape], evicts: list[bool]) -> None:
+        """Serve rows in order. Who comes later may send fewer away, so what failed for one row fails for every later row
+        of its shape, unless devices have been freed since."""
+        failed: dict[tuple[_Shape, bool], bool] = {}
+        for row, shape, evict in zip(rows, shapes, evicts, strict=True):
+            if (shape, evict) in failed:
                 self.stuck.append(row)
                 continue
-            before = sum(self.board.free_total)
             if self.start(row):
                 continue
-            if evicts[row] and self._evict(row, selected):
+            before = sum(self.board.free_total)
+            if evict and self._evict(row):
+                self._hopeless.clear()
                 if sum(self.board.free_total) > before:
                     failed.clear()
                 continue
-            failed[shape] = True
+            failed[shape, evict] = self._hopeless[shape] = True
             self.stuck.append(row)
-        self._victims = None
-
-    def _select(self, waiting: Column, evicts: Column, movable: Column) -> tuple[Column, Column]:
-        """Rows worth a try, in order, and the flags of those that fit the pool's capacity together."""
-        wants, jobs = self.wants, self.jobs
-        need = np.where(waiting & ~evicts, 0, need_milli(self.view))
-        rows = np.flatnonzero(movable | waiting)
-        least_milli = int(need[rows].min(initial=1, where=need[rows] > 0))
-        count = 2 * int(movable.sum()) + 256
-        while True:
-            order = first_rows(rows, wants.key, jobs.id, count)
-            taken, left = chosen(self.view, self.board, order, need[order], np.flatnonzero(movable))
-            if count >= len(rows) or left < least_milli:
-                break
-            count = len(rows)
-        selected = np.zeros(jobs.n, bool)
-        selected[order[taken]] = True
-        return order[taken], selected
 
     def _movable(self) -> Column:
         assert self.wants.victims is not None
         movable = self.wants.victims.copy()
-        for row in self._moved:
-            movable[row] = False
+        movable[list(self._moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
             for row in np.flatnonzero(movable).tolist():
                 parts = self.view.allocations[int(self.jobs.id[row])]
                 movable[row] = all(self.board.up >> part.node & 1 for part in parts)
         return movable
 
-    def _evict(self, row: int, selected: Column) -> bool:
-        """Send less wanted rows away for this one: first those that do not deserve their devices, then any."""
-        wants, view = self.wants, self.view
-        movable = self._movable() & (wants.key > wants.key[row])
-        ask = self.ask(row)
-        ids = self.jobs.id[movable].tolist()
-        if not enough(self.board, ask, (view.allocations[job] for job in ids)):
-            return False
-        if self._victims is None:
-            self._victims = self._index(movable & (~selected | (self.jobs.held > self.jobs.floor)), selected)
-            self._complete = False
-        room = self._room(row, ask)
-        if room is None and not self._complete:
-            self._victims = self._index(movable, selected)
-            self._complete = True
-            room = self._room(row, ask)
+    def _evict(self, row: int) -> bool:
+        """Send less wanted rows away for this one."""
+        assert self._evictor is not None
+        room = self._evictor.room(row, self.ask(row))
         if room is None:
             return False
         self._note(_Step(row, *room))
         return True
 
-    def _room(self, row: int, ask: Ask) -> Room | None:
-        """Room among holders less wanted than the row. Rows are served in order, so passed holders never come back."""
-        assert self._victims is not None
-        key = self.wants.key[row]
-        while self._ranked and self.wants.key[self._ranked[-1]] <= key:
-            self._victims.retire(self._ranked.pop())
-        return self._victims.make_room(ask)
-
-    def _index(self, rows: Column, selected: Column) -> Victims:
-        cost = self.wants.cost if self.wants.cost is not None else victim_cost(self.jobs)
-        picked = np.flatnonzero(rows)
-        self._ranked = picked[np.argsort(-self.wants.key[picked], kind="stable")].tolist()
-        weighed = np.where(selected, cost * _SELECTED_COST, cost)
-        return Victims(self.board, filter(None, (self.holder(row, float(weighed[row])) for row in picked.tolist())))
-
     def holder(self, row: int, cost: float) -> Holder | None:
         """A running row as somebody who may be sent away; None when the engine would refuse."""
-        jobs = self.jobs
-        allocation = self.view.allocations[int(jobs.id[row])]
-        if jobs.level[row] == int(Level.FREEZE) and not self._can_freeze(allocation):
-            return None
-        spare = max(int(jobs.held[row] - jobs.floor[row]), 0)
-        pause = float(jobs.save_us[row] + jobs.restore_us[row] + 1) * float(jobs.held[row])
-        return Holder(row, allocation, cost, spare, pause if jobs.level[row] > int(Level.REQUEUE) else cost)
-
-    def _can_freeze(self, allocation: Allocation) -> bool:
-        """Freezing frees nothing where device memory stays occupied, and cannot stop several nodes at one instant."""
-        return len(allocation) == 1 and self.view.layout.nodes[allocation[0].node].kind == "cpu"
+        return holder_of(self.view, row, cost)
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
         """Place a row ahead of all others, sending away any of ``victims``, whatever their keys."""
@@ -361,8 +336,7 @@ class Composer:
 
     def _blocked(self) -> tuple[Blocked, ...]:
         rows = [row for row in dict.fromkeys(self.stuck) if not self._placed[row]][:_EXPLAINED]
-        known: dict[tuple[int, int], tuple[int, ...]] = {}
-        return tuple(explain(self.view, self.board, int(self.jobs.id[row]), self.ask(row), known) for row in rows)
+        return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.ask(row)) for row in rows)
 
 
 def least_need(view: View, rows: list[int]) -> int:

@@ -1,0 +1,164 @@
+"""Room made by sending less wanted rows away: the holders that may go, found no sooner than somebody needs them.
+
+Most pools are asked for one device at a time, which one vector search answers; prices per node are worked out
+(``placement.victims``) only when a plan needs more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.units import WHOLE_DEVICE
+from ..estimate.cost import victim_cost
+from ..model.board import Board
+from ..model.job import Level
+from ..model.node import Allocation, Part
+from ..model.table import Column
+from ..model.view import View
+from ..placement.find import Ask, lowest
+from ..placement.victims import Holder, Room, Victims, enough
+from .base import Wants
+
+_SELECTED_COST = 8.0
+"""How many times dearer a victim is that deserves its devices than one that does not."""
+
+_TIED = 64
+"""Equally cheap victims compared one by one; among more, prices per node are faster."""
+
+
+def holder_of(view: View, row: int, cost: float) -> Holder | None:
+    """A running row as somebody who may be sent away; None when the engine would refuse."""
+    jobs = view.jobs
+    allocation = view.allocations[jobs.id.item(row)]
+    level, held = jobs.level.item(row), jobs.held.item(row)
+    if level == Level.FREEZE and not _can_freeze(view, allocation):
+        return None
+    spare = max(held - jobs.floor.item(row), 0)
+    pause = float(jobs.save_us.item(row) + jobs.restore_us.item(row) + 1) * held if spare else 0.0
+    return Holder(row, allocation, cost, spare, pause if level > Level.REQUEUE else cost)
+
+
+def _can_freeze(view: View, allocation: Allocation) -> bool:
+    """Freezing frees nothing where device memory stays occupied, and cannot stop several nodes at one instant."""
+    return len(allocation) == 1 and view.layout.nodes[allocation[0].node].kind == "cpu"
+
+
+class Evictor:
+    """Makes room on ``board`` for rows served in the order of their keys. ``movable`` are the rows that may go."""
+
+    def __init__(self, view: View, board: Board, wants: Wants, movable: Column, selected: Column) -> None:
+        self.view, self.board, self.wants, self.jobs = view, board, wants, view.jobs
+        self.movable = movable
+        self.selected = selected
+        """Rows that deserve devices: the last to be sent away."""
+        self._cost: Column = wants.cost if wants.cost is not None else victim_cost(self.jobs)
+        self._victims: Victims | None = None
+        self._everybody = False
+        """Whether rows that deserve their devices are looked at too, from now on."""
+        self._ranked: list[int] = []
+        self._simple: bool | None = None
+
+    def touch(self, allocation: Allocation) -> None:
+        """These devices were taken on the board by somebody who needed no room."""
+        if self._victims is not None:
+            self._victims.touch(allocation)
+
+    def room(self, row: int, ask: Ask) -> Room | None:
+        """Room among less wanted rows: first those that do not deserve their devices, then any. Taken on the board."""
+        if self._victims is None:
+            room = self._one_device(row, ask)
+            if room is None:
+                room = self._search(row, ask)
+        else:
+            room = self._among(row, ask) or self._among_all(row, ask)
+        if room is not None:
+            self._gone(room)
+        return room
+
+    def _gone(self, room: Room) -> None:
+        self.movable[list(room.suspended)] = False
+        self.movable[[row for row, _ in room.shrunk]] = False
+
+    # -- one device ---------------------------------------------------------------------------------------------------
+
+    def _one_device(self, row: int, ask: Ask) -> Room | None:
+        """The cheapest single victim, where whole devices of one kind make that a plain minimum; else None."""
+        if ask.count != 1 or ask.memory or ask.home >= 0:
+            return None
+        if self._simple is None:
+            self._simple = self._all_simple()
+        if not self._simple:
+            return None
+        rows = self._lesser(row)
+        pool = (rows if self._everybody else rows & ~self.selected).nonzero()[0]
+        if not len(pool):
+            pool = rows.nonzero()[0]
+            if self._everybody or not len(pool):
+                return None
+            self._everybody = True
+        cost = self._cost[pool]
+        if self._everybody:
+            cost = np.where(self.selected[pool], cost * _SELECTED_COST, cost)
+        tied = pool[cost == cost.min()].tolist()
+        return self._take_one(tied) if len(tied) <= _TIED else None
+
+    def _all_simple(self) -> bool:
+        """Whether everybody who may go holds whole devices of the only kind, and can give them all back or none."""
+        jobs, rows = self.jobs, self.movable
+        if len(self.board.layout.kinds) != 1 or not rows.any():
+            return False
+        odd = (jobs.held != jobs.floor) | (jobs.held_milli != WHOLE_DEVICE * jobs.held.astype(np.int64))
+        odd |= jobs.level == int(Level.FREEZE)
+        return not (odd & rows).any()
+
+    def _take_one(self, tied: list[int]) -> Room:
+        """Take a device of the one on the lowest node of several that are equally cheap."""
+        board, ids, allocations = self.board, self.jobs.id, self.view.allocations
+        node, victim = min((min(part.node for part in allocations[ids.item(row)]), row) for row in tied)
+        board.give(allocations[ids.item(victim)])
+        mine = (Part(node, lowest(board.free[node], 1), WHOLE_DEVICE),)
+        board.take(mine)
+        return Room(mine, (victim,), ())
+
+    # -- any shape ----------------------------------------------------------------------------------------------------
+
+    def _search(self, row: int, ask: Ask) -> Room | None:
+        """Price the nodes, unless even sending everybody away could not help."""
+        if not self._could(row, ask):
+            return None
+        if self._everybody:
+            self._victims = self._index(self._lesser(row))
+            return self._among(row, ask)
+        pool = self._lesser(row) & (~self.selected | (self.jobs.held > self.jobs.floor))
+        self._victims = self._index(pool)
+        return self._among(row, ask) or self._among_all(row, ask, True)
+
+    def _among_all(self, row: int, ask: Ask, could: bool = False) -> Room | None:
+        if self._everybody or not (could or self._could(row, ask)):
+            return None
+        self._everybody = True
+        self._victims = self._index(self._lesser(row))
+        return self._among(row, ask)
+
+    def _among(self, row: int, ask: Ask) -> Room | None:
+        """Room among indexed holders less wanted than the row. Rows come in order, so passed holders never come back."""
+        assert self._victims is not None
+        key, keys = self.wants.key[row], self.wants.key
+        while self._ranked and keys[self._ranked[-1]] <= key:
+            self._victims.retire(self._ranked.pop())
+        return self._victims.make_room(ask)
+
+    def _lesser(self, row: int) -> Column:
+        lesser: Column = self.movable & (self.wants.key > self.wants.key[row])
+        return lesser
+
+    def _could(self, row: int, ask: Ask) -> bool:
+        allocations = self.view.allocations
+        return enough(self.board, ask, [allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()])
+
+    def _index(self, rows: Column) -> Victims:
+        picked = rows.nonzero()[0]
+        self._ranked = picked[np.argsort(-self.wants.key[picked], kind="stable")].tolist()
+        weighed = np.where(self.selected[picked], self._cost[picked] * _SELECTED_COST, self._cost[picked])
+        holders = (holder_of(self.view, r, c) for r, c in zip(picked.tolist(), weighed.tolist(), strict=True))
+        return Victims(self.board, filter(None, holders))
