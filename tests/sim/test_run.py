@@ -180,7 +180,7 @@ def test_results_survive_json() -> None:
 
 _SCRIPT = """
 import hashlib
-from sim.planners import Churn
+from tests.sim.planners import Churn
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.faults import FaultSettings
 from tidewright.sim.result import to_json
