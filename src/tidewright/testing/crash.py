@@ -11,14 +11,16 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import shutil
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from ..agent import deeds, layout, rank, supervisor
+from ..agent import attempt, rank, supervisor
 from ..agent.attempt import Attempt
 from ..checkpoint import cgroup, cooperative
 from ..live import clock, lock, store
@@ -129,19 +131,20 @@ CONTROLLER = (
 """What a controller does to its disk. Calls on agents and answers are the harness's own to count."""
 
 AGENT = (
-    Target("file", layout, "write_whole"),
-    Target("file", inspect.getmodule(Attempt), "write_whole"),
+    Target("file", attempt, "write_whole"),
     Target("attempt", Attempt, "create"),
     Target("memo", Attempt, "save"),
+    Target("renamed", Path, "rename"),
+    Target("tree removed", shutil, "rmtree"),
     Target("shim", rank.Rank, "spawn"),
     Target("never", rank.Rank, "never"),
     Target("signal", cooperative, "send"),
     Target("signal", rank, "send"),
+    Target("signal", cgroup, "send"),
     Target("freezer", cgroup.Groups, "_write"),
     Target("group removed", rank, "remove"),
     Target("group removed", supervisor, "remove"),
     Target("records removed", Attempt, "remove"),
-    Target("settled", deeds.Deeds, "_settle"),
 )
 """What an agent does to its node. Reports are the harness's own to count, as it is told them."""
 

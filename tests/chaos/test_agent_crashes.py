@@ -1,0 +1,73 @@
+"""The agent is killed before and after each of its side effects; each rank runs once, and its end is told right."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidewright.checkpoint.processes import send
+from tidewright.testing.crash import AGENT, counting, task_factory
+
+from .agent import Bench, Nursery, crashes, spawning
+from .site import processes
+
+pytestmark = [
+    pytest.mark.processes,
+    # Deeds that a dead agent had not begun.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited"),
+]
+
+AT_ONCE = 6
+KINDS = {
+    "attempt", "file", "memo", "renamed", "shim", "shim asked for", "report", "signal", "group removed",
+    "records removed", "tree removed",
+}  # fmt: skip
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    made = Nursery()
+    with spawning(made), counting(AGENT):
+        yield made
+    made.close()
+    left = processes(str(tmp_path))
+    send(left, signal.SIGKILL)
+    assert left == []
+
+
+def play(root: Path, nursery: Nursery, plans: list[tuple[list[int], bool]]) -> list[Bench]:
+    """The scenario once for each plan, some side by side."""
+
+    async def whole() -> list[Bench]:
+        asyncio.get_running_loop().set_task_factory(task_factory)
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int, cuts: list[int], after: bool) -> Bench:
+            async with room:
+                return await crashes(root / str(number), nursery, cuts, after)
+
+        return list(await asyncio.gather(*(one(number, *plan) for number, plan in enumerate(plans))))
+
+    return asyncio.run(whole())
+
+
+def test_a_crash_at_any_side_effect(tmp_path: Path, nursery: Nursery) -> None:
+    (whole,) = play(tmp_path / "whole", nursery, [([], False)])
+    effects = whole.fuses[0].effects
+    assert set(effects) - {"freezer"} == KINDS and whole.suspended
+    plans = [([at], after) for at in range(1, len(effects) + 1) for after in (False, True)]
+    benches = play(tmp_path / "cut", nursery, plans)
+    hit = {bench.fuses[0].blown for bench in benches}
+    assert hit >= KINDS
+
+
+def test_crashes_upon_crashes(tmp_path: Path, nursery: Nursery) -> None:
+    dice = random.Random(3)
+    plans = [([dice.randint(1, 25) for _ in range(dice.randint(2, 8))], dice.random() < 0.5) for _ in range(24)]
+    for (cuts, _), bench in zip(plans, play(tmp_path / "cut", nursery, plans), strict=True):
+        assert bench.fuses[0].at == cuts[0] and bench.fuses[0].blown
