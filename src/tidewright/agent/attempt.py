@@ -6,6 +6,7 @@ The record on disk (``memo.json``) is written before each deed, so that an agent
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Literal
@@ -186,11 +187,21 @@ class Attempt:
         return ""
 
     def remove(self) -> None:
-        """Drop the records; logs stay."""
+        """Drop the records; logs stay. Gone at once: an agent killed meanwhile leaves no half of an attempt."""
         for rank in self.ranks:
             rank.tidy()
             rank.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        gone = self.directory.with_name(f".{self.directory.name}.gone")
+        with contextlib.suppress(FileNotFoundError):
+            self.directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def clear_halves(ranks: Path) -> None:
+    """Remove what an agent that was killed left of attempts it was making or dropping."""
+    for directory in ranks.iterdir():
+        if directory.name.startswith(".") and directory.suffix in (".new", ".gone"):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def describe(code: int) -> str:

@@ -16,7 +16,7 @@ from ..devices.protocol import Backend
 from ..model.job import Level
 from ..wire.agent import ForgetArgs, JobReport, LaunchArgs, ResumeArgs, StopArgs, SuspendArgs
 from . import prepare
-from .attempt import Attempt
+from .attempt import Attempt, clear_halves
 from .deeds import Deeds, boottime
 from .layout import Layout
 
@@ -161,6 +161,7 @@ class Supervisor:
 
     def adopt(self) -> None:
         """Take over every attempt an earlier agent left, and go on with what it was doing."""
+        clear_halves(self._layout.ranks)
         for directory in sorted(self._layout.ranks.iterdir()):
             if directory.name.startswith("."):
                 continue
