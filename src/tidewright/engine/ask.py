@@ -7,7 +7,7 @@ from . import events as ev
 from .admit import answer
 from .book import HELD, Book
 from .commands import Reply
-from .land import begin_suspension, unsuspendable
+from .land import suspend_for_user, unsuspendable
 from .leave import stop
 from .react import end_hold
 
@@ -49,7 +49,7 @@ def hold(book: Book, event: ev.Hold) -> None:
     if state is State.STOPPING:
         answer(book, Reply(event.op_id, job, f"job {job} is being stopped", "nothing is left to suspend", "conflict"))
         return
-    if state in (State.RUNNING, State.STARTING, State.RESUMING):
+    if job in book.pins or state in (State.RUNNING, State.STARTING, State.RESUMING):
         refusal = _cannot_hold(book, job, event)
         if refusal is not None:
             answer(
@@ -60,11 +60,10 @@ def hold(book: Book, event: ev.Hold) -> None:
     if event.until:
         book.set_timer(event.until, "hold", job, event.until)
     if state is State.RUNNING:
-        begin_suspension(book, job, "suspended by its user")
+        suspend_for_user(book, job)
     elif state in (State.QUEUED, State.SUSPENDED):
         if job in book.promises:
             book.revoke(job)
-            book.freed = True
         book.move(job, HELD, "suspended by its user")
     answer(book, Reply(event.op_id, job))
 
@@ -75,11 +74,16 @@ def _remedy(book: Book) -> str:
 
 
 def _cannot_hold(book: Book, job: int, event: ev.Hold) -> str | None:
-    """Why a running job cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
+    """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
     row = book.table.row[job]
-    if book.state(job) is not State.RUNNING:
-        return None if book.table.level[row] != Level.NONE else "it is still coming up and cannot be frozen afterwards"
+    if job in book.pins:
+        thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
+        return None if 0 < event.until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
+    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE:
+        return "it is still coming up and cannot be frozen afterwards"
     reason = unsuspendable(book, job, row)
+    if book.state(job) is not State.RUNNING:
+        return reason
     gang = book.specs[job].ranks > 1 and book.specs[job].preempt in ("auto", "freeze") and job not in book.shields
     one_node = len(book.allocations[job]) == 1
     bounded = event.until and event.until - book.now <= book.settings.gang_freeze_bound_us

@@ -168,8 +168,9 @@ class Book:
             self.promise_order.setdefault(part.node, {})[job] = True
 
     def revoke(self, job: int) -> None:
-        """Take a promise back."""
+        """Take a promise back; its devices are there for others."""
         self.board.give(self._unpromise(job))
+        self.freed = True
 
     def _unpromise(self, job: int) -> Allocation:
         allocation = self.promises.pop(job)
@@ -270,11 +271,11 @@ class Book:
             self.refresh_kinds()
 
     def replace_node(self, index: int, node: NodeSpec) -> None:
-        """A node came back changed while nothing was on it."""
+        """A node came back changed: with other devices while nothing was on it, or with the same ones."""
         nodes = list(self.board.layout.nodes)
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
-        self.board, self.phys = (_relaid(board, layout, index) for board in (self.board, self.phys))
+        self.board, self.phys = _relaid(self.board, layout), _relaid(self.phys, layout)
         self.sizes = Sizes.of(layout.nodes)
         self.refresh_kinds()
 
@@ -329,12 +330,12 @@ class Book:
         return None
 
 
-def _relaid(board: Board, layout: Layout, renewed: int) -> Board:
-    """The same occupancy on a layout where node ``renewed`` has other devices, all of them free."""
+def _relaid(board: Board, layout: Layout) -> Board:
+    """The same occupancy on a layout where a node is described anew; all its devices are free if their number changed."""
     fresh = Board(layout)
     for node, free in enumerate(board.free):
         fresh.set_up(node, bool(board.up >> node & 1))
-        if node != renewed:
+        if layout.node_size[node] == board.layout.node_size[node]:
             fresh.restore_free(node, free)
     fresh.partial = board.partial.copy()
     return fresh

@@ -165,3 +165,9 @@ def begin_suspension(book: Book, job: int, why: str) -> None:
         book.uncommit(job)
     level = int(Level.FREEZE) if job in book.pins else int(book.table.level[row])
     book.out.append(SuspendRanks(job, int(book.table.attempt[row]), level, book.allocations[job]))
+
+
+def suspend_for_user(book: Book, job: int) -> None:
+    """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
+    begin_suspension(book, job, "suspended by its user")
+    book.freed = book.freed or job not in book.pins

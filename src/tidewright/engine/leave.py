@@ -20,7 +20,20 @@ def release(book: Book, job: int, why: str) -> None:
 
 
 def end(book: Book, job: int, state: int, code: int, why: str) -> None:
-    """The job's last step: record it, settle what depended on it, forget it. Its devices must be gone."""
+    """The job's last step, and that of every job that can no longer run because of it. Its devices must be gone."""
+    hopeless = _end_one(book, job, state, code, why)
+    # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
+    left = [(waiting, job) for waiting in reversed(hopeless)]
+    while left:
+        doomed, by = left.pop()
+        if doomed in book.specs:
+            why = f"its dependency on job {by} can no longer be met"
+            hopeless = _end_one(book, doomed, int(State.CANCELLED), 1, why)
+            left.extend((waiting, doomed) for waiting in reversed(hopeless))
+
+
+def _end_one(book: Book, job: int, state: int, code: int, why: str) -> list[int]:
+    """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
     if job in book.promises:
         book.revoke(job)
     row = book.move(job, state, why)
@@ -35,15 +48,10 @@ def end(book: Book, job: int, state: int, code: int, why: str) -> None:
     waited_for_array = job in book.array_waiting
     book.forget(job, state)
     book.freed = True
-    for hopeless in settle_dependents(book, job, state):
-        end_quietly(book, hopeless, f"its dependency on job {job} can no longer be met")
+    hopeless = settle_dependents(book, job, state)
     if not waited_for_array:
         next_of_array(book, spec)
-
-
-def end_quietly(book: Book, job: int, why: str) -> None:
-    """Cancel a job that has never run; one that has (held by its user since) is stopped properly."""
-    stop(book, job, int(State.CANCELLED), why)
+    return hopeless
 
 
 def satisfied(kind: str, outcome: int) -> bool:
@@ -53,7 +61,8 @@ def satisfied(kind: str, outcome: int) -> bool:
 
 
 def settle_dependents(book: Book, job: int, state: int) -> list[int]:
-    """A job has ended: release those that waited for it. Returns the jobs whose wish can no longer be met."""
+    """A job has ended: release those that waited for it. Returns the jobs, none of which has run, whose wish can no
+    longer be met."""
     hopeless = []
     for waiting in book.dependents.pop(job, []):
         left = book.waits_for.get(waiting)

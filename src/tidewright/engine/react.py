@@ -7,7 +7,7 @@ from ..model.node import NodeSpec
 from . import events as ev
 from .book import HELD, QUEUED, Book
 from .commands import Launch, ResumeRanks
-from .land import begin_suspension
+from .land import suspend_for_user
 from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unshield
 
 _KILLED_FOR_US = (143, 137)
@@ -183,7 +183,7 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
 def _hold_if_asked(book: Book, job: int) -> None:
     """A user asked to suspend it while it was still coming up."""
     if job in book.user_holds:
-        begin_suspension(book, job, "suspended by its user")
+        suspend_for_user(book, job)
 
 
 def serve(book: Book, nodes: list[int]) -> None:
@@ -215,6 +215,7 @@ def thaw_pinned(book: Book, job: int, why: str) -> None:
     """Resume a gang on the devices it kept."""
     del book.pins[job]
     row = book.move(job, int(State.RESUMING), why)
+    book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
     book.out.append(ResumeRanks(job, int(book.table.attempt[row]), int(Level.FREEZE), book.allocations[job]))
 
 

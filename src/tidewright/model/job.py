@@ -12,6 +12,8 @@ from ..base.units import DAY, SECOND
 
 LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
+MAX_MEMORY = 2**50
+"""Most bytes of one device accepted, a pebibyte; sums with it stay within 64 bits."""
 MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
@@ -150,12 +152,17 @@ def problems(spec: JobSpec) -> list[str]:
         f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})",
     )
     need(1 <= spec.ranks <= MAX_RANKS, f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
-    need(spec.gpu_memory >= 0, "gpu_memory: negative")
+    need(0 <= spec.gpu_memory <= MAX_MEMORY, f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
     need(not spec.gpu_memory or spec.devices == 1, "gpu_memory: a share is of one device; ask for devices: 1")
     need(0 < spec.weight <= 1e6, f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
         need(0 <= getattr(spec, field) <= LONGEST_US, f"{field.removesuffix('_us')}: not between 0 and a century")
     need(spec.retries <= 1000, f"retries: {spec.retries} is above 1000")
+    codes = spec.retry_exit_codes
+    need(all(0 <= code <= 255 for code in codes), f"retry_exit_codes: {codes} are not all between 0 and 255")
+    if spec.array is not None:
+        numbers = (spec.array.index, spec.array.size, spec.array.limit)
+        need(all(0 <= one < 2**31 for one in numbers), f"array: {numbers} are not all between 0 and {2**31 - 1}")
     if spec.devices > 0 and spec.ranks > 0:
         divides = spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0
         need(divides, f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
