@@ -104,7 +104,7 @@ def test_an_empty_list_is_only_a_head_and_a_hint(tide: Terminal) -> None:
     ("job", "last"),
     [
         (running(state="failed", where=(), held=0, end=NOW, exit_code=7), "exit 7"),
-        (waiting(reason="", why="admitted"), "(admitted)"),
+        (waiting(reason="", why="waits for devices"), "(waits for devices)"),
         (running(where=()), "(all ranks run)"),
     ],
 )

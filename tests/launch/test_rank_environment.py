@@ -33,7 +33,7 @@ def test_rank_variables_win(environ):
     env = made(environ)
     assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("3", "1", "4", "2")
     assert (env["GROUP_RANK"], env["NODE_RANK"], env["MASTER_ADDR"], env["MASTER_PORT"]) == ("1", "1", "n0", "29501")
-    assert (env["TIDE_JOB_ID"], env["TIDE_ATTEMPT"], env["TORCHELASTIC_RESTART_COUNT"]) == ("7", "2", "2")
+    assert (env["TIDE_JOB_ID"], env["TIDE_ATTEMPT"], env["TORCHELASTIC_RESTART_COUNT"]) == ("7", "2", "1")
     assert env["PATH"]
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -15,38 +20,63 @@ from ..wire.agent import DeviceUse, JobUsage, Usage
 from .attempt import Attempt
 from .layout import Layout
 from .prepare import step_file
+from .rank import Rank
 
 MAX_STEP_FILE = 64
 """Bytes read of a step file: one whole number in digits."""
 
 
+class Reading(NamedTuple):
+    """What one rank uses: ``percent`` of one core since the last reading, processor seconds so far, bytes."""
+
+    percent: float = 0.0
+    seconds: float = 0.0
+    rss: int = 0
+    processes: int = 0
+
+
 class Meter:
-    """Remembers the last reading of each attempt, for percentages since then. Blocks; call it in a thread."""
+    """Remembers the last reading of each rank, for percentages since then. Blocks; call it in a thread."""
 
     def __init__(self, layout: Layout, backend: Backend) -> None:
         self._layout, self._backend = layout, backend
-        self._last: dict[tuple[int, int], tuple[float, float]] = {}
+        self._last: dict[tuple[int, int, int], tuple[float, float]] = {}
+        self._one = threading.Lock()
 
     def read(self, attempts: list[Attempt]) -> Usage:
         """Usage of every attempt that is not over, and of every device that can be asked."""
-        jobs = tuple(self._job(attempt) for attempt in attempts if not attempt.over)
-        seen = {attempt.key for attempt in attempts}
-        self._last = {key: reading for key, reading in self._last.items() if key in seen}
-        return Usage(jobs=jobs, devices=self._devices())
+        with self._one:  # two that ask at once would halve each other's periods
+            jobs: list[JobUsage] = []
+            on: dict[int, float] = defaultdict(float)
+            for attempt in attempts:
+                if not attempt.over:
+                    readings = {rank.number: self._rank(attempt, rank) for rank in attempt.living()}
+                    jobs.append(self._job(attempt, list(readings.values())))
+                    for device, percent in shares(attempt, readings).items():
+                        on[device] += percent
+            seen = {attempt.key for attempt in attempts}
+            self._last = {key: reading for key, reading in self._last.items() if key[:2] in seen}
+            return Usage(jobs=tuple(jobs), devices=self._devices(on))
 
-    def _devices(self) -> tuple[DeviceUse, ...]:
+    def _devices(self, on: Mapping[int, float]) -> tuple[DeviceUse, ...]:
+        """Each device; what its jobs use of it (``on``) stands in for a utilisation that the device cannot tell."""
         try:
             loads = self._backend.usage()
         except WorldError:
             return ()
         return tuple(
-            DeviceUse(index=load.index, percent=load.percent, memory_used=load.memory_used, processes=load.processes)
+            DeviceUse(
+                index=load.index,
+                percent=load.percent if load.percent >= 0 else min(100.0, round(on.get(load.index, 0.0), 1)),
+                memory_used=load.memory_used,
+                processes=load.processes,
+            )
             for load in loads
         )
 
-    def _job(self, attempt: Attempt) -> JobUsage:
-        handles = [rank.handle for rank in attempt.living()]
-        pids = [pid for handle in handles for pid in (grouped(handle.cgroups) or members(handle))]
+    def _rank(self, attempt: Attempt, rank: Rank) -> Reading:
+        handle = rank.handle
+        pids = grouped(handle.cgroups) or members(handle)
         seconds, rss = 0.0, 0
         for pid in pids:
             with contextlib.suppress(psutil.Error):
@@ -54,26 +84,40 @@ class Meter:
                 with process.oneshot():
                     seconds += sum(process.cpu_times()[:4])
                     rss += process.memory_info().rss
-        now = time.monotonic()
-        then, before = self._last.get(attempt.key, (now, seconds))
-        self._last[attempt.key] = (now, seconds)
+        key, now = (*attempt.key, rank.number), time.monotonic()
+        then, before = self._last.get(key, (now, seconds))
+        self._last[key] = (now, seconds)
         percent = max(0.0, 100 * (seconds - before) / (now - then)) if now > then else 0.0
+        return Reading(percent, seconds, rss, len(pids))
+
+    def _job(self, attempt: Attempt, readings: list[Reading]) -> JobUsage:
         return JobUsage(
             job=attempt.args.job,
             attempt=attempt.args.attempt,
-            cpu_percent=round(percent, 1),
-            cpu_seconds=round(seconds, 2),
-            rss_bytes=rss,
-            processes=len(pids),
+            cpu_percent=round(sum(reading.percent for reading in readings), 1),
+            cpu_seconds=round(sum(reading.seconds for reading in readings), 2),
+            rss_bytes=sum(reading.rss for reading in readings),
+            processes=sum(reading.processes for reading in readings),
             steps=read_steps(Path(step_file(attempt.args, self._layout))),
         )
+
+
+def shares(attempt: Attempt, readings: Mapping[int, Reading]) -> dict[int, float]:
+    """Percent of each device's cores that the ranks on it use."""
+    found: dict[int, float] = defaultdict(float)
+    for number, reading in readings.items():
+        cores = len(attempt.memo.cpus.get(number, ())) or 1
+        for device in attempt.memo.devices.get(number, ()):
+            found[device] += reading.percent / cores
+    return found
 
 
 def read_steps(path: Path) -> int | None:
     """The number in a step file; None when there is none."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_STEP_FILE).strip()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the program may have made it a pipe
+        with os.fdopen(handle, "rb") as file:
+            text = (file.read(MAX_STEP_FILE) or b"").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -29,6 +29,17 @@ def command(session: Session, job: str, tail: int, output: str) -> None:
     _explain(why, tail)
 
 
+OF_THE_POOL = frozenset({"NoCapacity", "Fragmented", "Behind", "Reserved", "Tier", "NodesDown"})
+"""Limits (plan.reasons.Reason) that another request might not have met."""
+
+
+def _change(why: WhyView) -> str:
+    """What would start a queued job, or that nothing is known to."""
+    if why.change or why.state != "queued" or why.reason not in OF_THE_POOL:
+        return why.change
+    return "no single change of its request would start it now"
+
+
 def _explain(why: WhyView, tail: int) -> None:
     click.echo(f"job {why.job} ({why.name}) is {why.state}: {why.summary}")
     limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
@@ -37,7 +48,7 @@ def _explain(why: WhyView, tail: int) -> None:
             ("  limit", limit),
             ("  next", why.consequence),
             ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
-            ("  change", why.change),
+            ("  change", _change(why)),
             *(("  detail", text) for text in why.details),
         ]
     )

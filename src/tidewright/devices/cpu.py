@@ -71,13 +71,8 @@ class CpuBackend:
         return Surroundings({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
 
     def usage(self) -> tuple[DeviceLoad, ...]:
-        """Utilisation of a slot's cores since the last call."""
-        busy = psutil.cpu_percent(percpu=True)
-        loads = []
-        for slot in range(self._slots):
-            cores = [busy[core] for core in self.cores_of(slot) if core < len(busy)]
-            loads.append(DeviceLoad(slot, sum(cores) / len(cores) if cores else 0.0))
-        return tuple(loads)
+        """Not measured here: the cores do others' work too, and that of the slots that share them."""
+        return tuple(DeviceLoad(slot, -1.0) for slot in range(self._slots))
 
     def close(self) -> None:
         """Nothing is held."""

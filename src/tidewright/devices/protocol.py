@@ -18,10 +18,11 @@ class DeviceHealth(Struct, frozen=True):
 
 
 class DeviceLoad(Struct, frozen=True):
-    """Utilisation in percent since the last look, memory in bytes, ids of processes on the device where known."""
+    """Memory in bytes, ids of processes on the device where known."""
 
     index: int
     percent: float = 0.0
+    """Utilisation since the last look; negative when the device cannot tell it from that of others."""
     memory_used: int = 0
     processes: tuple[int, ...] = ()
 

@@ -89,7 +89,7 @@ def _unsaid(book: Book, job: int) -> Blocked:
     holders = _holders_of_kind(book, kinds)
     short = f"needs {_count(spec.floor, 'device')}, {free} {'is' if free == 1 else 'are'} free"
     if ahead:
-        text, reason = f"{_count(ahead, 'job')} that wait longer are served first; it {short}", Reason.BEHIND
+        text, reason = f"{_waiters(ahead)} served first; it {short}", Reason.BEHIND
     elif free >= spec.floor:
         text, reason = f"it {short}, but they are kept for a job that is more urgent", Reason.RESERVED
     elif holders and all(book.specs[other].tier_rank >= spec.tier_rank for other in holders):
@@ -101,6 +101,10 @@ def _unsaid(book: Book, job: int) -> Blocked:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _waiters(number: int) -> str:
+    return "1 job that has waited longer is" if number == 1 else f"{number} jobs that have waited longer are"
 
 
 def _outage(book: Book) -> str:

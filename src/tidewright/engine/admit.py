@@ -85,12 +85,16 @@ def forecast(book: Book, spec: Spec) -> str:
         return ""
     table, n = book.table, book.table.n
     tier = int(spec.tier_rank)
-    wanted = int(table.demand[:n][table.tier[:n] >= tier].sum())
+    picked = table.tier[:n] >= tier
+    demand, memory = table.demand[:n][picked], table.memory[:n][picked]
+    whole = max(book.sizes.memory.values(), default=0)
+    shared = int(memory.sum()) / whole if whole else 0.0
+    wanted = int(demand[memory == 0].sum() if whole else demand.sum()) + shared
     capacity = sum(book.sizes.total.values())
     if not capacity or wanted <= capacity:
         return ""
     return (
-        f"{spec.tier} and higher tiers now ask for {wanted} of {capacity} devices: "
+        f"{spec.tier} and higher tiers now ask for {f'{wanted:.1f}'.removesuffix('.0')} of {capacity} devices: "
         f"while all of them run, the delivered GPU fraction is forecast near {capacity / wanted:.2f}"
     )
 

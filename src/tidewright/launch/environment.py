@@ -66,6 +66,9 @@ def torch_variables(seat: Seat, run_id: str, restart_count: int) -> dict[str, st
         "LOCAL_WORLD_SIZE": str(seat.local_world_size),
         "GROUP_RANK": str(seat.group_rank),
         "NODE_RANK": str(seat.group_rank),
+        "ROLE_RANK": str(seat.rank),
+        "ROLE_WORLD_SIZE": str(seat.world_size),
+        "ROLE_NAME": "default",
         "MASTER_ADDR": seat.master_addr,
         "MASTER_PORT": str(seat.master_port),
         "TORCHELASTIC_RUN_ID": run_id,
@@ -92,7 +95,7 @@ def rank_environment(
     chosen = {**given, **devices}
     for variable in THREAD_LIMITS:
         chosen.update(_lower(variable, given, devices))
-    chosen.update(torch_variables(seat, run_id=f"tide-{job}", restart_count=attempt))
+    chosen.update(torch_variables(seat, run_id=f"tide-{job}", restart_count=max(0, attempt - 1)))
     chosen.update(
         {"TIDE_JOB_ID": str(job), "TIDE_JOB_NAME": name, "TIDE_ATTEMPT": str(attempt), "TIDE_STEP_FILE": step_file}
     )

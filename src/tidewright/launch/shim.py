@@ -23,6 +23,8 @@ PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 LEFTOVER_GRACE_S = 5.0
 """Longest that processes left by a rank's main process may keep its devices; batch systems kill them at once."""
+PRIVATE = 0o077
+"""The umask of logs that lie in the state directory."""
 USER_ERRNO = frozenset(
     {
         errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOEXEC, errno.E2BIG, errno.ELOOP,
@@ -192,10 +194,19 @@ def clear_away(grace_s: float) -> None:
             time.sleep(0.02)
 
 
-def open_log(path: str) -> int:
-    """The rank's log for appending; only the rank writes to it (a checkpoint depends on its size)."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def open_log(path: str, umask: int) -> int:
+    """The rank's log for appending; only the rank writes to it (a checkpoint depends on its size).
+
+    Opened without waiting: a named pipe that nobody reads is an error, not a rank that never starts nor ends.
+    """
+    before = os.umask(umask)
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+    finally:
+        os.umask(before)
+    os.set_blocking(log, True)
+    return log
 
 
 def supervise(directory: str, ready: int) -> None:
@@ -204,9 +215,10 @@ def supervise(directory: str, ready: int) -> None:
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
     try:
-        log = open_log(spec["log"])
+        log = open_log(spec["log"], spec["umask"] if spec["own_log"] else PRIVATE)
     except OSError as error:
-        text = f"cannot write the log {spec['log']}: {error.strerror}"
+        what = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
+        text = f"cannot write the log {spec['log']}: {what}"
         write_surely(directory, "error", {"fault": "user" if spec["own_log"] else "world", "error": text})
         return
     pid, failed = spawn(spec, log)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from ..model.job import JobSpec
 
@@ -76,12 +79,21 @@ class Tail:
 
 async def _read(path: Path, offset: int) -> AsyncIterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             file.seek(offset)
             while chunk := await asyncio.to_thread(file.read, CHUNK):
                 yield chunk
     except OSError:
         return
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A regular file. Raises OSError for others at once: opening a pipe would make the whole controller wait."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is no regular file")
+    return os.fdopen(handle, "rb")
 
 
 def _size(path: Path) -> int:
@@ -95,7 +107,7 @@ def _line_start(path: Path, size: int, lines: int) -> int:
     """Offset of the ``lines``-th line from the end, reading backwards."""
     if lines <= 0:
         return size
-    with path.open("rb") as file:
+    with _opened(path) as file:
         at, seen = size, 0
         while at:
             step = min(CHUNK, at)

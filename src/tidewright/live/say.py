@@ -14,9 +14,12 @@ from ..engine.commands import Ended
 from ..engine.ledger import PoolLedger
 from ..model.job import TIER_TARGET, JobSpec, Level, State
 from ..model.node import Allocation, bits, device_count, milli_devices
+from ..plan.reasons import Reason
 from ..wire import api
 from .archive import GPU_SECOND, fraction_of
 
+UNPLANNED = "waits for devices"
+"""Why a queued job waits that the last plan said nothing of: others before it took what there was."""
 TERMINATED = 143
 """128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
 
@@ -96,10 +99,15 @@ def _why(book: Book, job: int, story: list[tuple[int, str, str]]) -> tuple[str, 
     held = book.hold_reason(job) if state is State.HELD else None
     if held is not None:
         return held[0].value, held[1]
+    last = story[-1][2] if story else ""
+    if state not in (State.QUEUED, State.SUSPENDED):
+        return "", last
+    if job in book.promises:
+        return Reason.DEVICES_PROMISED.value, last
     blocked = book.blocked.get(job)
-    if blocked is not None and state in (State.QUEUED, State.SUSPENDED) and job not in book.promises:
+    if blocked is not None:
         return blocked.reason.value, blocked.text
-    return "", story[-1][2] if story else ""
+    return "", UNPLANNED if state is State.QUEUED else last
 
 
 def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:

@@ -48,7 +48,9 @@ def check_lists(backend: Backend, node: NodeSpec) -> None:
     assert [each.index for each in health] == indices, "health: one entry per device, by index"
     assert all(each.ok or each.note for each in health), "health: a sick device must say why"
     assert [each.index for each in usage] == indices, "usage: one entry per device, by index"
-    assert all(0 <= each.percent <= 100 and each.memory_used >= 0 for each in usage), "usage: out of range"
+    assert all((each.percent == -1 or 0 <= each.percent <= 100) and each.memory_used >= 0 for each in usage), (
+        "usage: out of range"
+    )
 
 
 def check_environment(backend: Backend, node: NodeSpec) -> None:

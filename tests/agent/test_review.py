@@ -1,0 +1,63 @@
+"""What a review of the agent found: outputs that are no files, whose output it is, and what a slot's load means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+
+from tidewright.agent.usage import read_steps
+
+
+def test_an_output_that_nobody_reads_is_an_error_not_a_hang(play):
+    async def body(bench):
+        os.mkfifo(bench.state / "pipe")
+        await bench.launch("echo", "hi", output="pipe")
+        report = await bench.state_is("failed")
+        assert report.fault == "user" and "pipe that nobody reads" in report.error
+
+    play(body)
+
+
+def test_an_output_that_somebody_reads_is_written(play):
+    async def body(bench):
+        os.mkfifo(bench.state / "pipe")
+        reader = os.open(bench.state / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            await bench.launch("echo", "hi", output="pipe")
+            await bench.state_is("exited")
+            assert os.read(reader, 100) == b"hi\n"
+        finally:
+            os.close(reader)
+
+    play(body)
+
+
+def test_an_output_the_user_chose_has_the_users_mode_and_logs_of_ours_are_private(play):
+    async def body(bench):
+        await bench.launch("true", output="out/put.txt", world=2)
+        await bench.state_is("exited")
+        assert stat.S_IMODE((bench.state / "out" / "put.txt").stat().st_mode) == 0o644
+        assert stat.S_IMODE((bench.state / "out").stat().st_mode) == 0o755
+        assert stat.S_IMODE((bench.state / "logs" / "1" / "rank1.0.log").stat().st_mode) == 0o600
+
+    play(body)
+
+
+def test_a_slot_without_a_job_is_not_busy_whatever_the_machine_does(play):
+    async def body(bench):
+        await bench.launch("sh", "-c", "while :; do :; done")
+        await bench.state_is("running")
+        await bench.usage()
+        await asyncio.sleep(0.5)
+        first, *rest = (await bench.usage()).devices
+        assert first.percent > 0 and [use.percent for use in rest] == [0.0, 0.0, 0.0]
+
+    play(body)
+
+
+def test_a_step_file_that_is_a_pipe_holds_nobody_up(tmp_path):
+    os.mkfifo(tmp_path / "steps")
+    assert read_steps(tmp_path / "steps") is None
+    (tmp_path / "right").write_text("17\n")
+    assert read_steps(tmp_path / "right") == 17
