@@ -5,7 +5,6 @@ Usage: python bench/cli_start.py [RUNS]
 
 from __future__ import annotations
 
-import json
 import resource
 import shutil
 import statistics
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from facts import keep
 from tidewright.base.errors import TideError
 from tidewright.model.job import JobSpec
 from tidewright.wire.client import Client
@@ -72,4 +72,4 @@ if __name__ == "__main__":
     print(
         f"tide ps: median {found['median_s']:.3f} s, worst {found['worst_s']:.3f} s (bar {BAR_S} s), CPU {found['cpu_s']:.3f} s"
     )
-    print(json.dumps(found))
+    print(f"kept in {keep('cli_start', found)}")

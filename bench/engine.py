@@ -1,4 +1,4 @@
-"""The engine in memory, beside its bars: ``python bench/engine.py [--date ISO]``.
+"""The engine in memory, beside its bars: ``python bench/engine.py``.
 
 1,000 nodes x 8 devices more than 90 % full, Philly sizes, 10,000 jobs queued, jobs ending as fast as they come. Events are
 offered at a rate per second of real time; each turn takes what has come since the last one, as the live loop does. A
@@ -7,7 +7,6 @@ decision is a job that arrived, was given devices by the policy, and whose journ
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 
@@ -147,9 +146,6 @@ def view_ms(jobs: int = 20_000) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--date", default="undated", help="ISO date to write into bench/results/engine.json")
-    date = parser.parse_args().date
     measured: dict[str, object] = {}
     for policy in ("sla", "srtf", "fifo"):
         found = decisions(policy)
@@ -158,7 +154,7 @@ def main() -> None:
     taking, writing = view_ms()
     measured["view"] = {"take_ms": round(taking, 3), "first_write_ms": round(writing, 3)}
     print(f"view of 20,000 jobs {taking:.3f} ms (bar 1 ms); the first write while it lives copies for {writing:.3f} ms")
-    print(f"kept in {keep('engine', date, measured)}")
+    print(f"kept in {keep('engine', measured)}")
 
 
 if __name__ == "__main__":

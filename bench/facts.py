@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
@@ -14,10 +15,10 @@ import psutil
 RESULTS = Path(__file__).parent / "results"
 
 
-def facts(date: str) -> dict[str, Any]:
-    """CPU, cores, memory, load averages and versions; ``date`` (ISO) is the caller's."""
+def facts() -> dict[str, Any]:
+    """Date, CPU, cores, memory, load averages and versions."""
     return {
-        "date": date,
+        "date": datetime.date.today().isoformat(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -36,9 +37,9 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def keep(name: str, date: str, measured: Any) -> Path:
+def keep(name: str, measured: Any) -> Path:
     """Write ``bench/results/NAME.json``: the machine's facts and what was measured. Returns the path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": facts(date), "measured": measured}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": facts(), "measured": measured}, indent=2) + "\n")
     return path

@@ -5,7 +5,6 @@ Run: python bench/idle.py [seconds]
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from facts import keep
 from tidewright.base.errors import TideError
 from tidewright.wire.client import Client
 
@@ -58,4 +58,4 @@ if __name__ == "__main__":
     found = measure(float(sys.argv[1]) if len(sys.argv) > 1 else 15.0)
     print(f"idle controller: {found['cpu_percent']:.2f} % of a core (bar {BAR_PERCENT} %)")
     print(f"resident memory: {found['rss_mb']:.0f} MB (bar {BAR_MB} MB)")
-    print(json.dumps(found))
+    print(f"kept in {keep('idle', found)}")

@@ -1,6 +1,6 @@
 """The simulator's bars: the Philly trace on 480 devices, and how the cost grows with the number of jobs.
 
-usage: python bench/sim.py [--date YYYY-MM-DD] [--quick]
+usage: python bench/sim.py [--quick]
 Each case runs in a fresh process, so that its peak memory is its own.
 Jobs/s are per CPU second. ``--quick`` leaves out the 500,000 jobs.
 """
@@ -8,7 +8,6 @@ Jobs/s are per CPU second. ``--quick`` leaves out the 500,000 jobs.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import resource
 import subprocess
@@ -67,7 +66,6 @@ def apart(policy: str, trace: str) -> dict[str, Any]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--date", default=datetime.date.today().isoformat())
     options.add_argument("--quick", action="store_true")
     options.add_argument("--one", nargs=2, metavar=("POLICY", "TRACE"), help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -94,7 +92,7 @@ def main() -> None:
             f"{name:<26} {times} {got['jobs_per_s']:>8,} {got['peak_mib']:>5} MiB{'  MISSED' if missed else ''}",
             flush=True,
         )
-    print(f"written to {keep('sim', given.date, measured)}")
+    print(f"written to {keep('sim', measured)}")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ Run: python bench/startup.py [turns]
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from facts import keep
 from tidewright.drive.record import TurnRecord, chain, encode
 from tidewright.drive.turn import Driver
 from tidewright.engine import events as ev
@@ -80,4 +80,4 @@ def measure(turns: int) -> dict[str, float]:
 if __name__ == "__main__":
     found = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000)
     print(f"start-up from {found['turns']:,.0f} turns: {found['startup_s']:.2f} s (bar {BAR_S} s)")
-    print(json.dumps(found))
+    print(f"kept in {keep('startup', found)}")

@@ -5,7 +5,6 @@ Bar: 300/s. Run: python bench/submits.py [seconds]
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from facts import keep
 from tidewright.base.errors import TideError
 from tidewright.model.job import JobSpec
 from tidewright.wire.client import Client
@@ -66,4 +66,4 @@ def _wait(state: Path) -> None:
 if __name__ == "__main__":
     found = measure(float(sys.argv[1]) if len(sys.argv) > 1 else 5.0)
     print(f"durable submits: {found['submits_per_s']:.0f}/s with {CLIENTS} clients (bar {BAR}/s)")
-    print(json.dumps(found))
+    print(f"kept in {keep('submits', found)}")
