@@ -129,7 +129,7 @@ class Book:
         """Take one step of the lifecycle; returns the job's row. Raises Bug with the story on an illegal one."""
         table = self.table
         row = table.row[job]
-        before = int(table.state[row])
+        before = table.state.item(row)
         if not ALLOWED[before] >> state & 1:
             raise Bug(
                 f"job {job}: {NAMES[before]} -> {NAMES[state]} ({why}) is not a step of the lifecycle\n{self.story_text(job)}"
@@ -243,17 +243,17 @@ class Book:
         """The job makes progress from now on."""
         row = self.table.row[job]
         start_service(self.table, row, self.specs[job], self.allocations[job], self.now)
-        if self.table.first_start[row] < 0:
+        if self.table.first_start.item(row) < 0:
             self.table.first_start[row] = self.now
-        limit = int(self.table.limit[row])
+        limit = self.table.limit.item(row)
         if limit:
             self.set_timer(self.now + max(0, limit - self.ran.get(job, 0)), "limit", job, self.now)
 
     def end_service(self, job: int) -> None:
         """The job makes no progress from now on."""
         row = self.table.row[job]
-        since = int(self.table.run_since[row])
-        if since >= 0 and self.table.limit[row]:
+        since = self.table.run_since.item(row)
+        if since >= 0 and self.table.limit.item(row):
             self.ran[job] = self.ran.get(job, 0) + self.now - since
         stop_service(self.table, row, self.now)
 

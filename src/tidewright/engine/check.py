@@ -12,6 +12,7 @@ from ..model.node import Allocation, device_count
 from .book import Book
 
 _HOLDING = frozenset(int(state) for state in HOLDING)
+_RUNNING, _STOPPING = int(State.RUNNING), int(State.STOPPING)
 _HOLDING_STATES = np.array(sorted(_HOLDING))
 
 
@@ -23,10 +24,11 @@ def check_touched(book: Book) -> None:
 
 
 def _check_job(book: Book, job: int) -> None:
-    row = book.table.row[job]
-    state = int(book.table.state[row])
+    table = book.table
+    row = table.row[job]
+    state = table.state.item(row)
     held = book.allocations.get(job)
-    imaged_stop = state == State.STOPPING and held is None
+    imaged_stop = state == _STOPPING and held is None
     if (held is not None) != (state in _HOLDING) and not imaged_stop and job not in book.pins:
         _fail(book, job, f"is {State(state).name} but holds {held}")
     if held is not None:
@@ -37,9 +39,9 @@ def _check_job(book: Book, job: int) -> None:
                 job,
                 f"holds {device_count(held)} devices of {spec.floor}..{spec.devices}: a gang is whole or absent",
             )
-    if (job in book.promises) != bool(book.table.promised[row]):
+    if (job in book.promises) != table.promised.item(row):
         _fail(book, job, "has a promise the table does not know of")
-    if book.table.rate[row] and state != State.RUNNING:
+    if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
 
 

@@ -11,6 +11,8 @@ from .book import QUEUED, RUNNING, SUSPENDED, Book
 from .commands import SuspendRanks
 from .leave import stop
 
+_SUSPENDING = int(State.SUSPENDING)
+
 
 def land(book: Book, plan: Plan) -> list[int]:
     """Apply what still holds. Returns the jobs that were promised devices."""
@@ -64,7 +66,7 @@ def illegal(book: Book, move: Move) -> str | None:
     row = book.table.row.get(job)
     if row is None:
         return f"job {job} has ended"
-    state = int(book.table.state[row])
+    state = book.table.state.item(row)
     if isinstance(move, Start | Resume):
         wanted = QUEUED if isinstance(move, Start) else SUSPENDED
         if state != wanted:
@@ -100,7 +102,7 @@ def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> str | None
 def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | None:
     """Whether an allocation is one this job could ask for."""
     table, layout = book.table, book.board.layout
-    kinds, memory, home = int(table.kinds[row]), int(table.memory[row]), int(table.home[row])
+    kinds, memory, home = table.kinds.item(row), table.memory.item(row), table.home.item(row)
     seen = 0
     for node, mask, milli in allocation:
         if not 0 <= node < len(layout.nodes) or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
@@ -113,7 +115,7 @@ def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | N
         if home >= 0 and node != home:
             return f"its memory is frozen on {layout.nodes[home].name}"
     count = device_count(allocation)
-    if not table.floor[row] <= count <= table.demand[row]:
+    if not table.floor.item(row) <= count <= table.demand.item(row):
         return f"{count} devices where {table.floor[row]} to {table.demand[row]} were asked for"
     if book.specs[job].placement == "one-node" and len(allocation) > 1:
         return "asked for one node"
@@ -122,7 +124,7 @@ def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | N
 
 def unsuspendable(book: Book, job: int, row: int) -> str | None:
     """Why a running job cannot be made to give its devices back, or None."""
-    level = int(book.table.level[row])
+    level = book.table.level.item(row)
     if job in book.shields:
         return "its last suspension failed a moment ago"
     if level == Level.NONE:
@@ -160,11 +162,11 @@ def apply(book: Book, move: Move, promised: list[int]) -> None:
 def begin_suspension(book: Book, job: int, why: str) -> None:
     """Ask the world to take the devices from a running job."""
     book.end_service(job)
-    row = book.move(job, int(State.SUSPENDING), why)
+    row = book.move(job, _SUSPENDING, why)
     if job not in book.pins:
         book.uncommit(job)
-    level = int(Level.FREEZE) if job in book.pins else int(book.table.level[row])
-    book.out.append(SuspendRanks(job, int(book.table.attempt[row]), level, book.allocations[job]))
+    level = int(Level.FREEZE) if job in book.pins else book.table.level.item(row)
+    book.out.append(SuspendRanks(job, book.table.attempt.item(row), level, book.allocations[job]))
 
 
 def suspend_for_user(book: Book, job: int) -> None:

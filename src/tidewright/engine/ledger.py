@@ -58,11 +58,11 @@ class PoolLedger:
 
 def accrue(table: JobTable, row: int, now: int) -> None:
     """Add the service since the last accrual to the job's columns."""
-    rate = int(table.rate[row])
+    rate = table.rate.item(row)
     if rate:
-        elapsed = now - int(table.accrued[row])
-        table.ideal[row] += elapsed * rate // 1000
-        table.attained[row] += elapsed * int(table.held_milli[row])
+        elapsed = now - table.accrued.item(row)
+        table.ideal[row] = table.ideal.item(row) + elapsed * rate // 1000
+        table.attained[row] = table.attained.item(row) + elapsed * table.held_milli.item(row)
     table.accrued[row] = now
 
 

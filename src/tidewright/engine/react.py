@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..model.job import Level, State
 from ..model.node import NodeSpec
 from . import events as ev
-from .book import HELD, QUEUED, Book
+from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .commands import Launch, ResumeRanks
 from .land import suspend_for_user
 from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unshield
 
+_STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
+_FREEZE = int(Level.FREEZE)
 _KILLED_FOR_US = (143, 137)
 """128 + SIGTERM and 128 + SIGKILL: what a program that ignores our wish to leave ends with."""
 MAX_DEVICES_PER_NODE = 64
@@ -18,16 +22,16 @@ MAX_DEVICES_PER_NODE = 64
 def _current(book: Book, job: int, attempt: int) -> int | None:
     """The job's row if this attempt is the one that runs."""
     row = book.table.row.get(job)
-    return row if row is not None and book.table.attempt[row] == attempt else None
+    return row if row is not None and book.table.attempt.item(row) == attempt else None
 
 
 def started(book: Book, event: ev.Started) -> None:
     """All ranks run."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] != State.STARTING:
+    if row is None or book.table.state.item(row) != _STARTING:
         return
     book.launch_failures.pop(event.job, None)
-    book.move(event.job, int(State.RUNNING), "all ranks run")
+    book.move(event.job, RUNNING, "all ranks run")
     book.begin_service(event.job)
     _hold_if_asked(book, event.job)
 
@@ -52,12 +56,12 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
 def exited(book: Book, event: ev.Exited) -> None:
     """Every rank of the attempt is gone: the job is done, retried, or back in the queue."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] == QUEUED:
+    if row is None or book.table.state.item(row) == QUEUED:
         return
-    job, state = event.job, State(int(book.table.state[row]))
+    job, state = event.job, State(book.table.state.item(row))
     if state is State.HELD and job not in book.imaged:
         return
-    level = book.shields.get(job, int(book.table.level[row]))
+    level = book.shields.get(job, book.table.level.item(row))
     book.end_service(job)
     nodes = _let_go(book, job)
     book.imaged.pop(job, None)
@@ -99,7 +103,7 @@ def _let_go(book: Book, job: int) -> list[int]:
 def suspended(book: Book, event: ev.Suspended) -> None:
     """The job has let go of its devices, or holds them frozen for a bounded time."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] != State.SUSPENDING:
+    if row is None or book.table.state.item(row) != _SUSPENDING:
         return
     job = event.job
     if event.save_us:
@@ -111,13 +115,13 @@ def suspended(book: Book, event: ev.Suspended) -> None:
         if job not in book.user_holds:
             thaw_pinned(book, job, "released meanwhile")
         return
-    if book.table.level[row] == Level.FREEZE:
+    if book.table.level.item(row) == _FREEZE:
         book.table.home[row] = book.allocations[job][0].node
     nodes = book.vacate(job)
     held = job in book.user_holds
     if held and job in book.promises:
         book.revoke(job)
-    book.move(job, HELD if held else int(State.SUSPENDED), "suspended by its user" if held else "let go of its devices")
+    book.move(job, HELD if held else SUSPENDED, "suspended by its user" if held else "let go of its devices")
     book.arrived = book.arrived or not held
     serve(book, nodes)
     if job in book.promises:
@@ -127,7 +131,7 @@ def suspended(book: Book, event: ev.Suspended) -> None:
 def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     """It runs on where it was; promises made on its devices are taken back."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] != State.SUSPENDING:
+    if row is None or book.table.state.item(row) != _SUSPENDING:
         return
     job = event.job
     if job in book.promises:
@@ -137,9 +141,9 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
             book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
     book.pins.pop(job, None)
     book.user_holds.pop(job, None)
-    book.move(job, int(State.RUNNING), f"could not be suspended: {event.error}")
+    book.move(job, RUNNING, f"could not be suspended: {event.error}")
     book.begin_service(job)
-    book.shields[job] = int(book.table.level[row])
+    book.shields[job] = book.table.level.item(row)
     book.table.level[row] = int(Level.NONE)
     book.set_timer(book.now + book.settings.shield_us, "shield", job)
     book.forced = True
@@ -148,14 +152,14 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
 def resumed(book: Book, event: ev.Resumed) -> None:
     """The job runs again."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] != State.RESUMING:
+    if row is None or book.table.state.item(row) != _RESUMING:
         return
     if event.restore_us:
         book.table.restore_us[row] = event.restore_us
     book.imaged.pop(event.job, None)
     book.table.home[row] = -1
     book.launch_failures.pop(event.job, None)
-    book.move(event.job, int(State.RUNNING), "runs again")
+    book.move(event.job, RUNNING, "runs again")
     book.begin_service(event.job)
     _hold_if_asked(book, event.job)
 
@@ -163,7 +167,7 @@ def resumed(book: Book, event: ev.Resumed) -> None:
 def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     """It could not be brought back there: wait and try again, or start over if its image is gone."""
     row = _current(book, event.job, event.attempt)
-    if row is None or book.table.state[row] != State.RESUMING:
+    if row is None or book.table.state.item(row) != _RESUMING:
         return
     job = event.job
     nodes = _let_go(book, job)
@@ -198,36 +202,34 @@ def try_launch(book: Book, job: int) -> None:
     """Launch or resume a promised job if its devices are physically free."""
     allocation = book.promises[job]
     row = book.table.row[job]
-    state = int(book.table.state[row])
-    if not book.phys.fits(allocation) or state not in (QUEUED, State.SUSPENDED):
+    state = book.table.state.item(row)
+    if not book.phys.fits(allocation) or state not in (QUEUED, SUSPENDED):
         return
     book.occupy(job)
-    attempt = int(book.table.attempt[row])
+    attempt = book.table.attempt.item(row)
     if state == QUEUED:
-        book.move(job, int(State.STARTING), "its devices are free")
+        book.move(job, _STARTING, "its devices are free")
         book.out.append(Launch(job, attempt, allocation))
     else:
-        book.move(job, int(State.RESUMING), "its devices are free")
-        book.out.append(ResumeRanks(job, attempt, int(book.table.level[row]), allocation))
+        book.move(job, _RESUMING, "its devices are free")
+        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation))
 
 
 def thaw_pinned(book: Book, job: int, why: str) -> None:
     """Resume a gang on the devices it kept."""
     del book.pins[job]
-    row = book.move(job, int(State.RESUMING), why)
+    row = book.move(job, _RESUMING, why)
     book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
-    book.out.append(ResumeRanks(job, int(book.table.attempt[row]), int(Level.FREEZE), book.allocations[job]))
+    book.out.append(ResumeRanks(job, book.table.attempt.item(row), int(Level.FREEZE), book.allocations[job]))
 
 
 def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
     """Nodes appear or come back; many at once cost as much as one."""
     fresh: dict[str, NodeSpec] = {}
     for event in arrivals:
-        node = event.node
-        if not 0 < node.devices <= MAX_DEVICES_PER_NODE:
-            continue
+        node = _usable(event.node)
         book.incarnations[node.name] = event.incarnation
-        if node.name not in book.nodes:
+        if node.name not in book.nodes and node.devices > 0:
             fresh[node.name] = node
     if fresh:
         book.add_nodes(list(fresh.values()))
@@ -235,10 +237,19 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
         index = book.nodes.get(event.node.name)
         if index is None:
             continue
-        if event.node.name not in fresh and event.node != book.board.layout.nodes[index]:
-            _describe_again(book, index, event.node)
+        node = _usable(event.node)
+        if node.name not in fresh and node != book.board.layout.nodes[index]:
+            _describe_again(book, index, node)
         book.node_down.pop(index, None)
         book.set_node_up(index)
+
+
+def _usable(node: NodeSpec) -> NodeSpec:
+    """The node as the book can hold it: with as many devices as a snapshot's 64-bit masks can name."""
+    if 0 <= node.devices <= MAX_DEVICES_PER_NODE:
+        return node
+    note = f"only {MAX_DEVICES_PER_NODE} of its {node.devices} devices are used"
+    return replace(node, devices=max(0, min(node.devices, MAX_DEVICES_PER_NODE)), note=note)
 
 
 def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
@@ -273,7 +284,7 @@ def _lose(book: Book, job: int, why: str) -> None:
     if any(part.node not in book.node_down for part in parts):
         stop(book, job, QUEUED, why)
     else:
-        exited(book, ev.Exited(job, int(book.table.attempt[row]), 137, lost=True, why=why))
+        exited(book, ev.Exited(job, book.table.attempt.item(row), 137, lost=True, why=why))
 
 
 def node_silent(book: Book, event: ev.NodeSilent) -> None:

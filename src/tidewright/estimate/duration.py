@@ -19,8 +19,12 @@ def remaining_us(jobs: JobColumns) -> Column:
     From ``expected``; else from ``limit``; else as long again as it has run, at least ten minutes (the heavy-tail rule:
     the longer it ran, the longer it will). An estimate that was overrun is stretched by the overrun, at least a minute.
     """
-    done = jobs.ideal_now
-    return _left(np.where(jobs.expected > 0, jobs.expected, jobs.limit), done)
+    done, told = jobs.ideal_now, jobs.expected
+    if np.count_nonzero(told) == jobs.n:
+        left: Column = told - done
+        if np.count_nonzero(left > 0) == jobs.n:  # by far the commonest case: every estimate given, none overrun
+            return left
+    return _left(np.where(told > 0, told, jobs.limit), done)
 
 
 def total_us(jobs: JobColumns) -> Column:

@@ -143,6 +143,8 @@ class Board:
 
     def free_in(self, kinds: int) -> int:
         """Untouched devices on nodes that are up, over a set of kinds."""
+        if len(self.free_total) == 1:
+            return self.free_total[0] if kinds & 1 else 0
         return sum(total for kind, total in enumerate(self.free_total) if kinds >> kind & 1)
 
     def nodes_with(self, kinds: int, at_least: int) -> int:

@@ -13,6 +13,7 @@ from .facts import EVERYWHERE, facts
 from .find import Ask, place
 
 _HOLDERS = 5
+_REMEMBERED = 1024
 
 
 def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
@@ -73,13 +74,25 @@ def _at_home(view: View, board: Board, ask: Ask) -> tuple[Reason, str]:
 
 def _absent(board: Board, kinds: int) -> int:
     down = ((1 << len(board.free)) - 1) & ~board.up
+    if not down:
+        return 0
     sizes = board.layout.node_size
     return sum(sizes[node] for node in bits(down) if kinds >> board.layout.node_kind[node] & 1)
 
 
 def _fits_empty(view: View, ask: Ask, within: int = EVERYWHERE) -> bool:
     """Whether an empty pool (of these nodes) could hold it."""
-    return place(facts(view.layout).empty, ask, within) is not None
+    known = facts(view.layout)
+    if within.bit_count() == len(view.layout.nodes):
+        within = EVERYWHERE
+    if within != EVERYWHERE:
+        return place(known.empty, ask, within) is not None
+    found = known.fits.get(ask)
+    if found is None:
+        if len(known.fits) >= _REMEMBERED:
+            known.fits.clear()
+        found = known.fits[ask] = place(known.empty, ask) is not None
+    return found
 
 
 def _holders(view: View, kinds: int, home: int) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 
@@ -23,6 +25,8 @@ class Facts(Struct, frozen=True):
     """Sets of nodes that are near each other, innermost level first."""
     empty: Board
     """The pool with nothing on it; never written."""
+    fits: dict[Any, bool]
+    """Answers already found to whether the empty pool could hold an ask."""
 
 
 _recent: list[tuple[Layout, Facts]] = []
@@ -50,4 +54,5 @@ def _compute(layout: Layout) -> Facts:
         min(memories, default=0),
         tuple(tuple(level.values()) for level in reversed(layout.domains)),
         Board(layout),
+        {},
     )

@@ -340,19 +340,19 @@ def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
     """Whether sending all these away could make room: a necessary condition, far cheaper than looking for victims."""
     if ask.memory or ask.mode == "any":
         return True
-    gain: dict[int, int] = {}
+    gain = [0] * len(board.free)
     for allocation in allocations:
-        for part in allocation:
-            gain[part.node] = gain.get(part.node, 0) + part.mask.bit_count()
+        for node, mask, _ in allocation:
+            gain[node] += mask.bit_count()
     return any(_enough(board, ask, kind, gain) for kinds in ask.groups for kind in bits(kinds))
 
 
-def _enough(board: Board, ask: Ask, kind: int, gain: dict[int, int]) -> bool:
+def _enough(board: Board, ask: Ask, kind: int, gain: list[int]) -> bool:
     def nodes(count: int) -> int:
         """Nodes that could have so many free devices."""
         found = board.nodes_with(1 << kind, count)
-        for node, more in gain.items():
-            if board.layout.node_kind[node] == kind and board.free[node].bit_count() + more >= count:
+        for node, more in enumerate(gain):
+            if more and board.layout.node_kind[node] == kind and board.free[node].bit_count() + more >= count:
                 found |= 1 << node
         return found & board.up
 

@@ -35,8 +35,8 @@ class Wants(Struct, frozen=True, kw_only=True):
 def need_milli(view: View) -> Column:
     """Thousandths of devices each row needs at least: its floor, or its share of a device. Shape (n,), int64."""
     jobs = view.jobs
-    need = jobs.floor.astype(np.int64) * WHOLE_DEVICE
-    if jobs.memory.any():
+    need: Column = np.multiply(jobs.floor, WHOLE_DEVICE, dtype=np.int64)
+    if np.count_nonzero(jobs.memory):
         memory = facts(view.layout).least_memory or 1
         share = np.ceil(jobs.memory / memory * WHOLE_DEVICE)
         need = np.where(jobs.memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
@@ -66,7 +66,7 @@ def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
     keys = key[rows]
     order = keys.argsort()
     ranked = keys[order]
-    if (ranked[1:] == ranked[:-1]).any():
+    if np.count_nonzero(ranked[1:] == ranked[:-1]):
         order = np.lexsort((ids[rows], keys))
     ordered: Column = rows[order]
     return ordered

@@ -22,8 +22,7 @@ def deserving(
     need = need_milli(view)
     if evicts is not waiting:
         need = np.where(waiting & ~evicts, 0, need)
-    rows = (movable | waiting).nonzero()[0]
-    running = movable.nonzero()[0]
+    running, rows = movable.nonzero()[0], (movable | waiting).nonzero()[0]
     count = 2 * len(running) + 256
     while True:
         order = first_rows(rows, key, view.jobs.id, count)
@@ -53,8 +52,8 @@ def _one_kind(need: Column, left: int) -> tuple[Column, int]:
     taken = np.zeros(len(need), bool)
     pending = np.arange(len(need))
     while len(pending):
-        total = np.cumsum(need[pending])
-        fit = int(np.searchsorted(total, left, side="right"))
+        total = need[pending].cumsum()
+        fit = int(total.searchsorted(left, side="right"))
         taken[pending[:fit]] = True
         left -= int(total[fit - 1]) if fit else 0
         pending = pending[fit + 1 :]

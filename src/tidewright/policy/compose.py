@@ -32,6 +32,7 @@ _CHUNK = 32
 _EXPLAINED = 3
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
+_SUSPENDED = int(State.SUSPENDED)
 
 _Shape = tuple[int, ...]
 """All that decides whether a row can be placed."""
@@ -63,9 +64,9 @@ class Composer:
 
     def ask(self, row: int, count: int = 0) -> Ask:
         """What a row needs of a board: its floor, or ``count`` devices."""
-        job = int(self.jobs.id[row])
-        home = int(self.jobs.home[row]) if self.jobs.state[row] == int(State.SUSPENDED) else -1
-        return ask_of(self.view.layout, self.view.specs[job], count or int(self.jobs.floor[row]), home)
+        jobs = self.jobs
+        home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
+        return ask_of(self.view.layout, self.view.specs[jobs.id.item(row)], count or jobs.floor.item(row), home)
 
     def start(self, row: int, within: int = EVERYWHERE) -> bool:
         """Place a row on free devices of the nodes ``within``."""
@@ -108,7 +109,7 @@ class Composer:
     def _small_enough(self, rows: Column) -> Column:
         """Rows that ask for no more than what is free in all; of the others the most wanted is noted as stuck."""
         fits = self.jobs.floor[rows] <= sum(self.board.free_total)
-        if not fits.all():
+        if np.count_nonzero(fits) < len(rows):
             fits |= self.jobs.memory[rows] > 0
             large = rows[~fits]
             if len(large) and not self.stuck:
@@ -140,8 +141,11 @@ class Composer:
 
     def _shapes(self, rows: Column) -> list[_Shape]:
         jobs = self.jobs
-        columns = (jobs.floor, jobs.kinds, jobs.memory, jobs.placement, jobs.home, jobs.ranks)
-        return list(zip(*(column[rows].tolist() for column in columns), strict=True))
+        shapes = zip(
+            jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
+            jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(), strict=True,
+        )  # fmt: skip
+        return list(shapes)
 
     def _untried(self, rows: Column, shapes: dict[_Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
@@ -169,7 +173,7 @@ class Composer:
         # Rows less wanted than everybody who could go are left to ``fill``.
         waiting = self._still_waiting() & (wants.key < wants.key[running].max())
         evicts = waiting if wants.evicts is None else waiting & wants.evicts
-        if not evicts.any():
+        if not np.count_nonzero(evicts):
             return
         order, selected = deserving(self.view, self.board, wants.key, waiting, evicts, movable)
         self._evictor = Evictor(self.view, self.board, wants, movable, selected)
@@ -199,7 +203,8 @@ class Composer:
     def _movable(self) -> Column:
         assert self.wants.victims is not None
         movable = self.wants.victims.copy()
-        movable[list(self._moved)] = False
+        if self._moved:
+            movable[list(self._moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
             for row in np.flatnonzero(movable).tolist():
                 parts = self.view.allocations[int(self.jobs.id[row])]
@@ -217,7 +222,11 @@ class Composer:
 
     def holder(self, row: int, cost: float) -> Holder | None:
         """A running row as somebody who may be sent away; None when the engine would refuse."""
-        return holder_of(self.view, row, cost)
+        found = holder_of(self.view, row, cost)
+        if found is None or not found.spare or all(self.board.up >> part.node & 1 for part in found.allocation):
+            return found
+        # What it keeps would be given to it anew, and a node that takes no work gives nothing.
+        return found._replace(spare=0)
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
         """Place a row ahead of all others, sending away any of ``victims``, whatever their keys."""
@@ -330,7 +339,7 @@ class Composer:
         parting = f"makes room for job {job}: {why}"
         moves: list[Move] = [Suspend(int(ids[row]), parting) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
-        resumes = self.jobs.state[step.row] == int(State.SUSPENDED)
+        resumes = self.jobs.state.item(step.row) == _SUSPENDED
         moves.append(Resume(job, step.allocation, why) if resumes else Start(job, step.allocation, why))
         return moves
 

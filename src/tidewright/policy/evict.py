@@ -6,6 +6,8 @@ Most pools are asked for one device at a time, which one vector search answers; 
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from ..base.units import WHOLE_DEVICE
@@ -57,6 +59,8 @@ class Evictor:
         """Whether rows that deserve their devices are looked at too, from now on."""
         self._ranked: list[int] = []
         self._simple: bool | None = None
+        self._too_many = sys.maxsize
+        """So many devices cannot be had by sending everybody away: later rows could send fewer."""
 
     def touch(self, allocation: Allocation) -> None:
         """These devices were taken on the board by somebody who needed no room."""
@@ -76,8 +80,10 @@ class Evictor:
         return room
 
     def _gone(self, room: Room) -> None:
-        self.movable[list(room.suspended)] = False
-        self.movable[[row for row, _ in room.shrunk]] = False
+        for row in room.suspended:
+            self.movable[row] = False
+        for row, _ in room.shrunk:
+            self.movable[row] = False
 
     # -- one device ---------------------------------------------------------------------------------------------------
 
@@ -105,11 +111,12 @@ class Evictor:
     def _all_simple(self) -> bool:
         """Whether everybody who may go holds whole devices of the only kind, and can give them all back or none."""
         jobs, rows = self.jobs, self.movable
-        if len(self.board.layout.kinds) != 1 or not rows.any():
+        if len(self.board.layout.kinds) != 1:
             return False
-        odd = (jobs.held != jobs.floor) | (jobs.held_milli != WHOLE_DEVICE * jobs.held.astype(np.int64))
-        odd |= jobs.level == int(Level.FREEZE)
-        return not (odd & rows).any()
+        odd = (jobs.held != jobs.floor) | (jobs.level == int(Level.FREEZE))
+        if np.count_nonzero(jobs.memory):
+            odd |= jobs.memory > 0
+        return not np.count_nonzero(odd & rows)
 
     def _take_one(self, tied: list[int]) -> Room:
         """Take a device of the one on the lowest node of several that are equally cheap."""
@@ -153,8 +160,16 @@ class Evictor:
         return lesser
 
     def _could(self, row: int, ask: Ask) -> bool:
+        """Whether there would be enough with everybody less wanted gone. The more devices, the harder, for plain asks."""
+        plain = ask.unit == 1 and not ask.memory and ask.home < 0 and len(self.board.layout.kinds) == 1
+        plain = plain and ask.mode == "consolidate"
+        if plain and ask.count >= self._too_many:
+            return False
         allocations = self.view.allocations
-        return enough(self.board, ask, [allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()])
+        found = enough(self.board, ask, [allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()])
+        if plain and not found:
+            self._too_many = ask.count
+        return found
 
     def _index(self, rows: Column) -> Victims:
         picked = rows.nonzero()[0]
