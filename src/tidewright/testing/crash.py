@@ -141,6 +141,7 @@ AGENT = (
     Target("signal", cooperative, "send"),
     Target("signal", rank, "send"),
     Target("signal", cgroup, "send"),
+    Target("group made", cgroup.Groups, "create"),
     Target("freezer", cgroup.Groups, "_write"),
     Target("group removed", rank, "remove"),
     Target("group removed", supervisor, "remove"),
