@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.agent.layout import Layout
+from tidewright.checkpoint.cgroup import detect, remove, wait_until
 from tidewright.checkpoint.processes import send
 from tidewright.testing.crash import AGENT, counting, task_factory
 
@@ -37,6 +39,9 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     made.close()
     left = processes(str(tmp_path))
     send(left, signal.SIGKILL)
+    for state in tmp_path.glob("*/*/state"):
+        for group in detect().made(f"tidewright-{Layout(state).tag}-"):
+            wait_until(lambda group=group: remove((group,)), 5)  # type: ignore[misc]
     assert left == []
 
 
