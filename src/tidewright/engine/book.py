@@ -89,6 +89,8 @@ class Book:
         """Run time so far of jobs with a limit, microseconds."""
         self.shields: dict[int, int] = {}
         """Jobs left alone after a failed suspension: their true level."""
+        self.eager: dict[int, bool] = {}
+        """Jobs on their way out that should be thought about again as soon as they are."""
         self.outcomes: dict[int, int] = {}
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
@@ -312,6 +314,7 @@ class Book:
         stores: tuple[dict[int, Any], ...] = (
             self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
             self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
+            self.eager,
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)

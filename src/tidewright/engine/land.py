@@ -153,6 +153,8 @@ def apply(book: Book, move: Move, promised: list[int]) -> None:
         stop(book, job, int(State.CANCELLED), move.why)
     else:
         begin_suspension(book, job, move.why)
+        if not isinstance(move, Suspend) or move.eager:
+            book.eager[job] = True
         book.table.preemptions[book.table.row[job]] += 1
         if not isinstance(move, Suspend):
             book.commit(job, move.allocation)

@@ -122,7 +122,8 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     if held and job in book.promises:
         book.revoke(job)
     book.move(job, HELD if held else SUSPENDED, "suspended by its user" if held else "let go of its devices")
-    book.arrived = book.arrived or not held
+    eager = book.eager.pop(job, False) or any(book.board.free_total) or bool(book.board.partial)
+    book.arrived = book.arrived or (eager and not held)
     serve(book, nodes)
     if job in book.promises:
         try_launch(book, job)

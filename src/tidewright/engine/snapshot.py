@@ -29,8 +29,8 @@ FORMAT = 1
 _PLAIN = (
     "now", "revision", "steps", "next_job", "specs", "allocations", "promises", "nodes", "incarnations", "node_down", "drained",
     "leaving", "ending", "imaged", "user_holds", "pins", "waits_for", "dependents", "array_active", "array_queue",
-    "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "outcomes", "answers", "teams", "stories",
-    "timers", "timer_seq", "counts", "elastic_jobs", "wake", "arrived", "freed", "forced", "thinking", "refused", "blocked",
+    "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "eager", "outcomes", "answers", "teams",
+    "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "arrived", "freed", "forced", "thinking", "refused", "blocked",
     "promise_order",
 )  # fmt: skip
 
@@ -81,6 +81,7 @@ class Snapshot(Struct, kw_only=True):
     launch_failures: dict[int, int]
     ran: dict[int, int]
     shields: dict[int, int]
+    eager: dict[int, bool]
     outcomes: dict[int, int]
     answers: dict[str, Reply]
     teams: dict[str, int]

@@ -17,11 +17,16 @@ class Start(Struct, frozen=True, tag=True):
     why: str
 
 
-class Suspend(Struct, frozen=True, tag=True):
-    """Take the devices away by the job's own level (freeze, full image, cooperative exit, requeue)."""
+class Suspend(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Take the devices away by the job's own level (freeze, full image, cooperative exit, requeue).
+
+    ``eager``: the job deserves devices elsewhere, so a thought is due as soon as it can be resumed, even if nothing is
+    free then. A planner that knows better saves a thought per suspension by saying False.
+    """
 
     job: int
     why: str
+    eager: bool = True
 
 
 class Resume(Struct, frozen=True, tag=True):
