@@ -61,3 +61,15 @@ def test_a_step_file_that_is_a_pipe_holds_nobody_up(tmp_path):
     assert read_steps(tmp_path / "steps") is None
     (tmp_path / "right").write_text("17\n")
     assert read_steps(tmp_path / "right") == 17
+
+
+def test_a_program_that_stopped_itself_ends_when_told_to(play):
+    async def body(bench):
+        await bench.launch("sh", "-c", "trap 'exit 3' TERM; echo up; kill -STOP $$; sleep 100")
+        await bench.state_is("running")
+        while "up" not in bench.log():
+            await asyncio.sleep(0.02)
+        await bench.verb("stop", grace_us=60_000_000)
+        assert (await bench.state_is("exited")).code == 3
+
+    play(body)

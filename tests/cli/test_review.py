@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tidewright.cli.doctor import _kept
+from tidewright.live.doctor import Report
+
 from .stub import Terminal
 
 
@@ -29,3 +32,15 @@ def test_why_says_when_no_change_is_known(tide: Terminal, reason: str, state: An
 def test_why_with_a_change_says_only_that(tide: Terminal) -> None:
     said = tide("why", "later").out
     assert "ask for -g 2" in said and "no single change" not in said
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(tide: Terminal) -> None:
+    said = tide("simulate", "-t", "synthetic:jobs=20", "-c", "2x4", "--report", "nowhere/out.html")
+    assert said.code == 2 and "no directory nowhere" in said.err and not said.out
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "says"), [(0, 9, "turns 1 to 9"), (9, 9, "after turn 9"), (0, 0, "begins anew")]
+)
+def test_doctor_says_what_a_repair_kept(first: int, last: int, says: str) -> None:
+    assert says in _kept(Report(sound=False, written=9, keep_from=first, keep_to=last))

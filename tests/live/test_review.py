@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from pathlib import Path
 
+import pytest
+
+from tidewright.checkpoint.cgroup import wait_until
+from tidewright.drive.record import TurnRecord, encode
+from tidewright.engine.commands import Ended
+from tidewright.live.archive import row_of
+from tidewright.live.doctor import doctor, repair
 from tidewright.live.logs import Tail
+from tidewright.live.store import Journal
 from tidewright.model.job import JobSpec
 
 
@@ -27,10 +36,44 @@ def test_a_log_that_is_a_pipe_does_not_stop_the_controller(tmp_path: Path) -> No
 
 def test_a_queued_job_says_that_it_waits_not_that_it_was_admitted(running) -> None:  # type: ignore[no-untyped-def]
     def spec(name: str) -> JobSpec:
-        return JobSpec(name=name, command=("true",), devices=4, ranks=4)
+        return JobSpec(name=name, command=("sleep", "60"), devices=4, ranks=4)
 
     with running() as world, world.client() as client:
-        client.submit([spec("holder"), spec("late")])
+        holder, _ = client.submit([spec("holder"), spec("late")]).ids
+        assert wait_until(lambda: client.job(holder).state == "running", 10)
         assert client.job("late").why == "waits for devices"
         assert client.suspend("late").warning == "" and client.resume("late").warning == ""
         assert client.job("late").why == "waits for devices"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE ended SET record = replace(record, 'job-3', 'job-4') WHERE job = 3",
+        "UPDATE ended SET seal = x'00' WHERE job = 3",
+        "UPDATE ended SET held = 1e9 WHERE job = 3",
+        "UPDATE snapshots SET body = x'00'",
+    ],
+)
+def test_doctor_finds_what_is_altered_beside_the_turns_and_makes_it_again(tmp_path: Path, damage: str) -> None:
+    def ended(job: int) -> Ended:
+        return Ended(job, 8, JobSpec(name=f"job-{job}", command=("x",)), 0, 1, 2, 1, 10**9, 10**9, 1, 1, 0, "finished")
+
+    journal = Journal(tmp_path)
+    for job in range(1, 6):
+        journal.append(encode(TurnRecord(job, job, [], [ended(job)])))
+        journal.end(row_of(job, ended(job)))
+    journal.commit()
+    journal.snapshot(b"the book")
+    journal.close()
+    assert doctor(tmp_path).sound
+    with sqlite3.connect(tmp_path / "journal.db") as db:
+        db.execute(damage)
+    db.close()
+    assert not doctor(tmp_path).sound
+    report, _ = repair(tmp_path)
+    assert (report.keep_from, report.keep_to) == (0, 5) and doctor(tmp_path).sound
+    journal = Journal(tmp_path)
+    assert [one.job for one in journal.archive.find(9)] == [5, 4, 3, 2, 1]
+    assert [one.body for one in journal.snapshots()] in ([b"the book"], [])
+    journal.close()

@@ -99,7 +99,7 @@ class Deeds:
         try:
             placement = Placement(node=self._node, cpus=memo.cpus)
             await asyncio.to_thread(self._drivers[Level(memo.level)].restore, memo.image, placement)
-        except WorldError as error:
+        except (OSError, WorldError) as error:
             self._unless_over(attempt, phase="suspended", error=str(error))
             return
         memo.image, memo.hold_until = None, 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -144,7 +145,8 @@ class Rank:
         """Bar every future shim: the rank is not wanted any more."""
         path = self.directory / "error"
         if not path.exists():
-            path.write_bytes(msgspec.json.encode({"fault": "world", "error": why}))
+            with contextlib.suppress(OSError):  # a full disk; the launch has failed either way
+                path.write_bytes(msgspec.json.encode({"fault": "world", "error": why}))
         self.outcome = Outcome(127, error=why, fault="world")
 
     def sweep(self) -> bool:
@@ -158,8 +160,10 @@ class Rank:
         return True
 
     def terminate(self) -> None:
-        """SIGTERM to everything of the rank but its shim."""
-        send(members(self.handle), signal.SIGTERM)
+        """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never hears it."""
+        found = members(self.handle)
+        send(found, signal.SIGTERM)
+        send(found, signal.SIGCONT)
 
     def tidy(self) -> bool:
         """Remove the rank's freezer groups; False while something is still in them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..base.errors import TideError
 from ..base.units import format_bytes
 from ..live import doctor
+from ..live.doctor import Report as Report
 from ..live.store import DATABASE
 from ..wire.client import Client
 from .settings import NAME, load_settings
@@ -28,7 +29,7 @@ class Finding:
     text: str
 
 
-def examine(state: Path) -> tuple[list[Finding], doctor.Report | None]:
+def examine(state: Path) -> tuple[list[Finding], Report | None]:
     """Every finding, and the journal's report when there is one and no controller is writing it."""
     if not state.is_dir():
         return [Finding("state", "note", f"{state} does not exist yet; tide up makes it")], None
@@ -44,7 +45,7 @@ def examine(state: Path) -> tuple[list[Finding], doctor.Report | None]:
     return findings, report
 
 
-def repair(state: Path) -> tuple[doctor.Report, Path]:
+def repair(state: Path) -> tuple[Report, Path]:
     """Put a sound copy of the journal in place of a damaged one; returns its report and where the original is kept."""
     return doctor.repair(state)
 

@@ -116,10 +116,10 @@ def wait_until_down(state: Path, tell: Callable[[], None]) -> bool:
     return True
 
 
-def log_tail(state: Path, start: int) -> str:
-    """The last lines of the controller's log after byte ``start``, indented."""
+def log_tail(state: Path, start: int, name: str = LOG, lines: int = _TAIL_LINES) -> str:
+    """The last lines of the controller's (or another) log after byte ``start``, indented."""
     try:
-        lines = (state / LOG).read_bytes()[start:].decode(errors="replace").splitlines()
+        found = (state / name).read_bytes()[start:].decode(errors="replace").splitlines()
     except OSError:
         return "  (it wrote no log)"
-    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (its log is empty)"
+    return "\n".join(f"  {line}" for line in found[-lines:]) or "  (its log is empty)"

@@ -29,7 +29,9 @@ class CooperativeDriver:
 
     def save(self, gang: Gang) -> Image | None:
         """Only main processes are told: a data loader that dies first would spoil the save."""
-        send((handle.pid for handle in gang.ranks if alive(handle.pid, handle.start)), signal.SIGTERM)
+        mains = [handle.pid for handle in gang.ranks if alive(handle.pid, handle.start)]
+        send(mains, signal.SIGTERM)
+        send(mains, signal.SIGCONT)  # one that has stopped itself would not hear of it
         return None
 
     def restore(self, image: Image, placement: Placement) -> None:

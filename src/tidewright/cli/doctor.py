@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ..base.errors import DamagedJournal, UsageError
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
+
+if TYPE_CHECKING:
+    from ..app.health import Report
 
 LEVELS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -39,8 +44,16 @@ def command(session: Session, repair: bool) -> int:
         if not repair:
             return DamagedJournal.exit_code
         fixed, kept = health.repair(session.state)
-        click.echo(f"repaired: turns {fixed.keep_from + 1} to {fixed.keep_to} kept, the damaged files are in {kept}")
+        click.echo(f"repaired: {_kept(fixed)}; the damaged files are in {kept}")
         return 0
     if repair:
         raise UsageError("there is nothing to repair", "start the controller with tide up")
     return int(any(finding.level == "bad" for finding in findings))
+
+
+def _kept(fixed: Report) -> str:
+    if fixed.keep_to > fixed.keep_from:
+        return f"turns {fixed.keep_from + 1} to {fixed.keep_to} kept"
+    if fixed.keep_to:
+        return f"the state after turn {fixed.keep_to} kept"
+    return "no turn could be kept; the journal begins anew, and job ids start at 1 again"

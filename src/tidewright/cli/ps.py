@@ -52,7 +52,7 @@ def command(
     if not listing.jobs and output in ("table", "wide"):
         out.note("no jobs; submit one: tide run -- COMMAND" if not wanted and not ended else "no such jobs")
     if listing.more:
-        out.note(f"more than {len(listing.jobs)} jobs; see the rest with a higher --limit")
+        out.note(f"{len(listing.jobs)} shown, there are more; see them with a higher --limit")
 
 
 def _states(text: str | None) -> set[str]:

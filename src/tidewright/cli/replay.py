@@ -32,8 +32,9 @@ def command(
     job's run time is the full-speed time it was delivered; jobs that had not ended are censored, and said to be.
     """
     from ..app.simulate import rerun
-    from .simulate import present
+    from .simulate import check_report, present
 
+    check_report(report)
     with progress("replaying", total=1.0) as bar:
         results, recording = rerun(
             journal or session.state, policy, cluster,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..base.errors import UsageError
 from . import output as out
 from .progress import progress
 
@@ -65,12 +66,19 @@ def command(
     """
     from ..app.simulate import run_trace
 
+    check_report(report)
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
             trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error,
             progress=lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
         )  # fmt: skip
     present(results, output, report)
+
+
+def check_report(report: Path | None) -> None:
+    """Raise UsageError for a page that could not be written, before the work is done rather than after."""
+    if report is not None and not report.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {report}: there is no directory {report.parent}", "give another --report")
 
 
 def present(results: list[Result], output: str, report: Path | None) -> None:

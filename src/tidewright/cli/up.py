@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
@@ -79,9 +80,11 @@ def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
     if info.live_jobs:
         click.echo(f"{info.live_jobs} live job{'s' if info.live_jobs > 1 else ''}; see tide ps")
     if info.agent != "connected":
-        out.note(
-            f"warning: the agent is not connected: {info.agent or 'no word of it'}; see {info.state_dir}/agent.log"
-        )
+        from ..app.start import log_tail
+
+        log = Path(info.state_dir) / "agent.log"
+        out.note(f"warning: no agent is connected, so nothing can run; the end of {log}:")
+        out.note(log_tail(log.parent, 0, log.name, 3))
     for notice in info.notices:
         out.note(f"notice: {notice}")
     if listen:

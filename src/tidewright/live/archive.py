@@ -19,7 +19,7 @@ from ..engine.commands import Ended
 GPU_SECOND = 1000 * SECOND
 """Milli-device-microseconds in one GPU-second."""
 GROUPS = ("team", "user", "tier")
-_COLUMNS = "job, turn, name, team, user, tier, state, ended, held, delivered, fraction, preemptions, record, seal"
+COLUMNS = "job, turn, name, team, user, tier, state, ended, held, delivered, fraction, preemptions, record, seal"
 _decode = msgspec.json.Decoder(Ended)
 
 
@@ -60,8 +60,13 @@ def row_of(turn: int, ended: Ended) -> ArchiveRow:
     return ArchiveRow(
         ended.job, turn, spec.name, spec.team, spec.user, spec.tier, ended.state, ended.end,
         ended.held_milli_us / GPU_SECOND, ended.attained_milli_us / GPU_SECOND, fraction_of(ended), ended.preemptions,
-        record, sha256(record).digest()[:8],
+        record, seal_of(record),
     )  # fmt: skip
+
+
+def seal_of(record: bytes) -> bytes:
+    """Checksum of an archived record."""
+    return sha256(record).digest()[:8]
 
 
 def fraction_of(ended: Ended) -> float:
@@ -78,7 +83,7 @@ class Archive:
     @staticmethod
     def insert(db: sqlite3.Connection, rows: Iterable[ArchiveRow]) -> None:
         """Add rows inside the caller's transaction."""
-        db.executemany(f"INSERT OR REPLACE INTO ended ({_COLUMNS}) VALUES ({', '.join('?' * 14)})", rows)
+        db.executemany(f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", rows)
 
     def get(self, job: int) -> Ended | None:
         """One ended job."""
@@ -121,7 +126,7 @@ class Archive:
 
 
 def _opened(record: bytes, seal: bytes, job: int, turn: int) -> Ended:
-    if not isinstance(record, bytes) or sha256(record).digest()[:8] != seal:
+    if not isinstance(record, bytes) or seal_of(record) != seal:
         remedy = "tide doctor --repair rebuilds it from the journal"
         raise DamagedJournal(f"the archived record of job {job} is altered; {remedy}", turn)
     return _decode.decode(record)

@@ -15,11 +15,11 @@ from msgspec import Struct
 from ..base.errors import UsageError
 from ..drive.record import decode
 from ..engine.commands import Ended, Reply
-from .archive import Archive, row_of
+from .archive import COLUMNS, Archive, row_of, seal_of
 from .lock import StateLock
 from .mark import Mark, MarkFile, read_mark
 from .store import DATABASE, MARK, connect, create
-from .verify import Point, Verdict, base_of, good_snapshots, inspect, walk
+from .verify import Point, Verdict, base_of, good_snapshots, inspect, seal, walk
 
 SHOWN = 20
 """Affected jobs named in the report's text."""
@@ -49,14 +49,56 @@ def doctor(state: Path) -> Report:
     db = _untouched(path)
     try:
         verdict = inspect(db, mark, whole_chain_below=2**62)
-        if not verdict.damage:
-            lines = (f"the journal is sound: turns {base_of(db)[0] + 1} to {verdict.turn}", *verdict.notices)
-            return Report(sound=True, written=written, keep_to=verdict.turn, lines=lines)
-        return _damage(db, verdict, written)
+        if verdict.damage:
+            return _damage(db, verdict, written)
+        spoiled = _spoiled(db)
+        if spoiled:
+            return _underived(db, verdict, written, spoiled)
+        first = base_of(db)[0] + 1
+        what = f"turns {first} to {verdict.turn}" if verdict.turn >= first else "it holds no turns yet"
+        lines = (f"the journal is sound: {what}", *verdict.notices)
+        return Report(sound=True, written=written, keep_to=verdict.turn, lines=lines)
     except sqlite3.DatabaseError as error:
         return Report(sound=False, written=written, first_bad=1, lines=(f"{path} is no readable database: {error}",))
     finally:
         db.close()
+
+
+def _spoiled(db: sqlite3.Connection) -> list[str]:
+    """What is wrong with all that is not the chain of turns: snapshots, the archive, the database's own structure."""
+    found = []
+    try:
+        held = db.execute("SELECT count(*) FROM snapshots").fetchone()[0]
+        if len(good_snapshots(db)) < held:
+            found.append("a snapshot is altered")
+        altered = [str(row[0]) for row in db.execute(f"SELECT {COLUMNS} FROM ended") if not _as_it_was(row)]
+        if altered:
+            names = ", ".join(altered[:SHOWN]) + (", …" if len(altered) > SHOWN else "")
+            found.append(f"the archived record of job {names} is altered")
+        found += [row[0] for row in db.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+    except sqlite3.DatabaseError as error:
+        found.append(str(error))
+    return found
+
+
+def _as_it_was(row: tuple[Any, ...]) -> bool:
+    """Whether an archived row is the one its record makes."""
+    turn, record, mine = row[1], row[-2], row[-1]
+    if not isinstance(record, bytes) or seal_of(record) != mine:
+        return False
+    return row_of(turn, msgspec.json.decode(record, type=Ended)) == row
+
+
+def _underived(db: sqlite3.Connection, verdict: Verdict, written: int, spoiled: list[str]) -> Report:
+    """Every turn is sound, something made from them is not."""
+    base = base_of(db)[0]
+    older = f", except for jobs that ended before turn {base + 1}" if base else ""
+    lines = (
+        f"Turns {base + 1} to {verdict.turn} are sound, but what is made from them is not: {'; '.join(spoiled)}.",
+        f"A repair makes it again and loses nothing{older}.",
+        "Run tide doctor --repair to put a sound copy in its place; the original is kept beside it.",
+    )
+    return Report(sound=False, written=written, keep_from=base, keep_to=verdict.turn, lines=lines)
 
 
 def _untouched(path: Path) -> sqlite3.Connection:
@@ -170,7 +212,8 @@ def _carry_over(old: sqlite3.Connection, new: sqlite3.Connection, report: Report
     for key, value in old.execute("SELECT key, value FROM meta"):
         new.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
     for row in _readable(old, "SELECT turn, body, hash, seal FROM snapshots WHERE turn <= ?", report.keep_to):
-        new.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", row)
+        if seal(*row[:3]) == row[3]:
+            new.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", row)
     start = base_of(old)
     if report.keep_from > start[0]:
         start = next(point for point in good_snapshots(old) if point[0] == report.keep_from)
@@ -188,7 +231,9 @@ def _carry_over(old: sqlite3.Connection, new: sqlite3.Connection, report: Report
 
 def _older_archive(old: sqlite3.Connection, new: sqlite3.Connection, before: int) -> None:
     """Ended jobs of turns that are not kept, as far as their records can be read."""
-    for record, turn in _readable(old, "SELECT record, turn FROM ended WHERE turn <= ?", before):
+    for record, turn, mine in _readable(old, "SELECT record, turn, seal FROM ended WHERE turn <= ?", before):
+        if seal_of(record) != mine:
+            continue
         try:
             Archive.insert(new, [row_of(turn, msgspec.json.decode(record, type=Ended))])
         except (msgspec.MsgspecError, UnicodeDecodeError):
