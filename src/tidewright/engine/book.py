@@ -49,9 +49,7 @@ class Book:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.now = 0
-        self.revision = 0
-        self.steps = 0
+        self.now = self.revision = self.steps = 0
         self.next_job = 1
         self.table = JobTable()
         self.specs: dict[int, JobSpec] = {}

@@ -30,8 +30,8 @@ _PLAIN = (
     "now", "revision", "steps", "next_job", "specs", "allocations", "promises", "nodes", "incarnations", "node_down", "drained",
     "leaving", "ending", "imaged", "user_holds", "pins", "waits_for", "dependents", "array_active", "array_queue",
     "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "eager", "outcomes", "answers", "teams",
-    "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "arrived", "freed", "forced", "thinking", "refused", "blocked",
-    "promise_order",
+    "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "arrived", "freed", "forced", "thinking",
+    "refused", "blocked", "promise_order",
 )  # fmt: skip
 
 

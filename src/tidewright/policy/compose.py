@@ -58,6 +58,8 @@ class Composer:
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, str]] = []
         self._moved: dict[int, bool] = {}
+        self._eager: dict[int, bool] = {}
+        """Rows sent away although they deserve devices: others may have to go for them."""
         self._evictor: Evictor | None = None
         self._hopeless: dict[_Shape, bool] = {}
         """Shapes that found no free devices, as long as nobody has given any back since."""
@@ -217,6 +219,7 @@ class Composer:
         room = self._evictor.room(row, self.ask(row))
         if room is None:
             return False
+        self._eager.update({other: True for other in room.suspended if self._evictor.selected[other]})
         self._note(_Step(row, *room))
         return True
 
@@ -238,6 +241,7 @@ class Composer:
         )
         if room is None:
             return False
+        self._eager.update(dict.fromkeys(room.suspended, True))
         self._note(_Step(row, *room))
         return True
 
@@ -337,7 +341,7 @@ class Composer:
         ids, why = self.jobs.id, self.wants.why(step.row)
         job = int(ids[step.row])
         parting = f"makes room for job {job}: {why}"
-        moves: list[Move] = [Suspend(int(ids[row]), parting) for row in step.suspended]
+        moves: list[Move] = [Suspend(int(ids[row]), parting, self._eager.get(row, False)) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
         resumes = self.jobs.state.item(step.row) == _SUSPENDED
         moves.append(Resume(job, step.allocation, why) if resumes else Start(job, step.allocation, why))
