@@ -23,7 +23,7 @@ from ..engine import events as ev
 from ..engine.admit import refuse
 from ..engine.book import Book
 from ..engine.commands import Reply
-from ..model.job import State
+from ..model.job import LONGEST_US, State
 from ..wire import api, openapi
 from . import say
 from .archive import GROUPS
@@ -184,6 +184,8 @@ class Api:
         job, op_id = self._find(request), body.op_id or new_op_id()
         if body.until_us and body.until_us <= self._now():
             raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
+        if body.until_us > self._now() + LONGEST_US:
+            raise UsageError("until_us: more than a century from now", "leave it out to suspend without an end")
         return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
 
     async def resume(self, request: Request) -> Response:

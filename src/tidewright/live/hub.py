@@ -14,6 +14,8 @@ from .say import exit_code, state_name
 
 KEPT = 20_000
 """Events kept for clients that come back."""
+_WHOLE_TURN = 2**62
+"""Number of an event after all events of its turn."""
 
 
 class Hub:
@@ -24,6 +26,12 @@ class Hub:
         self._fresh: list[JobEvent] = []
         self._states: dict[int, int] = {}
         self._turned = asyncio.Event()
+        self._gap = (0, 0)
+        """The newest place whose event is not kept: who has seen less than that has missed something."""
+
+    def begin(self, turn: int) -> None:
+        """The first turn to be observed is the one after ``turn``; the events of earlier ones are not known here."""
+        self._gap = (turn, _WHOLE_TURN)
 
     def observe(self, turn: int, book: Book, commands: Iterable[Command]) -> None:
         """Note which jobs changed state in this turn."""
@@ -52,7 +60,10 @@ class Hub:
     def publish(self) -> None:
         """Everything observed is durable: tell it."""
         if self._fresh:
-            self.events.extend(self._fresh)
+            for event in self._fresh:
+                if len(self.events) == self.events.maxlen:
+                    self._gap = point(self.events[0].seq)
+                self.events.append(event)
             self._fresh.clear()
             self.wake()
 
@@ -67,14 +78,17 @@ class Hub:
 
     def after(self, last: tuple[int, int]) -> tuple[list[JobEvent], bool]:
         """Events after ``last``, and whether none between were dropped."""
-        events = [event for event in self.events if point(event.seq) > last]
-        complete = not self.events or len(self.events) < (self.events.maxlen or 0) or point(self.events[0].seq) <= last
-        return events, complete
+        fresh: list[JobEvent] = []
+        for event in reversed(self.events):
+            if point(event.seq) <= last:
+                break
+            fresh.append(event)
+        return fresh[::-1], last >= self._gap
 
     @property
     def last(self) -> tuple[int, int]:
         """Place of the newest event."""
-        return point(self.events[-1].seq) if self.events else (0, 0)
+        return point(self.events[-1].seq) if self.events else self._gap
 
 
 def point(seq: str) -> tuple[int, int]:

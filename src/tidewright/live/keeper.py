@@ -40,7 +40,10 @@ class Keeper:
                 tries = 0
                 continue
             if not self.running():
-                self._start()
+                try:
+                    self._start()
+                except OSError as error:
+                    log.error("the agent cannot be started: %s; tried again", error)
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
 

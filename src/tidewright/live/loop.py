@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from ..base.errors import WorldError
 from ..drive.turn import Driver
 from ..engine.commands import Command, Ended, Reply, Think
@@ -97,7 +99,8 @@ class Loop:
                 if isinstance(command, Ended):
                     self.journal.end(row_of(self.driver.turns, command))
                     self.limbo[command.job] = command
-            await self._commit(events)
+            if not await self._commit(events):
+                break
             self.limbo.clear()
             self.hub.publish()
             self.note(commands)
@@ -128,8 +131,12 @@ class Loop:
                 events.append(item)
         return events or None
 
-    async def _commit(self, events: list[Event]) -> None:
-        """Make the turn durable. While the disk refuses, requests are turned away and jobs run on; nothing is lost."""
+    async def _commit(self, events: list[Event]) -> bool:
+        """Make the turn durable. While the disk refuses, requests are turned away and jobs run on; nothing is lost.
+
+        False when the loop is to end and the disk still refuses: the turn never happened, and what led to it is asked
+        and reported anew after the next start.
+        """
         while True:
             try:
                 await asyncio.to_thread(self.journal.commit)
@@ -138,12 +145,14 @@ class Loop:
                     log.error("%s; tried again every second", error)
                 self.stuck = str(error)
                 self._turn_away(events)
+                if self.stopping:
+                    return False
                 await asyncio.sleep(COMMIT_RETRY_S)
             else:
                 if self.stuck:
                     log.warning("the journal can be written again")
                 self.stuck = ""
-                return
+                return True
 
     def _turn_away(self, events: list[Event]) -> None:
         """Answer those who wait that nothing is promised. Jobs among them are cancelled before they could start."""
@@ -217,7 +226,8 @@ class Loop:
     def _thought(self, plan: Callable[[], Plan], basis: int) -> Event:
         began = time.monotonic()
         try:
-            return PlanReady(plan())
+            # As it will be read back from the journal: what cannot be written down is no plan.
+            return PlanReady(msgspec.json.decode(msgspec.json.encode(plan()), type=Plan))
         except Exception as error:
             log.exception("the planner failed")
             return PlanFailed(basis, f"{type(error).__name__}: {error}")

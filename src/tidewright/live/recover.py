@@ -33,6 +33,7 @@ def recover(journal: Journal, settings: EngineSettings, hub: Hub) -> Driver:
             journal.notices.append("engine settings given now differ from those the journal was begun with; those stay")
         settings = begun_with
     start, engine = _starting_point(journal, settings)
+    hub.begin(start)
     replay(_observed(journal, start, engine, hub), engine=engine)
     hub.publish()
     return Driver(engine, journal, journal.turn)

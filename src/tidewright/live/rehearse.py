@@ -17,6 +17,7 @@ def rehearse(engine: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tupl
     """(one line per spec, warnings): where each would start now, or why it would wait."""
     fork = engine.fork()
     now = fork.book.now
+    fork.book.forced = True  # whatever the last plan said would wake the planner
     replies = fork.step(now, [ev.Submit(spec, f"rehearsal.{n}") for n, spec in enumerate(specs)])
     answers = [reply for reply in replies if isinstance(reply, Reply)]
     if fork.book.thinking:

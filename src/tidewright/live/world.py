@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import WorldError
-from ..engine.book import Book
+from ..engine.book import Book, forget_oldest
 from ..engine.commands import Command
 from ..engine.events import Event, Exited, NodeDown, NodeSilent, NodeUp, StartFailed
 from ..fabric.protocol import Fabric, FabricNode, Fenced, Refused, Unknown
@@ -28,6 +28,8 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries of one call; the last one repeats."""
 SILENT_AFTER_S = 3.0
 """How long a node may be away (its agent restarting) before nothing new is placed on it."""
+LOGS_KEPT = 20_000
+"""Attempts whose reported log paths are remembered; those of older ones are found by rule (logs.log_path)."""
 
 Post = Callable[[Event], None]
 Later = Callable[[Callable[[], list[Event]]], None]
@@ -138,13 +140,20 @@ class World:
     # -- hearing ----------------------------------------------------------------------------------------------------
 
     def _on_report(self, node: str, report: wire.JobReport) -> None:
+        self._note_logs(node, report)
+        self._between(lambda: self._heard(node, report))
+
+    def _heard(self, node: str, report: wire.JobReport) -> list[Event]:
+        """Judged by what is durable: an attempt whose end is not must not be taken for a stray and forgotten."""
+        found = self.translator.report(node, report)
+        self._queue(found.calls)
+        return found.events
+
+    def _note_logs(self, node: str, report: wire.JobReport) -> None:
         if report.logs:
             paths = self.logs.setdefault((report.job, report.attempt), {})
             paths.update({rank: (node, path) for rank, path in report.logs})
-        found = self.translator.report(node, report)
-        for event in found.events:
-            self._post(event)
-        self._queue(found.calls)
+            forget_oldest(self.logs, LOGS_KEPT)
 
     def _on_node(self, node: FabricNode) -> None:
         self._gate(node.name).clear()
@@ -196,10 +205,7 @@ class World:
             why = "it was started anew; whatever ran on it is gone"
             return [NodeDown(node, why), NodeUp(inventory.node, inventory.incarnation)]
         for entry in inventory.jobs:
-            if entry.logs:
-                self.logs.setdefault((entry.job, entry.attempt), {}).update(
-                    {rank: (node, path) for rank, path in entry.logs}
-                )
+            self._note_logs(node, entry)
         found = self.translator.reconcile(node, inventory.jobs)
         self._gate(node).set()
         self._queue(found.calls)

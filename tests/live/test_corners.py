@@ -1,0 +1,187 @@
+"""Corners of the live world that a review found broken: each test failed before its correction."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.engine import events as ev
+from tidewright.live.hub import Hub
+from tidewright.live.keeper import Keeper
+from tidewright.live.rehearse import rehearse
+from tidewright.live.store import Journal, JournalFull
+from tidewright.live.world import World
+from tidewright.model.job import JobSpec
+from tidewright.model.view import View
+from tidewright.plan.moves import Start
+from tidewright.plan.plan import Plan, Wake
+from tidewright.testing.worldlet import Worldlet
+from tidewright.wire import agent as wire
+from tidewright.wire.api import JobEvent
+
+from .fakes import FakeFabric, FirstFit
+
+
+def _until(true, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("never")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``disk.full = True`` fills it up."""
+    state, real = SimpleNamespace(full=False), Journal._write
+
+    def write(journal: Journal, work: Any) -> None:
+        if state.full:
+            raise JournalFull("journal.db cannot be written: database or disk is full")
+        real(journal, work)
+
+    monkeypatch.setattr(Journal, "_write", write)
+    monkeypatch.setattr("tidewright.live.loop.COMMIT_RETRY_S", 0.05)
+    return state
+
+
+def _fill(world, client, fabric: FakeFabric, disk: SimpleNamespace) -> int:  # type: ignore[no-untyped-def]
+    """A job has exited with code 5, and no disk takes note of it."""
+    (job,) = client.submit([JobSpec(command=("sleep",))]).ids
+    _until(lambda: client.job(job).state == "running")
+    disk.full = True
+    world.soon(lambda: fabric.finish((job, 1), 5))
+    _until(lambda: client.info().notices)
+    return int(job)
+
+
+def test_a_controller_can_be_stopped_while_the_disk_is_full(running, disk: SimpleNamespace) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        job = _fill(world, client, fabric, disk)
+    disk.full = False
+    with running(fabric) as world, world.client() as client:
+        assert client.wait(job, 10).exit_code == 5, "an end that was never durable is heard of again"
+
+
+def test_no_record_of_an_attempt_is_forgotten_before_its_end_is_durable(running, disk: SimpleNamespace) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        job, tell = _fill(world, client, fabric, disk), fabric._on_report
+        assert tell is not None
+        world.soon(lambda: tell("here", fabric.jobs[job, 1]))
+        time.sleep(0.2)
+        assert "forget" not in [method for method, _ in fabric.calls]
+        disk.full = False
+        assert client.wait(job, 10).exit_code == 5
+        _until(lambda: "forget" in [method for method, _ in fabric.calls])
+
+
+def test_a_plan_that_is_none_or_cannot_be_written_down_is_a_failed_thought(running) -> None:  # type: ignore[no-untyped-def]
+    class Careless(FirstFit):
+        def __init__(self) -> None:
+            self.answers: list[Any] = [Start(1, ((np.int64(0), 1.5),), "a device and a half"), None]  # type: ignore[arg-type]
+
+        def plan(self, view: View) -> Plan:
+            if not view.jobs.n or not self.answers:
+                return super().plan(view)
+            answer = self.answers.pop()
+            return answer and Plan(view.revision, (answer,))  # type: ignore[no-any-return]
+
+    planner = Careless()
+    with running(policy=planner) as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("true",))]).ids
+        assert client.wait(job, 15).exit_code == 0
+        assert not planner.answers
+
+
+def test_a_hold_beyond_a_century_is_refused(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        (job,) = client.submit([JobSpec(command=("sleep",))]).ids
+        with pytest.raises(UsageError, match="until_us"):
+            client.suspend(job, until_us=2**63)
+
+
+def test_a_dry_run_thinks_although_the_last_plan_waits_for_no_arrival() -> None:
+    class Head(FirstFit):
+        def plan(self, view: View) -> Plan:
+            return msgspec.structs.replace(super().plan(view), wake=Wake(on_arrival=False))
+
+    world = Worldlet(1, 4, planner=Head())
+    world.submit(3)
+    world.submit(2)
+    lines, _ = rehearse(world.engine, Head(), [JobSpec(command=("true",))])
+    assert lines[0].startswith("would start now"), lines
+
+
+def test_a_client_is_told_of_events_lost_with_an_earlier_controller() -> None:
+    hub = Hub(kept=10)
+    hub.begin(40)
+    assert hub.after((40, 2**62)) == ([], True)
+    assert hub.after((39, 0))[1] is False
+    hub._fresh.append(JobEvent(seq="41.0", at=0, job=1, name="", state="queued", what="QUEUED"))
+    hub.publish()
+    assert [len(hub.after(place)[0]) for place in ((40, 3), (41, 0))] == [1, 0]
+    assert hub.after((39, 0))[1] is False and hub.after((41, 0))[1] is True
+
+
+def test_the_logs_of_old_attempts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.live.world.LOGS_KEPT", 50)
+    book = Worldlet(1, 1).engine.book
+    world = World(FakeFabric(), book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    for job in range(1000):
+        report = wire.JobReport(job=job, attempt=1, state="exited", logs=((0, "/x"),))
+        world._on_report("here", report)
+    assert len(world.logs) <= 60 and (999, 1) in world.logs
+
+
+def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[object] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr("tidewright.live.keeper.PAUSES_S", (0.01,))
+
+    async def run() -> None:
+        task = asyncio.create_task(Keeper(tmp_path, ["agent"]).run())
+        while len(tries) < 3 and not task.done():
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("devices", [0, 65])
+def test_a_node_that_comes_back_with_no_or_many_devices_does_not_keep_the_loop_busy(running, devices: int) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        _until(lambda: client.info().agent == "connected")
+        fabric.node = msgspec.structs.replace(fabric.node, devices=devices)
+        fabric.incarnation = "boot-2"
+        world.soon(fabric.connect)
+        _until(lambda: client.info().devices == min(devices, 64))
+        before = client.info().turn
+        time.sleep(0.2)
+        assert client.info().turn - before < 5
+
+
+def test_of_a_node_larger_than_the_book_can_name_a_part_is_used() -> None:
+    world = Worldlet(1, 4)
+    world.tell(ev.NodeUp(msgspec.structs.replace(world.nodes[0], name="big", devices=96), "1"))
+    layout = world.engine.book.board.layout
+    assert (layout.nodes[1].devices, layout.nodes[1].note) == (64, "only 64 of its 96 devices are used")
+    world.engine.snapshot()
