@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tidewright.cli.doctor import _kept
+from tidewright.cli.following import summed_up
 from tidewright.live.doctor import Report
 
 from .stub import Terminal
@@ -44,3 +45,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(tide: Terminal
 )
 def test_doctor_says_what_a_repair_kept(first: int, last: int, says: str) -> None:
     assert says in _kept(Report(sound=False, written=9, keep_from=first, keep_to=last))
+
+
+def test_an_array_is_warned_of_once() -> None:
+    told = ["ask for 7 of 4: near 0.57", "ask for 8.5 of 4: near 0.50", "job 9 can never run"]
+    assert summed_up(told) == told[1:]

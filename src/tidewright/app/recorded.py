@@ -151,7 +151,7 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
             measured.hear(record)
             yield body
 
-    engine = replay(seen(), engine=Engine(head.settings))
+    engine = replay(seen(), engine=Engine(head.settings), wording=False)
     censored = _live(engine)
     waiting = sum(1 for row in censored if not row.ideal_us)
     rows += [row for row in censored if row.ideal_us]

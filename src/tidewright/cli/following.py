@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,8 +56,13 @@ def _tell(reply: SubmitReply, parsable: bool) -> None:
         click.echo(line)
     if reply.dry_run:
         out.note("dry run: nothing was submitted")
-    for warning in reply.warnings:
+    for warning in summed_up(reply.warnings):
         out.note(f"warning: {warning}")
+
+
+def summed_up(warnings: Sequence[str]) -> list[str]:
+    """The last of those that differ in their numbers only: members of an array are told one after another."""
+    return list({re.sub(r"\d+(\.\d+)?", "#", warning): warning for warning in warnings}.values())
 
 
 def finish(session: Session, ids: Sequence[int], follow: bool, wait: bool, quiet: bool = False) -> int:

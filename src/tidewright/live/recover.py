@@ -34,7 +34,7 @@ def recover(journal: Journal, settings: EngineSettings, hub: Hub) -> Driver:
         settings = begun_with
     start, engine = _starting_point(journal, settings)
     hub.begin(start)
-    replay(_observed(journal, start, engine, hub), engine=engine)
+    replay(_observed(journal, start, engine, hub), engine=engine, wording=False)
     hub.publish()
     return Driver(engine, journal, journal.turn)
 
