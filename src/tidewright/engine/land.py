@@ -12,6 +12,7 @@ from .commands import SuspendRanks
 from .leave import stop
 
 _SUSPENDING = int(State.SUSPENDING)
+_BEGINS, _LETS_GO = (Start, Resume), (Suspend, Migrate, Resize)
 
 
 def land(book: Book, plan: Plan) -> list[int]:
@@ -51,7 +52,7 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> str | None:
             reason = illegal(book, move)
             if reason is not None:
                 return reason
-            if isinstance(move, Suspend | Migrate | Resize):
+            if isinstance(move, _LETS_GO):
                 board.give(book.allocations[move.job])
             if not isinstance(move, Suspend):
                 board.take(move.allocation)
@@ -67,7 +68,7 @@ def illegal(book: Book, move: Move) -> str | None:
     if row is None:
         return f"job {job} has ended"
     state = book.table.state.item(row)
-    if isinstance(move, Start | Resume):
+    if isinstance(move, _BEGINS):
         wanted = QUEUED if isinstance(move, Start) else SUSPENDED
         if state != wanted:
             return f"job {job} is {State(state).name}"
@@ -145,7 +146,7 @@ def unsuspendable(book: Book, job: int, row: int) -> str | None:
 def apply(book: Book, move: Move, promised: list[int]) -> None:
     """Make a legal move."""
     job = move.job
-    if isinstance(move, Start | Resume):
+    if isinstance(move, _BEGINS):
         book.commit(job, move.allocation)
         book.tell(job, "PROMISED", move.why)
         promised.append(job)

@@ -26,6 +26,8 @@ class Tier(IntEnum):
     PREMIUM = 2
 
 
+_TIERS = {tier.name.lower(): tier for tier in Tier}
+
 TIER_TARGET = {Tier.PREMIUM: 0.95, Tier.STANDARD: 0.70, Tier.BASIC: 0.0}
 """Promised share of ideal speed: ideal time on the full dedicated allotment over real time since submit."""
 
@@ -128,7 +130,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     @property
     def tier_rank(self) -> Tier:
-        return Tier[self.tier.upper()]
+        return _TIERS[self.tier]
 
 
 def problems(spec: JobSpec) -> list[str]:

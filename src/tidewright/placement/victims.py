@@ -42,7 +42,7 @@ class Room(NamedTuple):
 
 
 class Victims:
-    """The holders of one plan, by node."""
+    """The holders of one plan, by node. Nodes are priced when a search could use them, and anew once they have changed."""
 
     def __init__(self, board: Board, holders: Iterable[Holder]) -> None:
         self.board = board
@@ -53,9 +53,9 @@ class Victims:
             for part in holder.allocation:
                 self._on.setdefault(part.node, {})[holder.row] = True
         self._offers: dict[int, list[Offer]] = {}
+        self._unpriced: dict[int, bool] = {}
         width = max(board.layout.node_size, default=0) + 1
         self._cost = np.full((len(board.layout.nodes), width), np.inf)
-        self._free = np.full(len(board.layout.nodes), -1)
         self._refresh_all(width)
 
     def __contains__(self, row: int) -> bool:
@@ -67,12 +67,12 @@ class Victims:
         if holder is not None:
             for part in holder.allocation:
                 del self._on[part.node][row]
-                self._reprice(part.node)
+                self._changed(part.node)
 
     def touch(self, allocation: Allocation) -> None:
         """These devices were taken or given on the board."""
         for part in allocation:
-            self._reprice(part.node)
+            self._changed(part.node)
 
     def make_room(self, ask: Ask) -> Room | None:
         """The cheapest room for ``ask``, taken on the board; None (board untouched) when no set of holders would do."""
@@ -95,12 +95,26 @@ class Victims:
         up[bits(down)] = False
         self._cost[(np.arange(width) <= free[:, None]) & up[:, None]] = 0.0
         for node in self._on:
-            self._reprice(node)
+            self._changed(node)
+
+    def _changed(self, node: int) -> None:
+        self._cost[node] = np.inf
+        self._offers.pop(node, None)
+        self._unpriced[node] = True
+
+    def _price(self, count: int) -> None:
+        """Price the nodes that could have ``count`` devices free."""
+        for node in list(self._unpriced):
+            room = self.board.free[node].bit_count()
+            if room < count:
+                for row in self._on.get(node, ()):
+                    room += sum(part.mask.bit_count() for part in self._holders[row].allocation if part.node == node)
+            if room >= count:
+                self._reprice(node)
+                del self._unpriced[node]
 
     def _reprice(self, node: int) -> None:
         row = self._cost[node]
-        row[:] = np.inf
-        self._offers.pop(node, None)
         if not self.board.up >> node & 1:
             return
         free = self.board.free[node].bit_count()
@@ -157,6 +171,7 @@ class Victims:
         if ask.home >= 0 and not kinds >> self.board.layout.node_kind[ask.home] & 1:
             return None
         if ask.count < width:
+            self._price(ask.count)
             node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count)
             if node >= 0 and np.isfinite(self._cost[node, ask.count]):
                 return self._clear(node, ask.count, {}), 1 << node
@@ -202,6 +217,7 @@ class Victims:
         if parts is None:
             return None
         whole, usable, rest = parts
+        self._price(min(usable, rest or usable))
         of_kind = self._known.kind_of == kind
         prices = np.where(of_kind, self._cost[:, usable], np.inf)
         order = np.argsort(prices, kind="stable")[:whole]
@@ -236,6 +252,7 @@ class Victims:
 
     def _share(self, ask: Ask, kinds: int) -> tuple[dict[int, bool], int] | None:
         """Room for a share: the cheapest sharers of one device, or a device of its own."""
+        self._price(1)
         best: tuple[float, int, tuple[int, ...]] | None = None
         for node, rows in self._on.items():
             if not kinds >> self.board.layout.node_kind[node] & 1 or ask.home not in (-1, node):
@@ -333,7 +350,7 @@ class Victims:
         holder = self._holders.pop(row)
         for part in holder.allocation:
             del self._on[part.node][row]
-            self._reprice(part.node)
+            self._changed(part.node)
 
 
 def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:

@@ -71,6 +71,7 @@ class Simulation:
         forgetful = msgspec.structs.replace(self.options.engine, remembered_answers=0, remembered_outcomes=0)
         self.engine = Engine(forgetful)
         self.driver = Driver(self.engine, recorder)
+        self._submit: list[int] = trace.submit.tolist()
         self.next_row = 0
         self.thoughts = 0
         self.moves = 0
@@ -92,7 +93,7 @@ class Simulation:
 
     def next_instant(self) -> int | None:
         """When something happens next; None when nothing ever will."""
-        submit = int(self.trace.submit[self.next_row]) if self.next_row < len(self.trace) else None
+        submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
         instants = [at for at in (submit, self.agenda.next(), self.engine.due()) if at is not None]
         return min(instants) if instants else None
 
@@ -110,9 +111,9 @@ class Simulation:
             self._carry_out(now, command)
 
     def _submit_due(self, now: int, events: list[Event]) -> None:
-        trace, row = self.trace, self.next_row
-        while row < len(trace) and trace.submit[row] <= now:
-            events.append(Submit(trace.spec(row), str(row)))
+        submit, row = self._submit, self.next_row
+        while row < len(submit) and submit[row] <= now:
+            events.append(Submit(self.trace.spec(row), str(row)))
             row += 1
         if row > self.next_row:
             self.next_row = row

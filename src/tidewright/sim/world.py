@@ -31,6 +31,8 @@ from .meter import Meter
 
 REQUEUE_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the exit code of a cooperative job that wants to be run again."""
+_RUNS_ON = (Started, Resumed, SuspendFailed)
+"""Reports after which the job has its devices."""
 SIGTERM_CODE = 143
 SIGKILL_CODE = 137
 
@@ -110,7 +112,7 @@ class World:
                 truth = jobs.get(job)
                 if truth is None or truth.epoch != epoch:
                     continue
-                if not isinstance(event, Started | Resumed | SuspendFailed):
+                if not isinstance(event, _RUNS_ON):
                     self._settle(truth, now, event)
             elif isinstance(event, NodeDown):
                 self._crash(event, now)
