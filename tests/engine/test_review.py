@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tidewright.engine import events as ev
+from tidewright.engine.commands import Think
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.model.job import ArrayMember, Dependency, JobSpec, State, problems
 from tidewright.model.node import Part
 from tidewright.plan.moves import Resume, Start
-from tidewright.plan.plan import Plan
+from tidewright.plan.plan import Plan, Wake
 from tidewright.testing.worldlet import Worldlet
 
 
@@ -117,6 +118,44 @@ def test_a_gang_that_could_not_be_thawed_stays_bound_to_its_node() -> None:
     assert world.state(job) is State.SUSPENDED and not [one for one in refused if type(one).__name__ == "ResumeRanks"]
     world.tell(ev.NodeDrain("n0", False))
     assert world.state(job) is State.RESUMING
+
+
+def test_every_thought_of_a_far_time_does_not_leave_a_timer_behind() -> None:
+    class Later(FirstFit):
+        def plan(self, view: Any) -> Plan:
+            return Plan(view.revision, wake=Wake(at=view.now + 10_000_000))
+
+    world = Worldlet(1, 1, planner=Later())
+    world.submit()
+    for _ in range(99):
+        world.later(10_000, *(ev.Submit(JobSpec(command=("true",))),))
+    assert len(world.engine.book.timers) == 1
+    thoughts = sum(isinstance(one, Think) for one in world.said)
+    world.later(9_999_000)
+    assert sum(isinstance(one, Think) for one in world.said) == thoughts
+    world.later(2_000)
+    assert sum(isinstance(one, Think) for one in world.said) == thoughts + 1, "woken when the last plan asked for it"
+
+
+def test_a_year_on_the_largest_pool_does_not_overflow_the_ledger() -> None:
+    world = Worldlet(32, 64)
+    job = world.submit(2048)
+    world.plan(Start(job, tuple(Part(node, 2**64 - 1) for node in range(32)), "all of it"))
+    world.later(365 * 86_400_000_000)
+    world.tell(ev.Exited(job, 1, 0))
+    assert world.ended[job].state == State.COMPLETED
+    assert world.ended[job].held_milli_us == 2048 * 1000 * 365 * 86_400_000_000
+
+
+def test_launches_that_are_lost_again_and_again_become_rare() -> None:
+    world = Worldlet(1, 1, planner=FirstFit())
+    world.obey = False
+    job = world.submit()
+    for attempt in range(1, 30):
+        if world.state(job) is not State.STARTING:
+            world.later(world.engine.settings.backoff_max_us)
+        world.tell(ev.Exited(job, attempt, 137, lost=True))
+        assert (world.state(job) is State.HELD) == (attempt > 1)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Book:
         self.teams: dict[str, int] = {}
         self.stories: dict[int, list[tuple[int, str, str]]] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
-        self.timer_seq = 0
+        self.timer_seq = self.wake_due = 0
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
         self.wake = Wake()

@@ -105,17 +105,25 @@ class Engine:
         book.thinking = False
         book.wake = plan.wake
         book.blocked = {blocked.job: blocked for blocked in plan.blocked}
-        if plan.wake.at > book.now:
-            book.set_timer(plan.wake.at, "wake")
+        self._set_wake()
         for job in land(book, plan):
             if job in book.promises:  # a later move of the same plan may have stopped it
                 react.try_launch(book, job)
+
+    def _set_wake(self) -> None:
+        """Be stepped when the plan wants it. An earlier timer of an earlier plan serves too: it sets the next one."""
+        book, at = self.book, self.book.wake.at
+        if at > book.now and not book.now < book.wake_due <= at:
+            book.wake_due = at
+            book.set_timer(at, "wake")
 
     def _fire(self, now: int) -> None:
         timers = self.book.timers
         while timers and timers[0][0] <= now:
             _, _, kind, job, token = heapq.heappop(timers)
-            if kind != "wake":
+            if kind == "wake":
+                self._set_wake()
+            else:
                 react.timer(self.book, kind, job, token)
 
     def _think(self) -> None:

@@ -11,6 +11,9 @@ from ..model.job import JobSpec
 from ..model.node import Allocation, device_count, milli_devices
 from ..model.table import JobTable
 
+_MOST = 2**63 - 1
+"""What a column holds at most."""
+
 
 class PoolLedger:
     """Milli-device-microseconds held since the beginning, by open and by ended jobs."""
@@ -62,7 +65,8 @@ def accrue(table: JobTable, row: int, now: int) -> None:
     if rate:
         elapsed = now - table.accrued.item(row)
         table.ideal[row] = table.ideal.item(row) + elapsed * rate // 1000
-        table.attained[row] = table.attained.item(row) + elapsed * table.held_milli.item(row)
+        # 64 bits are full after 52 days on 2,048 devices.
+        table.attained[row] = min(table.attained.item(row) + elapsed * table.held_milli.item(row), _MOST)
     table.accrued[row] = now
 
 

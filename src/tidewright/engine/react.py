@@ -79,7 +79,8 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
         else:
             end(book, job, final, code, why)
     elif event.lost:
-        restart(book, job, event.why or "its ranks were lost; not its fault, started again", keeps_work=False)
+        why = event.why or "its ranks were lost; not its fault, started again"
+        restart(book, job, why, keeps_work=False, pause_us=_pause_if_lost_again(book, job, state))
     elif code == 0:
         end(book, job, int(State.COMPLETED), 0, "finished")
     elif leaving and code in (EX_TEMPFAIL, *_KILLED_FOR_US):
@@ -88,6 +89,14 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
         restart(book, job, "asked to be run again (exit code 75)", keeps_work=True, pause_us=book.settings.backoff_us)
     else:
         failed(book, job, code, said)
+
+
+def _pause_if_lost_again(book: Book, job: int, state: State) -> int:
+    """Attempts lost one after the other before they ran are launched ever more rarely; the first loss costs nothing."""
+    if state is not State.STARTING:
+        return 0
+    losses = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    return pause(book, losses - 1) if losses > 1 else 0
 
 
 def _let_go(book: Book, job: int) -> list[int]:

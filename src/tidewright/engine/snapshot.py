@@ -30,7 +30,7 @@ _PLAIN = (
     "now", "revision", "steps", "next_job", "specs", "allocations", "promises", "nodes", "incarnations", "node_down", "drained",
     "leaving", "ending", "imaged", "user_holds", "pins", "waits_for", "dependents", "array_active", "array_queue",
     "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "eager", "outcomes", "answers", "teams",
-    "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "arrived", "freed", "forced", "thinking",
+    "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "wake_due", "arrived", "freed", "forced", "thinking",
     "refused", "blocked", "promise_order",
 )  # fmt: skip
 
@@ -91,6 +91,7 @@ class Snapshot(Struct, kw_only=True):
     counts: list[int]
     elastic_jobs: int
     wake: Wake
+    wake_due: int = 0
     arrived: bool
     freed: bool
     forced: bool
