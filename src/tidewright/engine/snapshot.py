@@ -81,7 +81,7 @@ class Snapshot(Struct, kw_only=True):
     launch_failures: dict[int, int]
     ran: dict[int, int]
     shields: dict[int, int]
-    eager: dict[int, bool]
+    eager: dict[int, bool] = {}
     outcomes: dict[int, int]
     answers: dict[str, Reply]
     teams: dict[str, int]
