@@ -365,20 +365,18 @@ def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
 
 
 def _enough(board: Board, ask: Ask, kind: int, gain: list[int]) -> bool:
-    def nodes(count: int) -> int:
-        """Nodes that could have so many free devices."""
-        found = board.nodes_with(1 << kind, count)
-        for node, more in enumerate(gain):
-            if more and board.layout.node_kind[node] == kind and board.free[node].bit_count() + more >= count:
-                found |= 1 << node
-        return found & board.up
-
+    """Whether nodes of this kind could have the devices, if each had its ``gain`` more."""
+    rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
+    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms):
+        kinds, up = board.layout.node_kind, board.up
+        rooms = [room if kinds[node] == kind and up >> node & 1 else 0 for node, room in enumerate(rooms)]
     if ask.home >= 0:
-        return bool(nodes(ask.count) >> ask.home & 1)
-    if nodes(ask.count):
+        return rooms[ask.home] >= ask.count
+    if max(rooms) >= ask.count:
         return True
     parts = None if ask.mode == "one-node" else split(ask, kind, facts(board.layout))
     if parts is None:
         return False
     whole, usable, rest = parts
-    return nodes(usable).bit_count() >= whole and (not rest or nodes(rest).bit_count() > whole)
+    full = sum(room >= usable for room in rooms)
+    return full >= whole and (not rest or sum(room >= rest for room in rooms) > whole)

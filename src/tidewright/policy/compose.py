@@ -98,6 +98,9 @@ class Composer:
             rows = rows[~self._placed[rows]]
         else:
             rows, shapes = self._small_enough(rows), dict(self._hopeless)
+            if len(rows) <= _SHORT:
+                self._fill_few(rows, within, shapes)
+                return
             rows = self._untried(rows, shapes)
         while len(rows) and self.room_left():
             batch = first_rows(rows, wants.key, jobs.id, _CHUNK)
@@ -127,6 +130,24 @@ class Composer:
         self.stuck.append(head)
         return False
 
+    def _fill_few(self, rows: Column, within: int, shapes: dict[_Shape, bool]) -> None:
+        """Try each row once, in order, while anything is free."""
+        if not len(rows):
+            return
+        rows = first_rows(rows, self.wants.key, self.jobs.id, len(rows))
+        room = True
+        for row, shape in zip(rows.tolist(), self._shapes(rows), strict=True):
+            if not room:
+                self.stuck.append(row)
+                return
+            if shape in shapes:
+                continue
+            if self.start(row, within):
+                room = self.room_left()
+            else:
+                self.stuck.append(row)
+                shapes[shape] = True
+
     def _fill_batch(self, batch: Column, within: int, shapes: dict[_Shape, bool]) -> bool:
         for row, shape in zip(batch.tolist(), self._shapes(batch), strict=True):
             if shape in shapes or self.start(row, within):
@@ -153,9 +174,6 @@ class Composer:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
-        if len(rows) <= _SHORT:
-            left = [shape not in shapes for shape in self._shapes(rows)] if shapes else []
-            return rows[keep & left] if left else rows[keep]
         for floor, kinds, memory, placement, home, ranks in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
             keep &= ~(same & (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory) & (jobs.home[rows] == home))
