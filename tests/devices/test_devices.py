@@ -93,7 +93,7 @@ def test_the_kit_notices():
         check_backend(lambda: liar)
 
 
-@given(cores=st.integers(1, 128), slots=st.integers(1, 512))
+@given(cores=st.integers(1, 128), slots=st.integers(1, 64))
 def test_slots_cover_the_cores(cores, slots):
     backend = cpu.CpuBackend("n1", tuple(range(100, 100 + cores)), slots, 2**34)
     parts = [backend.cores_of(slot) for slot in range(slots)]
@@ -180,3 +180,10 @@ def test_unknown_backends_are_named():
     assert {"cpu", "fake", "nvidia"} <= set(backends.names())
     with pytest.raises(UsageError, match="did you mean 'nvidia'"):
         open_backend("nvida", "n1")
+
+
+def test_more_slots_than_a_node_may_have_are_refused_and_big_machines_get_as_many_as_fit(monkeypatch) -> None:
+    with pytest.raises(UsageError, match="65 CPU slots"):
+        cpu.CpuBackend("n1", (0,), 65, 2**34)
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: set(range(192)))
+    assert cpu.open_backend("n1").discover().devices == 64

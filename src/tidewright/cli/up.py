@@ -17,7 +17,7 @@ from .session import Session, pass_session
 @click.command("up", short_help="Start Tidewright on this machine.")
 @click.option("--policy", metavar="NAME", help="Who runs: sla, fifo, fifo-backfill, srtf, las, static. Default: sla.")
 @click.option(
-    "--slots", type=click.IntRange(1, 4096), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
+    "--slots", type=click.IntRange(1, 64), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
 )
 @click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, for holders of DIR/token.")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for a service manager.")

@@ -10,17 +10,16 @@ import os
 import psutil
 
 from ..base.errors import UsageError
-from ..model.node import NodeSpec
+from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from .protocol import DeviceHealth, DeviceLoad, Surroundings
 
-MAX_SLOTS = 4096
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def open_backend(name: str, slots: int = 0) -> CpuBackend:
-    """CPU slots of this machine: ``slots`` of them, or one per core of this process's affinity mask."""
+    """CPU slots of this machine: ``slots`` of them, or one per core of this process's affinity mask, 64 at most."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return CpuBackend(name, cores, slots or len(cores), psutil.virtual_memory().total)
+    return CpuBackend(name, cores, slots or min(len(cores), MAX_DEVICES_PER_NODE), psutil.virtual_memory().total)
 
 
 def check_indices(devices: tuple[int, ...], count: int) -> None:
@@ -37,8 +36,8 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, name: str, cores: tuple[int, ...], slots: int, memory: int) -> None:
-        if not 1 <= slots <= MAX_SLOTS:
-            raise UsageError(f"{slots} CPU slots", f"ask for 1 to {MAX_SLOTS}")
+        if not 1 <= slots <= MAX_DEVICES_PER_NODE:
+            raise UsageError(f"{slots} CPU slots", f"ask for 1 to {MAX_DEVICES_PER_NODE}")
         self._node, self._cores, self._slots, self._memory = name, cores, slots, memory
 
     def discover(self) -> NodeSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.job import Level, State
-from ..model.node import NodeSpec
+from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from . import events as ev
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .commands import Launch, ResumeRanks
@@ -16,7 +16,6 @@ _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), 
 _FREEZE = int(Level.FREEZE)
 _KILLED_FOR_US = (143, 137)
 """128 + SIGTERM and 128 + SIGKILL: what a program that ignores our wish to leave ends with."""
-MAX_DEVICES_PER_NODE = 64
 
 
 def _current(book: Book, job: int, attempt: int) -> int | None:

@@ -130,7 +130,8 @@ class Journal:
             self._mark.advance(self.durable, self.hash)
 
     def _insert(self) -> None:
-        self._db.executemany("INSERT INTO turns VALUES (?, ?, ?)", self._rows)
+        # A commit may succeed and still report an error; the retry then writes the same rows again.
+        self._db.executemany("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", self._rows)
         if self._ended:
             Archive.insert(self._db, self._ended)
 

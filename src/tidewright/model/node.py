@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+MAX_DEVICES_PER_NODE = 64
+"""A mask of a node's devices must fit the journal's 64-bit numbers; the largest node sold has 16."""
+
 
 class NodeSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A host whose devices are all of one kind. ``domain`` is its place in the topology, outermost first.

@@ -15,12 +15,11 @@ import yaml
 from ..base.errors import TideError, UsageError
 from ..base.ids import valid_name
 from ..base.units import parse_bytes
-from ..model.node import NodeSpec
+from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 
 NODES_PER_RACK = 16
 """Nodes that share a top-of-rack switch, the topology domain when none is given."""
 MAX_NODES = 100_000
-MAX_DEVICES_PER_NODE = 64
 NAMED = {
     # 552 machines, 2,490 GPUs in two SKUs: Jeon et al., ATC'19, section 2.2.
     "philly": "321x2:p100,231x8:p100",
