@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from ..base.errors import UsageError
-from ..model.node import MAX_DEVICES_PER_NODE
 from ..wire.api import Info, NodeList
 from . import output as out
 from .progress import progress
