@@ -6,8 +6,8 @@ import asyncio
 import os
 
 import pytest
-from tests.agent.agent_bench import ENV
 
+from tests.agent.agent_bench import ENV
 from tidewright.agent import deeds
 from tidewright.agent.layout import Layout, expand
 from tidewright.agent.supervisor import Supervisor

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_bench import PATIENCE_S, bearing, groups
 
+from tests.agent.agent_bench import PATIENCE_S, bearing, groups
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused
 

@@ -6,8 +6,8 @@ import asyncio
 import os
 
 import pytest
-from tests.agent.agent_bench import groups
 
+from tests.agent.agent_bench import groups
 from tidewright.agent.layout import Layout
 from tidewright.checkpoint.cgroup import bases, works
 from tidewright.fabric.protocol import Refused

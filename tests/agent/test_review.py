@@ -73,3 +73,15 @@ def test_a_program_that_stopped_itself_ends_when_told_to(play):
         assert (await bench.state_is("exited")).code == 3
 
     play(body)
+
+
+def test_an_output_the_user_chose_is_begun_anew_by_a_job_and_kept_by_its_retries(play):
+    async def body(bench):
+        file = bench.state / "mine.txt"
+        file.write_text("of an older job\n")
+        for attempt, text in ((1, "first"), (2, "retry")):
+            await bench.launch("echo", text, attempt=attempt, output="mine.txt")
+            await bench.until(lambda report, now=attempt: (report.attempt, report.state) == (now, "exited"), 1)
+        assert file.read_text() == "first\nretry\n"
+
+    play(body)

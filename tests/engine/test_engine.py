@@ -204,8 +204,10 @@ def test_dependencies_release_or_cancel() -> None:
     world.tell(ev.Exited(first, 1, 0))
     assert world.state(good) is State.QUEUED
     assert [world.state(job) for job in (bad, chained)] == [State.CANCELLED, State.CANCELLED]
-    late = world.submit(after=(Dependency("afterok", bad),))
-    assert world.state(late) is State.CANCELLED
+    late = ev.Submit(JobSpec(command=("true",), after=(Dependency("afterok", bad),)), "late")
+    reply = world.reply(late, "late")
+    assert world.state(reply.job) is State.CANCELLED
+    assert "cancelled at once" in reply.warning
 
 
 def test_an_array_runs_as_many_members_as_it_may() -> None:

@@ -67,6 +67,7 @@ def specs(args: LaunchArgs, layout: Layout, backend: Backend, freezer: Freezer) 
             workdir=workdir(args),
             log=path,
             own_log=own,
+            fresh_log=own and args.attempt <= 1,
             cpus=places[at.rank].cpus,
             cgroups=group(freezer, mark),
             grace_us=args.grace_us,

@@ -33,6 +33,9 @@ class Spec(Struct, frozen=True, kw_only=True):
     workdir: str
     log: str
     own_log: bool
+    """Whether its user chose the log's path."""
+    fresh_log: bool = False
+    """Whether what is in the log goes: a user's file is begun anew by the first attempt (sbatch(1), --open-mode)."""
     cpus: tuple[int, ...]
     cgroups: tuple[str, ...]
     grace_us: int

@@ -24,10 +24,11 @@ def submit(book: Book, event: Submit) -> None:
         answer(book, Reply(event.op_id, error=refusal[0], remedy=refusal[1], kind=refusal[2]))
         return
     job = enter(book, event.spec)
-    answer(book, Reply(event.op_id, job, warning=forecast(book, event.spec)))
-    if job in book.ending:
-        state, why = book.ending[job]
-        end(book, job, state, 1, why)
+    doomed = book.ending.get(job)
+    warning = f"it is cancelled at once: {doomed[1]}" if doomed else forecast(book, event.spec)
+    answer(book, Reply(event.op_id, job, warning=warning))
+    if doomed:
+        end(book, job, doomed[0], 1, doomed[1])
 
 
 def answer(book: Book, reply: Reply) -> None:

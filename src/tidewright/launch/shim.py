@@ -194,15 +194,16 @@ def clear_away(grace_s: float) -> None:
             time.sleep(0.02)
 
 
-def open_log(path: str, umask: int) -> int:
-    """The rank's log for appending; only the rank writes to it (a checkpoint depends on its size).
+def open_log(path: str, umask: int, fresh: bool) -> int:
+    """The rank's log for appending, emptied if ``fresh``; only the rank writes to it (a checkpoint depends on its size).
 
     Opened without waiting: a named pipe that nobody reads is an error, not a rank that never starts nor ends.
     """
     before = os.umask(umask)
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+        empty = os.O_TRUNC if fresh else 0
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | empty, 0o644)
     finally:
         os.umask(before)
     os.set_blocking(log, True)
@@ -215,7 +216,7 @@ def supervise(directory: str, ready: int) -> None:
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
     try:
-        log = open_log(spec["log"], spec["umask"] if spec["own_log"] else PRIVATE)
+        log = open_log(spec["log"], spec["umask"] if spec["own_log"] else PRIVATE, spec["fresh_log"])
     except OSError as error:
         what = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
         text = f"cannot write the log {spec['log']}: {what}"

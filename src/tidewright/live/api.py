@@ -114,7 +114,7 @@ class Api:
                 _raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
 
     async def jobs(self, request: Request) -> Response:
-        query, limit, now = request.query_params, number(request, "limit", 0), self._now()
+        query, limit, now = request.query_params, max(0, number(request, "limit", 0)), self._now()
         wanted = states(query.get("state", ""))
         equal = {key: query[key] for key in ("name", "team", "user") if key in query}
         found = [
