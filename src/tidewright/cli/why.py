@@ -41,7 +41,8 @@ def _change(why: WhyView) -> str:
 
 
 def _explain(why: WhyView, tail: int) -> None:
-    click.echo(f"job {why.job} ({why.name}) is {why.state}: {why.summary}")
+    said = "" if why.summary in ("", f"it is {why.state}") else f": {why.summary}"
+    click.echo(f"job {why.job} ({why.name}) is {why.state}{said}")
     limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
     out.print_facts(
         [
