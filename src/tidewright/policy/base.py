@@ -32,14 +32,14 @@ class Wants(Struct, frozen=True, kw_only=True):
     cost: Column | None = None
 
 
-def need_milli(view: View) -> Column:
-    """Thousandths of devices each row needs at least: its floor, or its share of a device. Shape (n,), int64."""
+def need_milli(view: View, rows: Column) -> Column:
+    """Thousandths of devices each of ``rows`` needs at least: its floor, or its share of a device. int64."""
     jobs = view.jobs
-    need: Column = np.multiply(jobs.floor, WHOLE_DEVICE, dtype=np.int64)
-    if np.count_nonzero(jobs.memory):
-        memory = facts(view.layout).least_memory or 1
-        share = np.ceil(jobs.memory / memory * WHOLE_DEVICE)
-        need = np.where(jobs.memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
+    need: Column = np.multiply(jobs.floor[rows], WHOLE_DEVICE, dtype=np.int64)
+    memory = jobs.memory[rows]
+    if np.count_nonzero(memory):
+        share = np.ceil(memory / (facts(view.layout).least_memory or 1) * WHOLE_DEVICE)
+        need = np.where(memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
     return need
 
 

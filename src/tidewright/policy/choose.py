@@ -19,14 +19,14 @@ def deserving(
 
     Waiting rows that may not send anybody away need no capacity of their own: free devices are enough for them.
     """
-    need = need_milli(view)
-    if evicts is not waiting:
-        need = np.where(waiting & ~evicts, 0, need)
     running, rows = movable.nonzero()[0], (movable | waiting).nonzero()[0]
     count = 2 * len(running) + 256
     while True:
         order = first_rows(rows, key, view.jobs.id, count)
-        taken, left = chosen(view, board, order, need[order], running)
+        need = need_milli(view, order)
+        if evicts is not waiting:
+            need[(waiting & ~evicts)[order]] = 0
+        taken, left = chosen(view, board, order, need, running)
         if count >= len(rows) or left <= 0:
             break
         count = len(rows)
@@ -50,7 +50,11 @@ def chosen(view: View, board: Board, order: Column, need: Column, movable: Colum
 
 def _one_kind(need: Column, left: int) -> tuple[Column, int]:
     taken = np.zeros(len(need), bool)
-    pending = np.arange(len(need))
+    total = need.cumsum()
+    fit = int(total.searchsorted(left, side="right"))
+    taken[:fit] = True
+    left -= int(total[fit - 1]) if fit else 0
+    pending = (need[fit + 1 :] <= left).nonzero()[0] + (fit + 1)
     while len(pending):
         total = need[pending].cumsum()
         fit = int(total.searchsorted(left, side="right"))

@@ -7,6 +7,7 @@ rows may send less wanted ones away, never more than needed, and what one start 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 from msgspec import Struct
@@ -72,7 +73,10 @@ class Composer:
 
     def start(self, row: int, within: int = EVERYWHERE) -> bool:
         """Place a row on free devices of the nodes ``within``."""
-        allocation = place(self.board, self.ask(row), within)
+        return self._start(row, self.ask(row), within)
+
+    def _start(self, row: int, ask: Ask, within: int = EVERYWHERE) -> bool:
+        allocation = place(self.board, ask, within)
         if allocation is None:
             return False
         self.board.take(allocation)
@@ -209,10 +213,11 @@ class Composer:
             if (shape, evict) in failed:
                 self.stuck.append(row)
                 continue
-            if self.start(row):
+            ask = self.ask(row)
+            if self._start(row, ask):
                 continue
             before = sum(self.board.free_total)
-            if evict and self._evict(row):
+            if evict and self._evict(row, ask):
                 self._hopeless.clear()
                 if sum(self.board.free_total) > before:
                     failed.clear()
@@ -231,10 +236,10 @@ class Composer:
                 movable[row] = all(self.board.up >> part.node & 1 for part in parts)
         return movable
 
-    def _evict(self, row: int) -> bool:
+    def _evict(self, row: int, ask: Ask) -> bool:
         """Send less wanted rows away for this one."""
         assert self._evictor is not None
-        room = self._evictor.room(row, self.ask(row))
+        room = self._evictor.room(row, ask)
         if room is None:
             return False
         self._eager.update({other: True for other in room.suspended if self._evictor.selected[other]})
@@ -366,7 +371,7 @@ class Composer:
         return moves
 
     def _blocked(self) -> tuple[Blocked, ...]:
-        rows = [row for row in dict.fromkeys(self.stuck) if not self._placed[row]][:_EXPLAINED]
+        rows = islice((row for row in dict.fromkeys(self.stuck) if not self._placed[row]), _EXPLAINED)
         return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.ask(row)) for row in rows)
 
 

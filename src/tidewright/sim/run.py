@@ -107,8 +107,11 @@ class Simulation:
             if due is None or due > now:
                 return
             events.append(Tick())
-        for command in self.driver.turn(now, events):
-            self._carry_out(now, command)
+        commands = self.driver.turn(now, events)
+        while commands:
+            ready = [plan for command in commands if (plan := self._carry_out(now, command)) is not None]
+            # A plan that is made in no time and with nothing else happening need not pass through the agenda.
+            commands = self.driver.turn(now, ready) if ready else []
 
     def _submit_due(self, now: int, events: list[Event]) -> None:
         submit, row = self._submit, self.next_row
@@ -119,16 +122,17 @@ class Simulation:
             self.next_row = row
             self.arriving_area = self.meter.held_area
 
-    def _carry_out(self, now: int, command: Command) -> None:
+    def _carry_out(self, now: int, command: Command) -> PlanReady | None:
         if isinstance(command, Think):
-            self._think(now)
-        elif isinstance(command, Reply):
+            return self._think(now)
+        if isinstance(command, Reply):
             self._answered(command)
         elif isinstance(command, Ended):
             truth = self.world.forget(command.job)
             self.outcomes.record(truth.row, command, truth.lost)
         else:
             self.world.obey(now, command)
+        return None
 
     def _answered(self, reply: Reply) -> None:
         row = int(reply.op_id)
@@ -137,8 +141,11 @@ class Simulation:
         else:
             self.world.admit(reply.job, row, int(self.trace.duration[row]), int(self.trace.devices[row]))
 
-    def _think(self, now: int) -> None:
-        """Plan on a view that is gone before the next turn, so that the engine need not copy its columns."""
+    def _think(self, now: int) -> PlanReady | None:
+        """Plan on a view that is gone before the next turn, so that the engine need not copy its columns.
+
+        Returns the plan if it is the next thing that happens; else it is in the agenda.
+        """
         self.thoughts += 1
         try:
             plan = self.planner.plan(self.engine.view())
@@ -147,7 +154,11 @@ class Simulation:
             raise
         self.moves += len(plan.moves)
         self._watch(now, bool(plan.moves))
+        upcoming = self.agenda.next()
+        if not self.options.think_us and (upcoming is None or upcoming > now):
+            return PlanReady(plan)
         self.agenda.put(now + self.options.think_us, PlanReady(plan))
+        return None
 
     def _watch(self, now: int, moved: bool) -> None:
         """Catch a policy whose wake-ups creep forward by microseconds: the run would never end."""
