@@ -25,8 +25,9 @@ def submit(book: Book, event: Submit) -> None:
         return
     job = enter(book, event.spec)
     doomed = book.ending.get(job)
-    warning = f"it is cancelled at once: {doomed[1]}" if doomed else forecast(book, event.spec)
-    answer(book, Reply(event.op_id, job, warning=warning))
+    if event.op_id:
+        warning = f"it is cancelled at once: {doomed[1]}" if doomed else forecast(book, event.spec)
+        answer(book, Reply(event.op_id, job, warning=warning))
     if doomed:
         end(book, job, doomed[0], 1, doomed[1])
 
