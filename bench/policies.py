@@ -6,6 +6,8 @@ import random
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from facts import keep
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.model.job import JobSpec
@@ -36,13 +38,19 @@ def busy(nodes: int, jobs: int, tier: str, seed: int = 1) -> tuple[ViewBuilder, 
     return builder, dice
 
 
-def storm() -> View:
-    """8,000 devices full of basic jobs, 10,000 active jobs in all, 400 of them premium jobs that just came."""
+def storm(premium: int, longest: bool) -> View:
+    """8,000 devices full of basic jobs, 10,000 active jobs in all, ``premium`` of them premium jobs that just came.
+
+    With ``longest`` the waiting basic jobs are longer than those that run, so that only premium jobs send others away.
+    """
     builder, dice = busy(1000, 10_000, "basic")
-    for _ in range(400):
+    for _ in range(premium):
         builder.queue(spec(dice, "premium"), submit=NOW - SECOND, wait_since=NOW - SECOND)
     while len(builder.specs) < 10_000:
-        builder.queue(spec(dice, "basic"), submit=NOW - HOUR, wait_since=NOW - HOUR)
+        waiting = spec(dice, "basic")
+        if longest:
+            waiting = msgspec.structs.replace(waiting, expected_us=10_000 * HOUR)
+        builder.queue(waiting, submit=NOW - HOUR, wait_since=NOW - HOUR)
     return builder.view()
 
 
@@ -66,11 +74,12 @@ def best(work: Callable[[], object], rounds: int = 7) -> float:
 
 def rows() -> list[tuple[str, float, str]]:
     """(what, milliseconds, bar)."""
-    view = storm()
-    moves = len(make("sla").plan(view).moves)
-    found = [
-        (f"sla, {moves} moves, 10,000 jobs, 8,000 devices", best(lambda: make("sla").plan(view)), "1000 ms, goal 200")
-    ]
+    found = []
+    for premium, longest in ((250, True), (400, False)):
+        view = storm(premium, longest)
+        moves = len(make("sla").plan(view).moves)
+        took = best(lambda view=view: make("sla").plan(view))  # type: ignore[misc]
+        found.append((f"sla, {moves} moves, 10,000 jobs, 8,000 devices", took, "1000 ms, goal 200"))
     calm = quiet()
     for name, bar in (("las", "2 ms"), ("fifo", "0.1 ms"), ("srtf", "-"), ("sla", "-"), ("fifo-backfill", "-")):
         count = len(make(name).plan(calm).moves)

@@ -135,38 +135,50 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 def problems(spec: JobSpec) -> list[str]:
     """Everything wrong with a spec, in words; empty when it is sound. Whether it fits the pool is the engine's question."""
+    # Texts are made only for what is wrong: every submission passes here.
     found: list[str] = []
-
-    def need(ok: bool, text: str) -> None:
-        if not ok:
-            found.append(text)
-
-    need(bool(spec.command), "command: empty; say what to run")
-    need(
-        not spec.name or valid_name(spec.name),
-        f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128",
-    )
-    need(not spec.name.isdigit(), f"name: {spec.name!r} would read as a job id")
-    need(valid_name(spec.team), f"team: {spec.team!r} is not a valid name")
-    need(1 <= spec.devices <= MAX_RANKS, f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
-    need(
-        0 <= spec.min_devices <= spec.devices,
-        f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})",
-    )
-    need(1 <= spec.ranks <= MAX_RANKS, f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
-    need(0 <= spec.gpu_memory <= MAX_MEMORY, f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
-    need(not spec.gpu_memory or spec.devices == 1, "gpu_memory: a share is of one device; ask for devices: 1")
-    need(0 < spec.weight <= 1e6, f"weight: {spec.weight} is not above 0 and at most 1e6")
+    need = found.append
+    if not spec.command:
+        need("command: empty; say what to run")
+    if spec.name and not valid_name(spec.name):
+        need(f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128")
+    if spec.name.isdigit():
+        need(f"name: {spec.name!r} would read as a job id")
+    if not valid_name(spec.team):
+        need(f"team: {spec.team!r} is not a valid name")
+    if not 1 <= spec.devices <= MAX_RANKS:
+        need(f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
+    if not 0 <= spec.min_devices <= spec.devices:
+        need(f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")
+    if not 1 <= spec.ranks <= MAX_RANKS:
+        need(f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
+    if not 0 <= spec.gpu_memory <= MAX_MEMORY:
+        need(f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
+    if spec.gpu_memory and spec.devices != 1:
+        need("gpu_memory: a share is of one device; ask for devices: 1")
+    if not 0 < spec.weight <= 1e6:
+        need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
-        need(0 <= getattr(spec, field) <= LONGEST_US, f"{field.removesuffix('_us')}: not between 0 and a century")
-    need(spec.retries <= 1000, f"retries: {spec.retries} is above 1000")
+        if not 0 <= getattr(spec, field) <= LONGEST_US:
+            need(f"{field.removesuffix('_us')}: not between 0 and a century")
+    if spec.retries > 1000:
+        need(f"retries: {spec.retries} is above 1000")
+    found.extend(_odd_combinations(spec))
+    return found
+
+
+def _odd_combinations(spec: JobSpec) -> list[str]:
+    found: list[str] = []
     codes = spec.retry_exit_codes
-    need(all(0 <= code <= 255 for code in codes), f"retry_exit_codes: {codes} are not all between 0 and 255")
+    if not all(0 <= code <= 255 for code in codes):
+        found.append(f"retry_exit_codes: {codes} are not all between 0 and 255")
     if spec.array is not None:
         numbers = (spec.array.index, spec.array.size, spec.array.limit)
-        need(all(0 <= one < 2**31 for one in numbers), f"array: {numbers} are not all between 0 and {2**31 - 1}")
+        if not all(0 <= one < 2**31 for one in numbers):
+            found.append(f"array: {numbers} are not all between 0 and {2**31 - 1}")
     if spec.devices > 0 and spec.ranks > 0:
         divides = spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0
-        need(divides, f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
+        if not divides:
+            found.append(f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
     found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
     return found

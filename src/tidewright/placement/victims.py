@@ -53,8 +53,9 @@ class Victims:
             for part in holder.allocation:
                 self._on.setdefault(part.node, {})[holder.row] = True
         self._offers: dict[int, list[Offer]] = {}
-        self._unpriced: dict[int, bool] = {}
         width = max(board.layout.node_size, default=0) + 1
+        self._unpriced: list[dict[int, bool]] = [{} for _ in range(width + 1)]
+        """Nodes by how many devices they could have free at most; the last are those for which that is not known."""
         self._cost = np.full((len(board.layout.nodes), width), np.inf)
         self._refresh_all(width)
 
@@ -100,18 +101,25 @@ class Victims:
     def _changed(self, node: int) -> None:
         self._cost[node] = np.inf
         self._offers.pop(node, None)
-        self._unpriced[node] = True
+        self._unpriced[-1][node] = True
 
     def _price(self, count: int) -> None:
         """Price the nodes that could have ``count`` devices free."""
-        for node in list(self._unpriced):
-            room = self.board.free[node].bit_count()
-            if room < count:
-                for row in self._on.get(node, ()):
-                    room += sum(part.mask.bit_count() for part in self._holders[row].allocation if part.node == node)
-            if room >= count:
-                self._reprice(node)
-                del self._unpriced[node]
+        for bucket in self._unpriced[count:]:
+            while bucket:
+                node, _ = bucket.popitem()
+                room = self._room_on(node, count)
+                if room >= count:
+                    self._reprice(node)
+                else:
+                    self._unpriced[room][node] = True
+
+    def _room_on(self, node: int, wanted: int) -> int:
+        """Devices that could be free on a node, counted until there are as many as wanted."""
+        room = self.board.free[node].bit_count()
+        for row in self._on.get(node, ()) if room < wanted else ():
+            room += sum(part.mask.bit_count() for part in self._holders[row].allocation if part.node == node)
+        return room
 
     def _reprice(self, node: int) -> None:
         row = self._cost[node]
