@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..model.board import whole
 from ..model.job import Level, State
@@ -20,7 +20,7 @@ from ..model.view import View
 from ..placement.explain import limit
 from ..placement.facts import EVERYWHERE
 from ..placement.find import Ask, ask_of, best_fit, place
-from ..placement.victims import Holder, Victims
+from ..placement.victims import Holder
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
@@ -248,20 +248,17 @@ class Composer:
 
     def holder(self, row: int, cost: float) -> Holder | None:
         """A running row as somebody who may be sent away; None when the engine would refuse."""
-        found = holder_of(self.view, row, cost)
-        if found is None or not found.spare or all(self.board.up >> part.node & 1 for part in found.allocation):
-            return found
-        # What it keeps would be given to it anew, and a node that takes no work gives nothing.
-        return found._replace(spare=0)
+        return holder_of(self.view, self.board, row, cost)
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
         """Place a row ahead of all others, sending away any of ``victims``, whatever their keys."""
-        if self.start(row):
+        ask = self.ask(row)
+        if self._start(row, ask):
             return True
-        rows = [row for row in np.flatnonzero(victims).tolist() if row not in self._moved]
-        room = Victims(self.board, filter(None, (self.holder(r, float(cost[r])) for r in rows))).make_room(
-            self.ask(row)
-        )
+        movable = victims.copy()
+        movable[list(self._moved)] = False
+        wants = structs.replace(self.wants, cost=cost)
+        room = Evictor(self.view, self.board, wants, movable, np.zeros(self.jobs.n, bool), anybody=True).room(row, ask)
         if room is None:
             return False
         self._eager.update(dict.fromkeys(room.suspended, True))

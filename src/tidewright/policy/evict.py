@@ -28,7 +28,7 @@ _TIED = 64
 """Equally cheap victims compared one by one; among more, prices per node are faster."""
 
 
-def holder_of(view: View, row: int, cost: float) -> Holder | None:
+def holder_of(view: View, board: Board, row: int, cost: float) -> Holder | None:
     """A running row as somebody who may be sent away; None when the engine would refuse."""
     jobs = view.jobs
     allocation = view.allocations[jobs.id.item(row)]
@@ -36,6 +36,8 @@ def holder_of(view: View, row: int, cost: float) -> Holder | None:
     if level == Level.FREEZE and not _can_freeze(view, allocation):
         return None
     spare = max(held - jobs.floor.item(row), 0)
+    if spare and not all(board.up >> part.node & 1 for part in allocation):
+        spare = 0  # what it keeps would be given to it anew, and a node that takes no work gives nothing
     pause = float(jobs.save_us.item(row) + jobs.restore_us.item(row) + 1) * held if spare else 0.0
     return Holder(row, allocation, cost, spare, pause if level > Level.REQUEUE else cost)
 
@@ -46,14 +48,19 @@ def _can_freeze(view: View, allocation: Allocation) -> bool:
 
 
 class Evictor:
-    """Makes room on ``board`` for rows served in the order of their keys. ``movable`` are the rows that may go."""
+    """Makes room on ``board`` for rows served in the order of their keys. ``movable`` are the rows that may go, for rows
+    with smaller keys only, or with ``anybody`` for every row.
+    """
 
-    def __init__(self, view: View, board: Board, wants: Wants, movable: Column, selected: Column) -> None:
+    def __init__(
+        self, view: View, board: Board, wants: Wants, movable: Column, selected: Column, anybody: bool = False
+    ) -> None:
         self.view, self.board, self.wants, self.jobs = view, board, wants, view.jobs
         self.movable = movable
         self.selected = selected
         """Rows that deserve devices: the last to be sent away."""
         self._cost: Column = wants.cost if wants.cost is not None else victim_cost(self.jobs)
+        self._anybody = anybody
         self._victims: Victims | None = None
         self._everybody = False
         """Whether rows that deserve their devices are looked at too, from now on."""
@@ -109,9 +116,10 @@ class Evictor:
         return self._take_one(tied) if len(tied) <= _TIED else None
 
     def _all_simple(self) -> bool:
-        """Whether everybody who may go holds whole devices of the only kind, and can give them all back or none."""
+        """Whether all nodes work and everybody who may go holds whole devices of the only kind, to give back all or none."""
         jobs, rows = self.jobs, self.movable
-        if len(self.board.layout.kinds) != 1:
+        board = self.board
+        if len(board.layout.kinds) != 1 or board.up.bit_count() < len(board.free):
             return False
         odd = (jobs.held != jobs.floor) | (jobs.level == int(Level.FREEZE))
         if np.count_nonzero(jobs.memory):
@@ -151,11 +159,13 @@ class Evictor:
         """Room among indexed holders less wanted than the row. Rows come in order, so passed holders never come back."""
         assert self._victims is not None
         key, keys = self.wants.key[row], self.wants.key
-        while self._ranked and keys[self._ranked[-1]] <= key:
+        while not self._anybody and self._ranked and keys[self._ranked[-1]] <= key:
             self._victims.retire(self._ranked.pop())
         return self._victims.make_room(ask)
 
     def _lesser(self, row: int) -> Column:
+        if self._anybody:
+            return self.movable
         lesser: Column = self.movable & (self.wants.key > self.wants.key[row])
         return lesser
 
@@ -175,5 +185,7 @@ class Evictor:
         picked = rows.nonzero()[0]
         self._ranked = picked[np.argsort(-self.wants.key[picked], kind="stable")].tolist()
         weighed = np.where(self.selected[picked], self._cost[picked] * _SELECTED_COST, self._cost[picked])
-        holders = (holder_of(self.view, r, c) for r, c in zip(picked.tolist(), weighed.tolist(), strict=True))
+        holders = (
+            holder_of(self.view, self.board, r, c) for r, c in zip(picked.tolist(), weighed.tolist(), strict=True)
+        )
         return Victims(self.board, filter(None, holders))
