@@ -366,9 +366,13 @@ def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
     if ask.memory or ask.mode == "any":
         return True
     gain = [0] * len(board.free)
+    plain = ask.home < 0 and len(board.layout.kinds) == 1
     for allocation in allocations:
         for node, mask, _ in allocation:
             gain[node] += mask.bit_count()
+            # One node that could hold it all settles the question, usually after a few holders.
+            if plain and gain[node] >= ask.count - board.free[node].bit_count() and board.up >> node & 1:
+                return True
     return any(_enough(board, ask, kind, gain) for kinds in ask.groups for kind in bits(kinds))
 
 

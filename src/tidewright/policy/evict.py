@@ -176,7 +176,7 @@ class Evictor:
         if plain and ask.count >= self._too_many:
             return False
         allocations = self.view.allocations
-        found = enough(self.board, ask, [allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()])
+        found = enough(self.board, ask, (allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()))
         if plain and not found:
             self._too_many = ask.count
         return found
