@@ -83,7 +83,7 @@ def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
 
 def forecast(book: Book, spec: Spec) -> str:
     """A warning when promised tiers together outgrow the pool (product decision: accepted, said, never silent)."""
-    if spec.tier_rank is Tier.BASIC:
+    if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
         return ""
     table, n = book.table, book.table.n
     tier = int(spec.tier_rank)

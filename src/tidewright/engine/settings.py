@@ -30,6 +30,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     shield_us: int = 30 * SECOND
     """How long a job whose suspension failed is left alone."""
     think_retry_us: int = 2 * SECOND
+    forecasts: bool = True
+    """Whether submissions are answered with a warning when promises outgrow the pool; simulations have no reader."""
     story_length: int = 64
     """Entries kept of a job's history; 0 keeps none (long simulations)."""
     remembered_answers: int = 20_000

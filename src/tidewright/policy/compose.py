@@ -30,7 +30,7 @@ from .evict import Evictor, holder_of
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
-_EXPLAINED = 3
+_EXPLAINED = 2
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
 _SUSPENDED = int(State.SUSPENDED)

@@ -39,7 +39,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     costs: Costs = Costs()
     faults: FaultSettings = FaultSettings()
-    engine: EngineSettings = EngineSettings(story_length=0)
+    engine: EngineSettings = EngineSettings(story_length=0, forecasts=False)
     think_us: int = 0
     """How long a plan takes; the world moves on meanwhile."""
     horizon_us: int = 3650 * DAY
@@ -94,8 +94,11 @@ class Simulation:
     def next_instant(self) -> int | None:
         """When something happens next; None when nothing ever will."""
         submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
-        instants = [at for at in (submit, self.agenda.next(), self.engine.due()) if at is not None]
-        return min(instants) if instants else None
+        first = self.agenda.next()
+        if first is None or (submit is not None and submit < first):
+            first = submit
+        due = self.engine.due()
+        return due if first is None or (due is not None and due < first) else first
 
     def turn(self, now: int) -> None:
         """Everything that happens at one instant, once; what it causes at the same instant is the next turn's."""
