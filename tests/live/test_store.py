@@ -232,15 +232,20 @@ def test_a_full_disk_loses_nothing_and_says_so(tmp_path: Path) -> None:
     assert len(_bodies(tmp_path)) == LAST + 2
 
 
-def test_a_snapshot_shortens_verification_and_scrubbing_finds_the_rest(tmp_path: Path) -> None:
-    journal = _fill(tmp_path, close=False)
+def _spoilt_before_its_snapshot(state: Path, damage: str) -> None:
+    """A journal with a snapshot and one turn after it, in which ``damage`` was then done."""
+    journal = _fill(state, close=False)
     journal.snapshot(b"the book")
     journal.append(_body(LAST + 1))
     journal.commit()
     journal.close()
-    with sqlite3.connect(tmp_path / "journal.db") as db:
-        db.execute("UPDATE turns SET body = x'00' WHERE turn = 5")
+    with sqlite3.connect(state / "journal.db") as db:
+        db.execute(damage)
     db.close()
+
+
+def test_a_snapshot_shortens_verification_and_scrubbing_finds_the_rest(tmp_path: Path) -> None:
+    _spoilt_before_its_snapshot(tmp_path, "UPDATE turns SET body = x'00' WHERE turn = 5")
     with pytest.raises(DamagedJournal):
         Journal(tmp_path)
     journal = Journal(tmp_path, whole_chain_below=10)
@@ -312,14 +317,7 @@ def test_doctor_keeps_the_good_beginning(tmp_path: Path) -> None:
 
 
 def test_doctor_prefers_a_sound_snapshot(tmp_path: Path) -> None:
-    journal = _fill(tmp_path, close=False)
-    journal.snapshot(b"the book")
-    journal.append(_body(LAST + 1))
-    journal.commit()
-    journal.close()
-    with sqlite3.connect(tmp_path / "journal.db") as db:
-        db.execute("DELETE FROM turns WHERE turn = 3")
-    db.close()
+    _spoilt_before_its_snapshot(tmp_path, "DELETE FROM turns WHERE turn = 3")
     report, _ = repair(tmp_path)
     assert (report.keep_from, report.keep_to, report.jobs_affected) == (LAST, LAST + 1, ())
     journal = Journal(tmp_path)

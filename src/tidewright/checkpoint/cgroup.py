@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -58,7 +59,7 @@ def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-class Groups:
+class Groups(ABC):
     """What both kinds of freezer groups share. ``base`` is the directory the groups are made in."""
 
     name = ""
@@ -76,8 +77,9 @@ class Groups:
     def made(self, prefix: str) -> tuple[str, ...]:
         return tuple(sorted(str(path) for path in self.base.glob(f"{prefix}*")))
 
+    @abstractmethod
     def is_frozen(self, group: Path) -> bool:
-        raise NotImplementedError
+        """Whether the kernel says that every process of the group has stopped."""
 
     def _write(self, handle: RankHandle, text: str) -> None:
         for group in handle.cgroups:

@@ -15,12 +15,7 @@ from .session import Session, pass_session
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
 @click.option("-p", "--policy", default="sla", show_default=True, metavar="NAME,...", help="Policies to compare.")
 @click.option("-c", "--cluster", metavar="CLUSTER", help="Other nodes than the recorded ones, e.g. 4x8.")
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write an HTML page with plots too.",
-)
+@out.report_option
 @out.json_option
 @pass_session
 def command(

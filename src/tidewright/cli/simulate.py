@@ -41,12 +41,7 @@ if TYPE_CHECKING:
     default=0.0,
     help="Log-normal error of the run times policies are told.",
 )
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write an HTML page with plots too.",
-)
+@out.report_option
 @out.json_option
 def command(
     trace: str,

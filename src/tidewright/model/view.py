@@ -113,11 +113,6 @@ class View:
         return self._board.copy()
 
     @property
-    def free_devices(self) -> int:
-        """Untouched devices of the whole pool."""
-        return sum(self._board.free_total)
-
-    @property
     def capacity(self) -> int:
         """Devices on nodes that are up."""
         return sum(size for node, size in enumerate(self.layout.node_size) if self._board.up >> node & 1)

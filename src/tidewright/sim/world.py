@@ -23,6 +23,7 @@ from ..engine.events import (
     Suspended,
     SuspendFailed,
 )
+from ..estimate.speed import speed_milli
 from ..model.job import Level
 from ..model.node import Allocation, NodeSpec, device_count, milli_devices
 from .agenda import Agenda, Entry
@@ -197,7 +198,7 @@ class World:
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
         truth.since = now + delay
-        truth.rate = 1000 * device_count(truth.allocation) // truth.demand
+        truth.rate = speed_milli(device_count(truth.allocation), truth.demand)
         self.agenda.put(truth.since, answer, job, truth.epoch)
         runs = -(-(truth.duration - truth.done) * 1000 // truth.rate)
         lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
