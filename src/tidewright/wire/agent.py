@@ -20,7 +20,7 @@ Phase = Literal[
     "starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"
 ]  # fmt: skip
 Fault = Literal["", "user", "world"]
-Verb = Literal["", "launch", "suspend", "resume", "stop"]
+Verb = Literal["", "launch", "suspend", "resume", "stop", "checkpoint", "fetch"]
 T = TypeVar("T")
 
 
@@ -43,8 +43,20 @@ class NewSeat(Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[int, ...]
 
 
+class Peer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Another node's agent, and where its depot listens (rendezvous, the cut of a gang, images)."""
+
+    node: str
+    address: str
+    port: int
+
+
 class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Start the ranks of one attempt that belong on this node. ``env`` is given whole: nothing is inherited."""
+    """Start the ranks of one attempt that belong on this node. ``env`` is given whole: nothing is inherited.
+
+    With ``image`` they do not start from the beginning but from the images of that serial number, which are here or at
+    one of ``sources``.
+    """
 
     job: int
     attempt: int
@@ -63,24 +75,64 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     master_port: int = 29500
     grace_us: int = 30_000_000
     step_file: str = ""
+    level: int = -1
+    """Highest level (model.job.Level) the ranks are to be prepared for; -1: whatever this node can do."""
+    tenant: str = "default"
+    """Whose images these are: pages are shared within a tenant and never beyond it."""
+    image: int = 0
+    sources: tuple[Peer, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    """The agents of all the attempt's nodes, in group order, this one included; empty when there is but one."""
 
 
 class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most."""
+    """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most.
+
+    A full image gets the number ``serial``. With ``peers`` (all the attempt's nodes, in group order) the first of them
+    leads the cut of the whole gang.
+    """
 
     job: int
     attempt: int
     level: int
     grace_us: int = 30_000_000
     bounded: bool = False
+    serial: int = 0
+    peers: tuple[Peer, ...] = ()
+
+
+class CheckpointArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Take full images of a running attempt, which runs on. Answered by a report of verb ``checkpoint``."""
+
+    job: int
+    attempt: int
+    serial: int
+    peers: tuple[Peer, ...] = ()
+
+
+class FetchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Take copies of rank images from other nodes. Answered by a report of verb ``fetch``."""
+
+    job: int
+    attempt: int
+    serial: int
+    ranks: tuple[int, ...]
+    sources: tuple[Peer, ...]
+    tenant: str = "default"
 
 
 class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Bring a suspended attempt back on these devices; ranks not named keep theirs."""
+    """Bring a suspended attempt back on these devices; ranks not named keep theirs.
+
+    With ``serial`` it comes back from full images: ``launch`` says all there is to know of the ranks that belong here
+    now, which may be others than before, on a node that has never heard of the attempt.
+    """
 
     job: int
     attempt: int
     ranks: tuple[NewSeat, ...] = ()
+    serial: int = 0
+    launch: LaunchArgs | None = None
 
 
 class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -92,10 +144,16 @@ class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class ForgetArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The end is journaled: drop the attempt's records. Logs stay."""
+    """The end is journaled: drop the attempt's records. Logs stay.
+
+    ``images``: the job's images go, too (it is over). ``left``: the attempt lives on other nodes now; nothing of it
+    that this node still has may be taken for its end.
+    """
 
     job: int
     attempt: int
+    images: bool = False
+    left: bool = False
 
 
 class NoArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +166,27 @@ class RankFailure(Struct, frozen=True):
     rank: int
     code: int
     why: str = ""
+
+
+class ImageReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of this node's part of one image. Sizes in bytes, times in microseconds."""
+
+    serial: int
+    ranks: tuple[int, ...] = ()
+    size_bytes: int = 0
+    new_bytes: int = 0
+    """What it added to the store, once ``stored``."""
+    hold_us: int = 0
+    """From the request to the moment all ranks stood still."""
+    save_us: int = 0
+    store_us: int = 0
+    """Hashing, compressing and writing, behind the suspension."""
+    stored: bool = False
+    """It is in this node's store, and can be fetched from here."""
+    remote: bool = False
+    """It is in the remote store, and outlives this node."""
+    lost: str = ""
+    """Why it can never be restored: which file is damaged, what differs."""
 
 
 class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -134,6 +213,12 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_failure: RankFailure | None = None
     logs: tuple[tuple[int, str], ...] = ()
     """(rank, path of its log)."""
+    image: ImageReport | None = None
+    """The image that ``verb`` made, fetched or came back from."""
+    level: int = -1
+    """The highest level the attempt can be suspended by here; -1: not known yet."""
+    level_why: str = ""
+    """Why it is not higher, for the user."""
 
 
 class Inventory(Struct, frozen=True, kw_only=True):
@@ -146,6 +231,12 @@ class Inventory(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobReport, ...] = ()
     unhealthy: dict[int, str] = {}
     """Device index to what is wrong with it."""
+    depot: Peer | None = None
+    """Where other agents reach this one."""
+    full: str = ""
+    """Why it takes no full images; empty when it does, and ``node.full`` says so."""
+    images: tuple[tuple[int, int, int], ...] = ()
+    """(job, serial, rank) of every image in this node's store."""
 
 
 class JobUsage(Struct, frozen=True, kw_only=True):
@@ -224,10 +315,12 @@ ARGS: dict[str, type[Struct]] = {
     "resume": ResumeArgs,
     "stop": StopArgs,
     "forget": ForgetArgs,
+    "checkpoint": CheckpointArgs,
+    "fetch": FetchArgs,
     "inventory": NoArgs,
     "usage": NoArgs,
 }
-"""Every method of an agent and what it takes. The first five answer with a ``JobReport``."""
+"""Every method of an agent and what it takes. The first seven answer with a ``JobReport``."""
 
 
 def encode(message: Struct) -> bytes:
