@@ -28,35 +28,65 @@ class Think(Struct, frozen=True, tag=True):
     revision: int
 
 
-class Launch(Struct, frozen=True, tag=True):
-    """Start every rank of an attempt. Answered by Started or StartFailed, and later Exited."""
+class Launch(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Start every rank of an attempt. Answered by Started or StartFailed, and later Exited.
+
+    ``image``: serial of the full image to start from (made by an earlier attempt, ``Book.image``); 0: from the beginning.
+    """
 
     job: int
     attempt: int
     allocation: Allocation
+    image: int = 0
 
 
-class SuspendRanks(Struct, frozen=True, tag=True):
+class SuspendRanks(Struct, frozen=True, tag=True, omit_defaults=True):
     """Make the job let go by ``level`` (model.job.Level). Answered by Suspended or SuspendFailed, or Exited for the levels
-    that end the attempt."""
+    that end the attempt. At level FULL the image gets the number ``serial``, the same for all ranks."""
 
     job: int
     attempt: int
     level: int
     allocation: Allocation
+    serial: int = 0
 
 
-class ResumeRanks(Struct, frozen=True, tag=True):
-    """Bring a suspended job back on these devices. Answered by Resumed or ResumeFailed."""
+class ResumeRanks(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Bring a suspended job back on these devices, at level FULL from the image ``serial``. Answered by Resumed or
+    ResumeFailed."""
 
     job: int
     attempt: int
     level: int
     allocation: Allocation
+    serial: int = 0
+
+
+class CheckpointRanks(Struct, frozen=True, tag=True):
+    """Take the full image ``serial`` of a running job, which then runs on. Answered by Checkpointed or CheckpointFailed."""
+
+    job: int
+    attempt: int
+    serial: int
+    allocation: Allocation
+
+
+class DropImages(Struct, frozen=True, tag=True):
+    """Images of the job other than those numbered in ``keep`` are not needed any more; ``nodes`` (names) hold some of them,
+    "*" for the store that outlives nodes. Needs no answer.
+
+    With an empty ``keep`` nothing of the suspended ``attempt`` is needed either: a job that is only an image has ended, or
+    starts over.
+    """
+
+    job: int
+    attempt: int
+    keep: tuple[int, ...]
+    nodes: tuple[str, ...]
 
 
 class StopRanks(Struct, frozen=True, tag=True):
-    """SIGTERM, grace, SIGKILL. Answered by Exited, also when nothing of it is left."""
+    """SIGTERM, ``grace_us``, SIGKILL (at once with 0). Answered by Exited, also when nothing of it is left."""
 
     job: int
     attempt: int
@@ -85,6 +115,10 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
     why: str
     story: tuple[tuple[int, str, str], ...] = ()
     """(time, state or move, why), oldest first."""
+    lost_us: int = 0
+    """Run time at full speed that was delivered and lost again: rolled back, or started over."""
 
 
-Command: TypeAlias = Reply | Think | Launch | SuspendRanks | ResumeRanks | StopRanks | Ended
+Command: TypeAlias = (
+    Reply | Think | Launch | SuspendRanks | ResumeRanks | CheckpointRanks | DropImages | StopRanks | Ended
+)

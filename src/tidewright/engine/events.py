@@ -40,6 +40,24 @@ class Release(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class Move(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user wants a job on these nodes (names; empty: anywhere but where it is). Refused, with a reason, when it cannot be
+    done now."""
+
+    job: int
+    nodes: tuple[str, ...] = ()
+    op_id: str = ""
+
+
+class Scale(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user wants a job on so many devices, neither more nor fewer, until told otherwise; its ranks take turns on fewer
+    than there are ranks. 0: back to what was submitted."""
+
+    job: int
+    devices: int = 0
+    op_id: str = ""
+
+
 class NodeUp(Struct, frozen=True, tag=True):
     """A node is there, new or back. Known by name; a changed description replaces the old when nothing runs on it."""
 
@@ -77,13 +95,17 @@ class Started(Struct, frozen=True, tag=True):
     attempt: int
 
 
-class StartFailed(Struct, frozen=True, tag=True):
-    """The attempt could not be launched; nothing of it is left. ``fault`` "user" (e.g. no such program) is final."""
+class StartFailed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The attempt could not be launched; nothing of it is left. ``fault`` "user" (e.g. no such program) is final.
+
+    ``image_lost``: the image it was to start from is damaged or gone; an older one is tried, else the beginning.
+    """
 
     job: int
     attempt: int
     error: str
     fault: str = "world"
+    image_lost: bool = False
 
 
 class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -100,11 +122,16 @@ class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The job has let go of its devices. ``save_us`` is how long that took."""
+    """The job has let go of its devices. ``save_us`` is how long that took.
+
+    After a full image: its ``serial`` as in the command, and its size before compression, bytes over all ranks.
+    """
 
     job: int
     attempt: int
     save_us: int = 0
+    serial: int = 0
+    size_bytes: int = 0
 
 
 class SuspendFailed(Struct, frozen=True, tag=True):
@@ -124,12 +151,52 @@ class Resumed(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ResumeFailed(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The job could not be brought back there. ``image_lost``: it never will be; it starts again from the beginning."""
+    """The job could not be brought back there. ``image_lost``: it never will be; it starts again from an older image if there
+    is one, else from the beginning."""
 
     job: int
     attempt: int
     error: str
     image_lost: bool = False
+
+
+class Checkpointed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A running job was imaged and runs on. ``save_us``: how long it stood still in all; ``hold_us``: the part of that
+    until every rank stood at the cut; ``size_bytes`` as in ``Suspended``."""
+
+    job: int
+    attempt: int
+    serial: int
+    save_us: int = 0
+    hold_us: int = 0
+    size_bytes: int = 0
+
+
+class CheckpointFailed(Struct, frozen=True, tag=True):
+    """No image was made; the job runs on as before."""
+
+    job: int
+    attempt: int
+    serial: int
+    error: str
+
+
+class ImageCopied(Struct, frozen=True, tag=True):
+    """The whole image (every rank's) is now on ``node`` too, or with "*" in a store that outlives every node."""
+
+    job: int
+    serial: int
+    node: str
+
+
+class LevelLowered(Struct, frozen=True, tag=True):
+    """The program does something that rules out the level it runs at: until the attempt ends it has ``level``
+    (model.job.Level) at most."""
+
+    job: int
+    attempt: int
+    level: int
+    why: str
 
 
 class PlanReady(Struct, frozen=True, tag=True):
@@ -152,4 +219,5 @@ class Tick(Struct, frozen=True, tag=True):
 Event: TypeAlias = (
     Submit | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
+    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Move | Scale
 )  # fmt: skip

@@ -108,7 +108,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     retries: int = 0
     retry_exit_codes: tuple[int, ...] = ()
     """Exit codes worth a retry; empty: every failure. Lost nodes and lost shims never count against ``retries``."""
-    preempt: Literal["auto", "freeze", "cooperative", "requeue", "none"] = "auto"
+    preempt: Literal["auto", "full", "freeze", "cooperative", "requeue", "none"] = "auto"
+    """How it may be made to yield at most. ``auto`` and ``full``: full images where every node of its allocation takes them,
+    else the next level that works there; ``none``: it keeps its devices to its end."""
+    checkpoint_us: int = 0
+    """Run time between periodic images; 0: as often as is worth it (Young, Daly), -1: never."""
     grace_us: int = 30 * SECOND
     """Between SIGTERM and SIGKILL."""
     placement: Literal["consolidate", "one-node", "any"] = "consolidate"
@@ -170,6 +174,8 @@ def problems(spec: JobSpec) -> list[str]:
 def _odd_combinations(spec: JobSpec) -> list[str]:
     found: list[str] = []
     codes = spec.retry_exit_codes
+    if not -1 <= spec.checkpoint_us <= LONGEST_US:
+        found.append("checkpoint_us: not -1 (never), 0 (as often as is worth it) or a time up to 100 years")
     if not all(0 <= code <= 255 for code in codes):
         found.append(f"retry_exit_codes: {codes} are not all between 0 and 255")
     if spec.array is not None:

@@ -26,6 +26,8 @@ class NodeSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuids: tuple[str, ...] = ()
     note: str = ""
     """One line on health for ``tide nodes``, e.g. why no GPU was found."""
+    full: bool = False
+    """Whether its agent can take full images of unmodified jobs and restore them (level FULL)."""
 
 
 class Part(NamedTuple):
