@@ -24,6 +24,8 @@ class RankHandle(Struct, frozen=True, kw_only=True):
     pid: int
     start: int
     shim: int = 0
+    init: int = 0
+    """Host pid of the first process of the rank's own pid namespace; 0: it has none."""
     marker: str = ""
     """``NAME=value`` in the environment of everything the rank started."""
     cgroups: tuple[str, ...] = ()

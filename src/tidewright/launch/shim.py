@@ -7,8 +7,6 @@ It imports nothing of the package, so that it starts in milliseconds and an upgr
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -16,15 +14,27 @@ import os
 import signal
 import sys
 import time
-from typing import Any, NoReturn
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-"""linux/prctl.h"""
+
+def sibling(name: str) -> Any:
+    """A file beside this one, by its path: this runs without any package."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    module = ModuleType(name)
+    module.__file__ = path
+    SourceFileLoader(name, path).exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from . import child
+else:
+    child = sibling("child")
+
 LEFTOVER_GRACE_S = 5.0
 """Longest that processes left by a rank's main process may keep its devices; batch systems kill them at once."""
-PRIVATE = 0o077
-"""The umask of logs that lie in the state directory."""
 USER_ERRNO = frozenset(
     {
         errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOEXEC, errno.E2BIG, errno.ELOOP,
@@ -32,20 +42,6 @@ USER_ERRNO = frozenset(
     }
 )  # fmt: skip
 """Failures to start a program that no other try will mend."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def prctl(option: int, value: int) -> None:
-    """prctl(2); raises OSError."""
-    if _libc.prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def start_time(pid: int) -> int:
-    """Clock ticks after boot at which ``pid`` started: with the pid, a process's identity (proc(5), field 22)."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def write_whole(directory: str, name: str, content: dict[str, object]) -> None:
@@ -82,63 +78,9 @@ def claim(directory: str) -> bool:
         return False
     if any(os.path.exists(os.path.join(directory, name)) for name in ("started", "exit", "error")):
         return False
-    identity = {"pid": os.getpid(), "start": start_time(os.getpid())}
+    identity = {"pid": os.getpid(), "start": child.start_time(os.getpid())}
     write_whole(directory, "shim", dict(identity))
     return True
-
-
-def settle(spec: dict[str, Any], shim: int) -> None:
-    """In the child, the house's part: session, death with the shim, freezer group, cores. Raises OSError."""
-    os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != shim:
-        os._exit(137)  # the shim died before the death signal was armed
-    for group in spec["cgroups"]:
-        with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
-            file.write("0")
-    if spec["cpus"]:
-        os.sched_setaffinity(0, spec["cpus"])
-
-
-def become(spec: dict[str, Any], log: int) -> NoReturn:
-    """In the child, the user's part: files, signals, directory, program. Raises OSError, never returns."""
-    null = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.umask(spec["umask"])
-    os.chdir(spec["workdir"])
-    os.execvpe(spec["command"][0], spec["command"], spec["env"])
-
-
-def child(spec: dict[str, Any], shim: int, log: int, writing: int) -> NoReturn:
-    """The forked child: becomes the rank, or says over the pipe which part failed with which errno."""
-    part = "settle"
-    try:
-        settle(spec, shim)
-        part = "become"
-        become(spec, log)
-    except OSError as error:
-        os.write(writing, f"{part} {error.errno or errno.EIO}".encode())
-    except BaseException:
-        os.write(writing, f"{part} {errno.EINVAL}".encode())
-    finally:
-        os._exit(127)
-
-
-def spawn(spec: dict[str, Any], log: int) -> tuple[int, str]:
-    """Fork the rank. Returns its pid, and "part errno" when its program could not be started."""
-    reading, writing = os.pipe()
-    shim = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        child(spec, shim, log, writing)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        return pid, pipe.read().decode()
 
 
 def failure(failed: str, spec: dict[str, Any]) -> dict[str, object]:
@@ -153,88 +95,77 @@ def failure(failed: str, spec: dict[str, Any]) -> dict[str, object]:
     return {"fault": fault, "error": f"cannot run {spec['command'][0]}: {text}"}
 
 
-def children() -> list[int]:
-    """Direct children now; orphans of the rank are re-parented here."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                    found.append(int(entry))
-    return found
-
-
-def signal_all(number: int) -> None:
-    """Signal every direct child."""
-    for pid in children():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def reap(rank: int) -> int:
-    """Wait until the rank's main process ends; its wait status."""
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == rank:
-            return status
-
-
-def clear_away(grace_s: float) -> None:
-    """End what the main process left behind, so that devices are free when the exit file appears."""
-    deadline = time.monotonic() + grace_s
-    signal_all(signal.SIGTERM)
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            if time.monotonic() > deadline:
-                signal_all(signal.SIGKILL)
-            time.sleep(0.02)
-
-
-def open_log(path: str, umask: int, fresh: bool) -> int:
-    """The rank's log for appending, emptied if ``fresh``; only the rank writes to it (a checkpoint depends on its size).
-
-    Opened without waiting: a named pipe that nobody reads is an error, not a rank that never starts nor ends.
-    """
-    before = os.umask(umask)
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        empty = os.O_TRUNC if fresh else 0
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | empty, 0o644)
-    finally:
-        os.umask(before)
-    os.set_blocking(log, True)
-    return log
-
-
 def supervise(directory: str, ready: int) -> None:
     """The life of a shim, after daemonising. ``ready`` is closed when the rank runs or never will."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child.prctl(child.PR_SET_CHILD_SUBREAPER, 1)
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
     try:
-        log = open_log(spec["log"], spec["umask"] if spec["own_log"] else PRIVATE, spec["fresh_log"])
+        log = child.open_log(spec["log"], spec["umask"] if spec["own_log"] else child.PRIVATE, spec["fresh_log"])
     except OSError as error:
         what = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
         text = f"cannot write the log {spec['log']}: {what}"
         write_surely(directory, "error", {"fault": "user" if spec["own_log"] else "world", "error": text})
         return
-    pid, failed = spawn(spec, log)
+    grace_s = min(LEFTOVER_GRACE_S, spec["grace_us"] / 1e6)
+    rank = boxed if spec.get("box") else bare
+    if (end := rank(spec, directory, log, grace_s, ready)) is None:
+        return
+    status, ended = end
+    code = os.waitstatus_to_exitcode(status)
+    write_surely(directory, "exit", {"code": max(code, 0), "signal": max(-code, 0), "ended": ended})
+
+
+def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, float] | None:
+    """A rank among all other processes: its wait status and when it ended, with all it left gone; None: never ran."""
+    pid, failed = child.spawn(spec, log, tied=True)
     os.close(log)
     if failed:
         os.waitpid(pid, 0)
         write_surely(directory, "error", failure(failed, spec))
-        return
-    write_surely(directory, "started", {"pid": pid, "start": start_time(pid), "at": time.time()})
+        return None
+    write_surely(directory, "started", {"pid": pid, "start": child.start_time(pid), "at": time.time()})
     os.close(ready)
-    status = reap(pid)
+    status = child.reap(pid)
     ended = time.time()
-    clear_away(min(LEFTOVER_GRACE_S, spec["grace_us"] / 1e6))
-    code = os.waitstatus_to_exitcode(status)
-    write_surely(directory, "exit", {"code": max(code, 0), "signal": max(-code, 0), "ended": ended})
+    child.clear_away(grace_s)
+    return status, ended
+
+
+def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, float] | None:
+    """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all."""
+    init = sibling("init")
+    try:
+        pid, speaking, life = init.start(spec, directory, grace_s)
+    except OSError as error:
+        write_surely(directory, "error", {"fault": "world", "error": f"cannot make namespaces: {error.strerror}"})
+        return None
+    os.close(log)
+    with os.fdopen(speaking, encoding="utf-8") as lines:
+        word, _, rest = lines.readline().strip().partition(" ")
+        if word != "ready":
+            os.waitpid(pid, 0)
+            write_surely(directory, "error", unstarted(word, rest, spec))
+            return None
+        main = init.main_of(pid)
+        record = {"pid": main, "start": child.start_time(main), "init": pid, "at": time.time()}
+        write_surely(directory, "started", record)
+        os.close(ready)
+        os.write(life, b".")
+        word, _, rest = lines.readline().strip().partition(" ")
+    ended = time.time()
+    os.waitpid(pid, 0)
+    return int(rest) if word == "ended" else signal.SIGKILL, ended
+
+
+def unstarted(word: str, rest: str, spec: dict[str, Any]) -> dict[str, object]:
+    """The error file of a boxed rank by init's last line."""
+    if word == "failed":
+        return failure(rest, spec)
+    if word == "error":
+        record: dict[str, object] = json.loads(rest)
+        return record
+    return {"fault": "world", "error": "the rank's init was killed before it could start anything"}
 
 
 def daemonise(directory: str) -> int | None:

@@ -1,0 +1,143 @@
+"""What CRIU cannot save, found in /proc before anything is stopped, so that a job's level can be lowered with a reason.
+
+Knows what CRIU 4.1 refuses (criu.org/What_cannot_be_checkpointed), and what it saves but no other host could use:
+connections to elsewhere, addresses of this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .processes import PROC
+
+DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (1, 11), (5, 0), (5, 2)})
+"""null, zero, full, random, urandom, kmsg, tty, ptmx (Documentation/admin-guide/devices.txt)."""
+TERMINALS = range(136, 144)
+"""Major numbers of /dev/pts."""
+KINDS = frozenset({"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[pidfd]", "[inotify]"})
+"""Anonymous inodes that CRIU saves."""
+NAMESPACES = ("pid", "mnt", "net", "ipc", "uts", "user")
+LISTEN, CLOSED = "0A", "07"
+"""include/net/tcp_states.h, as /proc/net/tcp prints them."""
+
+
+class Connection(NamedTuple):
+    """One line of /proc/net/tcp: both ends as (address, port)."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    state: str
+
+
+def obstacles(pids: Iterable[int], init: int) -> list[str]:
+    """Why these processes of one rank cannot be dumped, one sentence each; those that end meanwhile are skipped."""
+    mine = [pid for pid in pids if pid != init]
+    found: list[str] = []
+    sockets: dict[str, int] = {}
+    for pid in mine:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [f"{_name(pid)} {why}" for why in _of_process(pid, init, sockets)]
+    if mine:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += _connections(mine[0], sockets)
+    return found
+
+
+def _name(pid: int) -> str:
+    return f"process {pid} ({(PROC / str(pid) / 'comm').read_text().strip()})"
+
+
+def _of_process(pid: int, init: int, sockets: dict[str, int]) -> Iterator[str]:
+    directory = PROC / str(pid)
+    for name in NAMESPACES:
+        if os.readlink(directory / "ns" / name) != os.readlink(PROC / str(init) / "ns" / name):
+            yield f"has made itself a {name} namespace"
+    if "\nTracerPid:\t0\n" not in (directory / "status").read_text():
+        yield "is being traced by a debugger"
+    for path in _mapped(directory):
+        if why := _mapping(path):
+            yield why
+    for entry in (directory / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(entry)
+            if target.startswith("socket:"):
+                sockets[target[8:-1]] = pid
+            elif why := _descriptor(entry, target):
+                yield why
+
+
+def _mapped(directory: Path) -> list[str]:
+    """Names of a process's mappings (proc(5), maps): files, and what has a name in brackets."""
+    lines = (line.split(maxsplit=5) for line in (directory / "maps").read_text().splitlines())
+    return sorted({fields[5] for fields in lines if len(fields) > 5})
+
+
+def _mapping(path: str) -> str:
+    if path.startswith("anon_inode:") and "[io_uring]" in path:
+        return "uses io_uring"
+    if path.startswith("/SYSV"):
+        return "uses System V shared memory"
+    if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/zero")):
+        return f"has mapped the device {path}"
+    return ""
+
+
+def _descriptor(entry: Path, target: str) -> str:
+    if target.startswith("anon_inode:"):
+        kind = target.partition(":")[2]
+        return "" if kind in KINDS else f"uses {kind.strip('[]')}"
+    if not target.startswith("/"):
+        return ""
+    now = entry.stat()
+    if stat.S_ISBLK(now.st_mode):
+        return f"has opened the device {target}"
+    if stat.S_ISCHR(now.st_mode):
+        device = os.major(now.st_rdev), os.minor(now.st_rdev)
+        if device[0] in TERMINALS:
+            return f"has opened the terminal {target}"
+        return "" if device in DEVICES else f"has opened the device {target}"
+    return ""
+
+
+def _connections(pid: int, sockets: dict[str, int]) -> Iterator[str]:
+    """TCP between the rank's own processes is fine, and so is listening on every address or on loopback."""
+    table = {inode: each for inode, each in connections(pid).items() if inode in sockets}
+    ends = {(each.local, each.remote) for each in table.values()}
+    for inode, each in table.items():
+        where = f"{each.remote[0]} port {each.remote[1]}"
+        if each.state == LISTEN:
+            address = ipaddress.ip_address(each.local[0])
+            if not (address.is_unspecified or address.is_loopback):
+                yield f"{_name(sockets[inode])} listens on {each.local[0]}, which is an address of this host alone"
+        elif each.state != CLOSED and (each.remote, each.local) not in ends:
+            yield f"{_name(sockets[inode])} has a connection to {where}"
+
+
+def connections(pid: int) -> dict[str, Connection]:
+    """TCP sockets of a process's network namespace, by inode."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in (PROC / str(pid) / "net" / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                found[fields[9]] = Connection(_end(fields[1]), _end(fields[2]), fields[3])
+    return found
+
+
+def _end(text: str) -> tuple[str, int]:
+    """("127.0.0.1", 80) of "0100007F:0050"; IPv4 in IPv6 as IPv4, so that both ends of a connection look alike."""
+    address, _, port = text.partition(":")
+    raw = bytes.fromhex(address)
+    words = [raw[at : at + 4] for at in range(0, len(raw), 4)]
+    if sys.byteorder == "little":
+        words = [word[::-1] for word in words]
+    parsed = ipaddress.ip_address(b"".join(words))
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed), int(port, 16)

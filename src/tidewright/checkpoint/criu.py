@@ -1,0 +1,303 @@
+"""Full images: ranks as files, by CRIU. Dumped where they are, restored on any node by a new shim.
+
+A rank that is to be dumped lives in pid and mount namespaces of its own, made by its shim (launch/init.py). CRIU runs
+inside these, and so does not see them. docs/why/criu.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import WorldError
+from ..model.job import Level
+from . import enter, putback
+from .barred import obstacles
+from .cgroup import wait_until
+from .features import host, host_differences
+from .files import Capture, mapped_differences
+from .manifest import DamagedImage, read_meta, verify, write_manifest
+from .processes import PROC, alive, members, send, stat
+from .program import ENVIRON, Criu, find_criu
+from .protocol import Gang, Image, Placement, RankHandle, Verdict
+
+__all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "check_host", "find_criu"]
+
+DUMP_LEAST_S, DUMP_BYTES_PER_S = 20.0, 50e6
+"""Hard limit of a dump: a floor, and the time its memory takes on a slow disk. Measured: 1 to 2 GB/s."""
+RESTORE_LEAST_S = 30.0
+GHOST_LIMIT = 2**30
+"""Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
+END_S = 10.0
+
+
+class RankDump(Struct, frozen=True, kw_only=True):
+    """What dumping one rank took: microseconds and bytes. ``log_bytes``: what CRIU had to say."""
+
+    rank: int
+    criu_us: int
+    files_us: int
+    hash_us: int
+    size_bytes: int
+    log_bytes: int
+
+
+class DumpReport(Struct, frozen=True, kw_only=True):
+    """A dump of all ranks: ``took_us`` from call to return."""
+
+    took_us: int
+    size_bytes: int
+    ranks: tuple[RankDump, ...]
+
+
+def check_host(meta: dict[str, Any], images: Path | None = None) -> list[str]:
+    """Why an image cannot be restored on this host, all differences as sentences; empty: nothing known against it.
+
+    With ``images`` the rank's own files are compared with the copies, too.
+    """
+    found = host_differences(meta["host"], host()) + mapped_differences(meta["maps"])
+    return found + (putback.put_back(meta, str(images), dry=True) if images is not None else [])
+
+
+class CriuDriver:
+    """``node`` is where this runs. ``directory`` and ``bring`` serve ``save`` and ``restore`` only.
+
+    ``bring`` starts a new shim for a rank with what ``restore_spec`` gives and the cores it may use, and returns the
+    new handle; agents do all that themselves.
+    """
+
+    name = "criu"
+    level = Level.FULL
+
+    def __init__(
+        self,
+        node: str,
+        criu: Criu,
+        directory: Path | None = None,
+        bring: Callable[[RankHandle, dict[str, Any], tuple[int, ...]], RankHandle] | None = None,
+    ) -> None:
+        self.node, self.criu = node, criu
+        self._directory, self._bring = directory, bring
+        self._restored: dict[str, tuple[RankHandle, ...]] = {}
+
+    # the parts that agents use
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        """Refused for accelerators, ranks without namespaces of their own, and what CRIU is known not to save."""
+        if kind != "cpu":
+            return Verdict(False, f"what lies in the memory of a {kind} is no part of an image")
+        for handle in gang.ranks:
+            if not handle.init:
+                return Verdict(False, f"rank {handle.rank} was started without namespaces of its own")
+            if why := obstacles(tasks(handle), handle.init):
+                return Verdict(False, f"rank {handle.rank}: {why[0]}")
+        return Verdict(True)
+
+    def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport:
+        """Write an image of each rank to ``directory/RANK``, side by side; blocks.
+
+        Afterwards the ranks stand still, stopped, until ``finish`` or ``let_run``; with ``leave_running`` they run.
+        The images are whole but not yet on disk for good (no fsync). Raises WorldError, with all ranks running and
+        nothing of the images left.
+        """
+        began = time.monotonic()
+        with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
+            results = list(pool.map(lambda handle: self._try(handle, directory / str(handle.rank)), handles))
+        errors = [result for result in results if isinstance(result, WorldError)]
+        if errors or leave_running:
+            self.let_run(handles)
+        if errors:
+            for handle in handles:
+                shutil.rmtree(directory / str(handle.rank), ignore_errors=True)
+            raise errors[0]
+        made = tuple(result for result in results if isinstance(result, RankDump))
+        return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
+
+    def let_run(self, handles: Sequence[RankHandle]) -> None:
+        """Undo the stop that a dump ended with, or was killed in. Harmless when they run."""
+        for handle in handles:
+            send(members(handle), signal.SIGCONT)
+
+    def finish(self, handles: Sequence[RankHandle]) -> None:
+        """End dumped ranks; returns once nothing of them is left. Raises WorldError when something does not die."""
+        for handle in handles:
+            found = stat(handle.pid)
+            if found is not None and found.start == handle.start and found.parent == handle.init:
+                send([handle.init], signal.SIGKILL)
+        for handle in handles:
+            if not wait_until(lambda handle=handle: not alive(handle.pid, handle.start), END_S):
+                raise WorldError(f"rank {handle.rank} survives SIGKILL (a hung disk?)")
+
+    def restore_spec(self, image: Path) -> dict[str, Any]:
+        """The ``restore`` of a shim's spec for one rank's image, checked: its hashes, and this host.
+
+        Reads the whole image; blocks. Raises DamagedImage, and WorldError with all differences.
+        """
+        manifest = verify(image)
+        if differences := check_host(read_meta(image), image):
+            raise WorldError(f"image {image} cannot be restored on {self.node}: {'; '.join(differences)}")
+        limit = RESTORE_LEAST_S + manifest.size_bytes / DUMP_BYTES_PER_S
+        return {"images": str(image), "criu": list(self.criu.command), "timeout_s": limit}
+
+    # the protocol of drivers
+
+    def save(self, gang: Gang) -> Image:
+        if self._directory is None:
+            raise WorldError("this driver has nowhere to put images")
+        place = self._directory / f"{gang.job}.{gang.attempt}"
+        image = Image(driver=self.name, job=gang.job, attempt=gang.attempt, location=str(place), ranks=gang.ranks)
+        if not all((place / str(handle.rank) / "manifest.json").exists() for handle in gang.ranks):
+            place.mkdir(parents=True, exist_ok=True)
+            self.dump(gang.ranks, place, leave_running=False)
+        self.finish(gang.ranks)
+        size = sum(verify(place / str(handle.rank)).size_bytes for handle in gang.ranks)
+        return msgspec.structs.replace(image, size_bytes=size)
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        if self._bring is None:
+            raise WorldError("this driver starts no ranks")
+        known = self._restored.get(image.location, ())
+        if known and all(alive(handle.pid, handle.start) for handle in known):
+            return
+        place = Path(image.location)
+        specs = {handle.rank: self.restore_spec(place / str(handle.rank)) for handle in image.ranks}
+        self._restored[image.location] = tuple(
+            self._bring(handle, specs[handle.rank], placement.cpus.get(handle.rank, ())) for handle in image.ranks
+        )
+
+    def discard(self, image: Image) -> None:
+        self._restored.pop(image.location, None)
+        shutil.rmtree(image.location, ignore_errors=True)
+
+    # one rank
+
+    def _try(self, handle: RankHandle, directory: Path) -> RankDump | WorldError:
+        try:
+            return self._dump(handle, directory)
+        except WorldError as error:
+            return error
+        except OSError as error:
+            return WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+
+    def _dump(self, handle: RankHandle, directory: Path) -> RankDump:
+        work = directory.with_name(f".{directory.name}.criu")
+        for path in (directory, work):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(mode=0o700)
+        try:
+            times = [time.monotonic()]
+            self._run(handle, directory, work)
+            times.append(time.monotonic())
+            meta = self._meta(handle, directory)
+            (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
+            times.append(time.monotonic())
+            size = write_manifest(directory).size_bytes
+            times.append(time.monotonic())
+            took = [int((after - before) * 1e6) for before, after in itertools.pairwise(times)]
+            log_bytes = (work / "dump.log").stat().st_size
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return RankDump(
+            rank=handle.rank, criu_us=took[0], files_us=took[1], hash_us=took[2], size_bytes=size, log_bytes=log_bytes
+        )
+
+    def _run(self, handle: RankHandle, directory: Path, work: Path) -> None:
+        """CRIU, with a hard limit. Raises WorldError; the rank may be left stopped."""
+        if not handle.init:
+            raise WorldError(f"rank {handle.rank} was started without namespaces of its own")
+        limit = DUMP_LEAST_S + _resident(tasks(handle)) / DUMP_BYTES_PER_S
+        command = [
+            *(sys.executable, "-I", "-S", enter.__file__, str(handle.init), str(handle.pid), str(handle.start), "--"),
+            *self.criu.command,
+            *dump_arguments(_inner(handle.pid), directory, work),
+        ]
+        with subprocess.Popen(
+            command, env=ENVIRON, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.kill()  # and CRIU with it, by its death signal
+                process.communicate()
+                raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed") from None
+        if process.returncode == enter.GONE:
+            raise WorldError(f"rank {handle.rank} has ended already")
+        if process.returncode:
+            why = putback.complaint(str(work / "dump.log")) or said.decode(errors="replace").strip() or "it was killed"
+            raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
+
+    def _meta(self, handle: RankHandle, directory: Path) -> dict[str, Any]:
+        """What a restore needs to know besides CRIU's own files. The rank stands still."""
+        return {
+            "version": 1,
+            "criu": self.criu.version,
+            "pid": _inner(handle.pid),
+            "taken": time.time(),
+            "clocks": clocks(handle.pid),
+            "host": host(),
+            **Capture(directory).take(tasks(handle), handle.init),
+        }
+
+
+def tasks(handle: RankHandle) -> list[int]:
+    """The processes that are the rank's own: all but init, which belongs to the house."""
+    return [pid for pid in members(handle) if pid != handle.init]
+
+
+def dump_arguments(pid: int, directory: Path, work: Path) -> list[str]:
+    """CRIU's for a dump. Connections between the rank's own processes are kept; nobody else has one (see ``barred``)."""
+    return [
+        *("dump", "--tree", str(pid), "--images-dir", str(directory), "--work-dir", str(work)),
+        *("--log-file", "dump.log", "-v1", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
+        *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(GHOST_LIMIT)),
+    ]
+
+
+def clocks(pid: int) -> dict[str, int]:
+    """CLOCK_MONOTONIC and CLOCK_BOOTTIME as a process sees them, nanoseconds (time_namespaces(7))."""
+    theirs, ours = _offsets(str(pid)), _offsets("self")
+    now = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
+    return {name: time.clock_gettime_ns(clock) + theirs.get(name, 0) - ours.get(name, 0) for name, clock in now.items()}
+
+
+def _offsets(pid: str) -> dict[str, int]:
+    try:
+        lines = (PROC / pid / "timens_offsets").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: int(seconds) * 10**9 + int(rest) for name, seconds, rest in (line.split() for line in lines)}
+
+
+def _inner(pid: int) -> int:
+    """A process's pid in its own namespace. Raises WorldError when it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError as error:
+        raise WorldError("the rank has ended already") from error
+    return int(next(line.split()[-1] for line in lines if line.startswith("NSpid:")))
+
+
+def _resident(pids: Sequence[int]) -> int:
+    """Bytes of memory that these processes have in use, shared ones counted for each."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            total += int((PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def _micros(began: float) -> int:
+    return max(1, int((time.monotonic() - began) * 1e6))

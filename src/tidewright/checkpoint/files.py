@@ -1,0 +1,180 @@
+"""The files of a stopped rank: which it has open or mapped, and copies of those it writes, so that they can be put back.
+
+A copy is taken of every file that the rank writes to, up to a limit in all; larger ones are recorded only, and then the
+rank can be restored only where they are. Reads /proc of processes that stand still.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .features import fingerprint
+from .processes import PROC
+
+COPY_LIMIT = 2**30
+"""Bytes of files that are copied into one rank's image."""
+INSIDE = "/run/tidewright/"
+RANK = f"{INSIDE}rank"
+BOX_LIMIT = 2**20
+"""Largest file of the box that is not open and travels all the same (progress, complaints)."""
+LEFT = (f"{RANK}/reach.json",)
+"""Files of the box that are written anew wherever the rank goes."""
+CHUNK = 1 << 20
+
+Entry = dict[str, Any]
+
+
+class Seen(NamedTuple):
+    """A file seen through a process: how it is reached now (``via``), and what the rank does with it."""
+
+    path: str
+    via: Path
+    writes: bool
+    mapped: bool
+
+
+def seen(pid: int) -> Iterator[Seen]:
+    """What a process has open or mapped. Deleted files are no concern of ours: CRIU keeps those itself."""
+    for entry in (PROC / str(pid) / "fd").iterdir():
+        path = os.readlink(entry)
+        if path.startswith("/") and not path.endswith(" (deleted)"):
+            flags = (PROC / str(pid) / "fdinfo" / entry.name).read_text().split("flags:", 1)[1].split()[0]
+            yield Seen(path, entry, int(flags, 8) & os.O_ACCMODE != os.O_RDONLY, mapped=False)
+    for line in (PROC / str(pid) / "maps").read_text().splitlines():
+        addresses, modes, _, _, inode, *rest = line.split(maxsplit=5)
+        path = rest[0] if rest else ""
+        if inode != "0" and path.startswith("/") and not path.endswith(" (deleted)"):
+            low, high = (int(part, 16) for part in addresses.split("-"))  # map_files has no leading zeros
+            via = PROC / str(pid) / "map_files" / f"{low:x}-{high:x}"
+            yield Seen(path, via, writes=modes[1] == "w" and modes[3] == "s", mapped=True)
+
+
+def standing(pid: int) -> Iterator[str]:
+    """Directories that a process stands in."""
+    yield os.readlink(PROC / str(pid) / "cwd")
+
+
+class Capture:
+    """Takes down the files of one rank into ``directory`` (its image)."""
+
+    def __init__(self, directory: Path, limit: int = COPY_LIMIT) -> None:
+        self._directory, self._left = directory, limit
+        self.files: dict[str, Entry] = {}
+        self.maps: dict[str, Entry] = {}
+        self.dirs: dict[str, Entry] = {}
+        self.box: list[Entry] = []
+        self._copies = 0
+
+    def take(self, pids: Iterable[int], init: int) -> dict[str, Any]:
+        """Everything about the files of these processes, for ``meta.json``. Raises OSError (a full disk)."""
+        root = PROC / str(init) / "root"
+        for pid in pids:
+            merged: dict[str, Seen] = {}
+            for each in seen(pid):
+                before = merged.get(each.path)
+                if before is None or (each.writes and not before.writes):
+                    merged[each.path] = each
+            for path in standing(pid):
+                self._directory_entry(path, root)
+            for each in merged.values():
+                self._entry(each, root)
+        self._rest_of_box(root)
+        return {
+            "files": list(self.files.values()),
+            "maps": list(self.maps.values()),
+            "dirs": list(self.dirs.values()),
+            "box": self.box,
+        }
+
+    def _entry(self, each: Seen, root: Path) -> None:
+        if each.path.startswith("/proc/") or (each.path in self.files and not each.writes):
+            return
+        now = os.stat(each.via)
+        if stat.S_ISDIR(now.st_mode):
+            self._directory_entry(each.path, root)
+        if not stat.S_ISREG(now.st_mode):
+            return
+        if each.mapped and not each.writes:
+            self._mapped(each, now)
+        elif each.path not in self.files or not self.files[each.path]["writes"]:
+            self.files[each.path] = self._record(each.path, now, each.writes, each.via)
+
+    def _record(self, path: str, now: os.stat_result, writes: bool, via: Path) -> Entry:
+        return {
+            "path": path,
+            "size": now.st_size,
+            "mode": stat.S_IMODE(now.st_mode),
+            "uid": now.st_uid,
+            "gid": now.st_gid,
+            "identity": [now.st_dev, now.st_ino],
+            "mtime": now.st_mtime_ns,
+            "writes": writes,
+            "copy": self._copy(via, now.st_size) if writes else "",
+        }
+
+    def _copy(self, via: Path, size: int) -> str:
+        """Copy the first ``size`` bytes; where to. Empty when that would be more than the limit."""
+        if size > self._left:
+            return ""
+        self._left -= size
+        name = f"files/{self._copies}"
+        self._copies += 1
+        (self._directory / "files").mkdir(exist_ok=True)
+        with open(via, "rb") as source, open(self._directory / name, "wb") as target:
+            left = size
+            while left and (piece := source.read(min(CHUNK, left))):
+                target.write(piece)
+                left -= len(piece)
+        return name
+
+    def _mapped(self, each: Seen, now: os.stat_result) -> None:
+        if each.path in self.maps:
+            return
+        handle = os.open(each.via, os.O_RDONLY)
+        try:
+            self.maps[each.path] = {"path": each.path, "size": now.st_size, "print": fingerprint(handle)}
+        finally:
+            os.close(handle)
+
+    def _directory_entry(self, path: str, root: Path) -> None:
+        if path in self.dirs or path.endswith(" (deleted)"):
+            return
+        now = os.stat(f"{root}{path}")
+        self.dirs[path] = {"path": path, "mode": stat.S_IMODE(now.st_mode), "uid": now.st_uid, "gid": now.st_gid}
+
+    def _rest_of_box(self, root: Path) -> None:
+        for folder, _, names in os.walk(f"{root}{RANK}"):
+            for name in names:
+                via = Path(folder, name)
+                path = str(via)[len(str(root)) :]
+                now = via.lstat()
+                if path in self.files or path in LEFT or not stat.S_ISREG(now.st_mode) or now.st_size > BOX_LIMIT:
+                    continue
+                self.box.append(self._record(path, now, True, via))
+
+
+def mapped_differences(maps: Iterable[Entry]) -> list[str]:
+    """Mapped files (libraries, data) that are not here or not the same; sentences."""
+    return [difference for entry in maps if (difference := _mapped_difference(entry))]
+
+
+def _mapped_difference(entry: Entry) -> str:
+    path = entry["path"]
+    if path.startswith(INSIDE):
+        return ""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    try:
+        if (size := os.fstat(handle).st_size) != entry["size"]:
+            return f"{path} has {size} bytes, had {entry['size']}"
+        return "" if fingerprint(handle) == entry["print"] else f"{path} is another version"
+    finally:
+        os.close(handle)

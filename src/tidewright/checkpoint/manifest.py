@@ -1,0 +1,98 @@
+"""An image's manifest: size and BLAKE3 of every file, written last and checked before anything is restored.
+
+CRIU itself restores flipped pages without a word, and never ends on a pages file that was cut short.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+from msgspec import Struct
+
+from ..base.errors import WorldError
+
+NAME = "manifest.json"
+SERIAL_LIMIT = 1 << 20
+"""Files below this are hashed in place; larger ones mapped, by several threads."""
+
+
+class DamagedImage(WorldError):
+    """An image is not what its manifest says; it cannot be restored, ever."""
+
+
+class Manifest(Struct, frozen=True):
+    """``files``: name relative to the image, to size and hash (hex)."""
+
+    files: dict[str, tuple[int, str]]
+    version: int = 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+
+def digest(path: Path) -> tuple[int, str]:
+    """Size and BLAKE3 of a file. Raises OSError."""
+    size = path.stat().st_size
+    if size < SERIAL_LIMIT:
+        content = path.read_bytes()
+        return len(content), blake3(content).hexdigest()
+    hasher = blake3(max_threads=blake3.AUTO)
+    hasher.update_mmap(path)
+    return size, hasher.hexdigest()
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / NAME)
+
+
+def write_manifest(directory: Path) -> Manifest:
+    """Describe what is in ``directory``. Raises OSError."""
+    manifest = Manifest({str(path.relative_to(directory)): digest(path) for path in _files(directory)})
+    draft = directory / f".{NAME}"
+    draft.write_bytes(msgspec.json.encode(manifest))
+    draft.rename(directory / NAME)
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of an image. Raises DamagedImage."""
+    try:
+        return msgspec.json.decode((directory / NAME).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedImage(f"image {directory}: no usable manifest: {error}") from error
+
+
+def verify(directory: Path) -> Manifest:
+    """Compare everything with the manifest. Raises DamagedImage naming each file that is not as it was."""
+    manifest = read_manifest(directory)
+    wrong = [why for name, wanted in manifest.files.items() if (why := _wrong(directory, name, wanted))]
+    if wrong:
+        raise DamagedImage(f"image {directory} is damaged: {'; '.join(wrong)}")
+    return manifest
+
+
+def _wrong(directory: Path, name: str, wanted: tuple[int, str]) -> str:
+    path = Path(os.path.normpath(directory / name))
+    if directory not in path.parents:
+        return f"{name} is no name of a file in it"
+    try:
+        if (size := path.stat().st_size) != wanted[0]:
+            return f"{name} has {size} bytes in place of {wanted[0]}"
+        return "" if digest(path) == tuple(wanted) else f"{name} has other content than when it was taken"
+    except OSError as error:
+        return f"{name}: {error.strerror}"
+
+
+def read_meta(directory: Path) -> dict[str, Any]:
+    """An image's ``meta.json``. Raises DamagedImage."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode((directory / "meta.json").read_bytes())
+        return found
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedImage(f"image {directory}: no usable meta.json: {error}") from error

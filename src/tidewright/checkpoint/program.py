@@ -1,0 +1,98 @@
+"""Finding CRIU: the system's when it is new enough and works here, else the one in a private prefix."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from msgspec import Struct
+
+LEAST = (4, 1)
+"""Oldest version that the measurements of docs/why/criu.md hold for."""
+CHECK_S = 20
+ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+VARIABLE = "TIDEWRIGHT_CRIU"
+
+
+class Criu(Struct, frozen=True):
+    """A CRIU that works here. ``command`` is the beginning of its command line."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def default_prefix() -> Path:
+    """Where a private CRIU is unpacked; ``TIDEWRIGHT_CRIU`` names another place."""
+    return Path(os.environ.get(VARIABLE) or Path.home() / ".local/share/tidewright/criu")
+
+
+def prefix_command(prefix: Path) -> tuple[str, ...]:
+    """How a program of a private prefix is started: by the prefix's own loader, with none of the host's libraries.
+
+    ``--inhibit-cache``: the host's ld.so.cache names the host's libraries.
+    """
+    machine = platform.machine()
+    libraries = f"{prefix}/usr/lib/{machine}-linux-gnu"
+    loader = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}.get(machine, "ld.so")
+    path = f"{libraries}:{prefix}/lib/{machine}-linux-gnu"
+    return (f"{libraries}/{loader}", "--inhibit-cache", "--library-path", path, f"{prefix}/usr/sbin/criu")
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """(4, 1, 1) of "Version: 4.1.1"; empty when there is none."""
+    found = re.search(r"Version:\s*(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def _run(command: tuple[str, ...], *arguments: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            env=ENVIRON,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=CHECK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def examine(command: tuple[str, ...]) -> Criu | str:
+    """The CRIU behind a command, or why it is of no use here."""
+    code, text = _run(command, "--version")
+    version = parse_version(text)
+    if code or not version:
+        return f"{command[-1]} does not start: {text.strip() or f'exit code {code}'}"
+    named = ".".join(map(str, version))
+    if version < LEAST:
+        return f"{command[-1]} is version {named}; {'.'.join(map(str, LEAST))} is needed"
+    code, text = _run(command, "check")
+    if code:
+        errors = [line.partition("Error ")[2] or line for line in text.splitlines() if "Error" in line]
+        return f"{command[-1]} does not work here: {errors[0] if errors else text.strip()}"
+    return Criu(command, named)
+
+
+def find_criu(prefix: Path | None = None) -> Criu | str:
+    """The CRIU to use, or why there is none, in a sentence. A prefix that is named is not second to the system's."""
+    if os.geteuid() != 0:
+        return "full images need root: the agent runs as an ordinary user"
+    system = shutil.which("criu", path=ENVIRON["PATH"])
+    private = prefix_command(prefix or default_prefix())
+    commands = [private] if Path(private[0]).exists() else []
+    if system and prefix is None and not os.environ.get(VARIABLE):
+        commands.insert(0, (system,))
+    elif system:
+        commands.append((system,))
+    tried = [examine(command) for command in commands]
+    for each in tried:
+        if isinstance(each, Criu):
+            return each
+    return "; ".join(map(str, tried)) or "there is no CRIU; tide setup criu gets one"

@@ -1,0 +1,166 @@
+"""Files as they were when an image was taken: what has grown is cut back, what is absent is written again.
+
+Runs inside a rank's namespaces just before its restore, or (``dry``) anywhere to learn what stands in the way. Never
+overwrites what somebody else has put there: that is a difference, and the restore is refused with all of them.
+Standard library only, loaded by path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from typing import Any
+
+INSIDE = "/run/tidewright/"
+OUTPUT = "/run/tidewright/out"
+OURS = (INSIDE, "/dev/shm/")
+"""Below these, content is a rank's own memory and is put back whatever is there."""
+CHUNK = LOG_READ = 1 << 20
+
+HARMLESS = "RLIMIT_NOFILE"
+"""CRIU wants more open files than it may have, says so as an error, and needs none of them."""
+
+Entry = dict[str, Any]
+
+
+class Damaged(Exception):
+    """An image is not what its manifest says."""
+
+
+def read_meta(images: str) -> dict[str, Any]:
+    """An image's meta.json, once every file has the size that the manifest says. Raises Damaged.
+
+    Sizes first: CRIU spins for ever on a pages file that was cut short. Hashes were checked by whoever ordered the
+    restore.
+    """
+    try:
+        with open(os.path.join(images, "manifest.json"), encoding="utf-8") as file:
+            manifest = json.load(file)
+        for name, (size, _) in manifest["files"].items():
+            found = os.stat(os.path.join(images, name)).st_size
+            if found != size:
+                raise Damaged(f"{name} has {found} bytes, its manifest says {size}")
+        with open(os.path.join(images, "meta.json"), encoding="utf-8") as file:
+            meta: dict[str, Any] = json.load(file)
+        if not isinstance(meta["pid"], int):
+            raise ValueError("no pid")
+        return meta
+    except FileNotFoundError as error:
+        raise Damaged(f"{os.path.basename(str(error.filename))} is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(str(error)) from error
+
+
+def put_back(meta: dict[str, Any], images: str, *, dry: bool = False) -> list[str]:
+    """Make files and directories what the image expects. Differences that forbid a restore, in words; empty: done.
+
+    Nothing is changed when there is any. ``dry``: nothing is changed at all, and what only the rank sees is left out.
+    """
+    entries = [entry for entry in meta["files"] if not (dry and entry["path"].startswith(INSIDE))]
+    found = [difference for entry in entries if (difference := differs(entry, images))]
+    if dry or found:
+        return found
+    for entry in meta["dirs"]:
+        make_directory(entry)
+    for entry in entries:
+        if entry["writes"]:
+            write_again(entry, images)
+    for entry in meta["box"]:
+        if not os.path.lexists(entry["path"]):
+            write_again(entry, images)
+    return []
+
+
+def differs(entry: Entry, images: str) -> str:
+    """Why a file forbids a restore; empty when it does not."""
+    path, size = entry["path"], entry["size"]
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return "" if entry["copy"] else f"{path} is missing{_why_no_copy(entry)}"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if not stat.S_ISREG(now.st_mode):
+        return f"{path} is not a regular file any more"
+    if path.startswith(OURS) and entry["copy"] and path != OUTPUT:
+        return ""
+    if not entry["writes"]:
+        return "" if now.st_size == size else f"{path} has {now.st_size} bytes, had {size}"
+    if now.st_size < size and not entry["copy"]:
+        return f"{path} has {now.st_size} bytes, had {size}{_why_no_copy(entry)}"
+    if _untouched(entry, now) or begins_alike(path, entry, images):
+        return ""
+    return f"{path} has other content than when the image was taken"
+
+
+def _why_no_copy(entry: Entry) -> str:
+    return ", and was too large to keep a copy of" if entry["writes"] else ""
+
+
+def _untouched(entry: Entry, now: os.stat_result) -> bool:
+    return [now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns] == [*entry["identity"], entry["size"], entry["mtime"]]
+
+
+def begins_alike(path: str, entry: Entry, images: str) -> bool:
+    """Whether a file has the copy's beginning or all of it. Without a copy: whether it is the same file still."""
+    if not entry["copy"]:
+        now = os.stat(path)
+        return [now.st_dev, now.st_ino] == entry["identity"]
+    with open(path, "rb") as ours, open(os.path.join(images, entry["copy"]), "rb") as copy:
+        while piece := copy.read(CHUNK):
+            have = ours.read(CHUNK)
+            if not piece.startswith(have[: len(piece)]):
+                return False
+            if len(have) < len(piece):
+                return True
+    return True
+
+
+def write_again(entry: Entry, images: str) -> None:
+    """Give a file the size and, if need be, the content it had. Raises OSError."""
+    path = entry["path"]
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        create(path, entry)
+    now = os.stat(path)
+    rewrite = path.startswith(OURS) and path != OUTPUT
+    if now.st_size > entry["size"] and not rewrite:
+        os.truncate(path, entry["size"])
+    elif entry["copy"] and (rewrite or now.st_size < entry["size"]):
+        with open(path, "r+b") as file, open(os.path.join(images, entry["copy"]), "rb") as copy:
+            while piece := copy.read(CHUNK):
+                file.write(piece)
+            file.truncate()
+
+
+def create(path: str, entry: Entry) -> None:
+    """An empty file with the owner and the mode it had."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    own(path, entry)
+
+
+def make_directory(entry: Entry) -> None:
+    """A directory that a process stands in or holds open, if it is missing."""
+    if not os.path.isdir(entry["path"]):
+        os.makedirs(entry["path"], exist_ok=True)
+        own(entry["path"], entry)
+
+
+def own(path: str, entry: Entry) -> None:
+    """Owner and mode, as far as we may."""
+    with contextlib.suppress(PermissionError):
+        os.chown(path, entry["uid"], entry["gid"])
+    os.chmod(path, entry["mode"])
+
+
+def complaint(log: str) -> str:
+    """The first errors of a log of CRIU's, which name the cause; later ones only follow from them. Empty: none."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            lines = file.read(LOG_READ).splitlines()
+    except OSError:
+        return ""
+    found = [line.partition("Error ")[2].strip() for line in lines if "Error " in line and HARMLESS not in line]
+    return "; ".join(found[:2])

@@ -1,0 +1,272 @@
+"""The first process of a rank with namespaces of its own: makes its surroundings, starts or restores it, waits for all.
+
+It is PID 1 there: whatever the rank leaves behind comes to it, and everything dies with it. It dies with the shim, stays
+out of the rank's freezer group, is no part of an image, and speaks to the shim in lines over a pipe: ``ready``,
+``failed PART ERRNO``, ``error JSON``, ``ended WAITSTATUS``. Standard library only, loaded by path like the shim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+
+def by_path(*parts: str) -> Any:
+    """A file by its place relative to this one: this runs without any package."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)
+    module = ModuleType(parts[-1].removesuffix(".py"))
+    module.__file__ = path
+    SourceFileLoader(module.__name__, path).exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from . import child
+else:
+    child = by_path("child.py")
+putback = by_path("..", "checkpoint", "putback.py")
+
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME = 0x00020000, 0x20000000, 0x00000080
+"""linux/sched.h"""
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+"""linux/mount.h"""
+INSIDE = "/run/tidewright"
+OUTPUT = f"{INSIDE}/out"
+"""Where a rank's output goes, as it sees it: the same wherever it is restored and whatever its log is called there."""
+MAIN = 100
+"""The pid of a rank's main process: the same everywhere; smaller ones are left to helpers such as CRIU's."""
+RESERVED = 300
+"""Pids that the kernel never reaches again after wrapping around (kernel/pid.c, RESERVED_PIDS)."""
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2); raises OSError naming the target."""
+    texts = [text.encode() if text else None for text in (source, target, kind)]
+    try:
+        child.call("mount", *texts, flags, data.encode() if data else None)
+    except OSError as error:
+        raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from error
+
+
+def surround(box: dict[str, str], log: str) -> None:
+    """Mount what the rank sees of the house, unseen by anyone else. Raises OSError.
+
+    Mounts made later on the host still arrive (slave); none of ours travels back.
+    """
+    child.call("unshare", CLONE_NEWNS)
+    mount("", "/", "", MS_REC | MS_SLAVE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    handles = {name: os.open(path, os.O_PATH) for name, path in box.items()}
+    output = os.open(log, os.O_PATH)
+    os.makedirs(INSIDE, mode=0o755, exist_ok=True)
+    mount("tidewright", INSIDE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
+    for name, handle in handles.items():
+        os.mkdir(f"{INSIDE}/{name}")
+        bind(handle, f"{INSIDE}/{name}", readonly=name == "lib")
+    os.close(os.open(OUTPUT, os.O_WRONLY | os.O_CREAT, 0o600))
+    bind(output, OUTPUT)
+
+
+def bind(handle: int, target: str, readonly: bool = False) -> None:
+    """Show an open file or directory at ``target`` as well; closes the handle."""
+    mount(f"/proc/self/fd/{handle}", target, "", MS_BIND)
+    os.close(handle)
+    if readonly:
+        mount("", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def next_pid(number: int) -> None:
+    """Have the kernel give ``number`` to the next process of this namespace. Raises OSError."""
+    with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+        file.write(str(number - 1))
+
+
+class Failed(Exception):
+    """What goes into the rank's error file."""
+
+    def __init__(self, error: str, *, image: bool = False) -> None:
+        super().__init__(error)
+        self.record = {"fault": "world", "error": error, **({"image": True} if image else {})}
+
+
+def begin(spec: dict[str, Any]) -> tuple[int, str]:
+    """Start the rank's program; its pid and what failed, as ``child.spawn`` has it."""
+    next_pid(MAIN)
+    log = child.open_log(OUTPUT, child.PRIVATE, False)
+    pid, failed = child.spawn(spec, log, tied=False)
+    os.close(log)
+    if pid != MAIN:
+        raise Failed(f"the rank's main process got pid {pid} in place of {MAIN}")
+    return pid, failed
+
+
+def keep_time(meta: dict[str, Any]) -> None:
+    """Let the clocks that never jump go on where they stood, here, on another host, or after a boot. Raises OSError.
+
+    For processes started from now on (time_namespaces(7)); kernels without it (before 5.6) leave clocks as they are.
+    """
+    if not os.path.exists("/proc/self/ns/time"):
+        return
+    child.call("unshare", CLONE_NEWTIME)
+    now = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
+    with open("/proc/self/timens_offsets", "w", encoding="ascii") as file:
+        for name, clock in now.items():
+            seconds, rest = divmod(meta["clocks"][name] - time.clock_gettime_ns(clock), 10**9)
+            file.write(f"{name} {seconds} {rest}\n")
+
+
+def restore(spec: dict[str, Any], directory: str) -> int:
+    """Bring the rank back from its image; its pid. Raises Failed and OSError, with nothing of it left running."""
+    order = spec["restore"]
+    images, deadline = order["images"], time.monotonic() + order["timeout_s"]
+    try:
+        meta = putback.read_meta(images)
+    except putback.Damaged as error:
+        raise Failed(f"the image in {images} is damaged: {error}", image=True) from error
+    if differences := putback.put_back(meta, images):
+        raise Failed("cannot be restored here: " + "; ".join(differences))
+    keep_time(meta)
+    next_pid(2)
+    criu = os.fork()
+    if criu == 0:
+        run_criu(spec, images, directory)
+    if (code := wait_within(criu, deadline)) != 0:
+        os.kill(-1, signal.SIGKILL)
+        why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
+        slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
+        raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
+    next_pid(max(RESERVED, *(int(name) for name in os.listdir("/proc") if name.isdecimal())) + 1)
+    return int(meta["pid"])
+
+
+def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
+    """In the child: what CRIU restores is born where CRIU itself is (group, cores)."""
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        child.confine(spec)
+        os.execv(spec["restore"]["criu"][0], [*spec["restore"]["criu"], *arguments(images, directory)])
+    except OSError as error:
+        with open(os.path.join(directory, "restore.log"), "a", encoding="utf-8") as file:
+            file.write(f"Error (shim): {error}\n")
+    finally:
+        os._exit(127)
+
+
+def arguments(images: str, directory: str) -> list[str]:
+    """CRIU's for a restore. Its log and its statistics go to the rank's directory: images may be read-only and shared."""
+    return [
+        *("restore", "--images-dir", images, "--work-dir", directory, "--log-file", "restore.log", "-v1"),
+        *("--restore-detached", "--manage-cgroups=ignore", "--tcp-established", "--network-lock", "skip"),
+        "--file-locks",
+    ]
+
+
+def wait_within(pid: int, deadline: float) -> int | None:
+    """The exit code of a child (negative: signal), None when it has not ended by ``deadline`` (monotonic seconds)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        signal.sigtimedwait([signal.SIGCHLD], left)
+
+
+def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int) -> None:
+    """The life of init once it is a process of its own namespace."""
+    surround(spec["box"], spec["log"])
+    if spec.get("restore"):
+        pid, failed = restore(spec, directory), ""
+    else:
+        pid, failed = begin(spec)
+    if failed:
+        say(f"failed {failed}")
+        return
+    say("ready")
+    os.read(life, 1)  # the shim has seen the main process: now it may disappear
+    status = child.reap(pid)
+    say(f"ended {status}")
+    child.clear_away(grace_s)
+
+
+def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int) -> NoReturn:
+    """In the forked process. ``life`` is a pipe whose other end only the shim has."""
+
+    def say(line: str) -> None:
+        os.write(writing, line.encode() + b"\n")
+
+    try:
+        child.prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if select.select([life], [], [], 0)[0]:
+            os._exit(137)  # the shim died before the death signal was armed
+        live(spec, directory, grace_s, say, life)
+    except Failed as error:
+        say(f"error {json.dumps(error.record)}")
+    except OSError as error:
+        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error.strerror or error}'})}")
+    except BaseException as error:
+        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error!r}'})}")
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(0)
+
+
+def keep_only(*wanted: int) -> None:
+    """Close what was inherited from the shim: whoever waits for the other ends must not wait for this process."""
+    edges = [2, *sorted(wanted), os.sysconf("SC_OPEN_MAX")]
+    for low, high in itertools.pairwise(edges):
+        os.closerange(low + 1, high)
+
+
+def start(spec: dict[str, Any], directory: str, grace_s: float) -> tuple[int, int, int]:
+    """Fork init into a new pid namespace: its host pid, the pipe it speaks over, and the one its life hangs on.
+
+    A byte into the latter lets it wait for the rank's end. Raises OSError. Every later child of this process would be
+    born there, too; a shim has none.
+    """
+    reading, writing = os.pipe()
+    life, held = os.pipe()
+    child.call("unshare", CLONE_NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        keep_only(writing, life)
+        run(spec, directory, grace_s, writing, life)
+    os.close(writing)
+    os.close(life)
+    return pid, reading, held
+
+
+def main_of(init: int) -> int:
+    """The host's number of the rank's main process: the child of ``init`` that leads a session. Raises OSError."""
+    try:
+        with open(f"/proc/{init}/task/{init}/children", encoding="ascii") as file:
+            candidates = [int(text) for text in file.read().split()]
+    except FileNotFoundError:
+        candidates = [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent(int(name)) == init]
+    for pid in candidates:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            inner = next(line.split()[1:] for line in file if line.startswith("NSpid:"))
+        if inner[-1] == str(MAIN):
+            return pid
+    raise ProcessLookupError(f"init {init} has no main process")
+
+
+def parent(pid: int) -> int:
+    """The parent of a process, 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
