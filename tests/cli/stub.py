@@ -96,6 +96,18 @@ class Stub:
         self.calls.append(("resume", ref))
         return api.ActionReply(job=self._known(ref).id)
 
+    def migrate(self, ref: Any, to: Sequence[str] = ()) -> api.ActionReply:
+        self.calls.append(("migrate", ref, tuple(to)))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def scale(self, ref: Any, devices: int) -> api.ActionReply:
+        self.calls.append(("scale", ref, devices))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def checkpoint(self, ref: Any) -> api.ActionReply:
+        self.calls.append(("checkpoint", ref))
+        return api.ActionReply(job=self._known(ref).id)
+
     def cancel(self, ref: Any) -> api.ActionReply:
         self.calls.append(("cancel", ref))
         return api.ActionReply(job=self._known(ref).id)

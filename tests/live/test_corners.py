@@ -16,7 +16,7 @@ import pytest
 from tidewright.base.errors import UsageError
 from tidewright.engine import events as ev
 from tidewright.live.hub import Hub
-from tidewright.live.keeper import Keeper
+from tidewright.live.keeper import Keeper, LocalAgent
 from tidewright.live.rehearse import rehearse
 from tidewright.live.store import Journal, JournalFull
 from tidewright.live.world import World
@@ -156,7 +156,7 @@ def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkey
     monkeypatch.setattr("tidewright.live.keeper.PAUSES_S", (0.01,))
 
     async def run() -> None:
-        task = asyncio.create_task(Keeper(tmp_path, ["agent"]).run())
+        task = asyncio.create_task(Keeper(LocalAgent(tmp_path, ["agent"])).run())
         while len(tries) < 3 and not task.done():
             await asyncio.sleep(0.01)
         assert not task.done()

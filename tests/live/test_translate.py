@@ -11,7 +11,9 @@ from tidewright.engine import events as ev
 from tidewright.engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
-from tidewright.live.translate import Reach, Translator
+from tidewright.live.orders import Reach
+from tidewright.live.outstanding import outstanding
+from tidewright.live.translate import Translator
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
@@ -163,8 +165,8 @@ def test_whatever_is_outstanding_is_what_was_commanded(steps: list[str]) -> None
         mine = [one for one in play.feed(event) if isinstance(one, Launch | SuspendRanks | ResumeRanks | StopRanks)]
         last = mine[-1] if mine else last
         if job in play.engine.book.specs:
-            outstanding = play.translator.outstanding(job)
-            assert outstanding is None or outstanding == last
+            asked = outstanding(play.engine.book, job)
+            assert asked is None or asked == last
 
 
 def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
@@ -175,7 +177,7 @@ def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
         commands = play.feed(ev.Hold(1, f"h{number}"))
         (call,) = [call for command in commands for call in play.translator.calls(command)]
         ids.append(call.op_id)
-        again = play.translator.outstanding(1)
+        again = outstanding(play.engine.book, 1)
         assert again is not None and play.translator.calls(again)[0].op_id == call.op_id
         play.feed(ev.Suspended(1, 1))
         play.feed(ev.Release(1, f"r{number}"))

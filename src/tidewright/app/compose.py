@@ -1,21 +1,30 @@
-"""The place where concrete classes meet: which planner, which fabric, which agent make up a controller."""
+"""The place where concrete classes meet: which planner, which fabric, which agents make up a controller."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import __version__
+from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
 from ..fabric.local import LocalFabric
+from ..fabric.protocol import Fabric
+from ..fabric.several import SeveralFabric
+from ..live.keeper import LocalAgent
+from ..live.lock import make_private
 from ..live.main import Controller, ControllerSettings
 from ..policy.registry import make
+from .hosts import Agents, Host, cluster_token
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """What ``tide up`` may choose. ``slots`` 0: as many as the machine has cores."""
+    """What ``tide up`` may choose. ``slots`` 0: as many as the machine has cores; ``images`` is where copies of images
+    go (any fsspec URL; empty: from node to node)."""
 
     state: Path
     policy: str = "sla"
@@ -23,25 +32,55 @@ class DaemonSettings:
     slots: int = 0
     backend: str = "auto"
     engine: EngineSettings | None = None
+    agents: Agents = field(default_factory=Agents)
+    images: str = ""
+    node_timeout_us: int = 30 * SECOND
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
-    """A controller of this machine, with its agent. Raises UsageError for an unknown policy."""
+    """A controller of this machine, with its agents. Raises UsageError for an unknown policy."""
+    make_private(settings.state)
+    planner, agents = make(settings.policy), local_agents(settings)
+    sockets = [*(agent.socket for agent in agents), *map(Path, settings.agents.sockets)]
+
+    def fabric() -> Fabric:
+        return LocalFabric(sockets[0]) if len(sockets) == 1 else SeveralFabric(sockets)
+
     return Controller(
         ControllerSettings(
             state=settings.state,
-            planner=make(settings.policy),
-            fabric=lambda: LocalFabric(settings.state / "agent.sock"),
+            planner=planner,
+            fabric=fabric,
             engine=settings.engine or live_settings(),
             policy=settings.policy,
             version=__version__,
             listen=settings.listen,
-            agent_argv=agent_argv(settings),
+            agents=agents,
+            others=len(settings.agents.sockets),
+            node_timeout_us=settings.node_timeout_us,
         )
     )
 
 
-def agent_argv(settings: DaemonSettings) -> list[str]:
-    """The command line of the local agent."""
-    argv = [sys.executable, "-m", "tidewright.agent", "--state", str(settings.state), "--backend", settings.backend]
-    return [*argv, "--slots", str(settings.slots)] if settings.slots else argv
+def local_agents(settings: DaemonSettings) -> tuple[LocalAgent, ...]:
+    """The agents that the controller keeps alive: the hosts; without any, and without others' agents, the usual one."""
+    hosts = settings.agents.hosts
+    if not hosts and not settings.agents.sockets:
+        return (LocalAgent(settings.state, _argv(settings, settings.state, settings.slots)),)
+    return tuple(_host(settings, host) for host in hosts)
+
+
+def _host(settings: DaemonSettings, host: Host) -> LocalAgent:
+    state = settings.state / "hosts" / host.name
+    argv = _argv(settings, state, host.slots or (len(host.cores) if host.cores else settings.slots))
+    argv += ["--name", host.name, "--address", LOOPBACK, "--token-file", str(cluster_token(settings.state))]
+    if host.cores:
+        argv += ["--cores", ",".join(map(str, host.cores))]
+    return LocalAgent(state, argv)
+
+
+def _argv(settings: DaemonSettings, state: Path, slots: int) -> list[str]:
+    argv = [sys.executable, "-m", "tidewright.agent", "--state", str(state), "--backend", settings.backend]
+    if slots:
+        argv += ["--slots", str(slots)]
+    return [*argv, "--images", settings.images] if settings.images else argv

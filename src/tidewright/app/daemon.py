@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 from ..base.errors import TideError
+from ..base.units import parse_duration
+from ..live.lock import make_private
+from . import hosts
 from .compose import DaemonSettings, build_controller
 from .settings import load_settings, overridden
 
@@ -27,12 +30,32 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
     parser.add_argument("--listen", metavar="HOST:PORT", help="serve over TCP too, with the token of STATE/token")
     parser.add_argument("--slots", type=int, help="CPU slots of this machine (default: one per core)")
     parser.add_argument("--backend", help="device backend of the agent: auto, cpu, nvidia, fake")
-    given = parser.parse_args(argv)
-    state = given.state.absolute()
-    chosen = overridden(
-        load_settings(state), policy=given.policy, listen=given.listen, slots=given.slots, backend=given.backend
+    parser.add_argument("--host", metavar="NAME[=SLOTS[:CORES]]", action="append", default=[], help="an agent to keep")
+    parser.add_argument("--hosts", type=int, default=0, help="keep so many agents, the cores dealt out among them")
+    parser.add_argument(
+        "--agent-socket", metavar="PATH", action="append", default=[], help="an agent of somebody else's"
     )
-    return DaemonSettings(state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine)
+    parser.add_argument("--images", metavar="URL", help="where copies of job images go")
+    parser.add_argument("--node-timeout", metavar="TIME", help="a node away for longer is down (default: 30s)")
+    return _chosen(parser.parse_args(argv))
+
+
+def _chosen(given: argparse.Namespace) -> DaemonSettings:
+    """The command line over config.yaml; agents that are named now are those of later starts, too."""
+    state = given.state.absolute()
+    timeout = parse_duration(given.node_timeout) if given.node_timeout else None
+    chosen = overridden(
+        load_settings(state), policy=given.policy, listen=given.listen, slots=given.slots, backend=given.backend,
+        images=given.images, node_timeout_us=timeout,
+    )  # fmt: skip
+    agents = hosts.chosen(given.host, given.hosts, given.agent_socket, chosen.slots)
+    if agents is not None:
+        make_private(state)
+        hosts.remember(state, agents)
+    return DaemonSettings(
+        state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine,
+        agents or hosts.recall(state), chosen.images, chosen.node_timeout_us,
+    )  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

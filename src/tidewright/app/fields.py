@@ -77,6 +77,17 @@ def duration(text: str) -> int:
     return parse_duration(text)
 
 
+def every(text: str) -> int:
+    """Run time between images in microseconds; ``auto`` is 0, ``never`` is -1."""
+    word = text.strip().lower()
+    if word in ("auto", "never"):
+        return 0 if word == "auto" else -1
+    value = parse_duration(text)
+    if not value:
+        raise UsageError(f"not a time between images: {text!r}", "write it like 10m, auto or never")
+    return value
+
+
 def memory(text: str) -> int:
     """Bytes of one device, at least 1."""
     value = parse_bytes(text)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import UsageError
-from ..base.units import parse_duration
+from ..base.units import SECOND, parse_duration
 from ..engine.settings import EngineSettings, live_settings
 from . import fields, located
 from .located import Mistakes, Scalar, Sequence, Value
@@ -27,12 +27,16 @@ _REMEDY = "correct the file, or move it away for the defaults; the keys are in d
 @dataclass(frozen=True)
 class Settings:
     """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well; ``slots``
-    is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer."""
+    is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer;
+    ``images`` is an fsspec URL that takes copies of job images; ``node_timeout_us``: a node of several that is away
+    for longer is down, and its jobs go on elsewhere."""
 
     policy: str = "sla"
     listen: str = ""
     slots: int = 0
     backend: str = "auto"
+    images: str = ""
+    node_timeout_us: int = 30 * SECOND
     engine: EngineSettings = field(default_factory=live_settings)
 
 
@@ -58,6 +62,8 @@ def parse_settings(text: str, file: str) -> Settings:
             mistakes.add(document.line, "settings are written as `key: value` lines")
     mistakes.check(_REMEDY)
     engine = values.pop("engine", {})
+    if "node_timeout" in values:
+        values["node_timeout_us"] = values.pop("node_timeout")
     return Settings(**values, engine=live_settings(**engine))
 
 
@@ -119,6 +125,8 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "listen": lambda value: _text(value, _address),
     "slots": lambda value: _text(value, fields.whole),
     "backend": lambda value: _text(value, str),
+    "images": lambda value: _text(value, str),
+    "node_timeout": lambda value: _text(value, parse_duration),
     "engine": lambda value: None,
 }
 

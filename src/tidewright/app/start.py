@@ -40,12 +40,13 @@ def controller_pid(state: Path) -> int | None:
         os.close(file)
 
 
-def arguments(state: Path, policy: str | None, listen: str | None, slots: int | None) -> list[str]:
-    """The command line of a controller; what is not given comes from config.yaml."""
+def arguments(state: Path, **options: object) -> list[str]:
+    """The command line of a controller; what is None or empty is left to config.yaml. Lists repeat their option."""
     argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state)]
-    for option, value in (("--policy", policy), ("--listen", listen), ("--slots", slots)):
-        if value is not None:
-            argv += [option, str(value)]
+    for name, value in options.items():
+        values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        for one in values:
+            argv += [f"--{name.replace('_', '-')}", str(one)]
     return argv
 
 

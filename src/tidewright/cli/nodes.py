@@ -20,6 +20,9 @@ COLUMNS: list[Column[NodeView]] = [
     Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True),
     Column("CPUS", lambda node: str(node.cpus) if node.cpus else "-", wide=True, right=True),
     Column("HOST-MEMORY", lambda node: format_bytes(node.memory) if node.memory else "-", wide=True, right=True),
+    Column("FULL", lambda node: full(node), wide=True),
+    Column("IMAGES", lambda node: str(node.images), wide=True, right=True),
+    Column("ADDRESS", lambda node: node.address or "-", wide=True),
     Column("BUSY", lambda node: busy(node), wide=True),
     Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-"),
     Column("NOTE", lambda node: "; ".join(text for text in (node.why, node.note) if text)),
@@ -30,9 +33,17 @@ COLUMNS: list[Column[NodeView]] = [
 @out.output_options
 @pass_session
 def command(session: Session, output: str, headers: bool) -> None:
-    """List nodes, their devices and the jobs on them. MEMORY is of one device."""
+    """List nodes, their devices and the jobs on them. MEMORY is of one device.
+
+    FULL (-o wide) says whether jobs on the node can be imaged whole, moved and failed over, or why not.
+    """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
+
+
+def full(node: NodeView) -> str:
+    """Whether jobs there can be imaged whole, or why not."""
+    return "yes" if node.full else f"no: {node.full_why}" if node.full_why else "no"
 
 
 def busy(node: NodeView) -> str:

@@ -12,7 +12,7 @@ from ..model.job import JobSpec, problems
 from . import output as out
 from .following import finish, submission_options, submit
 from .session import Session, pass_session
-from .types import DEPENDENCY, DEVICES, DURATION, INDICES, MEMORY, TYPES, VARIABLE
+from .types import DEPENDENCY, DEVICES, DURATION, EVERY, INDICES, MEMORY, TYPES, VARIABLE
 
 
 @click.command("run", short_help="Submit a command as a job.", context_settings={"allow_interspersed_args": False})
@@ -52,11 +52,21 @@ from .types import DEPENDENCY, DEVICES, DURATION, INDICES, MEMORY, TYPES, VARIAB
 @click.option("--output", type=click.Path(dir_okay=False), help="Where rank 0 writes; %j id, %x name, %a index.")
 @click.option("--retries", type=click.IntRange(0, 1000), default=0, help="How often a failure is tried again.")
 @click.option(
+    "--level",
     "--preempt",
-    type=click.Choice(["auto", "freeze", "cooperative", "requeue", "none"]),
+    "preempt",
+    type=click.Choice(["auto", "full", "freeze", "cooperative", "requeue", "none"]),
     default="auto",
     show_default=True,
-    help="How it may be made to give its devices back.",
+    help="How it may be made to give its devices back, at most.",
+)
+@click.option(
+    "--checkpoint-every",
+    type=EVERY,
+    default="auto",
+    show_default=True,
+    metavar="TIME|auto|never",
+    help="Run time between images to go back to after a failure.",
 )
 @click.option(
     "--placement",
@@ -121,6 +131,7 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         expected_us=given["expect"] or 0,
         retries=given["retries"],
         preempt=given["preempt"],
+        checkpoint_us=given["checkpoint_every"],
         placement=given["placement"],
         env=with_variables(me.environ, given["env"]),
         workdir=str(Path(me.workdir, Path(given["workdir"] or "").expanduser())),

@@ -28,6 +28,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait": "Wait until jobs have ended.",
         "suspend": "Take a job's devices away until it is resumed.",
         "resume": "Let a suspended job run again.",
+        "migrate": "Bring a job to other nodes, at the step where it is.",
+        "scale": "Run a job on fewer or more devices.",
+        "checkpoint": "Take an image of a job now; it runs on.",
         "cancel": "End jobs.",
     },
     "Pool": {

@@ -29,6 +29,7 @@ class Reader(click.ParamType[Any]):
 
 DEVICES = Reader("devices", fields.devices)
 DURATION = Reader("time", fields.duration)
+EVERY = Reader("every", fields.every)
 MEMORY = Reader("memory", fields.memory)
 TYPES = Reader("types", fields.types)
 VARIABLE = Reader("variable", fields.variable)

@@ -1,9 +1,10 @@
-"""``tide up``: a controller and its agent on this machine."""
+"""``tide up``: a controller and its agents on this machine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,6 +13,7 @@ from ..wire.api import Info, NodeList
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
+from .types import DURATION
 
 
 @click.command("up", short_help="Start Tidewright on this machine.")
@@ -20,23 +22,43 @@ from .session import Session, pass_session
     "--slots", type=click.IntRange(1, 64), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
 )
 @click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, for holders of DIR/token.")
+@click.option(
+    "--hosts", "number", type=click.IntRange(1, 16), metavar="N",
+    help="Keep N agents, each a node of its own with its share of the cores; --slots is then for each.",
+)  # fmt: skip
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME[=SLOTS[:CORES]]",
+    help="The same one by one: east=2:0-1; repeatable.",
+)
+@click.option(
+    "--agent-socket", "sockets", multiple=True, metavar="PATH",
+    help="Use an agent that somebody else keeps, by its socket; repeatable. None is started here then.",
+)  # fmt: skip
+@click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
+@click.option("--node-timeout", type=DURATION, metavar="TIME", help="A node of several away for longer is down. [30s]")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for a service manager.")
 @pass_session
-def command(session: Session, policy: str | None, slots: int | None, listen: str | None, foreground: bool) -> int:
-    """Start the controller and the agent of this machine, and wait until they answer.
+def command(session: Session, /, foreground: bool, **given: Any) -> int:
+    """Start the controller and the agents of this machine, and wait until they answer.
 
     Does nothing when they already run. Jobs of an earlier run are taken over. Settings that are not given here come
-    from DIR/config.yaml.
+    from DIR/config.yaml; which agents there are is remembered from the last time it was said (--hosts 1: the usual one).
     """
+    from ..app.hosts import chosen
     from ..app.settings import load_settings
     from ..app.start import arguments, controller_pid, start_detached, wait_until_up
 
     _local_only(session)
+    wanted = _options(given)
     pid = controller_pid(session.state)
     if pid is not None:
-        return _already(session, pid, policy, slots, listen, foreground)
-    load_settings(session.state)
-    argv = arguments(session.state, policy, listen, slots)
+        return _already(session, pid, wanted, foreground)
+    settings = load_settings(session.state)
+    chosen(given["hosts"], given["number"] or 0, given["sockets"], given["slots"] or settings.slots)
+    argv = arguments(session.state, **wanted)
     if foreground:
         os.execv(argv[0], argv)
     starting = start_detached(session.state, argv)
@@ -44,8 +66,19 @@ def command(session: Session, policy: str | None, slots: int | None, listen: str
     with progress("starting") as bar:
         info = wait_until_up(client, session.state, starting, bar.update)
     click.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
-    _summary(info, client.nodes(), listen)
+    _summary(info, client.nodes(), given["listen"])
     return 0
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for, by the daemon's option names."""
+    timeout = given["node_timeout"]
+    asked = {
+        "policy": given["policy"], "listen": given["listen"], "slots": given["slots"], "hosts": given["number"],
+        "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
+        "images": given["images"], "node_timeout": f"{timeout}us" if timeout is not None else None,
+    }  # fmt: skip
+    return {name: value for name, value in asked.items() if value}
 
 
 def _local_only(session: Session) -> None:
@@ -53,13 +86,12 @@ def _local_only(session: Session) -> None:
         raise UsageError("tide up starts a controller on this machine", "leave out --url")
 
 
-def _already(
-    session: Session, pid: int, policy: str | None, slots: int | None, listen: str | None, foreground: bool
-) -> int:
+def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: bool) -> int:
     """A second ``tide up`` is harmless, unless it asks for something else than what runs."""
     client = session.client()
     info = client.info()
-    if foreground or slots or listen or (policy and policy != info.policy):
+    other = {name for name in wanted if name != "policy"}
+    if foreground or other or wanted.get("policy", info.policy) != info.policy:
         raise UsageError(
             f"a controller already runs on {session.state} (pid {pid}, policy {info.policy})",
             "stop it first with tide down (jobs run on), or give another directory with --state",
@@ -82,9 +114,10 @@ def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
     if info.agent != "connected":
         from ..app.start import log_tail
 
-        log = Path(info.state_dir) / "agent.log"
-        out.note(f"warning: no agent is connected, so nothing can run; the end of {log}:")
-        out.note(log_tail(log.parent, 0, log.name, 3))
+        out.note(f"warning: {info.agent}; what is not connected runs nothing")
+        for log in sorted({Path(info.state_dir) / "agent.log", *Path(info.state_dir).glob("hosts/*/agent.log")}):
+            if log.exists():
+                out.note(f"the end of {log}:\n{log_tail(log.parent, 0, log.name, 3)}")
     for notice in info.notices:
         out.note(f"notice: {notice}")
     if listen:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -135,7 +136,8 @@ class Api:
 
     def _view(self, job: int) -> api.JobView:
         if job in self._book.specs:
-            return say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+            view = say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+            return replace(view, hold_us=self.parts.world.translator.shelf.held_us(job))
         ended = self.parts.journal.archive.get(job)
         if ended is None and job in self.parts.loop.limbo:
             return say.almost_ended(self.parts.loop.limbo[job])
@@ -192,6 +194,26 @@ class Api:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
         return await self._act(ev.Release(self._find(request), op_id), op_id)
+
+    async def migrate(self, request: Request) -> Response:
+        body = await read_body(request, api.MoveRequest, api.MoveRequest())
+        op_id = body.op_id or new_op_id()
+        for name in body.to:
+            if name not in self._book.nodes:
+                raise NotFound(f"no node {name!r}", "list nodes with tide nodes")
+        return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
+
+    async def scale(self, request: Request) -> Response:
+        body = await read_body(request, api.ScaleRequest)
+        op_id = body.op_id or new_op_id()
+        if body.devices < 0:
+            raise UsageError(f"devices: {body.devices} is negative", "give a number of devices, or 0 for as submitted")
+        return await self._act(ev.Scale(self._find(request), body.devices, op_id), op_id)
+
+    async def checkpoint(self, request: Request) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.TakeImage(self._find(request), op_id), op_id)
 
     async def cancel(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
@@ -252,7 +274,9 @@ class Api:
     # -- the pool ---------------------------------------------------------------------------------------------------
 
     async def nodes(self, request: Request) -> Response:
-        return _answer(api.NodeList(nodes=say.nodes(self._book, self.parts.world.connected), now=self._now()))
+        nodes = say.nodes(self._book)
+        told = tuple(say.told(node, self.parts.world.nodes.get(node.name)) for node in nodes)
+        return _answer(api.NodeList(nodes=told, now=self._now()))
 
     async def drain(self, request: Request) -> Response:
         return await self._drain(request, True)

@@ -1,4 +1,4 @@
-"""Keeps the local agent alive: starts it detached, and again when it has died. It outlives the controller."""
+"""Keeps a local agent alive: starts it detached, and again when it has died. It outlives the controller."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -14,11 +15,25 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Between two looks at an agent that is not connected; the last one repeats."""
 
 
-class Keeper:
-    """``argv`` is the agent's command line; its own lock on the state directory makes a second one harmless."""
+@dataclass(frozen=True)
+class LocalAgent:
+    """An agent of this machine: its state directory, and the command line that starts it there."""
 
-    def __init__(self, state: Path, argv: list[str]) -> None:
-        self._state, self._argv = state, argv
+    state: Path
+    argv: list[str]
+
+    @property
+    def socket(self) -> Path:
+        """Where it answers."""
+        return self.state / "agent.sock"
+
+
+class Keeper:
+    """One agent's keeper; the agent's own lock on its state directory makes a second one harmless."""
+
+    def __init__(self, agent: LocalAgent) -> None:
+        self.agent = agent
+        self._state, self._argv = agent.state, agent.argv
         self._child: subprocess.Popen[bytes] | None = None
         self._wanted = asyncio.Event()
         self._wanted.set()
@@ -65,6 +80,7 @@ class Keeper:
     def _start(self) -> None:
         """In a session of its own, with only its log; nothing of the controller's is inherited."""
         log.info("starting the agent: %s", " ".join(self._argv))
+        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self._state / "agent.log").open("ab") as out:
             self._child = subprocess.Popen(
                 self._argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from ..base.units import SECOND
 from ..engine.settings import EngineSettings
 from ..fabric.protocol import Fabric, FabricNode, OnNode, OnReport
 from ..plan.plan import Planner
@@ -17,7 +18,7 @@ from .api import Api
 from .auth import BodyLimit, TokenAuth, load_token
 from .clock import Clock
 from .hub import Hub
-from .keeper import Keeper
+from .keeper import Keeper, LocalAgent
 from .lock import StateLock
 from .loop import Loop
 from .metrics import Metrics
@@ -32,7 +33,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """Everything a controller is given. ``agent_argv`` empty: it keeps no agent itself (a remote fabric)."""
+    """Everything a controller is given. It keeps ``agents`` alive itself; those it is not told of are others' business.
+
+    ``node_timeout_us``: after so long without its agent a node of several is down, and its jobs go on elsewhere.
+    """
 
     state: Path
     planner: Planner
@@ -41,7 +45,10 @@ class ControllerSettings:
     policy: str
     version: str
     listen: str = ""
-    agent_argv: list[str] = field(default_factory=list)
+    agents: tuple[LocalAgent, ...] = ()
+    others: int = 0
+    """How many more agents there should be, that others keep."""
+    node_timeout_us: int = 30 * SECOND
 
 
 class Controller:
@@ -73,8 +80,8 @@ class Controller:
         driver = recover(journal, settings.engine, hub)
         clock = Clock(settings.state, last=driver.engine.book.now)
         loop = Loop(driver, journal, clock, settings.planner, hub)
-        keeper = Keeper(settings.state, settings.agent_argv) if settings.agent_argv else None
-        fabric = _Overheard(settings.fabric(), keeper) if keeper else settings.fabric()
+        keepers = [Keeper(agent) for agent in settings.agents]
+        fabric = _Overheard(settings.fabric(), keepers)
 
         def fenced(why: str) -> None:
             log.error("a newer controller has taken over: %s", why)
@@ -84,17 +91,19 @@ class Controller:
             self._with_agent = with_agent
             loop.stop()
 
-        world = loop.world = World(fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced)
+        world = loop.world = World(
+            fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced, settings.node_timeout_us
+        )
         metrics = Metrics(loop)
         loop.note = metrics.note
         parts = Parts(
             settings.state, loop, world, hub, journal, metrics, settings.policy, settings.version, lock.epoch,
-            clock.now(), shutdown,
+            clock.now(), shutdown, max(1, len(settings.agents) + settings.others),
         )  # fmt: skip
         servers = self._servers(parts, tcp)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
-        await self._until_over(loop, world, keeper, servers)
+        await self._until_over(loop, world, keepers, servers)
 
     def _servers(self, parts: Parts, tcp: list[tuple[object, str]]) -> list[tuple[Server, object]]:
         app = BodyLimit(Api(parts).application())
@@ -104,11 +113,10 @@ class Controller:
         return servers
 
     async def _until_over(
-        self, loop: Loop, world: World, keeper: Keeper | None, servers: list[tuple[Server, object]]
+        self, loop: Loop, world: World, keepers: list[Keeper], servers: list[tuple[Server, object]]
     ) -> None:
         tasks = [asyncio.create_task(server.serve(sockets=[listener])) for server, listener in servers]  # type: ignore[list-item]
-        if keeper is not None:
-            tasks.append(asyncio.create_task(keeper.run()))
+        tasks += [asyncio.create_task(keeper.run()) for keeper in keepers]
         world.start()
         self.ready.set()
         log.info("serving on %s", self.settings.state)
@@ -122,22 +130,25 @@ class Controller:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             (self.settings.state / api.SOCKET_NAME).unlink(missing_ok=True)
-            if keeper is not None and self._with_agent:
-                await keeper.stop()
+            if self._with_agent:
+                await asyncio.gather(*(keeper.stop() for keeper in keepers))
 
 
 class _Overheard:
-    """A fabric whose news of nodes also reach the keeper of the local agent."""
+    """A fabric whose news of nodes also reach the keepers of the local agents."""
 
-    def __init__(self, fabric: Fabric, keeper: Keeper) -> None:
-        self._fabric, self._keeper = fabric, keeper
+    def __init__(self, fabric: Fabric, keepers: Sequence[Keeper]) -> None:
+        self._fabric = fabric
+        self._keepers = {str(keeper.agent.socket): keeper for keeper in keepers}
         self.nodes, self.call, self.copy, self.close = fabric.nodes, fabric.call, fabric.copy, fabric.close
 
     def watch(self, on_node: OnNode, on_report: OnReport) -> None:
         """As the fabric's."""
 
         def both(node: FabricNode) -> None:
-            self._keeper.connected(node.alive)
+            keeper = self._keepers.get(node.address)
+            if keeper is not None:
+                keeper.connected(node.alive)
             on_node(node)
 
         self._fabric.watch(both, on_report)

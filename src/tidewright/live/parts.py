@@ -34,12 +34,15 @@ class Parts:
     epoch: int
     started: int
     shutdown: Callable[[bool], None]
+    agents: int = 1
+    """How many agents there should be."""
 
     def info(self) -> api.Info:
         """The controller itself."""
         book = self.loop.driver.engine.book
-        connected = self.world.connected
-        agent = "connected" if connected else "no agent is connected"
+        connected = len(self.world.connected)
+        agent = "connected" if connected >= self.agents else f"{connected} of {self.agents} agents are connected"
+        agent = agent if connected else "no agent is connected"
         stuck = (f"the journal cannot be written: {self.loop.stuck}",) if self.loop.stuck else ()
         return api.Info(
             version=self.version, pid=os.getpid(), state_dir=str(self.state), policy=self.policy, epoch=self.epoch,
@@ -77,7 +80,7 @@ class Parts:
 
     def _devices(self, used: dict[str, wire.Usage]) -> tuple[api.DeviceLoad, ...]:
         loads = []
-        for node in say.nodes(self.loop.driver.engine.book, used):
+        for node in say.nodes(self.loop.driver.engine.book):
             measured = {use.index: use for use in used[node.name].devices} if node.name in used else {}
             for device in range(node.devices):
                 use = measured.get(device)

@@ -15,8 +15,10 @@ from ..engine.ledger import PoolLedger
 from ..model.job import TIER_TARGET, JobSpec, Level, State
 from ..model.node import Allocation, bits, device_count, milli_devices
 from ..plan.reasons import Reason
+from ..wire import agent as wire
 from ..wire import api
 from .archive import GPU_SECOND, fraction_of
+from .outstanding import level_of
 
 UNPLANNED = "waits for devices"
 """Why a queued job waits that the last plan said nothing of: others before it took what there was."""
@@ -59,12 +61,25 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
         start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
-        level=Level(int(table.level[row])).name.lower(),
+        level=Level(level_of(book, job)).name.lower(), level_why=book.lowered[job][1] if job in book.lowered else "",
+        wanted=book.wishes.get(job, 0), images=_images(book, job) if full else (),
+        next_image=book.checkpoint_at.get(job, 0), save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
+        ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=book.lost.get(job, 0),
         attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(story) if full else (),
         logs=logs,
+    )  # fmt: skip
+
+
+def _images(book: Book, job: int) -> tuple[api.ImageView, ...]:
+    return tuple(
+        api.ImageView(
+            serial=image.serial, taken=image.taken, attempt=image.attempt, size_bytes=image.size_bytes,
+            where=image.places, copies=image.copies, save_us=image.save_us,
+        )
+        for image in book.images.get(job, ())
     )  # fmt: skip
 
 
@@ -79,7 +94,7 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
         command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(ended.story) if full else (),
-        logs=logs,
+        logs=logs, lost_us=ended.lost_us,
     )  # fmt: skip
 
 
@@ -124,33 +139,40 @@ def held_milli_us(ledger: PoolLedger, allocations: dict[int, Allocation], job: i
     return ledger.spent.get(job, 0) + running
 
 
-def nodes(book: Book, connected: Iterable[str]) -> tuple[api.NodeView, ...]:
+def nodes(book: Book) -> tuple[api.NodeView, ...]:
     """Every node, by name."""
-    there = set(connected)
     on: dict[int, dict[int, list[int]]] = {}
     for job, allocation in book.allocations.items():
         for part in allocation:
             for device in bits(part.mask):
                 on.setdefault(part.node, {}).setdefault(device, []).append(job)
-    return tuple(_node(book, index, on.get(index, {}), name in there) for name, index in sorted(book.nodes.items()))
+    return tuple(_node(book, index, on.get(index, {})) for _, index in sorted(book.nodes.items()))
 
 
-def _node(book: Book, index: int, on: dict[int, list[int]], connected: bool) -> api.NodeView:
+def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
     spec = book.board.layout.nodes[index]
     down = book.node_down.get(index, "")
     if index in book.drained:
         state, why = "draining", book.drained[index]
     elif down:
-        state, why = "silent" if not connected else "down", down
+        state, why = "down" if index in book.dead else "silent", down
     else:
         state, why = "up", ""
     free = book.board.free[index].bit_count() if not down and index not in book.drained else 0
     return api.NodeView(
         name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
-        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why,
+        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why, full=spec.full,
         busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
     )  # fmt: skip
+
+
+def told(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
+    """A node with what its agent says of itself, when it is connected."""
+    if inventory is None:
+        return node
+    address = f"{inventory.depot.address}:{inventory.depot.port}" if inventory.depot else ""
+    return replace(node, full_why=inventory.full, address=address, images=len(inventory.images))
 
 
 def held_devices(book: Book) -> int:

@@ -1,54 +1,32 @@
-"""Commands into calls on agents, agents' reports into events. Pure: the book and the reports in, values out.
+"""Agents' reports into events. Pure: the book and the reports in, values out; what commands become is in ``orders``.
 
 An attempt may sit on several nodes; its events speak of it as a whole, so reports are gathered until all nodes agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from ..base.units import SECOND
 from ..engine.book import Book
-from ..engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ..engine.commands import Command, StopRanks
 from ..engine.events import Event, Exited, Resumed, ResumeFailed, Started, StartFailed, Suspended, SuspendFailed
-from ..model.job import Level, State
-from ..model.node import Allocation, RankPlace, rank_layout
+from ..model.job import State
 from ..wire import agent as wire
+from .copies import Copies
+from .orders import Call, Orders, Outcome, Reach, forget_call, stop_call
+from .outstanding import outstanding
+from .shelf import Shelf
 
 Key = tuple[int, int]
 """(job, attempt)"""
 GONE = ("exited", "failed")
 STRAY_GRACE_US = 10 * SECOND
 """Grace for ranks that the book knows nothing of."""
-_FAILED = {"launch": StartFailed, "suspend": SuspendFailed, "resume": ResumeFailed}
-
-
-class Call(NamedTuple):
-    """One call on one agent. ``op_id`` is the same whenever this request is repeated, also by a later controller."""
-
-    node: str
-    method: str
-    args: Struct
-    op_id: str
-    job: int
-    attempt: int
-
-
-class Outcome(NamedTuple):
-    """What a report means: events for the engine, and calls that need no decision."""
-
-    events: list[Event]
-    calls: list[Call]
-
-
-class Reach(NamedTuple):
-    """How ranks of one attempt find each other."""
-
-    address: str
-    port: int
+Told = dict[str, wire.JobReport]
+"""A node's last word on an attempt, by node."""
 
 
 class Translator:
@@ -56,100 +34,189 @@ class Translator:
 
     def __init__(self, book: Book, reach: Callable[[tuple[str, ...]], Reach]) -> None:
         self.book = book
-        self._reach = reach
-        self._reports: dict[Key, dict[str, wire.JobReport]] = {}
-
-    # -- commands into calls ----------------------------------------------------------------------------------------
+        self.shelf = Shelf()
+        self.orders = Orders(book, self.shelf, reach)
+        self.copies = Copies(book, self.shelf, self.orders)
+        self._reports: dict[Key, Told] = {}
+        self._attempts: dict[int, int] = {}
+        """Job to the attempt that ``_reports`` speaks of."""
+        self._undone: dict[Key, dict[str, bool]] = {}
+        """Attempts whose suspension failed on some node: the nodes that were asked to go back."""
+        self._broken: dict[Key, str] = {}
+        """Attempts of which half is gone for good, by no fault of theirs, and why."""
 
     def calls(self, command: Command) -> list[Call]:
         """The calls that carry out a command; none for commands that are not about ranks."""
-        if isinstance(command, Launch):
-            return self._launch(command)
-        if isinstance(command, SuspendRanks):
-            grace, bounded = self._grace(command.job), command.job in self.book.pins
-            args = wire.SuspendArgs(
-                job=command.job, attempt=command.attempt, level=command.level, grace_us=grace, bounded=bounded
-            )
-            return self._each(self._nodes(command.allocation), "suspend", args)
-        if isinstance(command, ResumeRanks):
-            return self._resume(command)
-        if isinstance(command, StopRanks):
-            stop = wire.StopArgs(job=command.job, attempt=command.attempt, grace_us=command.grace_us)
-            return self._each(self._where(command.job), "stop", stop)
+        return self.orders.calls(command)
+
+    def answers(self, command: Command) -> list[Event]:
+        """Events of commands that nobody is there to obey: what is to be stopped is but an image."""
+        if isinstance(command, StopRanks) and command.job in self.book.specs and not self.orders.where(command.job):
+            return [Exited(command.job, command.attempt, 143, why=command.why)]
         return []
 
-    def _launch(self, command: Launch) -> list[Call]:
-        spec = self.book.specs[command.job]
-        seats = rank_layout(command.allocation, spec.ranks)
-        nodes = self._nodes(command.allocation)
-        reach = self._reach(nodes)
+    def over(self, jobs: Iterable[int]) -> list[Call]:
+        """Attempts of these jobs whose end is journaled: their records may go, and images of jobs that have ended."""
         calls = []
-        for group, node in enumerate(nodes):
-            args = wire.LaunchArgs(
-                job=command.job, attempt=command.attempt, name=spec.name, command=spec.command, env=spec.env,
-                workdir=spec.workdir, output=spec.output, array_index=spec.array.index if spec.array else -1,
-                world_size=spec.ranks, group_rank=group, ranks=_on(seats, self.book.nodes[node]),
-                master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
-            )  # fmt: skip
-            calls.append(self._call(node, "launch", args, command.job, command.attempt))
+        for job in jobs:
+            attempt = self._attempts.get(job)
+            if attempt is not None and not self._current((job, attempt)):
+                del self._attempts[job]
+                calls += self._forget((job, attempt))
+            if job not in self.book.specs:
+                calls += self.orders.drop(job, attempt or 0, ())
+                self.copies.forget(job)
         return calls
 
-    def _resume(self, command: ResumeRanks) -> list[Call]:
-        seats = rank_layout(command.allocation, self.book.specs[command.job].ranks)
-        calls = []
-        for node in self._nodes(command.allocation):
-            ranks = tuple(wire.NewSeat(seat.rank, seat.devices) for seat in _on(seats, self.book.nodes[node]))
-            args = wire.ResumeArgs(job=command.job, attempt=command.attempt, ranks=ranks)
-            calls.append(self._call(node, "resume", args, command.job, command.attempt))
-        return calls
-
-    def forget(self, key: Key) -> list[Call]:
-        """The attempt's end is journaled: its records may go."""
-        nodes = self._reports.pop(key, {})
-        args = wire.ForgetArgs(job=key[0], attempt=key[1])
-        return [_stray_call(node, "forget", args, key) for node in nodes]
+    def _forget(self, key: Key) -> list[Call]:
+        self._undone.pop(key, None)
+        self._broken.pop(key, None)
+        told = self._reports.pop(key, {})
+        return [forget_call(node, *key, left=report.state not in GONE) for node, report in told.items()]
 
     # -- reports into events ----------------------------------------------------------------------------------------
 
     def report(self, node: str, report: wire.JobReport) -> Outcome:
         """What a node's word on one of its attempts means for the job as a whole."""
+        found = self.copies.heard(node, report)
+        if report.verb == "fetch":
+            return found
         key = (report.job, report.attempt)
         if not self._current(key):
-            return Outcome([], self._stray(node, report))
+            return Outcome(found.events, [*found.calls, *self._stray(node, report)])
+        report = self._remember(key, node, report)
+        where = self.orders.where(report.job)
+        meant = self._judge(key, node, report, where) if node in where or not where else self._elsewhere(key, node)
+        return Outcome([*found.events, *meant.events], [*found.calls, *meant.calls])
+
+    def _remember(self, key: Key, node: str, report: wire.JobReport) -> wire.JobReport:
+        """The node's last word. News of images come at any time and change nothing in what was said of the last request."""
+        self._attempts[key[0]] = key[1]
         known = self._reports.setdefault(key, {})
+        if report.verb == "checkpoint":
+            before = known.get(node)
+            image = before.image if before and before.image else report.image
+            if image is not None and report.image is not None and report.image.serial >= image.serial:
+                image = report.image
+            verb, error, took = (before.verb, before.error, before.took_us) if before else ("", "", 0)
+            report = replace(report, verb=verb, error=error, took_us=took, image=image)
         known[node] = report
-        everywhere = [known.get(name) for name in self._where(report.job)] or [report]
-        if report.verb in _FAILED and report.error and report.state not in GONE:
-            return self._refused(report, known)
-        told = [one for one in everywhere if one is not None]
-        if len(told) < len(everywhere):
-            return Outcome([], self._stop_rest(report))
-        event = _agreed(report, told, self.book.state(report.job) is State.RESUMING)
-        over = isinstance(event, Exited | StartFailed)
-        return Outcome([event] if event else [], [] if over else self._stop_rest(report))
+        return report
 
-    def refused(self, call: Call, error: str, fault: str) -> list[Event]:
+    def _judge(self, key: Key, node: str, report: wire.JobReport, where: tuple[str, ...]) -> Outcome:
+        """By the state of the job: what all its nodes' words amount to, and what follows from this one."""
+        state, known = self.book.state(key[0]), self._reports[key]
+        if not where:
+            return self._image_only(key, report)
+        told = {name: known[name] for name in where if name in known}
+        if state is State.SUSPENDING and any(_failed(one, "suspend") for one in told.values()):
+            return self._suspend_failed(key, told, where)
+        if state is State.RESUMING and any(_failed(one, "resume") for one in told.values()):
+            return self._resume_failed(key, told)
+        if state is State.RUNNING and report.state == "suspended":
+            return Outcome([], [self._back(key, node, report)])
+        if len(told) < len(where):
+            return Outcome([], self._stop_rest(report, where))
+        event = _agreed(report, list(told.values()), state, self.copies.serial(key[0]))
+        if isinstance(event, Exited) and key in self._broken:
+            event = Exited(*key, code=137, lost=True, why=self._broken[key])
+        events: list[Event] = [] if event is None else [event]
+        if isinstance(event, Exited | StartFailed):
+            return Outcome(events, [])
+        calls = self._leave(key, where) if isinstance(event, Resumed) else []
+        return Outcome(events, [*calls, *self._stop_rest(report, where)])
+
+    def _image_only(self, key: Key, report: wire.JobReport) -> Outcome:
+        """A job that is but an image has no ranks that could end; one that is being stopped has thereby ended."""
+        if self.book.state(key[0]) is State.STOPPING:
+            return Outcome([Exited(*key, code=143, why=self.book.ending[key[0]][1])], [])
+        return Outcome([], [])
+
+    def _elsewhere(self, key: Key, node: str) -> Outcome:
+        """A node that the attempt has left: what it still has is of use until the attempt runs where it is now."""
+        waiting = self.book.state(key[0]) in (State.RESUMING, State.SUSPENDED, State.HELD)
+        if waiting and self._reports[key][node].state in ("suspended", "suspending"):
+            return Outcome([], [])
+        report = self._reports[key].pop(node)
+        if report.state in ("starting", "running", "resuming"):
+            return Outcome([], [stop_call(node, *key, 0)])
+        return Outcome([], [forget_call(node, *key, left=True)] if report.state != "stopping" else [])
+
+    def _leave(self, key: Key, where: tuple[str, ...]) -> list[Call]:
+        """It runs where it was to run: the nodes where it was before may forget it."""
+        left = [node for node in self._reports[key] if node not in where]
+        for node in left:
+            del self._reports[key][node]
+        return [forget_call(node, *key, left=True) for node in left]
+
+    # -- what fails on one of several nodes -------------------------------------------------------------------------
+
+    def refused(self, call: Call, error: str, fault: str) -> Outcome:
         """An agent will not or cannot do what a call asks."""
+        key = (call.job, call.attempt)
         if call.method == "launch":
-            return [StartFailed(call.job, call.attempt, error, fault)]
-        if call.method == "suspend":
-            return [SuspendFailed(call.job, call.attempt, error)]
-        if call.method == "resume":
-            return [ResumeFailed(call.job, call.attempt, error)]
-        return []
+            return self._launch_refused(call, error, fault)
+        if call.method == "checkpoint":
+            return Outcome(self.copies.failed(call.job, call.attempt, error), [])
+        if call.method == "fetch":
+            return Outcome([], self.copies.retry(call.node, call.job))
+        if call.method not in ("suspend", "resume") or not self._current(key):
+            return Outcome([], [])
+        state: wire.Phase = "running" if call.method == "suspend" else "suspended"
+        verb: wire.Verb = "suspend" if call.method == "suspend" else "resume"
+        report = wire.JobReport(job=call.job, attempt=call.attempt, state=state, verb=verb, error=error or "refused")
+        return self.report(call.node, report)
 
-    def _refused(self, report: wire.JobReport, known: dict[str, wire.JobReport]) -> Outcome:
-        """One node refused or failed: the job stays as it was, so the nodes that obeyed go back."""
-        calls = []
-        if report.verb == "suspend":
-            args = wire.ResumeArgs(job=report.job, attempt=report.attempt)
-            back = [name for name, other in known.items() if other.state in ("suspended", "suspending")]
-            calls = [self._call(name, "resume", args, report.job, report.attempt) for name in back]
-            return Outcome([SuspendFailed(report.job, report.attempt, report.error)], calls)
-        lost = report.state != "suspended"
-        return Outcome([ResumeFailed(report.job, report.attempt, report.error, image_lost=lost)], calls)
+    def _launch_refused(self, call: Call, error: str, fault: str) -> Outcome:
+        """Not one rank was started there; those that other nodes have started are stopped before it is told."""
+        if not self._current((call.job, call.attempt)):
+            return Outcome([], [])
+        report = wire.JobReport(
+            job=call.job, attempt=call.attempt, state="failed", verb="launch", error=error,
+            fault="user" if fault == "user" else "world",
+        )  # fmt: skip
+        return self.report(call.node, report)
 
-    def _stop_rest(self, report: wire.JobReport) -> list[Call]:
+    def _suspend_failed(self, key: Key, told: Told, where: tuple[str, ...]) -> Outcome:
+        """Some node could not: the job stays as it was, so those that could go back, and then it is told."""
+        broken = next((one for one in told.values() if one.state in GONE or _failed(one, "resume")), None)
+        if broken is not None:
+            return self._give_up(key, told, broken)
+        asked = self._undone.setdefault(key, {})
+        back = [node for node, one in told.items() if one.state == "suspended" and node not in asked]
+        asked.update(dict.fromkeys(back, True))
+        calls = [self._back(key, node, told[node]) for node in back]
+        settled = [one for one in told.values() if one.state == "running" and one.verb in ("suspend", "resume")]
+        if len(settled) < len(where):
+            return Outcome([], calls)
+        del self._undone[key]
+        error = next(one.error for one in told.values() if _failed(one, "suspend"))
+        return Outcome([SuspendFailed(*key, error)], calls)
+
+    def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
+        serial = report.image.serial if report.image is not None else 0
+        return self.orders.back(node, *key, serial)
+
+    def _give_up(self, key: Key, told: Told, broken: wire.JobReport) -> Outcome:
+        """Half of it is gone for good: the rest is stopped, and then the attempt is lost."""
+        self._broken[key] = (
+            f"it could not be suspended whole: {broken.error or broken.why or 'some of its ranks ended'}"
+        )
+        stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=0)
+        left = [node for node, one in told.items() if one.state not in (*GONE, "stopping")]
+        return Outcome([], [self.orders.call(node, "stop", stop) for node in left])
+
+    def _resume_failed(self, key: Key, told: Told) -> Outcome:
+        """Some node could not: those that could let go of it again; the image is still there."""
+        failed = next(one for one in told.values() if _failed(one, "resume"))
+        others = [node for node, one in told.items() if one.state not in ("suspended", "suspending")]
+        for node in others:
+            del self._reports[key][node]
+        lost = bool(failed.image and failed.image.lost) or failed.state not in ("suspended", "suspending")
+        calls = [forget_call(node, *key, left=True) for node in others]
+        return Outcome([ResumeFailed(*key, failed.error, image_lost=lost)], calls)
+
+    def _stop_rest(self, report: wire.JobReport, where: tuple[str, ...]) -> list[Call]:
         """A rank of a gang is dead: the others would wait for it for ever."""
         failure = report.first_failure
         dead = failure is not None or (report.state in GONE and (report.code or report.lost or report.error))
@@ -158,22 +225,39 @@ class Translator:
         spec = self.book.specs[report.job]
         args = wire.StopArgs(job=report.job, attempt=report.attempt, grace_us=spec.grace_us)
         known = self._reports[report.job, report.attempt]
-        left = [name for name in self._where(report.job) if name not in known or known[name].state not in GONE]
-        return [self._call(name, "stop", args, report.job, report.attempt) for name in left]
+        left = [name for name in where if name not in known or known[name].state not in GONE]
+        return [self.orders.call(name, "stop", args) for name in left]
 
     def _stray(self, node: str, report: wire.JobReport) -> list[Call]:
         """An attempt the book does not know (any more): it must not run, and its records are of no use."""
-        key = (report.job, report.attempt)
         if report.state in GONE:
-            return [_stray_call(node, "forget", wire.ForgetArgs(job=key[0], attempt=key[1]), key)]
+            return [forget_call(node, report.job, report.attempt)]
         if report.state == "stopping":
             return []
-        return [_stray_call(node, "stop", wire.StopArgs(job=key[0], attempt=key[1], grace_us=STRAY_GRACE_US), key)]
+        if report.state == "suspended" and report.image is not None:
+            return [forget_call(node, report.job, report.attempt, left=True)]
+        return [stop_call(node, report.job, report.attempt, STRAY_GRACE_US)]
 
-    # -- after a lost connection ------------------------------------------------------------------------------------
+    # -- nodes that come and go -------------------------------------------------------------------------------------
+
+    def gone(self, node: str) -> list[Event]:
+        """A node is down: what its jobs' other nodes have said is now all there is to hear."""
+        self.shelf.dead[node] = True
+        self.copies.gone(node)
+        events: list[Event] = []
+        for key, known in list(self._reports.items()):
+            known.pop(node, None)
+            if not self._current(key):
+                continue
+            where = self.orders.where(key[0])
+            told = [known[name] for name in where if name in known]
+            if where and len(told) == len(where) and all(one.state in GONE for one in told):
+                events.append(Exited(*key, code=137, lost=True, why=f"node {node} is down"))
+        return events
 
     def reconcile(self, node: str, inventory: Iterable[wire.JobReport]) -> Outcome:
         """Bring a node that is (again) connected in line with the book, whatever was lost meanwhile."""
+        self.shelf.dead.pop(node, None)
         events: list[Event] = []
         calls: list[Call] = []
         there = {(entry.job, entry.attempt): entry for entry in inventory}
@@ -181,60 +265,70 @@ class Translator:
             found = self.report(node, entry)
             events += found.events
             calls += found.calls
-        ended = {(event.job, event.attempt) for event in events if isinstance(event, Exited | StartFailed)}
+        ended = {(event.job, event.attempt): True for event in events if isinstance(event, Exited | StartFailed)}
         for job in self._expected(node):
             key = (job, int(self.book.table.attempt[self.book.table.row[job]]))
             if key in ended:
                 continue
-            more = self._missing(job, key) if key not in there else Outcome([], self._again(job, key, there[key]))
+            more = self._missing(node, key) if key not in there else Outcome([], self._again(job, there[key]))
             events += more.events
-            calls += [call for call in more.calls if call.node == node]
+            calls += [call for call in more.calls if call.node == node or key not in there]
         return Outcome(events, calls)
 
-    def _missing(self, job: int, key: Key) -> Outcome:
-        """The node has nothing of an attempt it should have. One that was never launched is launched now."""
-        if self.book.state(job) is State.STARTING:
-            command = self.outstanding(job)
-            return Outcome([], self.calls(command) if command else [])
-        return Outcome([Exited(*key, code=137, lost=True, why="its node knows nothing of it any more")], [])
+    def inventory(self, node: str, found: wire.Inventory) -> Outcome:
+        """What a node holds of images; those of jobs that have ended are dropped."""
+        if found.depot is not None:
+            self.shelf.depots[node] = found.depot
+        self.shelf.inventory(node, found.images)
+        held = self.shelf.jobs_on(node)
+        ended = [job for job in held if job not in self.book.specs]
+        for job in ended:
+            self.shelf.drop(job)
+        events = [event for job in held for event in self.copies.copied(job)]
+        return Outcome(events, [forget_call(node, job, 0, images=True, left=True) for job in ended])
 
-    def _again(self, job: int, key: Key, entry: wire.JobReport) -> list[Call]:
+    def _missing(self, node: str, key: Key) -> Outcome:
+        """The node has nothing of an attempt it should have. One that was never launched is launched now."""
+        state = self.book.state(key[0])
+        command = outstanding(self.book, key[0])
+        if command is not None and (state is State.STARTING or self._to_come(state, key[0])):
+            return Outcome([], [call for call in self.calls(command) if call.node == node])
+        why = "its node knows nothing of it any more"
+        lost = wire.JobReport(job=key[0], attempt=key[1], state="exited", code=137, lost=True, why=why)
+        return self.report(node, lost)
+
+    def _to_come(self, state: State, job: int) -> bool:
+        """A job that comes back from full images need not have been where it is to run."""
+        return state is State.RESUMING and self.copies.serial(job) > 0
+
+    def _again(self, job: int, entry: wire.JobReport) -> list[Call]:
         """Ask again for what the agent may never have been asked."""
         state, have = self.book.state(job), entry.state
         if entry.error and entry.verb in ("suspend", "resume"):
             return []
-        asked = {
-            State.STARTING: (),
+        asked: Mapping[State, tuple[str, ...]] = {
+            State.RUNNING: () if self.copies.answered(entry) else ("running",),
             State.SUSPENDING: ("starting", "running", "resuming"),
             State.RESUMING: ("suspended", "suspending"),
             State.STOPPING: ("starting", "running", "suspending", "suspended", "resuming"),
-        }.get(state, ())
-        command = self.outstanding(job) if have in asked else None
+        }
+        command = outstanding(self.book, job) if have in asked.get(state, ()) else None
         return self.calls(command) if command else []
-
-    def outstanding(self, job: int) -> Command | None:
-        """The command that a job in transit waits for, as it was given."""
-        book = self.book
-        row, state = book.table.row[job], book.state(job)
-        attempt, pinned = int(book.table.attempt[row]), job in book.pins
-        level = int(Level.FREEZE) if pinned else book.shields.get(job, int(book.table.level[row]))
-        allocation = book.allocations.get(job, ())
-        if state is State.STARTING:
-            return Launch(job, attempt, allocation)
-        if state is State.SUSPENDING:
-            return SuspendRanks(job, attempt, level, allocation)
-        if state is State.RESUMING:
-            return ResumeRanks(job, attempt, level, allocation)
-        if state is State.STOPPING:
-            return StopRanks(job, attempt, self._grace(job), book.ending[job][1])
-        return None
 
     def _expected(self, node: str) -> list[int]:
         """Jobs that must have processes on this node, frozen ones included."""
         jobs = dict.fromkeys([*self.book.allocations, *self.book.imaged])
-        return [job for job in jobs if node in self._where(job)]
+        return [job for job in jobs if node in self.orders.where(job)]
 
-    # -- small words ------------------------------------------------------------------------------------------------
+    def unheard(self) -> list[Event]:
+        """After a restart: ends that nobody else will tell of."""
+        stopping = [job for job in self.book.ending if job in self.book.specs]
+        commands = [outstanding(self.book, job) for job in stopping]
+        return [event for command in commands if command is not None for event in self.answers(command)]
+
+    def expects(self, node: str, key: Key) -> bool:
+        """Whether the attempt is one that may have ranks on this node."""
+        return self._current(key) and node in self.orders.where(key[0])
 
     def _current(self, key: Key) -> bool:
         job, attempt = key
@@ -243,52 +337,40 @@ class Translator:
             return False
         return job in self.book.allocations or job in self.book.imaged
 
-    def _where(self, job: int) -> tuple[str, ...]:
-        """Nodes that hold processes of the job's attempt."""
-        allocation = self.book.allocations.get(job)
-        if allocation is not None:
-            return self._nodes(allocation)
-        home = int(self.book.table.home[self.book.table.row[job]])
-        return (self.book.board.layout.nodes[home].name,) if home >= 0 else ()
 
-    def _nodes(self, allocation: Allocation) -> tuple[str, ...]:
-        layout = self.book.board.layout
-        return tuple(layout.nodes[part.node].name for part in allocation)
-
-    def _grace(self, job: int) -> int:
-        return self.book.specs[job].grace_us
-
-    def _each(self, nodes: Iterable[str], method: str, args: wire.SuspendArgs | wire.StopArgs) -> list[Call]:
-        return [self._call(node, method, args, args.job, args.attempt) for node in nodes]
-
-    def _call(self, node: str, method: str, args: Struct, job: int, attempt: int) -> Call:
-        """``since`` (when the job entered its state) tells the second suspension of an attempt from the first."""
-        since = int(self.book.table.since[self.book.table.row[job]])
-        return Call(node, method, args, f"{job}.{attempt}.{method}.{since}", job, attempt)
+def _failed(report: wire.JobReport, verb: str) -> bool:
+    """Whether the request was refused or failed there, with the ranks as they were."""
+    return report.verb == verb and bool(report.error) and report.state not in GONE
 
 
-def _stray_call(node: str, method: str, args: Struct, key: Key) -> Call:
-    return Call(node, method, args, f"{key[0]}.{key[1]}.{method}.0", *key)
-
-
-def _on(seats: list[RankPlace], node: int) -> tuple[wire.RankSeat, ...]:
-    return tuple(wire.RankSeat(seat.rank, seat.local_rank, seat.devices) for seat in seats if seat.node == node)
-
-
-def _agreed(report: wire.JobReport, told: list[wire.JobReport], resuming: bool) -> Event | None:
+def _agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int) -> Event | None:
     """The event that all nodes' reports together amount to, or None while some differ."""
     job, attempt = report.job, report.attempt
     states = {one.state for one in told}
     took = max(one.took_us for one in told)
-    if states == {"failed"}:
-        first = next((one for one in told if one.fault == "user"), report)
-        return StartFailed(job, attempt, first.error or first.why or "could not be started", first.fault or "world")
+    unstarted = [one for one in told if one.state == "failed"]
+    if states == {"failed"} or (unstarted and states <= {"exited", "failed"} and state is State.STARTING):
+        first = next((one for one in unstarted if one.fault == "user"), unstarted[0])
+        lost = any(one.image is not None and one.image.lost for one in unstarted)
+        why = first.error or first.why or "could not be started"
+        return StartFailed(job, attempt, why, first.fault or "world", lost)
     if states <= {"exited", "failed"}:
         worst = max(told, key=lambda one: (one.lost, one.code))
-        code = worst.code or (127 if "failed" in states else 0)
+        code = worst.code or (127 if unstarted else 0)
         return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error)
-    if states == {"suspended"}:
-        return Suspended(job, attempt, took)
+    if states == {"suspended"} and state is State.SUSPENDING:
+        return _suspended(job, attempt, told, took, serial)
     if states == {"running"}:
-        return Resumed(job, attempt, took) if resuming or report.verb == "resume" else Started(job, attempt)
+        if state is State.RESUMING:
+            return Resumed(job, attempt, took)
+        return Started(job, attempt) if state is State.STARTING else None
     return None
+
+
+def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, serial: int) -> Suspended | None:
+    images = [one.image for one in told if one.image is not None]
+    if not serial:
+        return Suspended(job, attempt, took)
+    if any(image.serial != serial for image in images):
+        return None
+    return Suspended(job, attempt, took, serial, sum(image.size_bytes for image in images))

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 
 from ..base.errors import WorldError
+from ..base.units import SECOND
 from ..engine.book import Book, forget_oldest
-from ..engine.commands import Command
-from ..engine.events import Event, Exited, NodeDown, NodeSilent, NodeUp, StartFailed
+from ..engine.commands import Command, Ended
+from ..engine.events import Checkpointed, Event, NodeDown, NodeSilent, NodeUp, Suspended
 from ..fabric.protocol import Fabric, FabricNode, Fenced, Refused, Unknown
 from ..wire import agent as wire
-from .translate import Call, Reach, Translator
+from .orders import Call, Outcome, Reach, with_peers
+from .translate import GONE, Translator
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 10.0
@@ -28,6 +30,8 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries of one call; the last one repeats."""
 SILENT_AFTER_S = 3.0
 """How long a node may be away (its agent restarting) before nothing new is placed on it."""
+PEER_WAIT_S = 10.0
+"""Longest wait for the address of a gang's other agents, when a controller that has just started knows none yet."""
 LOGS_KEPT = 20_000
 """Attempts whose reported log paths are remembered; those of older ones are found by rule (logs.log_path)."""
 
@@ -40,8 +44,9 @@ class World:
     book agrees with the journal, and feeds the events it returns to the next turn; ``fenced`` ends this controller."""
 
     def __init__(
-        self, fabric: Fabric, book: Book, epoch: int, post: Post, between: Later, fenced: Callable[[str], None]
-    ) -> None:
+        self, fabric: Fabric, book: Book, epoch: int, post: Post, between: Later, fenced: Callable[[str], None],
+        node_timeout_us: int = 30 * SECOND,
+    ) -> None:  # fmt: skip
         self.translator = Translator(book, self._reach)
         self.logs: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         """(job, attempt) to rank to (node, path of its log), as reported."""
@@ -50,11 +55,20 @@ class World:
         self._open: dict[str, asyncio.Event] = {}
         self._lines: dict[tuple[str, int], asyncio.Queue[Call]] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
-        self._away: dict[str, asyncio.TimerHandle] = {}
+        self._away: dict[str, list[asyncio.TimerHandle]] = {}
+        self._down_after_s = node_timeout_us / SECOND
+        self._strays: dict[str, dict[tuple[int, int], bool]] = {}
+        """Nodes on which attempts of the past still live; they take no work before those are gone."""
+        self.nodes: dict[str, wire.Inventory] = {}
+        """What each connected agent last said of itself."""
 
     def start(self) -> None:
         """Begin to listen to the fabric."""
+        for event in self.translator.unheard():
+            self._post(event)
         self._fabric.watch(self._on_node, self._on_report)
+        for name in self._book.nodes:
+            self._await(name, "its agent has not answered since the controller was started")
 
     @property
     def connected(self) -> list[str]:
@@ -65,11 +79,17 @@ class World:
 
     def carry_out(self, commands: Iterable[Command], events: Iterable[Event]) -> None:
         """Start carrying out a durable turn: its commands, and the forgetting of attempts whose end it recorded."""
-        for command in commands:
+        orders = list(commands)
+        ended = [command.job for command in orders if isinstance(command, Ended)]
+        self._queue(self.translator.over([*self._book.touched, *ended]))
+        for command in orders:
             self._queue(self.translator.calls(command))
+            for event in self.translator.answers(command):
+                self._post(event)
         for event in events:
-            if isinstance(event, Exited | StartFailed):
-                self._queue(self.translator.forget((event.job, event.attempt)))
+            if isinstance(event, Suspended | Checkpointed):
+                for copied in self.translator.copies.copied(event.job):
+                    self._post(copied)
 
     def _queue(self, calls: Iterable[Call]) -> None:
         """Calls about one job on one node are made in order; different jobs do not wait for each other."""
@@ -96,8 +116,9 @@ class World:
         while True:
             await self._gate(call.node).wait()
             try:
+                args = with_peers(call.args, await self._peers(call.peers)) if call.peers else call.args
                 answer = await self._fabric.call(
-                    call.node, call.method, msgspec.to_builtins(call.args),
+                    call.node, call.method, msgspec.to_builtins(args),
                     op_id=call.op_id, epoch=self._epoch, timeout=CALL_TIMEOUT_S,
                 )  # fmt: skip
             except Unknown as error:
@@ -106,10 +127,8 @@ class World:
                 self._fenced(str(error))
                 return
             except (Refused, WorldError) as error:
-                events = self.translator.refused(call, str(error), "user" if isinstance(error, Refused) else "world")
-                if events or call.method != "stop" or isinstance(error, Refused):
-                    for event in events:
-                        self._post(event)
+                if call.method != "stop" or isinstance(error, Refused):
+                    self._refused(call, str(error), "user" if isinstance(error, Refused) else "world")
                     return
                 log.warning("stop of job %d on %s: %s; asked again", call.job, call.node, error)
             else:
@@ -117,6 +136,19 @@ class World:
                 return
             await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
             attempt += 1
+
+    def _refused(self, call: Call, error: str, fault: str) -> None:
+        self._between(lambda: self._meant(self.translator.refused(call, error, fault)))
+
+    async def _peers(self, names: tuple[str, ...]) -> tuple[wire.Peer, ...]:
+        """Where the agents of these nodes are reached; those that are not known in time are left out."""
+        depots = self.translator.shelf.depots
+        end = asyncio.get_running_loop().time() + PEER_WAIT_S
+        while any(name not in depots for name in names) and asyncio.get_running_loop().time() < end:
+            if all(name in depots or self._gate(name).is_set() for name in names):
+                break  # an agent without a depot
+            await asyncio.sleep(BACKOFF_S[0])
+        return tuple(depots[name] for name in names if name in depots)
 
     def _answered(self, call: Call, answer: dict[str, Any]) -> None:
         if call.method == "forget":
@@ -145,7 +177,10 @@ class World:
 
     def _heard(self, node: str, report: wire.JobReport) -> list[Event]:
         """Judged by what is durable: an attempt whose end is not must not be taken for a stray and forgotten."""
-        found = self.translator.report(node, report)
+        events = self._meant(self.translator.report(node, report))
+        return [*events, *self._cleared(node, report)]
+
+    def _meant(self, found: Outcome) -> list[Event]:
         self._queue(found.calls)
         return found.events
 
@@ -157,19 +192,33 @@ class World:
 
     def _on_node(self, node: FabricNode) -> None:
         self._gate(node.name).clear()
-        timer = self._away.pop(node.name, None)
-        if timer is not None:
-            timer.cancel()
+        self._no_longer_awaited(node.name)
         self._drop_calls(node.name)
+        self._strays.pop(node.name, None)
+        self.nodes.pop(node.name, None)
         if node.alive:
             self._spawn(self._meet(node), node.name)
         else:
-            loop = asyncio.get_running_loop()
-            self._away[node.name] = loop.call_later(SILENT_AFTER_S, self._silent, node.name, node.why)
+            self._await(node.name, node.why)
 
-    def _silent(self, node: str, why: str) -> None:
-        self._away.pop(node, None)
-        self._post(NodeSilent(node, why or "its agent does not answer"))
+    def _await(self, node: str, why: str) -> None:
+        """Give a node that is away its time: first nothing new is placed on it, and at last it is taken for dead."""
+        loop = asyncio.get_running_loop()
+        text = why or "its agent does not answer"
+        self._away[node] = [
+            loop.call_later(min(SILENT_AFTER_S, self._down_after_s), self._post, NodeSilent(node, text)),
+            loop.call_later(self._down_after_s, self._between, lambda: self._down(node, text)),
+        ]
+
+    def _no_longer_awaited(self, node: str) -> None:
+        for timer in self._away.pop(node, []):
+            timer.cancel()
+
+    def _down(self, node: str, why: str) -> list[Event]:
+        """A pool of one node waits for it for ever: there is nowhere else, and its ranks may well live."""
+        if len(self._book.nodes) < 2 or self._gate(node).is_set():
+            return []
+        return [NodeDown(node, why), *self.translator.gone(node)]
 
     def _drop_calls(self, node: str) -> None:
         """Whatever was being asked is asked anew, if it still matters, once the inventory is known."""
@@ -203,22 +252,46 @@ class World:
             # Two steps: what the agent still lists is of attempts that the first step ends.
             self._between(lambda: self._in_line(node, inventory))
             why = "it was started anew; whatever ran on it is gone"
-            return [NodeDown(node, why), NodeUp(inventory.node, inventory.incarnation)]
+            return [NodeDown(node, why), *self.translator.gone(node), NodeUp(inventory.node, inventory.incarnation)]
         for entry in inventory.jobs:
             self._note_logs(node, entry)
+        self.nodes[node] = inventory
+        held = self._meant(self.translator.inventory(node, inventory))
         found = self.translator.reconcile(node, inventory.jobs)
         self._gate(node).set()
         self._queue(found.calls)
-        return [*found.events, NodeUp(inventory.node, inventory.incarnation)]
+        return [*held, *found.events, *self._welcome(node, inventory)]
+
+    def _welcome(self, node: str, inventory: wire.Inventory) -> list[Event]:
+        """The node takes work again, once nothing lives there that the book has given up."""
+        strays = {
+            (entry.job, entry.attempt): True
+            for entry in inventory.jobs
+            if entry.state not in (*GONE, "suspended") and not self.translator.expects(node, (entry.job, entry.attempt))
+        }
+        if strays:
+            self._strays[node] = strays
+            return []
+        return [NodeUp(inventory.node, inventory.incarnation)]
+
+    def _cleared(self, node: str, report: wire.JobReport) -> list[Event]:
+        strays = self._strays.get(node)
+        if strays is None or report.state not in GONE:
+            return []
+        strays.pop((report.job, report.attempt), None)
+        if strays:
+            return []
+        del self._strays[node]
+        inventory = self.nodes[node]
+        return [NodeUp(inventory.node, inventory.incarnation)]
 
     def _gate(self, node: str) -> asyncio.Event:
         return self._open.setdefault(node, asyncio.Event())
 
     def _reach(self, nodes: tuple[str, ...]) -> Reach:
         """Where the ranks of an attempt meet: a port that is free on this machine, or one beyond it by chance."""
-        addresses = {node.name: node.address for node in self._fabric.nodes()}
-        first = addresses.get(nodes[0], "") if len(nodes) > 1 else ""
-        return Reach(first or "127.0.0.1", _free_port())
+        first = self.translator.shelf.depots.get(nodes[0]) if len(nodes) > 1 else None
+        return Reach(first.address if first else "127.0.0.1", _free_port())
 
     def _spawn(self, work: Coroutine[Any, Any, None], node: str) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -232,8 +305,8 @@ class World:
 
     async def close(self) -> None:
         """Stop asking and listening; agents and ranks live on."""
-        for timer in self._away.values():
-            timer.cancel()
+        for node in list(self._away):
+            self._no_longer_awaited(node)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -66,10 +66,24 @@ class SuspendRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of resume, cancel, drain and undrain. May be left out."""
+    """Body of resume, cancel, checkpoint, drain and undrain. May be left out."""
 
     op_id: str = ""
     why: str = ""
+
+
+class MoveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bring a job to these nodes; empty: anywhere but where it is. Refused when it cannot be done now."""
+
+    to: tuple[str, ...] = ()
+    op_id: str = ""
+
+
+class ScaleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Have a job run on so many devices until told otherwise; 0: what it was submitted with."""
+
+    devices: int = 0
+    op_id: str = ""
 
 
 class ActionReply(Struct, frozen=True, kw_only=True):
@@ -106,6 +120,21 @@ class AttemptLog(Struct, frozen=True):
     path: str
 
 
+class ImageView(Struct, frozen=True, kw_only=True):
+    """One full image of a job that can be restored. ``where``: nodes that hold parts of it or all, "*" the remote store."""
+
+    serial: int
+    taken: int
+    """When the job stood still for it."""
+    attempt: int
+    size_bytes: int = 0
+    """Before compression, over all ranks."""
+    where: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    """Places other than those it was taken on that hold all of it."""
+    save_us: int = 0
+
+
 class JobView(Struct, frozen=True, kw_only=True):
     """One job, live or ended. The list leaves ``story``, ``logs`` and ``spec`` out; the single job has everything."""
 
@@ -134,6 +163,23 @@ class JobView(Struct, frozen=True, kw_only=True):
     where: tuple[DeviceHeld, ...] = ()
     level: str = ""
     """How it gives devices back: none, requeue, cooperative, freeze, full; empty before its first start."""
+    level_why: str = ""
+    """Why it is no higher, when its program or its nodes rule that out."""
+    wanted: int = 0
+    """Devices its user wants it on at present (scale); 0: as submitted."""
+    images: tuple[ImageView, ...] = ()
+    """Images it could be restored from, oldest first; the single job only."""
+    next_image: int = 0
+    """When the next periodic image is due; 0: none is."""
+    save_us: int = 0
+    """How long its last suspension or image took; expected before the first."""
+    restore_us: int = 0
+    hold_us: int = 0
+    """How long its last image waited until every rank stood still; 0: not known."""
+    ranks_per_device: float = 0.0
+    """Ranks that take turns on one device; 1: each has its own, 0: it runs nowhere."""
+    lost_us: int = 0
+    """Full-speed run time that was delivered and lost again to failures."""
     attempt: int = 0
     preemptions: int = 0
     exit_code: int = NO_EXIT_CODE
@@ -229,6 +275,14 @@ class NodeView(Struct, frozen=True, kw_only=True):
     why: str = ""
     busy: tuple[tuple[int, ...], ...] = ()
     """Device by device: the jobs on it."""
+    full: bool = False
+    """Whether jobs there can be imaged whole, moved and failed over."""
+    full_why: str = ""
+    """Why not."""
+    address: str = ""
+    """Where other nodes' agents reach its own."""
+    images: int = 0
+    """Rank images it holds."""
 
 
 class NodeList(Struct, frozen=True, kw_only=True):

@@ -132,6 +132,20 @@ class Client:
         """End a hold; the job runs again when a plan gives it devices."""
         return self._ask("POST", _job(ref, "/resume"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
 
+    def migrate(self, ref: Ref, to: Sequence[str] = ()) -> api.ActionReply:
+        """Bring a running job to these nodes (none given: anywhere but where it is), without losing a step."""
+        body = api.MoveRequest(to=tuple(to), op_id=new_op_id())
+        return self._ask("POST", _job(ref, "/migrate"), api.ActionReply, body)
+
+    def scale(self, ref: Ref, devices: int) -> api.ActionReply:
+        """Have a job run on so many devices, neither more nor fewer, until told otherwise; 0: as submitted."""
+        body = api.ScaleRequest(devices=devices, op_id=new_op_id())
+        return self._ask("POST", _job(ref, "/scale"), api.ActionReply, body)
+
+    def checkpoint(self, ref: Ref) -> api.ActionReply:
+        """Take an image of a running job now; it runs on."""
+        return self._ask("POST", _job(ref, "/checkpoint"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+
     def cancel(self, ref: Ref) -> api.ActionReply:
         """End a job, whatever it is doing."""
         return self._ask("POST", _job(ref, "/cancel"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))

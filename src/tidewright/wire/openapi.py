@@ -60,6 +60,18 @@ ROUTES: tuple[Route, ...] = (
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
     ),
     Route(
+        name="migrate", method="POST", path=_JOB + "/migrate", text="Bring it to other nodes, without losing a step",
+        body=api.MoveRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="scale", method="POST", path=_JOB + "/scale", text="Have it run on so many devices",
+        body=api.ScaleRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="checkpoint", method="POST", path=_JOB + "/checkpoint", text="Take an image of it now; it runs on",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
         name="cancel", method="POST", path=_JOB + "/cancel", text="End it, whatever it is doing",
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
     ),

@@ -1,0 +1,165 @@
+"""Images as agents tell of them: when one is whole, where its copies go, and what level an attempt really has."""
+
+from __future__ import annotations
+
+import logging
+
+from ..engine.book import Book
+from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered
+from ..model.job import Level, State
+from ..wire import agent as wire
+from .orders import Call, Orders, Outcome
+from .outstanding import level_of, serial
+from .shelf import Shelf
+
+log = logging.getLogger(__name__)
+EVERYWHERE = "*"
+"""The store that outlives nodes, in ImageCopied."""
+GONE = ("exited", "failed")
+
+
+class Copies:
+    """Every image is to survive the node it was taken on: it goes to the remote store, else to one other node."""
+
+    def __init__(self, book: Book, shelf: Shelf, orders: Orders) -> None:
+        self.book, self.shelf, self.orders = book, shelf, orders
+        self._asked: dict[tuple[int, int], list[str]] = {}
+        """(job, serial) to the nodes that were asked to take a copy, in order."""
+        self._told: dict[tuple[int, int], list[str]] = {}
+        """(job, serial) to the places of which the engine was told."""
+        self._levels: dict[int, tuple[int, int]] = {}
+        """Job to (attempt, level) of the last lowering told."""
+
+    def serial(self, job: int) -> int:
+        """The image that is being made of the job or that it comes back from; 0: none."""
+        return serial(self.book, job) or self.book.source(job)
+
+    def heard(self, node: str, report: wire.JobReport) -> Outcome:
+        """What a report says of images and levels, whatever else it says."""
+        job, image = report.job, report.image
+        if job not in self.book.specs:
+            return Outcome([], [])
+        if report.verb == "fetch":
+            if report.error or image is None:
+                return Outcome([], self.retry(node, job, report.error))
+            self.shelf.hold(node, job, image.serial, image.ranks)
+            return Outcome(self.copied(job), [])
+        events = [*self._lowered(report), *self._not_made(report)]
+        if image is None or not image.serial or image.lost or report.error:
+            return Outcome(events, [])
+        self.shelf.note(node, job, image)
+        return Outcome([*events, *self._made(report, image), *self.copied(job)], self._spread(report, image))
+
+    # -- made ---------------------------------------------------------------------------------------------------------
+
+    def _made(self, report: wire.JobReport, image: wire.ImageReport) -> list[Event]:
+        """The image of a running job is whole once every node has stored its part."""
+        job = report.job
+        awaited = self.book.state(job) is State.RUNNING and serial(self.book, job) == image.serial
+        made = self.shelf.stored(job, image.serial, self.book.specs[job].ranks) if awaited else None
+        if made is None:
+            return []
+        parts = list(made.values())
+        event = Checkpointed(
+            job, report.attempt, image.serial, max(part.save_us for part in parts), max(part.hold_us for part in parts),
+            sum(part.size_bytes for part in parts),
+        )  # fmt: skip
+        return [event]
+
+    def _not_made(self, report: wire.JobReport) -> list[Event]:
+        if report.verb != "checkpoint" or not report.error or report.state in GONE:
+            return []
+        return self.failed(report.job, report.attempt, report.error)
+
+    def failed(self, job: int, attempt: int, error: str) -> list[Event]:
+        """No image was made; of no interest once the job has gone on to something else."""
+        running = job in self.book.specs and self.book.state(job) is State.RUNNING
+        wanted = serial(self.book, job) if running else 0
+        return [CheckpointFailed(job, attempt, wanted, error)] if wanted else []
+
+    def answered(self, report: wire.JobReport) -> bool:
+        """Whether the agent has made the image that a running job waits for."""
+        wanted = serial(self.book, report.job)
+        return not wanted or (report.image is not None and report.image.serial == wanted)
+
+    # -- copied -------------------------------------------------------------------------------------------------------
+
+    def _spread(self, report: wire.JobReport, image: wire.ImageReport) -> list[Call]:
+        """Once an image is stored whole: ask for a copy, unless it is in the remote store."""
+        job = report.job
+        made = self.shelf.stored(job, image.serial, self.book.specs[job].ranks)
+        if made is None or (job, image.serial) in self._asked or all(part.remote for part in made.values()):
+            return []
+        return self._ask(job, report.attempt, image.serial)
+
+    def copied(self, job: int) -> list[Event]:
+        """Places that hold an image whole and of which the engine has not been told; for images that it knows."""
+        if job not in self.book.specs:
+            return []
+        ranks = self.book.specs[job].ranks
+        events: list[Event] = []
+        for image in self.book.images.get(job, ()):
+            made = self.shelf.stored(job, image.serial, ranks)
+            remote = made is not None and all(part.remote for part in made.values())
+            held = [node for node in self.shelf.holders(job, image.serial) if image.nodes != (node,)]
+            places = [EVERYWHERE] * remote + [node for node in held if self.shelf.holds(node, job, image.serial, ranks)]
+            told = self._told.setdefault((job, image.serial), list(image.copies))
+            fresh = [place for place in places if place not in told and place not in image.copies]
+            told += fresh
+            events += [ImageCopied(job, image.serial, place) for place in fresh]
+        return events
+
+    def _ask(self, job: int, attempt: int, serial: int) -> list[Call]:
+        """One node outside takes all of it; where there is none, each node of the gang takes what it lacks."""
+        asked = self._asked.setdefault((job, serial), [])
+        makers = list(self.shelf.made.get(job, {}).get(serial, {}))
+        outside = [node for node in self._takers(job) if node not in makers and node not in asked]
+        chosen = outside[:1] or [node for node in makers if len(makers) > 1 and node not in asked]
+        asked += chosen
+        calls = [self.orders.fetch(node, job, attempt, serial) for node in chosen]
+        return [call for call in calls if call is not None]
+
+    def _takers(self, job: int) -> list[str]:
+        """Nodes that could take a copy: those that could also restore it first; begins elsewhere for every job."""
+        nodes = self.book.board.layout.nodes
+        alive = [
+            node for index, node in enumerate(nodes)
+            if index not in self.book.node_down and node.name in self.shelf.depots and node.name not in self.shelf.dead
+        ]  # fmt: skip
+        names = [node.name for node in alive if node.full] or [node.name for node in alive]
+        first = job % len(names) if names else 0
+        return [*names[first:], *names[:first]]
+
+    def retry(self, node: str, job: int, error: str = "refused") -> list[Call]:
+        """A copy could not be taken there: the next node is asked, each at most once."""
+        log.warning("node %s took no copy of job %d's image: %s", node, job, error)
+        image = self.book.image(job) if job in self.book.specs else None
+        if image is None or node not in self._asked.get((job, image.serial), []):
+            return []
+        return self._ask(job, image.attempt, image.serial)
+
+    def gone(self, node: str) -> None:
+        """The node is down; should it come back with what it held, that is news."""
+        for places in self._told.values():
+            if node in places:
+                places.remove(node)
+
+    # -- levels -------------------------------------------------------------------------------------------------------
+
+    def _lowered(self, report: wire.JobReport) -> list[Event]:
+        job, row = report.job, self.book.table.row[report.job]
+        current = self.book.table.attempt[row] == report.attempt and self.book.state(job) is State.RUNNING
+        if report.level < 0 or not current or report.level >= level_of(self.book, job):
+            return []
+        if self._levels.get(job) == (report.attempt, report.level):
+            return []
+        self._levels[job] = (report.attempt, report.level)
+        why = report.level_why or f"its node can suspend it by {Level(report.level).name.lower()} at most"
+        return [LevelLowered(job, report.attempt, report.level, why)]
+
+    def forget(self, job: int) -> None:
+        """The job has ended."""
+        self._levels.pop(job, None)
+        for store in (self._asked, self._told):
+            for key in [key for key in store if key[0] == job]:
+                del store[key]

@@ -1,0 +1,206 @@
+"""Commands into calls on agents: who is told what. Pure: the book and what agents said of themselves in, calls out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..engine.book import Book
+from ..engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ..engine.events import Event
+from ..model.job import Level
+from ..model.node import Allocation, RankPlace, rank_layout
+from ..wire import agent as wire
+from .shelf import Shelf
+
+
+class Call(NamedTuple):
+    """One call on one agent. ``op_id`` is the same whenever this request is repeated, also by a later controller.
+
+    ``peers``: the attempt's nodes, when there are several; their addresses are filled in when the call is made.
+    """
+
+    node: str
+    method: str
+    args: Struct
+    op_id: str
+    job: int
+    attempt: int
+    peers: tuple[str, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """What a report means: events for the engine, and calls that need no decision."""
+
+    events: list[Event]
+    calls: list[Call]
+
+
+class Reach(NamedTuple):
+    """How ranks of one attempt find each other."""
+
+    address: str
+    port: int
+
+
+class Orders:
+    """Makes calls of commands. ``reach`` says where the ranks on some nodes meet."""
+
+    def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...]], Reach]) -> None:
+        self.book, self.shelf, self._reach = book, shelf, reach
+
+    def calls(self, command: Command) -> list[Call]:
+        """The calls that carry out a command; none for commands that are not about ranks."""
+        if isinstance(command, Launch):
+            return self._launch(command)
+        if isinstance(command, SuspendRanks):
+            return self._suspend(command)
+        if isinstance(command, ResumeRanks):
+            return self._resume(command)
+        if isinstance(command, CheckpointRanks):
+            return self._checkpoint(command)
+        if isinstance(command, StopRanks):
+            stop = wire.StopArgs(job=command.job, attempt=command.attempt, grace_us=command.grace_us)
+            return [self.call(node, "stop", stop) for node in self.where(command.job)]
+        if isinstance(command, DropImages) and not command.keep:
+            return self.drop(command.job, command.attempt, command.nodes)
+        return []
+
+    def _launch(self, command: Launch) -> list[Call]:
+        nodes = self.names(command.allocation)
+        found = self.launch_args(command.job, command.attempt, command.allocation, command.image)
+        return [self.call(node, "launch", args, nodes) for node, args in zip(nodes, found, strict=True)]
+
+    def launch_args(self, job: int, attempt: int, allocation: Allocation, image: int) -> list[wire.LaunchArgs]:
+        """What each node of an allocation is to know of its ranks; with ``image`` they come from that serial."""
+        book, spec = self.book, self.book.specs[job]
+        seats = rank_layout(allocation, spec.ranks)
+        nodes = self.names(allocation)
+        reach = self._reach(nodes)
+        row = book.table.row[job]
+        return [
+            wire.LaunchArgs(
+                job=job, attempt=attempt, name=spec.name, command=spec.command, env=spec.env, workdir=spec.workdir,
+                output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
+                group_rank=group, ranks=_on(seats, book.nodes[node]), devices=spec.devices,
+                master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
+                level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team, image=image,
+                sources=self.shelf.sources(job, image, node) if image else (),
+            )
+            for group, node in enumerate(nodes)
+        ]  # fmt: skip
+
+    def _suspend(self, command: SuspendRanks) -> list[Call]:
+        spec, nodes = self.book.specs[command.job], self.names(command.allocation)
+        args = wire.SuspendArgs(
+            job=command.job, attempt=command.attempt, level=command.level, grace_us=spec.grace_us,
+            bounded=command.job in self.book.pins, serial=command.serial,
+        )  # fmt: skip
+        return [self.call(node, "suspend", args, nodes) for node in nodes]
+
+    def _resume(self, command: ResumeRanks) -> list[Call]:
+        nodes = self.names(command.allocation)
+        if command.level != Level.FULL:
+            seats = rank_layout(command.allocation, self.book.specs[command.job].ranks)
+            found = [self._thaw(command, _on(seats, self.book.nodes[node])) for node in nodes]
+            return [self.call(node, "resume", args) for node, args in zip(nodes, found, strict=True)]
+        launches = self.launch_args(command.job, command.attempt, command.allocation, command.serial)
+        return [
+            self.call(node, "resume", restored(launch), nodes) for node, launch in zip(nodes, launches, strict=True)
+        ]
+
+    def _thaw(self, command: ResumeRanks, seats: tuple[wire.RankSeat, ...]) -> wire.ResumeArgs:
+        ranks = tuple(wire.NewSeat(seat.rank, seat.devices) for seat in seats)
+        return wire.ResumeArgs(job=command.job, attempt=command.attempt, ranks=ranks)
+
+    def back(self, node: str, job: int, attempt: int, serial: int) -> Call:
+        """Have one node of an attempt undo its part of a suspension that failed elsewhere, or that nobody wants."""
+        args = wire.ResumeArgs(job=job, attempt=attempt)
+        nodes: tuple[str, ...] = ()
+        if serial:
+            allocation = self.book.allocations[job]
+            nodes = self.names(allocation)
+            args = restored(self.launch_args(job, attempt, allocation, serial)[nodes.index(node)])
+        return self.call(node, "resume", args, nodes, "back")
+
+    def _checkpoint(self, command: CheckpointRanks) -> list[Call]:
+        nodes = self.names(command.allocation)
+        args = wire.CheckpointArgs(job=command.job, attempt=command.attempt, serial=command.serial)
+        op_id = f"{command.job}.{command.attempt}.checkpoint.{command.serial}"
+        peers = nodes if len(nodes) > 1 else ()
+        return [Call(node, "checkpoint", args, op_id, command.job, command.attempt, peers) for node in nodes]
+
+    def fetch(self, node: str, job: int, attempt: int, serial: int) -> Call | None:
+        """Have a node take copies of the rank images it lacks; None when it lacks none."""
+        spec = self.book.specs[job]
+        ranks = self.shelf.lacks(node, job, serial, spec.ranks)
+        sources = self.shelf.sources(job, serial, node)
+        args = wire.FetchArgs(job=job, attempt=attempt, serial=serial, ranks=ranks, sources=sources, tenant=spec.team)
+        return Call(node, "fetch", args, f"{job}.{serial}.fetch", job, attempt) if ranks else None
+
+    def drop(self, job: int, attempt: int, nodes: Iterable[str]) -> list[Call]:
+        """Have every node that holds images of the job drop them, and what it has of a suspended attempt."""
+        names = [node for node in dict.fromkeys([*nodes, *self.shelf.where(job)]) if node in self.book.nodes]
+        self.shelf.drop(job)
+        return [forget_call(node, job, attempt, images=True, left=True) for node in names]
+
+    # -- small words ------------------------------------------------------------------------------------------------
+
+    def where(self, job: int) -> tuple[str, ...]:
+        """Nodes, other than dead ones, that hold processes of the job's attempt."""
+        allocation = self.book.allocations.get(job)
+        home = int(self.book.table.home[self.book.table.row[job]])
+        nodes = self.book.board.layout.nodes
+        names = self.names(allocation) if allocation is not None else (nodes[home].name,) if home >= 0 else ()
+        return tuple(name for name in names if not self.is_dead(name))
+
+    def is_dead(self, node: str) -> bool:
+        """Whether the node is down, with everything on it."""
+        return node in self.shelf.dead or self.book.nodes[node] in self.book.dead
+
+    def names(self, allocation: Allocation) -> tuple[str, ...]:
+        """The allocation's nodes, in rank order."""
+        layout = self.book.board.layout
+        return tuple(layout.nodes[part.node].name for part in allocation)
+
+    def call(self, node: str, method: str, args: CallArgs, nodes: tuple[str, ...] = (), what: str = "") -> Call:
+        """``since`` (when the job entered its state) tells the second suspension of an attempt from the first."""
+        job, attempt = args.job, args.attempt
+        since = int(self.book.table.since[self.book.table.row[job]])
+        peers = nodes if len(nodes) > 1 else ()
+        return Call(node, method, args, f"{job}.{attempt}.{what or method}.{since}", job, attempt, peers)
+
+
+CallArgs = wire.LaunchArgs | wire.SuspendArgs | wire.ResumeArgs | wire.StopArgs
+
+
+def restored(launch: wire.LaunchArgs) -> wire.ResumeArgs:
+    """A resumption from full images, by all that a launch of the same ranks would say."""
+    return wire.ResumeArgs(job=launch.job, attempt=launch.attempt, serial=launch.image, launch=launch)
+
+
+def forget_call(node: str, job: int, attempt: int, images: bool = False, left: bool = False) -> Call:
+    """Drop an attempt's records; see ``ForgetArgs``."""
+    args = wire.ForgetArgs(job=job, attempt=attempt, images=images, left=left)
+    kind = "forget" + ".images" * images + ".left" * left
+    return Call(node, "forget", args, f"{job}.{attempt}.{kind}", job, attempt)
+
+
+def stop_call(node: str, job: int, attempt: int, grace_us: int) -> Call:
+    """End an attempt that the book knows nothing of."""
+    args = wire.StopArgs(job=job, attempt=attempt, grace_us=grace_us)
+    return Call(node, "stop", args, f"{job}.{attempt}.stop.0", job, attempt)
+
+
+def with_peers(args: Struct, peers: tuple[wire.Peer, ...]) -> Struct:
+    """The arguments of a call with the addresses of the attempt's agents."""
+    if isinstance(args, wire.ResumeArgs):
+        return replace(args, launch=replace(args.launch, peers=peers)) if args.launch is not None else args
+    return replace(args, peers=peers)
+
+
+def _on(seats: list[RankPlace], node: int) -> tuple[wire.RankSeat, ...]:
+    return tuple(wire.RankSeat(seat.rank, seat.local_rank, seat.devices) for seat in seats if seat.node == node)
