@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
-from tidewright.engine.settings import EngineSettings
 from tidewright.testing.swarm import Swarm
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
@@ -71,9 +70,7 @@ def test_same_seed_same_journal_under_any_hash_seed(seed: int) -> None:
 @pytest.mark.full
 def test_a_swarm_of_seeds() -> None:
     for seed in range(3000):
-        swarm = Swarm(
-            seed, settings=EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000)
-        )
+        swarm = Swarm(seed)
         try:
             swarm.run(200)
             swarm.settle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model.job import JobSpec as Spec
-from ..model.job import Level, State, Tier, problems
+from ..model.job import State, Tier, problems
 from .book import HELD, Book, forget_oldest
 from .commands import Reply
 from .events import Submit
@@ -112,12 +112,13 @@ def enter(book: Book, spec: Spec) -> int:
     settings = book.settings
     now = book.now
     book.table.add(job, {
-        "state": HELD, "tier": int(spec.tier_rank), "level": level_of(book, spec), "placement": PLACEMENTS.index(spec.placement),
-        "submit": now, "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
+        "state": HELD, "tier": int(spec.tier_rank), "level": book.usual_level(spec),
+        "placement": PLACEMENTS.index(spec.placement), "submit": now,
+        "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
         "floor": spec.floor, "ranks": spec.ranks, "kinds": book.board.layout.kind_mask(spec.device_types),
         "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
-        "team": team, "home": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
+        "team": team, "home": -1, "origin": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
     })  # fmt: skip
     book.counts[HELD] += 1
     book.touched[job] = True
@@ -125,18 +126,6 @@ def enter(book: Book, spec: Spec) -> int:
     _wait_for_others(book, job, spec)
     release(book, job, "admitted")
     return job
-
-
-def level_of(book: Book, spec: Spec) -> int:
-    """How this job can be made to yield, before it is known where it runs."""
-    wanted = {
-        "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
-    }.get(spec.preempt)  # fmt: skip
-    gang = spec.ranks > 1
-    strongest = Level(book.settings.gang_level if gang else book.settings.auto_level)
-    if wanted is None:
-        return int(strongest)
-    return int(strongest if wanted is Level.FREEZE and gang else wanted)
 
 
 def _wait_for_others(book: Book, job: int, spec: Spec) -> None:

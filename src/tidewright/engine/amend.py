@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base.errors import Bug
 from ..model.job import JobSpec, State
-from .admit import PLACEMENTS, level_of
+from .admit import PLACEMENTS
 from .book import Book
 
 _WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
@@ -23,5 +23,5 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     table.memory[row] = spec.gpu_memory
     table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)
-    table.level[row] = level_of(book, spec)
+    table.level[row] = book.usual_level(spec)
     book.forced = True

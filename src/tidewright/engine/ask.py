@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ..model.job import Level, State
 from . import events as ev
+from . import reshape
 from .admit import answer
 from .book import HELD, Book
 from .commands import Reply
 from .land import suspend_for_user, unsuspendable
 from .leave import stop
-from .react import end_hold
+from .react import end_hold, try_launch
+
+Wish = TypeVar("Wish", ev.Move, ev.Scale)
 
 
 def _known(book: Book, op_id: str, job: int) -> bool:
@@ -79,7 +85,7 @@ def _cannot_hold(book: Book, job: int, event: ev.Hold) -> str | None:
     if job in book.pins:
         thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
         return None if 0 < event.until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
-    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE:
+    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE and book.specs[job].ranks > 1:
         return "it is still coming up and cannot be frozen afterwards"
     reason = unsuspendable(book, job, row)
     if book.state(job) is not State.RUNNING:
@@ -113,6 +119,31 @@ def unhold(book: Book, event: ev.Release) -> None:
         return
     end_hold(book, job, "released by its user")
     answer(book, Reply(event.op_id, job))
+
+
+def move(book: Book, event: ev.Move) -> None:
+    """Bring a job to other nodes."""
+    _reshape(book, event, reshape.move)
+
+
+def scale(book: Book, event: ev.Scale) -> None:
+    """Change on how many devices a job runs."""
+    _reshape(book, event, reshape.scale)
+
+
+def _reshape(book: Book, event: Wish, do: Callable[[Book, Wish], list[int]]) -> None:
+    if not _known(book, event.op_id, event.job):
+        return
+    try:
+        promised = do(book, event)
+    except reshape.Refusal as refusal:
+        error, remedy, kind = refusal.said
+        answer(book, Reply(event.op_id, event.job, error, remedy, kind))
+        return
+    answer(book, Reply(event.op_id, event.job))
+    for job in promised:
+        if job in book.promises:
+            try_launch(book, job)
 
 
 def drain(book: Book, event: ev.NodeDrain) -> None:

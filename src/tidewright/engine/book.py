@@ -12,17 +12,22 @@ from typing import Any, NamedTuple
 
 from ..base.errors import Bug
 from ..model.board import Board, Layout, extend
-from ..model.job import JobSpec, State
+from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from .commands import Command, Reply
-from .ledger import PoolLedger, start_service, stop_service
+from .failures import Failures
+from .images import Image, Saving
+from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import ALLOWED, NAMES
 from .settings import EngineSettings
 
+_LEVELS = {
+    "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
+}  # fmt: skip
 SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
 
 
@@ -69,7 +74,31 @@ class Book:
         self.ending: dict[int, tuple[int, str]] = {}
         """Jobs being stopped: the state they end in (QUEUED: they come back) and why."""
         self.imaged: dict[int, bool] = {}
-        """Jobs whose suspended attempt can be resumed."""
+        """Jobs whose suspended attempt can be resumed: with its processes (true) or from a full image alone (false)."""
+        self.images: dict[int, tuple[Image, ...]] = {}
+        """Full images that can be restored, oldest first."""
+        self.serials: dict[int, int] = {}
+        """The last number given to an image of a job."""
+        self.saving: dict[int, Saving] = {}
+        """Images in the making."""
+        self.from_image: dict[int, int] = {}
+        """Jobs whose next (or present, until it runs) launch starts from an image: its number."""
+        self.lowered: dict[int, tuple[int, str]] = {}
+        """Jobs whose program rules out more than this level, and why."""
+        self.measured: dict[int, bool] = {}
+        """Jobs whose cost of an image is known."""
+        self.checkpoint_at: dict[int, int] = {}
+        """When the next periodic image of a running job is due."""
+        self.checkpoint_failures: dict[int, int] = {}
+        self.falls: dict[int, int] = {}
+        """How often in a row a job failed by the world's fault, and no new image between."""
+        self.lost: dict[int, int] = {}
+        """Full-speed run time delivered and lost again, microseconds."""
+        self.wishes: dict[int, int] = {}
+        """Jobs whose user wants them on just so many devices."""
+        self.dead: dict[int, bool] = {}
+        """Nodes with which everything on them died (others in ``node_down`` are silent)."""
+        self.world_failures = Failures()
         self.user_holds: dict[int, int] = {}
         """Jobs held by their user: absolute time of release, 0 for never by itself."""
         self.pins: dict[int, bool] = {}
@@ -157,6 +186,37 @@ class Book:
         lines = self.stories.get(job, [])
         return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {why}" for at, label, why in lines)
 
+    # -- images -----------------------------------------------------------------------------------------------------
+
+    def image(self, job: int) -> Image | None:
+        """The job's latest image that can be restored."""
+        images = self.images.get(job)
+        return images[-1] if images else None
+
+    def source(self, job: int) -> int:
+        """Number of the image that the job comes back from (suspended, resuming, or to be launched from one); 0: none."""
+        if job in self.from_image:
+            return self.from_image[job]
+        image = self.image(job) if self.imaged.get(job) is False else None
+        return image.serial if image else 0
+
+    def image_nodes(self, job: int) -> tuple[str, ...]:
+        """Names of the nodes that hold something of the job's latest image, copies included; "*" is a store beyond them."""
+        image = self.image(job)
+        return image.places if image else ()
+
+    def image_only(self, job: int) -> bool:
+        """Whether the job is suspended and lives in its image alone: no process of it is left anywhere."""
+        return self.imaged.get(job) is False and job not in self.allocations
+
+    def usual_level(self, spec: JobSpec) -> int:
+        """How a job can be made to yield where not every node takes full images (model.job.Level)."""
+        gang = spec.ranks > 1
+        strongest = self.settings.gang_level if gang else self.settings.auto_level
+        if spec.preempt in ("auto", "full") or (spec.preempt == "freeze" and gang):
+            return strongest
+        return int(_LEVELS[spec.preempt])
+
     # -- devices ----------------------------------------------------------------------------------------------------
 
     def commit(self, job: int, allocation: Allocation) -> None:
@@ -242,12 +302,16 @@ class Book:
     def begin_service(self, job: int) -> None:
         """The job makes progress from now on."""
         row = self.table.row[job]
-        start_service(self.table, row, self.specs[job], self.allocations[job], self.now)
+        start_service(self.table, row, self.specs[job], self.allocations[job], self.now, self.settings.splice_milli)
         if self.table.first_start.item(row) < 0:
             self.table.first_start[row] = self.now
         limit = self.table.limit.item(row)
         if limit:
             self.set_timer(self.now + max(0, limit - self.ran.get(job, 0)), "limit", job, self.now)
+
+    def accrue(self, row: int) -> None:
+        """Bring a job's service up to date."""
+        accrue(self.table, row, self.now)
 
     def end_service(self, job: int) -> None:
         """The job makes no progress from now on."""
@@ -256,6 +320,7 @@ class Book:
         if since >= 0 and self.table.limit.item(row):
             self.ran[job] = self.ran.get(job, 0) + self.now - since
         stop_service(self.table, row, self.now)
+        self.checkpoint_at.pop(job, None)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -267,29 +332,38 @@ class Book:
         self.sizes = Sizes.of(layout.nodes)
         for node in nodes:
             self.nodes[node.name] = len(self.nodes)
+        self._count_up()
         if layout.kinds != old.kinds:
-            self.refresh_kinds()
+            self.refresh_kinds(old.kinds)
 
     def replace_node(self, index: int, node: NodeSpec) -> None:
         """A node came back changed: with other devices while nothing was on it, or with the same ones."""
-        nodes = list(self.board.layout.nodes)
+        kinds, nodes = self.board.layout.kinds, list(self.board.layout.nodes)
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
         self.board, self.phys = _relaid(self.board, layout), _relaid(self.phys, layout)
         self.sizes = Sizes.of(layout.nodes)
-        self.refresh_kinds()
+        self.refresh_kinds(kinds)
 
-    def refresh_kinds(self) -> None:
+    def refresh_kinds(self, before: tuple[str, ...]) -> None:
         """Device kinds were renumbered or added: recompute which kinds each job may use."""
-        layout = self.board.layout
+        layout, table = self.board.layout, self.table
         for job, spec in self.specs.items():
-            self.table.kinds[self.table.row[job]] = layout.kind_mask(spec.device_types)
+            row = table.row[job]
+            table.kinds[row] = layout.kind_mask(spec.device_types)
+            origin = table.origin.item(row)
+            if origin >= 0:
+                table.origin[row] = layout.kind_index(before[origin])
 
     def set_node_up(self, index: int) -> None:
         """Let the node take work unless something says no."""
         up = index not in self.node_down and index not in self.drained
         self.board.set_up(index, up)
+        self._count_up()
         self.forced = True
+
+    def _count_up(self) -> None:
+        self.world_failures.nodes(self.now, len(self.nodes) - len(self.node_down))
 
     # -- timers -----------------------------------------------------------------------------------------------------
 
@@ -312,7 +386,8 @@ class Book:
         stores: tuple[dict[int, Any], ...] = (
             self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
             self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
-            self.eager,
+            self.eager, self.images, self.serials, self.saving, self.from_image, self.lowered, self.measured,
+            self.checkpoint_at, self.checkpoint_failures, self.falls, self.lost, self.wishes,
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)

@@ -32,17 +32,41 @@ def _check_job(book: Book, job: int) -> None:
     if (held is not None) != (state in _HOLDING) and not imaged_stop and job not in book.pins:
         _fail(book, job, f"is {State(state).name} but holds {held}")
     if held is not None:
-        spec = book.specs[job]
-        if not spec.floor <= device_count(held) <= spec.devices:
-            _fail(
-                book,
-                job,
-                f"holds {device_count(held)} devices of {spec.floor}..{spec.devices}: a gang is whole or absent",
-            )
+        least, most = _bounds(book, job)
+        if not least <= device_count(held) <= most:
+            _fail(book, job, f"holds {device_count(held)} devices of {least}..{most}: a gang is whole or absent")
     if (job in book.promises) != table.promised.item(row):
         _fail(book, job, "has a promise the table does not know of")
     if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
+    if job in book.serials:
+        _check_images(book, job, row)
+
+
+def _bounds(book: Book, job: int) -> tuple[int, int]:
+    """Fewest and most devices a job may hold. While it is brought to the number its user wants it still has another."""
+    spec, state = book.specs[job], book.state(job)
+    wish = book.wishes.get(job)
+    if wish is None or state is not State.RUNNING:
+        return (1 if spec.ranks >= spec.devices else spec.floor), spec.devices
+    return wish, wish
+
+
+def _check_images(book: Book, job: int, row: int) -> None:
+    """Images are numbered in order, hold no more work than the job has done, and are there when something rests on them."""
+    images, ideal = book.images.get(job, ()), book.table.ideal.item(row)
+    last = 0
+    for image in images:
+        if not last < image.serial <= book.serials.get(job, 0) or image.ideal_us > ideal or not image.whole:
+            _fail(book, job, f"has done {ideal} us and keeps {images}")
+        last = image.serial
+    if job in book.from_image and book.table.state.item(row) == State.QUEUED and book.from_image[job] != last:
+        _fail(book, job, f"is to start from image {book.from_image[job]} but keeps {images}")
+    if book.image_only(job) and (not images or last != book.serials[job]):
+        _fail(book, job, f"lives in an image but keeps {images}")
+    saving = book.saving.get(job)
+    if saving is not None and (saving.ideal_us > ideal or job not in book.allocations):
+        _fail(book, job, f"has done {ideal} us and is being imaged as {saving}")
 
 
 def check_all(book: Book) -> None:

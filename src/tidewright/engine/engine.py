@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.errors import Bug
 from ..model.view import View
-from . import admit, ask, react
+from . import admit, ask, periodic, react
 from . import events as ev
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -32,6 +32,12 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.SuspendFailed: react.suspend_failed,
     ev.Resumed: react.resumed,
     ev.ResumeFailed: react.resume_failed,
+    ev.Checkpointed: periodic.checkpointed,
+    ev.CheckpointFailed: periodic.checkpoint_failed,
+    ev.ImageCopied: periodic.image_copied,
+    ev.LevelLowered: periodic.level_lowered,
+    ev.Move: ask.move,
+    ev.Scale: ask.scale,
 }
 
 

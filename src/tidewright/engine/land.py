@@ -7,6 +7,7 @@ from ..model.job import Level, State
 from ..model.node import Allocation, device_count
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan
+from . import images
 from .book import QUEUED, RUNNING, SUSPENDED, Book
 from .commands import SuspendRanks
 from .leave import stop
@@ -104,6 +105,7 @@ def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | N
     """Whether an allocation is one this job could ask for."""
     table, layout = book.table, book.board.layout
     kinds, memory, home = table.kinds.item(row), table.memory.item(row), table.home.item(row)
+    origin = table.origin.item(row)
     seen = 0
     for node, mask, milli in allocation:
         if not 0 <= node < len(layout.nodes) or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
@@ -115,6 +117,8 @@ def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | N
             return "the share of a device is not the one asked for"
         if home >= 0 and node != home:
             return f"its memory is frozen on {layout.nodes[home].name}"
+        if origin >= 0 and not (layout.nodes[node].full and layout.node_kind[node] == origin):
+            return f"its image needs nodes that take full images and have devices of kind {layout.kinds[origin]}"
     count = device_count(allocation)
     if not table.floor.item(row) <= count <= table.demand.item(row):
         return f"{count} devices where {table.floor[row]} to {table.demand[row]} were asked for"
@@ -128,19 +132,21 @@ def unsuspendable(book: Book, job: int, row: int) -> str | None:
     level = book.table.level.item(row)
     if job in book.shields:
         return "its last suspension failed a moment ago"
-    if level == Level.NONE:
-        if book.specs[job].preempt == "none":
-            return "its user asked for preempt: none"
-        return "ranks frozen longer than their process-group timeout die; give it preempt: cooperative to make it yield"
-    if level == Level.FREEZE:
-        layout = book.board.layout
-        for part in book.allocations[job]:
-            kind = layout.nodes[part.node].kind
-            if kind not in book.settings.freeze_kinds:
-                return f"a frozen process keeps its memory on {kind} devices, so freezing it would free nothing"
-        if len(book.allocations[job]) > 1:
-            return "it spans several nodes, which cannot be frozen at one instant"
-    return None
+    return _never(book, job) if level == Level.NONE else None
+
+
+def _never(book: Book, job: int) -> str:
+    """Why a job of level NONE has it."""
+    spec = book.specs[job]
+    if spec.preempt == "none":
+        return "its user asked for preempt: none"
+    if job in book.lowered:
+        return book.lowered[job][1]
+    single = spec.ranks == 1
+    useless = images.why_unfrozen(book, book.allocations[job]) if single or spec.preempt == "freeze" else None
+    return useless or (
+        "ranks frozen longer than their process-group timeout die; give it preempt: cooperative to make it yield"
+    )
 
 
 def apply(book: Book, move: Move, promised: list[int]) -> None:
@@ -169,7 +175,9 @@ def begin_suspension(book: Book, job: int, why: str) -> None:
     if job not in book.pins:
         book.uncommit(job)
     level = int(Level.FREEZE) if job in book.pins else book.table.level.item(row)
-    book.out.append(SuspendRanks(job, book.table.attempt.item(row), level, book.allocations[job]))
+    book.saving.pop(job, None)
+    serial = images.order(book, job, row) if level == Level.FULL else 0
+    book.out.append(SuspendRanks(job, book.table.attempt.item(row), level, book.allocations[job], serial))
 
 
 def suspend_for_user(book: Book, job: int) -> None:

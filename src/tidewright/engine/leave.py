@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..model.job import JobSpec, State
+from . import images
 from .book import HELD, QUEUED, Book
-from .commands import Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 
 EX_TEMPFAIL = 75
 """sysexits(3): the program asks to be run again later."""
@@ -36,13 +37,14 @@ def _end_one(book: Book, job: int, state: int, code: int, why: str) -> list[int]
     """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
     if job in book.promises:
         book.revoke(job)
+    images.forget(book, job, book.table.attempt.item(book.table.row[job]))
     row = book.move(job, state, why)
     table, spec = book.table, book.specs[job]
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
             int(table.attained[row]), book.ledger.retire(job), int(table.preemptions[row]), int(table.attempt[row]), code, why,
-            tuple(book.stories.get(job, ())),
+            tuple(book.stories.get(job, ())), book.lost.get(job, 0),
         )
     )  # fmt: skip
     waited_for_array = job in book.array_waiting
@@ -99,8 +101,9 @@ def next_of_array(book: Book, spec: JobSpec) -> None:
         del book.array_active[array.parent]
 
 
-def stop(book: Book, job: int, final: int, why: str) -> None:
-    """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards."""
+def stop(book: Book, job: int, final: int, why: str, grace_us: int = -1) -> None:
+    """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards, from its latest
+    image if it has one. ``grace_us`` as in StopRanks; -1: the job's own."""
     state = book.state(job)
     if state is State.STOPPING:
         if book.ending[job][0] == QUEUED:
@@ -109,7 +112,7 @@ def stop(book: Book, job: int, final: int, why: str) -> None:
     if job in book.promises:
         book.revoke(job)
     book.ending[job] = (final, why)
-    if job not in book.allocations and job not in book.imaged:
+    if job not in book.allocations and not book.imaged.get(job):
         if final == QUEUED:
             del book.ending[job]
         else:
@@ -119,23 +122,32 @@ def stop(book: Book, job: int, final: int, why: str) -> None:
     book.uncommit(job)
     row = book.move(job, int(State.STOPPING), why)
     book.pins.pop(job, None)
-    book.out.append(StopRanks(job, int(book.table.attempt[row]), book.specs[job].grace_us, why))
+    book.out.append(
+        StopRanks(job, int(book.table.attempt[row]), book.specs[job].grace_us if grace_us < 0 else grace_us, why)
+    )
 
 
-def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0) -> None:
-    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for."""
+def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
+    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for.
+
+    ``from_image``: it goes on from the job's latest image, if there is one. ``keeps_work``: the program has saved its own
+    work elsewhere.
+    """
     if job in book.promises:
         book.revoke(job)
-    book.imaged.pop(job, None)
-    book.ending.pop(job, None)
+    for store in (book.imaged, book.ending, book.saving, book.lowered):
+        store.pop(job, None)
     unshield(book, job)
     _unsay(book, job)
     row = book.table.row[job]
     table = book.table
-    table.attempt[row] += 1
     table.home[row] = -1
-    if not keeps_work:
-        table.ideal[row] = 0
+    if from_image and book.image(job) is not None:
+        why = f"{why}; {images.roll_back(book, job, row)}"
+    else:
+        _start_over(book, job, row, keeps_work)
+    table.attempt[row] += 1
+    table.level[row] = book.usual_level(book.specs[job])
     if pause_us:
         book.backoffs[job] = book.now + pause_us
         book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
@@ -145,9 +157,18 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0)
     book.arrived = True
 
 
+def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
+    """Images of the attempts so far are of no use to the next."""
+    images.forget(book, job, book.table.attempt.item(row))
+    book.table.origin[row] = -1
+    if not keeps_work:
+        images.lose(book, job, row, book.table.ideal.item(row))
+        book.table.ideal[row] = 0
+
+
 def _unsay(book: Book, job: int) -> None:
     """Drop orders given earlier in this very step for the attempt that is over (a node died and came back within it)."""
-    orders = (Launch, ResumeRanks, SuspendRanks)
+    orders = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks)
     book.out[:] = [command for command in book.out if not (isinstance(command, orders) and command.job == job)]
 
 

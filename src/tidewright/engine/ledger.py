@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..model.job import JobSpec
 from ..model.node import Allocation, device_count, milli_devices
+from ..model.splice import speed_milli
 from ..model.table import JobTable
 
 _MOST = 2**63 - 1
@@ -18,13 +19,15 @@ _MOST = 2**63 - 1
 class PoolLedger:
     """Milli-device-microseconds held since the beginning, by open and by ended jobs."""
 
-    __slots__ = ("at", "held_milli", "held_total", "opened", "retired_total", "spent")
+    __slots__ = ("at", "held_milli", "held_total", "lost_total", "opened", "retired_total", "spent")
 
     def __init__(self) -> None:
         self.at = 0
         self.held_milli = 0
         self.held_total = 0
         self.retired_total = 0
+        self.lost_total = 0
+        """Milli-device-µs of work that was delivered and lost again, all jobs ever."""
         self.opened: dict[int, int] = {}
         """Job to the time it last took devices."""
         self.spent: dict[int, int] = {}
@@ -70,14 +73,16 @@ def accrue(table: JobTable, row: int, now: int) -> None:
     table.accrued[row] = now
 
 
-def start_service(table: JobTable, row: int, spec: JobSpec, allocation: Allocation, now: int) -> None:
-    """The job runs on ``allocation`` from now on. Speed is linear in devices: ranks that share one take turns."""
+def start_service(
+    table: JobTable, row: int, spec: JobSpec, allocation: Allocation, now: int, splice_milli: int
+) -> None:
+    """The job runs on ``allocation`` from now on; ranks that share a device take turns, which costs ``splice_milli``."""
     table.accrued[row] = now
     table.run_since[row] = now
     held = device_count(allocation)
     table.held[row] = held
     table.held_milli[row] = milli_devices(allocation)
-    table.rate[row] = 1000 * held // spec.devices
+    table.rate[row] = speed_milli(spec.ranks, held, spec.devices, splice_milli)
 
 
 def stop_service(table: JobTable, row: int, now: int) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from ..model.job import Level, State
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from . import events as ev
+from . import images, periodic, reshape
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .commands import Launch, ResumeRanks
 from .land import suspend_for_user
@@ -14,6 +15,7 @@ from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unsh
 
 _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
 _FREEZE = int(Level.FREEZE)
+_KILLED = 137
 _KILLED_FOR_US = (143, 137)
 """128 + SIGTERM and 128 + SIGKILL: what a program that ignores our wish to leave ends with."""
 
@@ -30,9 +32,16 @@ def started(book: Book, event: ev.Started) -> None:
     if row is None or book.table.state.item(row) != _STARTING:
         return
     book.launch_failures.pop(event.job, None)
-    book.move(event.job, RUNNING, "all ranks run")
-    book.begin_service(event.job)
+    serial = book.from_image.pop(event.job, None)
+    book.move(event.job, RUNNING, f"goes on from image {serial}" if serial else "all ranks run")
+    _run(book, event.job)
     _hold_if_asked(book, event.job)
+
+
+def _run(book: Book, job: int) -> None:
+    """The job makes progress from now on."""
+    book.begin_service(job)
+    periodic.schedule(book, job)
 
 
 def start_failed(book: Book, event: ev.StartFailed) -> None:
@@ -49,7 +58,11 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     elif event.fault == "user" or tries >= book.settings.launch_attempts:
         end(book, job, int(State.FAILED), 127, event.error)
     else:
-        restart(book, job, f"could not be launched: {event.error}", keeps_work=True, pause_us=pause(book, tries))
+        if event.image_lost:
+            images.spoil(book, job)
+        why = f"could not be launched: {event.error}"
+        kept = job not in book.from_image  # else the work is in an image, or lost
+        restart(book, job, why, keeps_work=kept, pause_us=pause(book, tries), from_image=True)
 
 
 def exited(book: Book, event: ev.Exited) -> None:
@@ -58,12 +71,13 @@ def exited(book: Book, event: ev.Exited) -> None:
     if row is None or book.table.state.item(row) == QUEUED:
         return
     job, state = event.job, State(book.table.state.item(row))
-    if state is State.HELD and job not in book.imaged:
+    if book.image_only(job) or (state is State.HELD and job not in book.imaged):
         return
     level = book.shields.get(job, book.table.level.item(row))
     book.end_service(job)
     nodes = _let_go(book, job)
-    book.imaged.pop(job, None)
+    for store in (book.imaged, book.saving):
+        store.pop(job, None)
     _outcome(book, job, state, level, event)
     serve(book, nodes)
 
@@ -74,20 +88,37 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
     if state is State.STOPPING:
         final, why = book.ending[job]
         if final == QUEUED:
-            restart(book, job, why, keeps_work=False)
+            restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
         else:
             end(book, job, final, code, why)
     elif event.lost:
         why = event.why or "its ranks were lost; not its fault, started again"
-        restart(book, job, why, keeps_work=False, pause_us=_pause_if_lost_again(book, job, state))
+        rest = max(_pause_if_lost_again(book, job, state), _pause_if_fallen_again(book, job))
+        restart(book, job, why, keeps_work=False, pause_us=rest, from_image=True)
+    elif code == _KILLED and not leaving and _may_fall(book, job):
+        book.world_failures.count += 1
+        why = f"killed from outside ({said}); not its fault"
+        restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
     elif code == 0:
         end(book, job, int(State.COMPLETED), 0, "finished")
     elif leaving and code in (EX_TEMPFAIL, *_KILLED_FOR_US):
-        restart(book, job, f"gave its devices back ({said})", keeps_work=code == EX_TEMPFAIL)
+        saved = code == EX_TEMPFAIL
+        restart(book, job, f"gave its devices back ({said})", keeps_work=saved, from_image=not saved)
     elif code == EX_TEMPFAIL:
         restart(book, job, "asked to be run again (exit code 75)", keeps_work=True, pause_us=book.settings.backoff_us)
     else:
         failed(book, job, code, said)
+
+
+def _may_fall(book: Book, job: int) -> bool:
+    """Whether a killed job goes back to an image: not if that has been tried often and no newer image came of it."""
+    return book.image(job) is not None and book.falls.get(job, 0) < book.settings.launch_attempts
+
+
+def _pause_if_fallen_again(book: Book, job: int) -> int:
+    """Going back to the same image again and again happens ever more rarely; the first time costs nothing."""
+    falls = book.falls[job] = book.falls.get(job, 0) + 1
+    return pause(book, falls - 1) if falls > 1 and book.image(job) is not None else 0
 
 
 def _pause_if_lost_again(book: Book, job: int, state: State) -> int:
@@ -114,9 +145,13 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     if row is None or book.table.state.item(row) != _SUSPENDING:
         return
     job = event.job
+    full = job in book.saving
     if event.save_us:
         book.table.save_us[row] = event.save_us
-    book.imaged[job] = True
+    if full:
+        periodic.learn(book, job, row, event.save_us)
+        images.record(book, job, row, event.save_us, event.size_bytes)
+    book.imaged[job] = not full
     book.table.wait_since[row] = book.now
     if job in book.pins:
         book.move(job, HELD, "frozen by its user, devices kept")
@@ -150,8 +185,11 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
             book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
     book.pins.pop(job, None)
     book.user_holds.pop(job, None)
+    book.saving.pop(job, None)
     book.move(job, RUNNING, f"could not be suspended: {event.error}")
-    book.begin_service(job)
+    reshape.unwish(book, job, row)
+    images.settle_level(book, job, row)
+    _run(book, job)
     book.shields[job] = book.table.level.item(row)
     book.table.level[row] = int(Level.NONE)
     book.set_timer(book.now + book.settings.shield_us, "shield", job)
@@ -169,22 +207,28 @@ def resumed(book: Book, event: ev.Resumed) -> None:
     book.table.home[row] = -1
     book.launch_failures.pop(event.job, None)
     book.move(event.job, RUNNING, "runs again")
-    book.begin_service(event.job)
+    images.settle_level(book, event.job, row)
+    _run(book, event.job)
     _hold_if_asked(book, event.job)
 
 
 def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
-    """It could not be brought back there: wait and try again, or start over if its image is gone."""
+    """It could not be brought back there: wait and try again; if its image is gone, an older one, or the beginning."""
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _RESUMING:
         return
     job = event.job
     nodes = _let_go(book, job)
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
-    if not event.image_lost and tries >= book.settings.launch_attempts:
+    too_often = tries >= book.settings.launch_attempts
+    alone = book.image_only(job)
+    if too_often and not event.image_lost and not alone:
         stop(book, job, QUEUED, f"cannot be resumed after {tries} tries, starts over: {event.error}")
-    elif event.image_lost:
-        restart(book, job, f"cannot be resumed, starts over: {event.error}", keeps_work=False)
+    elif event.image_lost or too_often or (alone and book.image(job) is None):
+        if alone:
+            images.spoil(book, job)
+        times = f" after {tries} tries" if too_often else ""
+        restart(book, job, f"cannot be resumed{times}: {event.error}", keeps_work=False, from_image=True)
     else:
         until = book.now + pause(book, tries)
         book.backoffs[job] = until
@@ -217,11 +261,12 @@ def try_launch(book: Book, job: int) -> None:
     book.occupy(job)
     attempt = book.table.attempt.item(row)
     if state == QUEUED:
+        images.settle_level(book, job, row)
         book.move(job, _STARTING, "its devices are free")
-        book.out.append(Launch(job, attempt, allocation))
+        book.out.append(Launch(job, attempt, allocation, book.from_image.get(job, 0)))
     else:
         book.move(job, _RESUMING, "its devices are free")
-        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation))
+        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.source(job)))
 
 
 def thaw_pinned(book: Book, job: int, why: str) -> None:
@@ -250,6 +295,7 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
         if node.name not in fresh and node != book.board.layout.nodes[index]:
             _describe_again(book, index, node)
         book.node_down.pop(index, None)
+        book.dead.pop(index, None)
         book.set_node_up(index)
 
 
@@ -270,6 +316,11 @@ def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
     )
     if same_devices or not busy:
         book.replace_node(index, node)
+    if node.full != old.full:
+        for job, parts in book.allocations.items():
+            row = book.table.row[job]
+            if book.table.state[row] in (_STARTING, RUNNING) and any(part.node == index for part in parts):
+                images.settle_level(book, job, row)
 
 
 def node_down(book: Book, event: ev.NodeDown) -> None:
@@ -277,21 +328,45 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
     index = book.nodes.get(event.name)
     if index is None:
         return
+    if index not in book.dead:
+        book.world_failures.count += 1
     _close(book, index, event.why)
+    book.dead[index] = True
+    images.node_lost(book, event.name)
     why = f"node {event.name} is down: {event.why}"
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)
     for job in list(book.imaged):
-        if book.table.home[book.table.row[job]] == index and job not in book.allocations:
+        if job in book.allocations:
+            continue
+        if book.table.home[book.table.row[job]] == index:
             _lose(book, job, why)
+        elif book.image_only(job) and _image_died(book, job):
+            restart(book, job, why, keeps_work=False, from_image=True)
+    for job in [job for job, serial in book.from_image.items() if _must_go_back(book, job, serial)]:
+        row = book.table.row[job]
+        book.tell(job, "IMAGE", f"{why}; {images.roll_back(book, job, row)}")
+
+
+def _image_died(book: Book, job: int) -> bool:
+    """Whether the image that a suspended job lives in is gone; the one before it is of an earlier moment."""
+    image = book.image(job)
+    return image is None or image.serial != book.serials[job]
+
+
+def _must_go_back(book: Book, job: int, serial: int) -> bool:
+    """Whether a job that waits to start from an image lost that one."""
+    waiting = book.table.state.item(book.table.row[job]) in (QUEUED, HELD)
+    return waiting and all(image.serial != serial for image in book.images.get(job, ()))
 
 
 def _lose(book: Book, job: int, why: str) -> None:
-    """A job lost at least one node: stop what survives, then start over."""
+    """A job lost at least one node: stop what survives, then start over. Survivors of a job with an image are rolled back,
+    so nothing they still do is of use."""
     parts = book.allocations.get(job, ())
     row = book.table.row[job]
     if any(part.node not in book.node_down for part in parts):
-        stop(book, job, QUEUED, why)
+        stop(book, job, QUEUED, why, grace_us=0 if book.image(job) is not None else -1)
     else:
         exited(book, ev.Exited(job, book.table.attempt.item(row), 137, lost=True, why=why))
 
@@ -327,6 +402,8 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
             release(book, job, "pause is over")
     elif kind == "hold" and book.user_holds.get(job) == token:
         end_hold(book, job, "hold is over")
+    elif kind == "checkpoint" and book.checkpoint_at.get(job) == token:
+        periodic.due(book, job, row)
     elif kind == "shield":
         unshield(book, job)
         book.forced = True

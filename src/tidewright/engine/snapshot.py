@@ -21,6 +21,8 @@ from ..plan.reasons import Blocked
 from .book import Book, Sizes
 from .check import check_all
 from .commands import Reply
+from .failures import Failures
+from .images import Image, Saving
 from .settings import EngineSettings
 
 FORMAT = 1
@@ -31,7 +33,8 @@ _PLAIN = (
     "leaving", "ending", "imaged", "user_holds", "pins", "waits_for", "dependents", "array_active", "array_queue",
     "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "eager", "outcomes", "answers", "teams",
     "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "wake_due", "arrived", "freed", "forced", "thinking",
-    "refused", "blocked", "promise_order",
+    "refused", "blocked", "promise_order", "images", "serials", "saving", "from_image", "lowered", "measured", "checkpoint_at",
+    "checkpoint_failures", "falls", "lost", "wishes", "dead", "world_failures",
 )  # fmt: skip
 
 
@@ -44,6 +47,7 @@ class _Ledger(Struct):
     retired_total: str
     opened: dict[int, int]
     spent: dict[int, int]
+    lost_total: str = "0"
 
 
 class Snapshot(Struct, kw_only=True):
@@ -99,6 +103,24 @@ class Snapshot(Struct, kw_only=True):
     refused: bool
     blocked: dict[int, Blocked]
     promise_order: dict[int, dict[int, bool]]
+    # Fields below were added to a format already in use: an older snapshot opens with these defaults.
+    images: dict[int, tuple[Image, ...]] = {}
+    serials: dict[int, int] = {}
+    saving: dict[int, Saving] = {}
+    from_image: dict[int, int] = {}
+    lowered: dict[int, tuple[int, str]] = {}
+    measured: dict[int, bool] = {}
+    checkpoint_at: dict[int, int] = {}
+    checkpoint_failures: dict[int, int] = {}
+    falls: dict[int, int] = {}
+    lost: dict[int, int] = {}
+    wishes: dict[int, int] = {}
+    dead: dict[int, bool] = {}
+    world_failures: Failures | None = None
+
+
+_ADDED = {"origin": -1}
+"""Columns added to a format already in use, and what they hold where an older snapshot has none."""
 
 
 def dump(book: Book) -> bytes:
@@ -107,7 +129,8 @@ def dump(book: Book) -> bytes:
     ledger.advance(book.now)
     columns = {name: getattr(table, name)[: table.n].tobytes() for name in COLUMNS}
     totals = _Ledger(
-        ledger.at, ledger.held_milli, str(ledger.held_total), str(ledger.retired_total), ledger.opened, ledger.spent
+        ledger.at, ledger.held_milli, str(ledger.held_total), str(ledger.retired_total), ledger.opened, ledger.spent,
+        str(ledger.lost_total),
     )  # fmt: skip
     plain = {name: getattr(book, name) for name in _PLAIN}
     ids = [int(job) for job in table.id[: table.n]]
@@ -140,6 +163,9 @@ def load(data: bytes) -> Book:
     ledger.at, ledger.held_milli = kept.at, kept.held_milli
     ledger.held_total, ledger.retired_total = int(kept.held_total), int(kept.retired_total)
     ledger.opened, ledger.spent = kept.opened, kept.spent
+    ledger.lost_total = int(kept.lost_total)
+    if snapshot.world_failures is None:
+        book.world_failures = Failures(len(book.nodes) - len(book.node_down), book.now)
     check_all(book)
     return book
 
@@ -149,6 +175,9 @@ def _table(snapshot: Snapshot) -> JobTable:
     table.n = len(snapshot.ids)
     table.row = {job: row for row, job in enumerate(snapshot.ids)}
     for name, dtype in COLUMNS.items():
+        if name in _ADDED and name not in snapshot.columns:
+            getattr(table, name)[: table.n] = _ADDED[name]
+            continue
         column = np.frombuffer(snapshot.columns[name], dtype)
         if len(column) != table.n:
             raise Bug(f"snapshot column {name} has {len(column)} rows of {table.n}")

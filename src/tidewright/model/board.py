@@ -41,6 +41,10 @@ class Layout(Struct, frozen=True):
             return (1 << len(self.kinds)) - 1
         return sum(1 << index for index, kind in enumerate(self.kinds) if kind in names)
 
+    def kind_index(self, name: str) -> int:
+        """Index of a kind; -1 when no node is of it."""
+        return self.kinds.index(name) if name in self.kinds else -1
+
     def share_milli(self, node: int, gpu_memory: int) -> int:
         """Milli-devices that ``gpu_memory`` bytes are on ``node``, rounded up; above 1000 when it cannot fit."""
         memory = self.nodes[node].device_memory

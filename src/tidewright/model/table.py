@@ -43,6 +43,7 @@ COLUMNS: dict[str, str] = {
     "weight": "f8",
     "team": "i4",
     "home": "i4",
+    "origin": "i2",
     "save_us": "i8",
     "restore_us": "i8",
     "preemptions": "i4",
@@ -52,7 +53,8 @@ COLUMNS: dict[str, str] = {
 
 ``rate`` is the thousandths of full speed at which the job runs now (0 when it does not); ``ideal`` is full-speed run time
 and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``home`` the node a
-frozen job's memory is on; ``promised``: devices are set aside and it will start or resume without another plan.
+frozen job's memory is on; ``promised``: devices are set aside and it will start or resume without another plan;
+``origin``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit.
 """
 
 

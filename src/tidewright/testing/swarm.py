@@ -15,7 +15,7 @@ from ..engine import commands as co
 from ..engine import events as ev
 from ..engine.check import check_all
 from ..engine.engine import Engine
-from ..engine.settings import EngineSettings
+from ..engine.settings import EngineSettings, live_settings
 from ..model.job import ArrayMember, Dependency, JobSpec, Level
 from ..model.node import Allocation, NodeSpec, Part
 from ..model.view import View
@@ -36,15 +36,58 @@ class Memory:
         self.records.append(record)
 
 
+def swarm_settings(seed: int) -> EngineSettings:
+    """Odd seeds are real nodes, each with its own images; even ones a simulated pool with a shared store."""
+    quick: dict[str, Any] = {
+        "check_every": 1, "backoff_us": 1000, "backoff_max_us": 4000, "think_retry_us": 3000, "checkpoints": True,
+        "checkpoint_min_us": 500, "checkpoint_patience_us": 9000, "node_mtbf_us": 10_000, "save_us": 50, "full_save_us": 50,
+        "image_rate": 10**12, "splice_milli": 60,
+    }  # fmt: skip
+    return live_settings(**quick) if seed % 2 else EngineSettings(**quick)
+
+
+class Shelf:
+    """The images that there truly are: (job, serial) to the nodes that hold its parts, and where whole copies of it lie."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], tuple[str, ...]] = {}
+        self.copies: dict[tuple[int, int], dict[str, bool]] = {}
+
+    def put(self, job: int, serial: int, nodes: tuple[str, ...], copies: tuple[str, ...]) -> None:
+        """A new image. Raises AssertionError when the number was used before."""
+        key = (job, serial)
+        assert key not in self.parts, f"image {key} made twice"
+        self.parts[key], self.copies[key] = nodes, dict.fromkeys(copies, True)
+
+    def copy(self, job: int, serial: int, node: str) -> None:
+        """The whole image is there as well."""
+        self.copies[job, serial][node] = True
+
+    def lose(self, node: str) -> None:
+        """A node died with what it held."""
+        for key, nodes in list(self.parts.items()):
+            self.copies[key].pop(node, None)
+            if node in nodes:
+                self.parts[key] = ()
+
+    def restore(self, job: int, serial: int) -> None:
+        """Raises AssertionError when there is no such image any more."""
+        key = (job, serial)
+        assert self.parts.get(key) or self.copies.get(key), f"image {key} is asked for but gone"
+
+    def drop(self, command: co.DropImages) -> None:
+        """Images that are not needed any more."""
+        for key in [key for key in self.parts if key[0] == command.job and key[1] not in command.keep]:
+            del self.parts[key], self.copies[key]
+
+
 class Swarm:
     """An engine, a pool of ``nodes`` nodes, and a world that answers when and how it likes."""
 
     def __init__(self, seed: int, nodes: int = 4, settings: EngineSettings | None = None) -> None:
         self.rng: random.Random = stream(seed, "swarm")
         self.journal = Memory()
-        self.engine = Engine(
-            settings or EngineSettings(check_every=1, backoff_us=1000, backoff_max_us=4000, think_retry_us=3000)
-        )
+        self.engine = Engine(settings or swarm_settings(seed))
         self.driver = Driver(self.engine, self.journal)
         self.now = 0
         self.nodes = [self._node(index) for index in range(nodes)]
@@ -56,14 +99,19 @@ class Swarm:
         self.ended: dict[int, int] = {}
         self.launches: dict[tuple[int, int], int] = {}
         self.alive: dict[tuple[int, int], bool] = {}
+        """Attempts that have processes somewhere, frozen ones included."""
+        self.shelf = Shelf()
+        self.work: dict[int, tuple[int, int]] = {}
+        """Job to when it was last seen and the work it had done by then."""
         self.turn([ev.NodeUp(node, "1") for node in self.nodes])
 
     def _node(self, index: int) -> NodeSpec:
         size = self.rng.choice((2, 4, 8))
         kind = self.rng.choice(("h100", "a100", "cpu"))
         return NodeSpec(
-            name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",)
-        )
+            name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",),
+            full=self.rng.random() < 0.6,
+        )  # fmt: skip
 
     # -- one turn ---------------------------------------------------------------------------------------------------
 
@@ -72,6 +120,7 @@ class Swarm:
         for event in events:
             if isinstance(event, ev.NodeDown):
                 self.dead[event.name] = True
+                self.shelf.lose(event.name)
             elif isinstance(event, ev.NodeUp):
                 self.dead.pop(event.node.name, None)
         commands = self.driver.turn(self.now, events)
@@ -80,6 +129,19 @@ class Swarm:
         for command in commands:
             self._note(command)
         check_all(self.engine.book)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """No job has done more since the last turn than time allows."""
+        book = self.engine.book
+        table, seen = book.table, {}
+        for job, row in table.row.items():
+            rate, since = table.rate.item(row), table.accrued.item(row)
+            done = table.ideal.item(row) + (self.now - since) * rate // 1000
+            at, before = self.work.get(job, (self.now, done))
+            assert done <= before + (self.now - at), f"job {job} had done {before} us at {at}, now {done} at {self.now}"
+            seen[job] = self.now, done
+        self.work = seen
 
     def _note(self, command: co.Command) -> None:
         if isinstance(command, co.Reply) and not command.error and command.op_id.startswith("s"):
@@ -95,11 +157,17 @@ class Swarm:
             others = [alive for alive in self.alive if alive[0] == command.job]
             assert not others, f"job {command.job} launched while {others} is alive"
             self.launches[key] = 1
+            if command.image:
+                self.shelf.restore(command.job, command.image)
             self._answer_launch(command)
         elif isinstance(command, co.SuspendRanks):
             self._answer_suspend(command)
         elif isinstance(command, co.ResumeRanks):
             self._answer_resume(command)
+        elif isinstance(command, co.CheckpointRanks):
+            self._answer_checkpoint(command)
+        elif isinstance(command, co.DropImages):
+            self.shelf.drop(command)
         elif isinstance(command, co.StopRanks):
             self._gone(command.job, command.attempt, 143)
 
@@ -110,7 +178,8 @@ class Swarm:
             return
         if self.rng.random() < 0.1:
             fault = self.rng.choice(("world", "world", "user"))
-            self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault))
+            lost = bool(command.image) and fault == "world" and self.rng.random() < 0.5
+            self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost))
             return
         self.alive[command.job, command.attempt] = True
         self.pending.append(ev.Started(command.job, command.attempt))
@@ -122,15 +191,45 @@ class Swarm:
         elif luck < 0.25 or command.level in (Level.REQUEUE, Level.COOPERATIVE):
             self._gone(command.job, command.attempt, self.rng.choice((0, 1, 75, 137, 143)))
         else:
-            self.pending.append(ev.Suspended(command.job, command.attempt, self.rng.randrange(1, 1000)))
+            if command.serial:
+                self._save(command)
+                self.alive.pop((command.job, command.attempt), None)
+            took = self.rng.randrange(1, 1000)
+            self.pending.append(ev.Suspended(command.job, command.attempt, took, command.serial, took * 1000))
+
+    def _answer_checkpoint(self, command: co.CheckpointRanks) -> None:
+        luck = self.rng.random()
+        if luck < 0.1 and not self.honest:
+            return
+        if luck < 0.3:
+            failed = ev.CheckpointFailed(command.job, command.attempt, command.serial, "disk full")
+            self.pending.append(failed)
+            return
+        self._save(command)
+        self.pending.append(ev.Checkpointed(command.job, command.attempt, command.serial, self.rng.randrange(1, 600)))
+        if luck < 0.6:
+            node = self.rng.choice(("*", *(node.name for node in self.nodes if node.name not in self.dead)))
+            self.shelf.copy(command.job, command.serial, node)
+            self.pending.append(ev.ImageCopied(command.job, command.serial, node))
+
+    def _save(self, command: co.SuspendRanks | co.CheckpointRanks) -> None:
+        """Ranks on dead nodes leave no image, but then no answer of theirs comes either."""
+        shared = ("*",) if self.engine.settings.shared_images else ()
+        names = tuple(self.nodes[part.node].name for part in command.allocation)
+        self.shelf.put(command.job, command.serial, names, shared)
 
     def _answer_resume(self, command: co.ResumeRanks) -> None:
+        if command.serial:
+            self.shelf.restore(command.job, command.serial)
+            others = [alive for alive in self.alive if alive[0] == command.job]
+            assert not others, f"job {command.job} resumed from an image while {others} is alive"
         if self.rng.random() < 0.15:
             lost = self.rng.random() < 0.3
             if lost:
                 self.alive.pop((command.job, command.attempt), None)
             self.pending.append(ev.ResumeFailed(command.job, command.attempt, "torn", lost))
         else:
+            self.alive[command.job, command.attempt] = True
             self.pending.append(ev.Resumed(command.job, command.attempt, self.rng.randrange(1, 1000)))
 
     def _gone(self, job: int, attempt: int, code: int, lost: bool = False) -> None:
@@ -177,13 +276,17 @@ class Swarm:
             node for node, name in enumerate(layout.node_kind) if int(view.jobs.kinds[view.jobs.row[job]]) >> name & 1
         ]
         rng.shuffle(nodes)
-        home = int(view.jobs.home[view.jobs.row[job]])
-        if home >= 0 and rng.random() < 0.9:
+        home, origin = int(view.jobs.home[view.jobs.row[job]]), int(view.jobs.origin[view.jobs.row[job]])
+        if origin >= 0 and (self.honest or rng.random() < 0.9):
+            nodes = [node for node in nodes if layout.nodes[node].full and layout.node_kind[node] == origin]
+        if home >= 0 and (self.honest or rng.random() < 0.9):
             nodes = [home]
         if spec.gpu_memory:
             node = nodes[0] if nodes else 0
             return (Part(node, 1 << rng.randrange(layout.node_size[node]), layout.share_milli(node, spec.gpu_memory)),)
-        wanted = spec.floor if self.honest else rng.randint(spec.floor, spec.devices)
+        row = view.jobs.row[job]
+        least, most = int(view.jobs.floor[row]), int(view.jobs.demand[row])
+        wanted = least if self.honest else rng.randint(least, most)
         parts = []
         for node in nodes:
             take = min(wanted, layout.node_size[node])
@@ -228,8 +331,16 @@ class Swarm:
             return ev.Cancel(job, f"c{rng.random()}")
         if choice < 0.72:
             return ev.Hold(job, f"h{rng.random()}", rng.choice((0, self.now + 3000)))
-        if choice < 0.82:
+        if choice < 0.80:
             return ev.Release(job, f"r{rng.random()}")
+        if choice < 0.85:
+            return ev.Scale(job, rng.randrange(0, 9), f"k{rng.random()}")
+        if choice < 0.90:
+            names = tuple(rng.sample([node.name for node in self.nodes], rng.randrange(3)))
+            return ev.Move(job, names, f"m{rng.random()}")
+        if choice < 0.92 and self.alive:
+            key = rng.choice(list(self.alive))
+            return ev.LevelLowered(*key, rng.randrange(4), "it does what it should not")
         return self._node_event()
 
     def _node_event(self) -> ev.Event:
@@ -264,7 +375,8 @@ class Swarm:
             "device_types": rng.choice(((), (), ("h100",), ("a100", "cpu"))),
             "gpu_memory": rng.randrange(1, 50) * GIB if share else 0,
             "retries": rng.randrange(3),
-            "preempt": rng.choice(("auto", "auto", "freeze", "cooperative", "requeue", "none")),
+            "preempt": rng.choice(("auto", "auto", "full", "freeze", "cooperative", "requeue", "none")),
+            "checkpoint_us": rng.choice((0, 0, 800, 3000, -1)),
             "placement": rng.choice(("consolidate", "one-node", "any")),
             "max_duration_us": rng.choice((0, 0, 5000)),
         }
@@ -293,7 +405,7 @@ class Swarm:
             self.now += 5000
             events, self.pending = self.pending, []
             events += [ev.Release(job) for job in list(book.user_holds)]
-            if not events and self.alive:
+            if self.alive and all(isinstance(event, ev.Checkpointed | ev.ImageCopied) for event in events):
                 key = next(iter(self.alive))
                 del self.alive[key]
                 events.append(ev.Exited(*key, 0))

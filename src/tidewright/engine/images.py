@@ -1,0 +1,226 @@
+"""Full images in the book: which there are, what work is in them, where they lie, and rolling back to them.
+
+Two are kept of each job, so that a damaged one costs an interval and not the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..base.units import WHOLE_DEVICE, format_duration
+from ..model.job import Level
+from ..model.node import Allocation
+from .commands import DropImages
+
+if TYPE_CHECKING:  # the book's own fields are made of these
+    from .book import Book
+
+KEPT = 2
+EVERYWHERE = "*"
+"""Stands for a store that outlives every node."""
+
+
+class Image(Struct, frozen=True, omit_defaults=True):
+    """One full image of a job. Times in microseconds; ``ideal_us`` is the full-speed run time that is in it."""
+
+    serial: int
+    attempt: int
+    taken: int
+    """When it was ordered, absolute."""
+    ideal_us: int
+    nodes: tuple[str, ...]
+    """Nodes it was taken on, in rank order; each holds its own ranks' part. A dead one is no longer named."""
+    kind: str = ""
+    """Device kind that it can be restored on, on nodes that take full images; empty: anywhere."""
+    save_us: int = 0
+    size_bytes: int = 0
+    copies: tuple[str, ...] = ()
+    """Other nodes that hold all of it, or "*"."""
+    torn: bool = False
+    """A node it was taken on is dead: only a copy is whole."""
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.copies) or not self.torn
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Everywhere something of it lies."""
+        return tuple(dict.fromkeys((*self.nodes, *self.copies)))
+
+
+class Saving(Struct, frozen=True):
+    """An image in the making: its number, when it was ordered, and the work done until then."""
+
+    serial: int
+    at: int
+    ideal_us: int
+
+
+def order(book: Book, job: int, row: int) -> int:
+    """Give the next image its number and note what will be in it at least."""
+    serial = book.serials[job] = book.serials.get(job, 0) + 1
+    book.saving[job] = Saving(serial, book.now, book.table.ideal.item(row))
+    return serial
+
+
+def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> None:
+    """The image in the making is whole: keep it, and let go of the oldest."""
+    saving, table = book.saving.pop(job), book.table
+    nodes = names(book, book.allocations[job])
+    copies = (EVERYWHERE,) if book.settings.shared_images else ()
+    kind = book.board.layout.kinds[table.origin.item(row)] if table.origin.item(row) >= 0 else ""
+    image = Image(
+        saving.serial, table.attempt.item(row), saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies
+    )
+    kept = (*book.images.get(job, ()), image)
+    book.images[job] = kept[-KEPT:]
+    book.falls.pop(job, None)
+    if kept[:-KEPT]:
+        _drop(book, job, row, kept[:-KEPT], book.images[job])
+
+
+def names(book: Book, allocation: Allocation) -> tuple[str, ...]:
+    """The nodes of an allocation, by name."""
+    nodes = book.board.layout.nodes
+    return tuple(nodes[part.node].name for part in allocation)
+
+
+def copied(book: Book, job: int, serial: int, node: str) -> None:
+    """The whole image is now there too."""
+    images = book.images.get(job, ())
+    if any(image.serial == serial for image in images) and (node == EVERYWHERE or alive(book, node)):
+        book.images[job] = tuple(
+            replace(image, copies=(*image.copies, node))
+            if image.serial == serial and node not in image.copies
+            else image
+            for image in images
+        )
+
+
+def alive(book: Book, node: str) -> bool:
+    """Whether a node is known and not dead (silent and drained ones live)."""
+    index = book.nodes.get(node)
+    return index is not None and index not in book.dead
+
+
+def node_lost(book: Book, node: str) -> None:
+    """What lay on a node is gone. Jobs that were to start from an image that died with it go further back."""
+    for job, images in list(book.images.items()):
+        if any(node in image.places for image in images):
+            left = [_without(image, node) for image in images]
+            book.images[job] = tuple(image for image in left if image.whole)
+            torn = tuple(image for image in left if not image.whole)
+            if torn:
+                _drop(book, job, book.table.row[job], torn, book.images[job])
+
+
+def _without(image: Image, node: str) -> Image:
+    copies = tuple(other for other in image.copies if other != node)
+    if node not in image.nodes:
+        return replace(image, copies=copies)
+    return replace(image, copies=copies, nodes=tuple(other for other in image.nodes if other != node), torn=True)
+
+
+def spoil(book: Book, job: int) -> None:
+    """The image that was to be used is damaged: it is none any more."""
+    serial = book.source(job)
+    images = book.images.get(job, ())
+    bad = tuple(image for image in images if image.serial == serial)
+    if bad:
+        book.images[job] = tuple(image for image in images if image.serial != serial)
+        book.tell(job, "IMAGE", f"image {serial} cannot be used any more")
+        _drop(book, job, book.table.row[job], bad, book.images[job])
+
+
+def forget(book: Book, job: int, attempt: int) -> None:
+    """No image of the job is needed any more."""
+    images = book.images.pop(job, ())
+    book.from_image.pop(job, None)
+    book.saving.pop(job, None)
+    if images:
+        places = tuple(dict.fromkeys(place for image in images for place in image.places))
+        book.out.append(DropImages(job, attempt, (), places))
+
+
+def _drop(book: Book, job: int, row: int, gone: tuple[Image, ...], kept: tuple[Image, ...]) -> None:
+    places = tuple(dict.fromkeys(place for image in gone for place in image.places))
+    if places and kept:  # when none is kept, whoever starts the job over says so for all of them
+        serials = tuple(image.serial for image in kept)
+        book.out.append(DropImages(job, book.table.attempt.item(row), serials, places))
+
+
+def roll_back(book: Book, job: int, row: int) -> str:
+    """Set the job's work back to its latest image, or to nothing; returns what is to be told of it."""
+    image = book.image(job)
+    had = book.table.ideal.item(row)
+    left = image.ideal_us if image is not None else 0
+    lose(book, job, row, had - left)
+    book.table.ideal[row] = left
+    if image is None:
+        book.from_image.pop(job, None)
+        book.table.origin[row] = -1
+        return f"no image is left, {format_duration(had)} of work lost" if had else "starts from the beginning"
+    book.from_image[job] = image.serial
+    book.table.origin[row] = book.board.layout.kind_index(image.kind)
+    return f"rolled back {format_duration(had - left)} to image {image.serial}"
+
+
+def lose(book: Book, job: int, row: int, work_us: int) -> None:
+    """So much full-speed run time will have to be delivered again."""
+    if work_us:
+        book.lost[job] = book.lost.get(job, 0) + work_us
+        book.ledger.lost_total += work_us * book.specs[job].devices * WHOLE_DEVICE
+
+
+def level_at(book: Book, job: int, allocation: Allocation) -> int:
+    """How the job can be made to yield on these devices: as its user wishes, as its nodes can, as its program allows."""
+    spec = book.specs[job]
+    full = _bound_to(book, allocation) >= 0
+    level = book.usual_level(spec)
+    if full and spec.preempt in ("auto", "full"):
+        level = int(Level.FULL)
+    elif full and spec.preempt == "freeze":
+        level = int(Level.FREEZE)  # a gang is stopped at a cut first, so it can stay frozen
+    if job in book.lowered:
+        level = min(level, book.lowered[job][0])
+    if level == Level.FREEZE and why_unfrozen(book, allocation) is not None:
+        return int(Level.NONE)
+    return level
+
+
+def _bound_to(book: Book, allocation: Allocation) -> int:
+    """Index of the kind that images taken on these devices are bound to; -1 where not every node takes them."""
+    layout = book.board.layout
+    kinds = [layout.node_kind[part.node] for part in allocation if layout.nodes[part.node].full]
+    alike = len(kinds) == len(allocation) and kinds.count(kinds[0]) == len(kinds)
+    return kinds[0] if alike else -1
+
+
+def why_unfrozen(book: Book, allocation: Allocation) -> str | None:
+    """Why freezing what runs on these devices would be of no use, or None."""
+    nodes = book.board.layout.nodes
+    for part in allocation:
+        kind = nodes[part.node].kind
+        if kind not in book.settings.freeze_kinds:
+            return f"a frozen process keeps its memory on {kind} devices, so freezing it would free nothing"
+    return "it spans several nodes, which cannot be frozen at one instant" if len(allocation) > 1 else None
+
+
+def settle_level(book: Book, job: int, row: int) -> None:
+    """Bring the level column in line with where the job is now, and note what its images will be bound to."""
+    allocation = book.allocations[job]
+    level, table = level_at(book, job, allocation), book.table
+    if job in book.shields:
+        book.shields[job] = level
+    else:
+        table.level[row] = level
+    origin = table.origin[row] = _bound_to(book, allocation) if level == Level.FULL else -1
+    if origin >= 0 and job not in book.measured:
+        settings = book.settings
+        size = book.specs[job].ranks * settings.image_bytes
+        table.save_us[row] = settings.full_save_us + size * 1_000_000 // settings.image_rate
+        table.restore_us[row] = settings.full_restore_us

@@ -1,0 +1,129 @@
+"""Periodic images of running jobs: when the next one is due, and what becomes of it."""
+
+from __future__ import annotations
+
+import math
+
+from ..model.job import Level, State
+from . import events as ev
+from . import images
+from .book import RUNNING, Book
+from .commands import CheckpointRanks
+
+_DOUBLINGS = 5
+"""An image that fails again and again is tried ever more rarely, down to this power of two."""
+_LEAST_COST_SHARE = 10
+"""An interval is at least so many times what one image costs."""
+_NEVER = -1
+
+
+def interval_us(book: Book, job: int, row: int) -> int:
+    """Run time between two images: sqrt(2 * C * M), C the cost of an image and M the mean time between failures on as many
+    nodes (Young, CACM 17 (1974); Daly, FGCS 22 (2006), to first order). The job's own interval comes before it; 0: never.
+    """
+    own, settings = book.specs[job].checkpoint_us, book.settings
+    if own == _NEVER:
+        return 0
+    if own:
+        return own
+    cost: int = max(book.table.save_us.item(row), 1)
+    mtbf = book.world_failures.mtbf_us(book.now, len(book.allocations[job]), settings.node_mtbf_us)
+    return max(math.isqrt(2 * cost * mtbf), _LEAST_COST_SHARE * cost, settings.checkpoint_min_us)
+
+
+def schedule(book: Book, job: int) -> None:
+    """A job begins to run, or was imaged: set the time of its next image."""
+    if not book.settings.checkpoints:
+        return
+    row = book.table.row[job]
+    if book.shields.get(job, book.table.level.item(row)) != Level.FULL:
+        return
+    pause = interval_us(book, job, row) << min(book.checkpoint_failures.get(job, 0), _DOUBLINGS)
+    if pause:
+        _set(book, job, pause)
+
+
+def due(book: Book, job: int, row: int) -> None:
+    """The time has come to image a running job, or to give up on an image that was ordered."""
+    del book.checkpoint_at[job]
+    if job in book.saving:
+        _failed(book, job, row, "no answer")
+    elif book.table.level.item(row) != Level.FULL:
+        schedule(book, job)
+    else:
+        book.accrue(row)
+        serial = images.order(book, job, row)
+        book.out.append(CheckpointRanks(job, book.table.attempt.item(row), serial, book.allocations[job]))
+        _set(book, job, book.settings.checkpoint_patience_us)
+
+
+def _set(book: Book, job: int, pause_us: int) -> None:
+    book.checkpoint_at[job] = book.now + pause_us
+    book.set_timer(book.now + pause_us, "checkpoint", job, book.now + pause_us)
+
+
+def checkpointed(book: Book, event: ev.Checkpointed) -> None:
+    """An image is there. The job stood still meanwhile, which counts as no progress."""
+    row = _ours(book, event.job, event.attempt, event.serial)
+    if row is None:
+        return
+    job, saving = event.job, book.saving[event.job]
+    book.accrue(row)
+    stood = min(event.save_us, book.now - saving.at) * book.table.rate.item(row) // 1000
+    book.table.ideal[row] = max(saving.ideal_us, book.table.ideal.item(row) - stood)
+    learn(book, job, row, event.save_us)
+    images.record(book, job, row, event.save_us, event.size_bytes)
+    book.checkpoint_failures.pop(job, None)
+    book.touched[job] = True
+    schedule(book, job)
+
+
+def checkpoint_failed(book: Book, event: ev.CheckpointFailed) -> None:
+    """No image; the next attempt is later."""
+    row = _ours(book, event.job, event.attempt, event.serial)
+    if row is None:
+        return
+    _failed(book, event.job, row, event.error)
+
+
+def _failed(book: Book, job: int, row: int, error: str) -> None:
+    saving = book.saving.pop(job)
+    book.checkpoint_failures[job] = book.checkpoint_failures.get(job, 0) + 1
+    book.tell(job, "IMAGE", f"image {saving.serial} could not be made: {error}")
+    schedule(book, job)
+
+
+def learn(book: Book, job: int, row: int, save_us: int) -> None:
+    """What an image of the job costs, as last measured."""
+    if save_us:
+        book.table.save_us[row] = save_us
+        book.measured[job] = True
+
+
+def image_copied(book: Book, event: ev.ImageCopied) -> None:
+    """An image lies in one more place."""
+    if event.job in book.specs:
+        images.copied(book, event.job, event.serial, event.node)
+
+
+def level_lowered(book: Book, event: ev.LevelLowered) -> None:
+    """The program rules out what its nodes could do."""
+    row = book.table.row.get(event.job)
+    if row is None or book.table.attempt.item(row) != event.attempt or book.image_only(event.job):
+        return
+    job, before = event.job, book.lowered.get(event.job)
+    if before is not None and before[0] <= event.level:
+        return
+    book.lowered[job] = (event.level, event.why)
+    book.tell(job, "LEVEL", f"{Level(event.level).name.lower()} at most: {event.why}")
+    if book.table.state.item(row) in (State.STARTING, State.RUNNING):
+        images.settle_level(book, job, row)
+        book.touched[job] = book.forced = True
+
+
+def _ours(book: Book, job: int, attempt: int, serial: int) -> int | None:
+    """The job's row if this is about the image that it is making while it runs."""
+    row, saving = book.table.row.get(job), book.saving.get(job)
+    if row is None or saving is None or saving.serial != serial or book.table.attempt.item(row) != attempt:
+        return None
+    return row if book.table.state.item(row) == RUNNING else None

@@ -1,0 +1,217 @@
+"""A user moves a job to other nodes, or changes on how many devices it runs. Nobody else is sent away for either."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..model.job import Level, State
+from ..model.node import Allocation, Part, bits, device_count
+from ..plan.moves import Migrate, Resize, Resume
+from . import events as ev
+from .admit import never_fits
+from .book import Book
+from .land import apply, illegal, misshapen, unsuspendable
+from .seat import EVERYWHERE, find
+
+_LATER = "try again when it runs"
+_TRANSIT = (State.STARTING, State.SUSPENDING, State.RESUMING)
+
+
+class Refusal(Exception):
+    """Why a user's wish is not done: (error, remedy, kind) of a Reply."""
+
+    def __init__(self, error: str, remedy: str, kind: str = "conflict") -> None:
+        super().__init__(error)
+        self.said = (error, remedy, kind)
+
+
+def move(book: Book, event: ev.Move) -> list[int]:
+    """Bring a job to other nodes. Returns the jobs that were promised devices; raises Refusal."""
+    job = event.job
+    row, state = book.table.row[job], book.state(job)
+    where = _nodes_named(book, event.nodes)
+    _movable(book, job, row, state)
+    mine = book.allocations.get(job, ())
+    if not event.nodes:
+        where = EVERYWHERE & ~sum(1 << part.node for part in mine)
+    count = device_count(mine) or book.table.floor.item(row)
+    allocation = find(book, job, count, where)
+    if allocation is None:
+        raise Refusal(*_no_room(book, job, count, event.nodes))
+    why = "moved by its user"
+    wanted = Migrate(job, allocation, why) if state is State.RUNNING else Resume(job, allocation, why)
+    reason = illegal(book, wanted)
+    if reason is not None:
+        raise Refusal(f"job {job} cannot be moved: {reason}", "name other nodes")
+    promised: list[int] = []
+    apply(book, wanted, promised)
+    book.freed = True
+    return promised
+
+
+def _nodes_named(book: Book, names: tuple[str, ...]) -> int:
+    """The set of nodes of these names."""
+    unknown = [name for name in names if name not in book.nodes]
+    if unknown:
+        raise Refusal(f"no node {unknown[0]!r}", "list nodes with tide nodes", "notfound")
+    closed = {book.nodes[name]: name for name in names if not book.board.up >> book.nodes[name] & 1}
+    if closed:
+        index, name = next(iter(closed.items()))
+        why = book.drained.get(index) or book.node_down.get(index, "")
+        raise Refusal(f"node {name} takes no work: {why}", "name another node")
+    return sum(1 << index for index in dict.fromkeys(book.nodes[name] for name in names))
+
+
+def _movable(book: Book, job: int, row: int, state: State) -> None:
+    """Whether the job can leave where it is without losing work. Raises Refusal."""
+    if state in _TRANSIT or state is State.STOPPING:
+        raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
+    if state is State.HELD and job in book.user_holds:
+        raise Refusal(f"job {job} is suspended by its user", f"release it first: tide resume {job}")
+    suspended = state is State.SUSPENDED and job not in book.promises
+    if state is not State.RUNNING and not suspended:
+        raise Refusal(f"job {job} is {state.name.lower()}; only a job that runs or is suspended can be moved", _LATER)
+    if suspended and book.image_only(job):
+        return
+    reason = None if suspended else unsuspendable(book, job, row)
+    level = Level(book.table.level.item(row))
+    if reason is None and level is not Level.FULL:
+        reason = f"its level is {level.name.lower()}" + (
+            ": its memory cannot leave its node" if level is Level.FREEZE else ": it would start again elsewhere"
+        )
+    if reason is not None:
+        raise Refusal(
+            f"job {job} cannot be moved: {reason}", "only a job that can be imaged whole moves; see tide doctor"
+        )
+
+
+def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> tuple[str, str]:
+    """Why no place was found: too small even when empty, or taken."""
+    where = ", ".join(names) or "the other nodes"
+    most = sum(book.board.layout.node_size[book.nodes[name]] for name in names)
+    if names and most < count:
+        return (
+            f"job {job} has {count} devices; {where} {_have(names)} {most} even when empty",
+            "name other or more nodes",
+        )
+    holders = [
+        str(other)
+        for other, parts in book.allocations.items()
+        if other != job and (not names or any(book.board.layout.nodes[part.node].name in names for part in parts))
+    ]
+    held = f"; held by job{'s' * (len(holders) > 1)} {', '.join(holders[:8])}" if holders else ""
+    return f"no room for the {count} devices of job {job} on {where}{held}", "try again later, or name other nodes"
+
+
+def _have(names: tuple[str, ...]) -> str:
+    return "have" if len(names) > 1 else "has"
+
+
+# -- scaling ------------------------------------------------------------------------------------------------------------
+
+
+def scale(book: Book, event: ev.Scale) -> list[int]:
+    """Have a job on so many devices from now on. Returns the jobs that were promised devices; raises Refusal."""
+    job, state = event.job, book.state(event.job)
+    _sizeable(book, job, event.devices)
+    if state is State.STOPPING or state in _TRANSIT:
+        raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
+    before = book.wishes.get(job)
+    _wish(book, job, event.devices)
+    try:
+        return _resize(book, job) if state is State.RUNNING else _wait_anew(book, job)
+    except Refusal:
+        _wish(book, job, before or 0)
+        raise
+
+
+def _sizeable(book: Book, job: int, devices: int) -> None:
+    """Whether the job could ever run on so many devices."""
+    spec = book.specs[job]
+    if not 0 <= devices <= spec.devices:
+        raise Refusal(
+            f"job {job} asked for {spec.devices} devices; {devices} is not between 1 and that",
+            f"the nearest: tide scale {job} {spec.devices if devices > 0 else 1}", "usage",
+        )  # fmt: skip
+    if devices and devices < spec.devices and spec.ranks < spec.devices:
+        raise Refusal(
+            f"each rank of job {job} has several devices, which cannot be shared in turns",
+            f"it runs on {spec.devices} devices or not at all", "usage",
+        )  # fmt: skip
+    misfit = never_fits(book, replace(spec, devices=devices, min_devices=0)) if devices else None
+    if misfit is not None:
+        raise Refusal(*misfit, "usage")
+
+
+def _wish(book: Book, job: int, devices: int) -> None:
+    """Write what the user wants into the columns; 0: what was submitted."""
+    row, spec = book.table.row[job], book.specs[job]
+    if devices:
+        book.wishes[job] = devices
+    else:
+        book.wishes.pop(job, None)
+    book.table.demand[row] = devices or spec.devices
+    book.table.floor[row] = devices or spec.floor
+    book.touched[job] = book.forced = True
+
+
+def _wait_anew(book: Book, job: int) -> list[int]:
+    """A job that has no devices: what it was promised may be of the wrong size."""
+    if job in book.promises:
+        book.revoke(job)
+    book.arrived = True
+    return []
+
+
+def _resize(book: Book, job: int) -> list[int]:
+    row, mine = book.table.row[job], book.allocations[job]
+    wanted, have = book.wishes.get(job, 0), device_count(mine)
+    if misshapen(book, job, row, mine) is None:  # it may run on as it is
+        return []
+    wanted = wanted or book.specs[job].floor
+    reason, level = unsuspendable(book, job, row), book.table.level.item(row)
+    if reason is None and level == Level.REQUEUE:
+        reason = "it would start over"
+    if reason is not None:
+        raise Refusal(
+            f"job {job} cannot be resized while it runs: {reason}", "scale it while it waits, or submit it anew"
+        )
+    allocation = _fewer(mine, wanted) if wanted < have else _more(book, job, mine, wanted, level)
+    if allocation is None:
+        error = f"job {job} has {have} devices; no {wanted} are free for it"
+        raise Refusal(error, "try again later, or ask for fewer")
+    resize = Resize(job, allocation, f"scaled to {wanted} devices by its user")
+    reason = illegal(book, resize)
+    if reason is not None:
+        raise Refusal(f"job {job} cannot be resized: {reason}", "try again later")
+    promised: list[int] = []
+    apply(book, resize, promised)
+    book.freed = True
+    return promised
+
+
+def _fewer(mine: Allocation, wanted: int) -> Allocation:
+    """Part of an allocation, on as few nodes as can be."""
+    kept: list[Part] = []
+    for part in sorted(mine, key=lambda part: (-part.mask.bit_count(), part.node)):
+        take = min(wanted, part.mask.bit_count())
+        if take:
+            kept.append(Part(part.node, sum(1 << bit for bit in bits(part.mask)[:take]), part.milli))
+            wanted -= take
+    return tuple(sorted(kept))
+
+
+def _more(book: Book, job: int, mine: Allocation, wanted: int, level: int) -> Allocation | None:
+    """More devices, on its own nodes if they have them."""
+    own = sum(1 << part.node for part in mine)
+    found = find(book, job, wanted, own)
+    return found if found is not None or level == Level.FREEZE else find(book, job, wanted, EVERYWHERE)
+
+
+def unwish(book: Book, job: int, row: int) -> None:
+    """A resize has failed: the job runs on as it is, so that is what its user gets for now."""
+    have, spec = device_count(book.allocations[job]), book.specs[job]
+    if job in book.wishes and book.wishes[job] != have:
+        _wish(book, job, 0 if spec.floor <= have <= spec.devices else have)
+    elif not book.table.floor.item(row) <= have <= book.table.demand.item(row):
+        _wish(book, job, have)
