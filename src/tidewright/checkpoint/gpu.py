@@ -1,0 +1,162 @@
+"""Full images of ranks on GPUs: device memory goes to the host first, then the process is saved as any other.
+
+Order of a save: the ranks stand still with NCCL torn down (the caller sees to that), lock, checkpoint, dump. Of a
+restore: the process comes back without devices, restore onto the devices it gets, unlock. Whoever dumps must keep
+CRIU's own CUDA plugin out of it (an empty ``CRIU_LIBS_DIR``): it would wake the process before its devices are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..base.errors import WorldError
+from ..base.units import format_bytes
+from ..model.job import Level
+from .cuda import CudaApi, CudaCheckpoint, open_api, pairing
+from .freeze import host_available, host_reserve
+from .processes import members
+from .protocol import Driver, Gang, Image, Placement, RankHandle, Verdict
+
+
+class Dumper(Driver, Protocol):
+    """A driver of full images of processes without devices: ``CriuDriver``."""
+
+    def dump(self, handles: Iterable[RankHandle], directory: Path, *, leave_running: bool) -> Any: ...
+
+    def finish(self, handles: Iterable[RankHandle]) -> None: ...
+
+    def restore_spec(self, images: Path) -> Any: ...
+
+
+class Seat(Struct, frozen=True, kw_only=True):
+    """Where a rank was saved and where it comes back, devices by UUID."""
+
+    node: tuple[str, ...]
+    """All devices of the node that it was saved on."""
+    had: tuple[str, ...]
+    gets: tuple[str, ...]
+    """Its own devices then and now, in the same order."""
+
+
+class GpuDriver:
+    """``inner`` saves the processes, ``devices`` tells the UUIDs of this node's devices.
+
+    ``in_use`` tells how many bytes of device memory processes hold: as much host memory must be free.
+    """
+
+    name = "cuda"
+    level = Level.FULL
+
+    def __init__(
+        self,
+        inner: Dumper,
+        devices: Callable[[], Sequence[str]],
+        *,
+        api: Callable[[], CudaApi] = open_api,
+        in_use: Callable[[Sequence[int]], int] = lambda pids: 0,
+        available: Callable[[], int] = host_available,
+    ) -> None:
+        self._inner, self._devices = inner, devices
+        self._open, self._in_use, self._available = api, in_use, available
+        self._opened: CudaCheckpoint | None = None
+
+    def _cuda(self) -> CudaCheckpoint:
+        """The driver, opened at the first use: an agent on a node without GPUs never loads it. Raises WorldError."""
+        if self._opened is None:
+            self._opened = CudaCheckpoint(self._open())
+        return self._opened
+
+    def can(self, gang: Gang, kind: str) -> Verdict:
+        """Refused without a driver that can, without what saves the process, and when the host is short of memory."""
+        verdict = self._inner.can(gang, "cpu")
+        if kind == "cpu" or not verdict.ok:
+            return verdict
+        try:
+            verdict = self._cuda().can()
+            return verdict if not verdict.ok else self._has_room(gang)
+        except WorldError as error:
+            return Verdict(False, str(error))
+
+    def _has_room(self, gang: Gang) -> Verdict:
+        need, free = self._in_use(pids_of(gang.ranks)), self._available() - host_reserve()
+        if need <= free:
+            return Verdict(True)
+        has = format_bytes(max(0, free))
+        return Verdict(False, f"{format_bytes(need)} of device memory do not fit into the host's free memory ({has})")
+
+    def dump(self, handles: Iterable[RankHandle], directory: Path, *, leave_running: bool) -> Any:
+        """As ``inner.dump``. Raises WorldError with all ranks running as before (see CudaCheckpoint.suspend)."""
+        ranks = tuple(handles)
+        pids = pids_of(ranks)
+        self._cuda().suspend(pids)
+        try:
+            report = self._inner.dump(ranks, directory, leave_running=leave_running)
+        except (WorldError, OSError):
+            self._cuda().resume(pids)
+            raise
+        if leave_running:
+            self._cuda().resume(pids)
+        return report
+
+    def finish(self, handles: Iterable[RankHandle]) -> None:
+        """End the dumped processes; they hold no device any more."""
+        self._inner.finish(handles)
+
+    def restore_spec(self, images: Path) -> Any:
+        """What the shim needs to bring a process back; ``awaken`` then gives it its devices."""
+        return self._inner.restore_spec(images)
+
+    def awaken(self, handles: Iterable[RankHandle], seats: Mapping[int, Seat]) -> None:
+        """Give restored processes their devices, before the ranks are let go. Raises WorldError with none of them awake."""
+        now, pairs, every = tuple(self._devices()), {}, []
+        for handle in handles:
+            pids = pids_of([handle])
+            every += pids
+            if seat := seats.get(handle.rank):
+                wanted = dict(zip(seat.had, seat.gets, strict=True))
+                pairs.update(dict.fromkeys(pids, pairing(wanted, seat.node, now)))
+        self._cuda().resume(every, pairs)
+
+    def save(self, gang: Gang) -> Image:
+        """Devices first. All ranks are saved, or all run on."""
+        pids = pids_of(gang.ranks)
+        self._cuda().suspend(pids)
+        try:
+            image = self._inner.save(gang)
+        except (WorldError, OSError):
+            self._cuda().resume(pids)
+            raise
+        assert image is not None, "a dumper keeps an image"
+        return replace(image, driver=self.name)
+
+    def restore(self, image: Image, placement: Placement) -> None:
+        """Onto the devices it had. When they are refused it stays without them, and a later try may succeed."""
+        self._inner.restore(replace(image, driver=self._inner.name), placement)
+        self._cuda().resume(pids_of(image.ranks))
+
+    def discard(self, image: Image) -> None:
+        self._inner.discard(replace(image, driver=self._inner.name))
+
+
+def pids_of(handles: Iterable[RankHandle]) -> list[int]:
+    """Host pids of everything that belongs to these ranks; who of them uses CUDA, the driver knows."""
+    return [pid for handle in handles for pid in members(handle)]
+
+
+def seat_of(facts: Mapping[str, Any], gets: Sequence[str]) -> Seat:
+    """From what ``facts_of`` noted beside an image. Raises WorldError for a note that is none."""
+    try:
+        return msgspec.convert({**facts, "gets": gets}, Seat, strict=False)
+    except msgspec.ValidationError as error:
+        raise WorldError(f"what was noted of the devices of an image is damaged: {error}") from error
+
+
+def facts_of(node: Sequence[str], had: Sequence[str]) -> dict[str, Any]:
+    """What must travel with the image of a rank on GPUs, as JSON values: the node's devices, and its own."""
+    return {"node": list(node), "had": list(had)}

@@ -1,0 +1,362 @@
+"""Turns of several ranks on one device: nobody waits for ever, nobody computes beside another, nothing stays open."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.launch.inject._tidewright import splice
+from tidewright.launch.inject._tidewright.splice import LockTurn, SwapTurn
+
+INJECT = Path(splice.__file__).parents[1]
+LOCKED = {"devices": [0], "share": 2, "turns": "lock"}
+
+
+@pytest.fixture(autouse=True)
+def no_turn():
+    """Every test begins and ends without turns."""
+    splice.reset({})
+    yield
+    splice.reset({})
+
+
+def open_below(directory: Path) -> list[str]:
+    """Files that this process has open below ``directory``."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [
+        found for link in links if os.path.lexists(link) and (found := os.readlink(link)).startswith(str(directory))
+    ]
+
+
+class Deadlock(Exception):
+    """Every rank waits."""
+
+
+class Stage:
+    """Runs ranks one at a time, in an order drawn by ``rng``; who waits is asked again until it need not."""
+
+    def __init__(self, rng: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self._rng = rng
+        self._mine = threading.local()
+        self._said = threading.Semaphore(0)
+        self.waiting: dict[int, bool] = {}
+        self.errors: list[BaseException] = []
+        self.over = False
+        patch.setattr(splice, "_await", lambda ready, until: self.wait(ready))
+
+    def wait(self, ready) -> bool:
+        """In a rank: other ranks may run now and until ``ready()``."""
+        number = self._mine.number
+        self._pause(number, False)
+        while not ready():
+            self._pause(number, True)
+        return True
+
+    def _pause(self, number: int, waits: bool) -> None:
+        self.waiting[number] = waits
+        self._said.release()
+        self._go[number].acquire()
+        if self.over:
+            raise Deadlock
+
+    def run(self, programs) -> None:
+        """Until all have ended. Raises Deadlock when every one that has not waits, with no way on."""
+        self._go = [threading.Semaphore(0) for _ in programs]
+        threads = [threading.Thread(target=self._rank, args=each, daemon=True) for each in enumerate(programs)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            self._said.acquire()
+        stale: set[int] = set()
+        while self.waiting and not self.errors:
+            number = self._rng.choice(sorted(set(self.waiting) - stale))
+            self._go[number].release()
+            self._said.acquire()
+            stale = stale | {number} if self.waiting.get(number) else set()
+            if self.waiting and stale >= set(self.waiting):
+                self.errors.append(Deadlock(f"ranks {sorted(self.waiting)} all wait"))
+        self.over = True
+        for go in self._go:
+            go.release()
+        for thread in threads:
+            thread.join(5)
+        if self.errors:
+            raise self.errors[0]
+
+    def _rank(self, number: int, program) -> None:
+        self._mine.number = number
+        try:
+            self._pause(number, False)
+            program()
+        except Deadlock:
+            pass
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            self.waiting.pop(number, None)
+            self._said.release()
+
+
+class Job:
+    """Ranks that compute and meet in groups. ``held``: who computes on a device now."""
+
+    def __init__(self, stage: Stage, directory: Path, seats: list[list[int]], plan, *, polite: bool = True) -> None:
+        self._stage, self._plan, self._polite = stage, plan, polite
+        self._turns = [LockTurn(str(directory), devices, float("inf")) for devices in seats]
+        self._seats, self.held, self.arrived = seats, {}, {}
+
+    def programs(self):
+        """One for each rank."""
+        return [lambda rank=rank: self._live(rank) for rank in range(len(self._turns))]
+
+    def _live(self, rank: int) -> None:
+        turn = self._turns[rank]
+        for step, group in enumerate(self._plan):
+            assert turn.take()
+            self._compute(rank)
+            if rank in group:
+                if self._polite:
+                    turn.give_up()
+                self.arrived[step, rank] = True
+                self._stage.wait(lambda step=step, group=group: all((step, peer) in self.arrived for peer in group))
+        turn.give_up()
+
+    def _compute(self, rank: int) -> None:
+        for device in self._seats[rank]:
+            assert self.held.setdefault(device, rank) == rank, f"two ranks compute on device {device}"
+        self._stage.wait(lambda: True)
+        for device in self._seats[rank]:
+            del self.held[device]
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), devices=st.integers(1, 3), steps=st.integers(1, 5))
+def test_nobody_waits_for_ever_and_nobody_computes_beside_another(tmp_path_factory, seed, ranks, devices, steps):
+    rng = random.Random(seed)
+    seats = [rng.sample(range(devices), rng.randint(1, devices)) for _ in range(ranks)]
+    plan = [sorted(rng.sample(range(ranks), rng.randint(2, ranks))) for _ in range(steps)]
+    with pytest.MonkeyPatch.context() as patch:
+        stage = Stage(rng, patch)
+        job = Job(stage, tmp_path_factory.mktemp("slots"), seats, plan)
+        stage.run(job.programs())
+    assert not job.held
+
+
+def test_the_stage_sees_a_deadlock(tmp_path):
+    """A rank that waits for others with the turn in hand keeps them from coming."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Deadlock):
+        stage = Stage(random.Random(1), patch)
+        stage.run(Job(stage, tmp_path, [[0], [0]], [[0, 1]], polite=False).programs())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_gives_up_for_an_instant_does_not_overtake_who_waits(tmp_path, seed):
+    order: list[str] = []
+    turns = {name: LockTurn(str(tmp_path), [0], float("inf")) for name in ("eager", "patient")}
+    with pytest.MonkeyPatch.context() as patch:
+        stage = Stage(random.Random(seed), patch)
+
+        def at_the_door() -> bool:
+            file = os.open(tmp_path / "0.door", os.O_RDWR | os.O_CREAT)
+            try:
+                return not splice._try(file)
+            finally:
+                os.close(file)
+
+        def eager() -> None:
+            assert turns["eager"].take()
+            stage.wait(at_the_door)
+            for _ in range(5):
+                turns["eager"].give_up()
+                assert turns["eager"].take()
+                order.append("eager")
+
+        def patient() -> None:
+            stage.wait(lambda: turns["eager"].held)
+            assert turns["patient"].take()
+            order.append("patient")
+            turns["patient"].give_up()
+
+        stage.run([eager, patient])
+    assert order[0] == "patient"
+
+
+def holder(tmp_path: Path) -> subprocess.Popen:
+    """A process that has the turn and keeps it."""
+    code = (
+        "import sys, time; from _tidewright import splice;"
+        f"splice.reset({LOCKED!r}, {{'TIDE_SLOTS': {str(tmp_path)!r}}}); splice.take(); print('mine', flush=True);"
+        "time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(INJECT)}, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"mine\n"
+    return process
+
+
+@pytest.mark.processes
+def test_the_turn_of_a_killed_rank_goes_on(tmp_path):
+    process, turn = holder(tmp_path), LockTurn(str(tmp_path), [0], 30.0)
+    taken = threading.Thread(target=turn.take)
+    taken.start()
+    time.sleep(0.05)
+    assert not turn.held
+    process.kill()
+    taken.join(10)
+    assert turn.held and turn.overdrawn == 0
+    process.wait()
+    turn.give_up()
+
+
+@pytest.mark.processes
+def test_a_stopped_rank_keeps_nobody_for_ever(tmp_path):
+    process = holder(tmp_path)
+    try:
+        process.send_signal(signal.SIGSTOP)
+        turn = LockTurn(str(tmp_path), [0], 0.2)
+        assert not turn.take() and turn.overdrawn == 1 and not turn.held
+        assert open_below(tmp_path) == [], "nor is the door kept shut"
+    finally:
+        process.kill()
+        process.wait()
+    assert turn.take()
+    turn.give_up()
+
+
+@pytest.mark.processes
+def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
+    splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
+    splice.take()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, repr((splice.active(), open_below(tmp_path))).encode())
+        time.sleep(5)
+        os._exit(0)
+    try:
+        assert os.read(read, 1000) == b"(False, [])"
+        splice.give_up()
+        assert LockTurn(str(tmp_path), [0], 0.0).take(), "the child does not keep it"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_files_are_open_only_during_a_turn(tmp_path):
+    splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
+    assert splice.active() and open_below(tmp_path) == []
+    splice.take()
+    assert open_below(tmp_path) == [str(tmp_path / "0")]
+    splice.take()
+    splice.give_up()
+    splice.give_up()
+    assert open_below(tmp_path) == []
+    splice.take()
+    splice.reset({"devices": [0], "share": 1}, {"TIDE_SLOTS": str(tmp_path)})
+    assert open_below(tmp_path) == [] and not splice.active(), "alone again: the turn is over"
+
+
+@pytest.mark.parametrize(
+    ("reach", "environ", "way"),
+    [
+        ({}, {}, ""),
+        ({"devices": [0]}, {}, ""),
+        ({"devices": [0], "share": 1}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}, ""),
+        ({"devices": [], "share": 4}, {}, ""),
+        ({"devices": [0], "share": 2}, {}, "os"),
+        ({"devices": [0], "share": 2}, {"CUDA_VISIBLE_DEVICES": ""}, "os"),
+        ({"devices": [0], "share": 2}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}, "lock"),
+        ({"devices": [0], "share": 2, "turns": "swap"}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}, "swap"),
+        ({"devices": [0], "share": 2, "turns": "lock"}, {}, "lock"),
+        ({"devices": [0], "share": 2, "turns": "dice"}, {}, "os"),
+    ],
+)
+def test_how_devices_are_shared(reach, environ, way):
+    assert splice.way_of(reach, environ) == way
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[1]", '{"share": 1}'])
+def test_without_a_word_of_the_agent_nobody_takes_turns(tmp_path, content):
+    if content is not None:
+        (tmp_path / "reach.json").write_text(content)
+    splice.reset(environ={"TIDE_BOX": str(tmp_path), "TIDE_SLOTS": str(tmp_path)})
+    splice.take()
+    assert not splice.active()
+
+
+def test_reach_json_is_read_again(tmp_path):
+    environ = {"TIDE_BOX": str(tmp_path), "TIDE_SLOTS": str(tmp_path)}
+    for share, active in ((2, True), (1, False), (3, True)):
+        (tmp_path / "reach.json").write_text(f'{{"devices": [1, 0], "share": {share}, "turns": "lock"}}')
+        splice.reset(environ=environ)
+        splice.take()
+        assert splice.active() is active
+    assert open_below(tmp_path) == [str(tmp_path / "0"), str(tmp_path / "1")]
+
+
+def test_a_swapped_rank_asks_and_waits_for_the_agents_word(tmp_path):
+    turn = SwapTurn(str(tmp_path), 0.05)
+    assert not turn.take() and turn.overdrawn == 1
+    assert (tmp_path / "wants").read_bytes() == b"1"
+    (tmp_path / "turn").write_bytes(b"1")
+    assert turn.take() and turn.held
+    turn.give_up()
+    assert not turn.held and (tmp_path / "wants").read_bytes() == b"0"
+
+
+class Recorder:
+    """A turn that notes what is done with it."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def take(self) -> None:
+        self.notes.append("take")
+
+    def give_up(self) -> None:
+        self.notes.append("give up")
+
+
+def test_the_turn_is_back_when_waiting_fails(monkeypatch):
+    turn = Recorder()
+    monkeypatch.setattr(splice, "_turn", turn)
+    with pytest.raises(ZeroDivisionError):
+        splice.hand_over(lambda: 1 / 0)
+    assert turn.notes == ["give up", "take"]
+
+
+@pytest.mark.processes
+def test_one_hand_over_for_each_backward_pass(monkeypatch):
+    torch = pytest.importorskip("torch")
+    turn = Recorder()
+    monkeypatch.setattr(splice, "_turn", turn)
+    assert not splice.after_backward(lambda: None), "outside of a backward pass whoever waits hands over"
+    weights = [torch.ones(2, requires_grad=True) for _ in range(3)]
+
+    def hook(_) -> None:
+        splice.after_backward(lambda: turn.notes.append("wait"))
+
+    for weight in weights:
+        weight.register_hook(hook)
+    for _ in range(2):
+        sum((weight * weight).sum() for weight in weights).backward()
+    assert turn.notes == ["give up", "wait", "take"] * 2
+    splice.reset({})
+    weights[0].sum().backward()
+    assert len(turn.notes) == 6 + 1, "reset ended the turn, and without turns there is nothing to hand over"
+
+
+def test_it_runs_in_the_oldest_python_of_users():
+    ast.parse(Path(splice.__file__).read_text(), feature_version=(3, 9))
