@@ -19,8 +19,7 @@ from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from .commands import Command, Reply
-from .failures import Failures
-from .images import Image, Saving
+from .gallery import Gallery
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import ALLOWED, NAMES
 from .settings import EngineSettings
@@ -49,10 +48,11 @@ class Sizes(NamedTuple):
         return sizes
 
 
-class Book:
+class Book(Gallery):
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
     def __init__(self, settings: EngineSettings) -> None:
+        super().__init__()
         self.settings = settings
         self.now = self.revision = self.steps = 0
         self.next_job = 1
@@ -73,32 +73,8 @@ class Book:
         """Jobs that occupy devices which are no longer committed to them."""
         self.ending: dict[int, tuple[int, str]] = {}
         """Jobs being stopped: the state they end in (QUEUED: they come back) and why."""
-        self.imaged: dict[int, bool] = {}
-        """Jobs whose suspended attempt can be resumed: with its processes (true) or from a full image alone (false)."""
-        self.images: dict[int, tuple[Image, ...]] = {}
-        """Full images that can be restored, oldest first."""
-        self.serials: dict[int, int] = {}
-        """The last number given to an image of a job."""
-        self.saving: dict[int, Saving] = {}
-        """Images in the making."""
-        self.from_image: dict[int, int] = {}
-        """Jobs whose next (or present, until it runs) launch starts from an image: its number."""
-        self.lowered: dict[int, tuple[int, str]] = {}
-        """Jobs whose program rules out more than this level, and why."""
-        self.measured: dict[int, bool] = {}
-        """Jobs whose cost of an image is known."""
-        self.checkpoint_at: dict[int, int] = {}
-        """When the next periodic image of a running job is due."""
-        self.checkpoint_failures: dict[int, int] = {}
-        self.falls: dict[int, int] = {}
-        """How often in a row a job failed by the world's fault, and no new image between."""
-        self.lost: dict[int, int] = {}
-        """Full-speed run time delivered and lost again, microseconds."""
         self.wishes: dict[int, int] = {}
         """Jobs whose user wants them on just so many devices."""
-        self.dead: dict[int, bool] = {}
-        """Nodes with which everything on them died (others in ``node_down`` are silent)."""
-        self.world_failures = Failures()
         self.user_holds: dict[int, int] = {}
         """Jobs held by their user: absolute time of release, 0 for never by itself."""
         self.pins: dict[int, bool] = {}
@@ -185,29 +161,6 @@ class Book:
         """The job's history, one line each, times in seconds."""
         lines = self.stories.get(job, [])
         return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {why}" for at, label, why in lines)
-
-    # -- images -----------------------------------------------------------------------------------------------------
-
-    def image(self, job: int) -> Image | None:
-        """The job's latest image that can be restored."""
-        images = self.images.get(job)
-        return images[-1] if images else None
-
-    def source(self, job: int) -> int:
-        """Number of the image that the job comes back from (suspended, resuming, or to be launched from one); 0: none."""
-        if job in self.from_image:
-            return self.from_image[job]
-        image = self.image(job) if self.imaged.get(job) is False else None
-        return image.serial if image else 0
-
-    def image_nodes(self, job: int) -> tuple[str, ...]:
-        """Names of the nodes that hold something of the job's latest image, copies included; "*" is a store beyond them."""
-        image = self.image(job)
-        return image.places if image else ()
-
-    def image_only(self, job: int) -> bool:
-        """Whether the job is suspended and lives in its image alone: no process of it is left anywhere."""
-        return self.imaged.get(job) is False and job not in self.allocations
 
     def usual_level(self, spec: JobSpec) -> int:
         """How a job can be made to yield where not every node takes full images (model.job.Level)."""
@@ -384,13 +337,13 @@ class Book:
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
         stores: tuple[dict[int, Any], ...] = (
-            self.imaged, self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
+            self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
             self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
-            self.eager, self.images, self.serials, self.saving, self.from_image, self.lowered, self.measured,
-            self.checkpoint_at, self.checkpoint_failures, self.falls, self.lost, self.wishes,
+            self.eager, self.wishes,
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)
+        self.forget_images(job)
 
     def hold_reason(self, job: int) -> tuple[Reason, str] | None:
         """Why a job that is HELD is held."""

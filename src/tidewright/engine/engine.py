@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.errors import Bug
 from ..model.view import View
-from . import admit, ask, periodic, react
+from . import admit, ask, nodes, periodic, react
 from . import events as ev
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -22,8 +22,8 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Cancel: ask.cancel,
     ev.Hold: ask.hold,
     ev.Release: ask.unhold,
-    ev.NodeDown: react.node_down,
-    ev.NodeSilent: react.node_silent,
+    ev.NodeDown: nodes.node_down,
+    ev.NodeSilent: nodes.node_silent,
     ev.NodeDrain: ask.drain,
     ev.Started: react.started,
     ev.StartFailed: react.start_failed,
@@ -93,7 +93,7 @@ class Engine:
                 arrivals.append(event)
                 continue
             if arrivals:
-                react.nodes_up(self.book, arrivals)
+                nodes.nodes_up(self.book, arrivals)
                 arrivals = []
             if isinstance(event, ev.PlanReady):
                 self._plan_ready(event)
@@ -102,7 +102,7 @@ class Engine:
             elif not isinstance(event, ev.Tick):
                 _HANDLERS[type(event)](self.book, event)
         if arrivals:
-            react.nodes_up(self.book, arrivals)
+            nodes.nodes_up(self.book, arrivals)
 
     def _plan_ready(self, event: ev.PlanReady) -> None:
         book, plan = self.book, event.plan

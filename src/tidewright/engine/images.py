@@ -5,59 +5,16 @@ Two are kept of each job, so that a damaged one costs an interval and not the jo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE, format_duration
 from ..model.job import Level
 from ..model.node import Allocation
+from .book import Book
 from .commands import DropImages
-
-if TYPE_CHECKING:  # the book's own fields are made of these
-    from .book import Book
+from .gallery import EVERYWHERE, Image, Saving
 
 KEPT = 2
-EVERYWHERE = "*"
-"""Stands for a store that outlives every node."""
-
-
-class Image(Struct, frozen=True, omit_defaults=True):
-    """One full image of a job. Times in microseconds; ``ideal_us`` is the full-speed run time that is in it."""
-
-    serial: int
-    attempt: int
-    taken: int
-    """When it was ordered, absolute."""
-    ideal_us: int
-    nodes: tuple[str, ...]
-    """Nodes it was taken on, in rank order; each holds its own ranks' part. A dead one is no longer named."""
-    kind: str = ""
-    """Device kind that it can be restored on, on nodes that take full images; empty: anywhere."""
-    save_us: int = 0
-    size_bytes: int = 0
-    copies: tuple[str, ...] = ()
-    """Other nodes that hold all of it, or "*"."""
-    torn: bool = False
-    """A node it was taken on is dead: only a copy is whole."""
-
-    @property
-    def whole(self) -> bool:
-        return bool(self.copies) or not self.torn
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Everywhere something of it lies."""
-        return tuple(dict.fromkeys((*self.nodes, *self.copies)))
-
-
-class Saving(Struct, frozen=True):
-    """An image in the making: its number, when it was ordered, and the work done until then."""
-
-    serial: int
-    at: int
-    ideal_us: int
 
 
 def order(book: Book, job: int, row: int) -> int:

@@ -22,7 +22,7 @@ from .book import Book, Sizes
 from .check import check_all
 from .commands import Reply
 from .failures import Failures
-from .images import Image, Saving
+from .gallery import Image, Saving
 from .settings import EngineSettings
 
 FORMAT = 1

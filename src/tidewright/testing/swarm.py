@@ -15,12 +15,13 @@ from ..engine import commands as co
 from ..engine import events as ev
 from ..engine.check import check_all
 from ..engine.engine import Engine
-from ..engine.settings import EngineSettings, live_settings
+from ..engine.settings import EngineSettings
 from ..model.job import ArrayMember, Dependency, JobSpec, Level
 from ..model.node import Allocation, NodeSpec, Part
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
+from .swarm_shelf import Shelf, swarm_settings
 
 GIB = 2**30
 _TIERS = ("basic", "standard", "premium")
@@ -34,51 +35,6 @@ class Memory:
 
     def append(self, record: bytes) -> None:
         self.records.append(record)
-
-
-def swarm_settings(seed: int) -> EngineSettings:
-    """Odd seeds are real nodes, each with its own images; even ones a simulated pool with a shared store."""
-    quick: dict[str, Any] = {
-        "check_every": 1, "backoff_us": 1000, "backoff_max_us": 4000, "think_retry_us": 3000, "checkpoints": True,
-        "checkpoint_min_us": 500, "checkpoint_patience_us": 9000, "node_mtbf_us": 10_000, "save_us": 50, "full_save_us": 50,
-        "image_rate": 10**12, "splice_milli": 60,
-    }  # fmt: skip
-    return live_settings(**quick) if seed % 2 else EngineSettings(**quick)
-
-
-class Shelf:
-    """The images that there truly are: (job, serial) to the nodes that hold its parts, and where whole copies of it lie."""
-
-    def __init__(self) -> None:
-        self.parts: dict[tuple[int, int], tuple[str, ...]] = {}
-        self.copies: dict[tuple[int, int], dict[str, bool]] = {}
-
-    def put(self, job: int, serial: int, nodes: tuple[str, ...], copies: tuple[str, ...]) -> None:
-        """A new image. Raises AssertionError when the number was used before."""
-        key = (job, serial)
-        assert key not in self.parts, f"image {key} made twice"
-        self.parts[key], self.copies[key] = nodes, dict.fromkeys(copies, True)
-
-    def copy(self, job: int, serial: int, node: str) -> None:
-        """The whole image is there as well."""
-        self.copies[job, serial][node] = True
-
-    def lose(self, node: str) -> None:
-        """A node died with what it held."""
-        for key, nodes in list(self.parts.items()):
-            self.copies[key].pop(node, None)
-            if node in nodes:
-                self.parts[key] = ()
-
-    def restore(self, job: int, serial: int) -> None:
-        """Raises AssertionError when there is no such image any more."""
-        key = (job, serial)
-        assert self.parts.get(key) or self.copies.get(key), f"image {key} is asked for but gone"
-
-    def drop(self, command: co.DropImages) -> None:
-        """Images that are not needed any more."""
-        for key in [key for key in self.parts if key[0] == command.job and key[1] not in command.keep]:
-            del self.parts[key], self.copies[key]
 
 
 class Swarm:
