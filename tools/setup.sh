@@ -50,4 +50,7 @@ if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     install_torch "$torch" || { echo "setup: no $torch here; trying the newest" && install_torch torch; }
 fi
 "$venv/bin/tide" --version >/dev/null || die "$venv/bin/tide does not start"
+
+# Full images of jobs need CRIU. Everything else works without it, so a machine that cannot have it is no failure.
+"$venv/bin/tide" setup criu || echo 'setup: no CRIU; jobs can be frozen, but not moved or saved (see docs/checkpoints.md)' >&2
 echo "setup: ready; $venv/bin/tide --help shows what there is"

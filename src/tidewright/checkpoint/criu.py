@@ -7,6 +7,7 @@ inside these, and so does not see them. docs/why/criu.md has the reasons.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -115,7 +116,7 @@ class CriuDriver:
         """
         began = time.monotonic()
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
-            results = list(pool.map(lambda handle: self._try(handle, directory / str(handle.rank)), handles))
+            results = list(pool.map(self._try, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
         if errors or leave_running:
             self.let_run(handles)
@@ -138,7 +139,7 @@ class CriuDriver:
             if found is not None and found.start == handle.start and found.parent == handle.init:
                 send([handle.init], signal.SIGKILL)
         for handle in handles:
-            if not wait_until(lambda handle=handle: not alive(handle.pid, handle.start), END_S):
+            if not wait_until(functools.partial(_ended, handle), END_S):
                 raise WorldError(f"rank {handle.rank} survives SIGKILL (a hung disk?)")
 
     def restore_spec(self, image: Path) -> dict[str, Any]:
@@ -250,6 +251,10 @@ class CriuDriver:
             "host": host(),
             **Capture(directory).take(tasks(handle), handle.init),
         }
+
+
+def _ended(handle: RankHandle) -> bool:
+    return not alive(handle.pid, handle.start)
 
 
 def tasks(handle: RankHandle) -> list[int]:

@@ -47,7 +47,7 @@ def join(init: str, main: str) -> None:
         os.close(handle)
 
 
-def main(init: str, main: str, start: str, command: list[str]) -> int:
+def run(init: str, main: str, start: str, command: list[str]) -> int:
     """Join, run, wait."""
     call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
@@ -76,4 +76,4 @@ def main(init: str, main: str, start: str, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], sys.argv[5:]))
+    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[5:]))

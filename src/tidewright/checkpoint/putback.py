@@ -107,7 +107,7 @@ def begins_alike(path: str, entry: Entry, images: str) -> bool:
     """Whether a file has the copy's beginning or all of it. Without a copy: whether it is the same file still."""
     if not entry["copy"]:
         now = os.stat(path)
-        return [now.st_dev, now.st_ino] == entry["identity"]
+        return bool([now.st_dev, now.st_ino] == entry["identity"])
     with open(path, "rb") as ours, open(os.path.join(images, entry["copy"]), "rb") as copy:
         while piece := copy.read(CHUNK):
             have = ours.read(CHUNK)
