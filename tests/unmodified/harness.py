@@ -1,0 +1,137 @@
+"""Runs a program plain, reads what it printed, and compares two runs bit for bit and line for line."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.unmodified.programs import Program
+
+LIMIT_S = 180.0
+LINE = re.compile(r"^(?:\[\S+\]:)?(step \d+ loss \S+ rank \d+|sha256 [0-9a-f]{64} rank \d+)$")
+LEFT_OUT = re.compile(r"^(TIDE|RANK|LOCAL_|WORLD_SIZE|GROUP_|ROLE_|MASTER_|NODE_RANK|TORCHELASTIC)")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the ranks of a run printed, by rank: the step lines in order, and the digest ("" when there was none)."""
+
+    steps: dict[int, list[str]]
+    digests: dict[int, str]
+
+
+def read(logs: Mapping[str, str] | list[str]) -> Outcome:
+    """Sort the lines of some logs by rank."""
+    steps: dict[int, list[str]] = {}
+    digests: dict[int, str] = {}
+    for text in logs.values() if isinstance(logs, Mapping) else logs:
+        for line in text.splitlines():
+            if not (found := LINE.match(line)):
+                continue
+            words = found[1].split()
+            rank = int(words[-1])
+            if words[0] == "step":
+                steps.setdefault(rank, []).append(" ".join(words[:4]))
+            else:
+                digests[rank] = digests.get(rank, "") + words[1]
+    return Outcome(steps, digests)
+
+
+def differences(plain: Outcome, other: Outcome) -> list[str]:
+    """What differs, said so that a person sees at once whether lines were lost, doubled or wrong; empty: nothing."""
+    found = []
+    for rank in sorted(plain.digests.keys() | other.digests.keys()):
+        if plain.digests.get(rank) != other.digests.get(rank):
+            found.append(f"rank {rank}: digest {other.digests.get(rank)!r}, not {plain.digests.get(rank)!r}")
+        found += [f"rank {rank}: {said}" for said in lines(plain.steps.get(rank, []), other.steps.get(rank, []))]
+    return found if plain.digests else ["the plain run printed no digest"]
+
+
+def lines(expected: list[str], seen: list[str]) -> list[str]:
+    """How two lists of step lines differ."""
+    if expected == seen:
+        return []
+    names, counts = [line.split(" loss")[0] for line in expected], Counter(line.split(" loss")[0] for line in seen)
+    found = [f"{name} is lost" for name in names if not counts[name]]
+    found += [f"{name} came {count} times" for name, count in counts.items() if count > 1]
+    wrong = [f"{new!r} instead of {old!r}" for old, new in zip(expected, seen, strict=False) if old != new]
+    return [*found[:5], *wrong[:3]] or ["lines are missing at the end"]
+
+
+def user_environment(scratch: Path) -> dict[str, str]:
+    """What the user's shell has: nothing of ours, one thread, caches below ``scratch``."""
+    kept = {name: value for name, value in os.environ.items() if not LEFT_OUT.match(name)}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "HF_HOME": str(scratch / "hf"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
+    """The variables of torchrun(1), as a user without a launcher would set them."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "plain",
+    }
+
+
+def launch_plain(program: Program, world: int, directory: Path, steps: int = 0) -> list[subprocess.Popen[bytes]]:
+    """Start the ranks of a program with nothing of ours around them; rank R writes to ``directory``/R.log."""
+    directory.mkdir(parents=True)
+    port, environment = free_port(), user_environment(directory.parent)
+    started = []
+    for rank in range(world):
+        own = {} if program.workers > 1 else rank_environment(rank, world, port)
+        with open(directory / f"{rank}.log", "ab") as log:
+            started.append(
+                subprocess.Popen(
+                    program.argv(steps),
+                    env={**environment, **own},
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+    return started
+
+
+def run_plain(program: Program, world: int, directory: Path, steps: int = 0) -> Outcome:
+    """A whole plain run. Raises AssertionError with the end of the logs when a rank fails."""
+    ranks = launch_plain(program, world, directory, steps)
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        codes = [rank.wait(max(0.1, deadline - time.monotonic())) for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+    logs = [(directory / f"{rank}.log").read_text() for rank in range(world)]
+    assert codes == [0] * world, "\n".join(text[-1500:] for text in logs)
+    outcome = read(logs)
+    assert len(outcome.digests) == world * program.workers, logs
+    return outcome
