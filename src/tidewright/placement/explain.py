@@ -27,9 +27,14 @@ def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
 def limit(view: View, board: Board, job: int, ask: Ask) -> Blocked:
     """The same without the holders: cheap enough for every plan."""
     kinds = _kinds(ask)
-    free = board.free_in(kinds)
+    free = board.free_in(kinds) if ask.nodes == EVERYWHERE else _free_on(board, kinds, ask.nodes)
     reason, text = _limit(view, board, ask, kinds, free)
     return Blocked(job, reason, text, ask.count, free)
+
+
+def _free_on(board: Board, kinds: int, nodes: int) -> int:
+    of_kind = (node for node, kind in enumerate(board.layout.node_kind) if kinds >> kind & 1)
+    return sum(board.free[node].bit_count() for node in of_kind if (nodes & board.up) >> node & 1)
 
 
 def _kinds(ask: Ask) -> int:
@@ -48,17 +53,23 @@ def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[R
         if away and _fits_empty(view, ask) and not _fits_empty(view, ask, board.up):
             return Reason.NODES_DOWN, f"needs {ask.count} {names} devices; {away} are on nodes that take no work"
         if not _fits_empty(view, ask):
-            return (
-                Reason.NEVER_FITS,
-                f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them",
-            )
+            return _never(ask, names)
         return Reason.NO_CAPACITY, f"needs {ask.count} {names} devices, {free} are free"
     if not _fits_empty(view, ask):
-        return Reason.NEVER_FITS, f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them"
+        return _never(ask, names)
     if not _fits_empty(view, ask, board.up):
         return Reason.NODES_DOWN, f"needs {ask.count} {names} devices together; the nodes that have them take no work"
     most = max((count for kind in bits(kinds) for count, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
     return Reason.FRAGMENTED, f"needs {ask.count} {names} devices together; {free} are free, at most {most} on one node"
+
+
+def _never(ask: Ask, names: str) -> tuple[Reason, str]:
+    if ask.nodes != EVERYWHERE:
+        return (
+            Reason.NODES_DOWN,
+            f"its image needs {ask.count} devices on nodes like those it was taken on; there are none",
+        )
+    return Reason.NEVER_FITS, f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them"
 
 
 def _at_home(view: View, board: Board, ask: Ask) -> tuple[Reason, str]:

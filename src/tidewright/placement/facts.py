@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from ..model.board import Board, Layout
+from ..model.node import bits
 from ..model.table import Column
 
 EVERYWHERE = -1
@@ -25,6 +26,8 @@ class Facts(Struct, frozen=True):
     """Sets of nodes that are near each other, innermost level first."""
     empty: Board
     """The pool with nothing on it; never written."""
+    imaging: tuple[int, ...]
+    """Per kind, the set of nodes of that kind that take full images; EVERYWHERE when that is every node there is."""
     fits: dict[Any, bool]
     """Answers already found to whether the empty pool could hold an ask."""
 
@@ -42,6 +45,18 @@ def facts(layout: Layout) -> Facts:
     return _recent[0][1]
 
 
+def flags(nodes: int, count: int) -> Column:
+    """A set of nodes as flags over ``count`` of them, shape (count,), bool."""
+    found = np.zeros(count, bool)
+    found[bits(nodes & ((1 << count) - 1))] = True
+    return found
+
+
+def _imaging(layout: Layout, kind: int) -> int:
+    nodes = sum(1 << node for node, spec in enumerate(layout.nodes) if spec.full and layout.node_kind[node] == kind)
+    return EVERYWHERE if nodes == (1 << len(layout.nodes)) - 1 else nodes
+
+
 def _compute(layout: Layout) -> Facts:
     sized: list[dict[int, int]] = [{} for _ in layout.kinds]
     for node, (kind, size) in enumerate(zip(layout.node_kind, layout.node_size, strict=True)):
@@ -54,5 +69,6 @@ def _compute(layout: Layout) -> Facts:
         min(memories, default=0),
         tuple(tuple(level.values()) for level in reversed(layout.domains)),
         Board(layout),
+        tuple(_imaging(layout, kind) for kind in range(len(layout.kinds))),
         {},
     )

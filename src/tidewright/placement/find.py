@@ -26,17 +26,20 @@ class Ask(Struct, frozen=True):
     unit: int = 1
     """Devices that must lie on one node because one rank sees them all."""
     home: int = -1
+    nodes: int = EVERYWHERE
+    """The set of nodes it can run on."""
 
 
-def ask_of(layout: Layout, spec: JobSpec, count: int = 0, home: int = -1) -> Ask:
-    """What ``spec`` asks for with ``count`` devices (0: its full allotment)."""
+def ask_of(layout: Layout, spec: JobSpec, count: int = 0, home: int = -1, origin: int = -1) -> Ask:
+    """What ``spec`` asks for with ``count`` devices (0: its full allotment). ``home`` and ``origin`` are those columns."""
     count = count or spec.devices
     if not spec.device_types:
         groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1,)
     else:
         groups = tuple(1 << layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
     unit = count // spec.ranks if count > spec.ranks > 1 and count % spec.ranks == 0 else 1
-    return Ask(count, groups, spec.gpu_memory, spec.placement, unit, home)
+    nodes = facts(layout).imaging[origin] if origin >= 0 else EVERYWHERE
+    return Ask(count, groups, spec.gpu_memory, spec.placement, unit, home, nodes)
 
 
 def place(board: Board, ask: Ask, within: int = EVERYWHERE) -> Allocation | None:
@@ -45,6 +48,7 @@ def place(board: Board, ask: Ask, within: int = EVERYWHERE) -> Allocation | None
     ``consolidate`` takes one node whenever the biggest node could hold the job, else as few whole nodes as can be and
     the tightest fit for the rest; ``one-node`` never splits; ``any`` fills fragments.
     """
+    within &= ask.nodes
     if ask.home >= 0:
         within &= 1 << ask.home
     for kinds in ask.groups:

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.units import WHOLE_DEVICE
 from ..model.board import Board
 from ..model.node import Allocation, Part, bits
-from .facts import EVERYWHERE, facts
+from .facts import EVERYWHERE, facts, flags
 from .find import Ask, lowest, place, split
 from .offers import Offer, cover
 
@@ -180,7 +180,7 @@ class Victims:
             return None
         if ask.count < width:
             self._price(ask.count)
-            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count)
+            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count, ask.nodes)
             if node >= 0 and np.isfinite(self._cost[node, ask.count]):
                 return self._clear(node, ask.count, {}), 1 << node
         if ask.home >= 0 or ask.mode == "one-node":
@@ -193,8 +193,10 @@ class Victims:
             self.board.undo(mark)
         return None
 
-    def _cheapest(self, kinds: int, count: int) -> int:
+    def _cheapest(self, kinds: int, count: int, nodes: int) -> int:
         column = self._cost[:, count]
+        if nodes != EVERYWHERE:
+            column = np.where(flags(nodes, len(column)), column, np.inf)
         if kinds != (1 << len(self.board.layout.kinds)) - 1:
             wanted = [bool(kinds >> kind & 1) for kind in range(len(self.board.layout.kinds))]
             column = np.where(np.array(wanted)[self._known.kind_of], column, np.inf)
@@ -227,6 +229,8 @@ class Victims:
         whole, usable, rest = parts
         self._price(min(usable, rest or usable))
         of_kind = self._known.kind_of == kind
+        if ask.nodes != EVERYWHERE:
+            of_kind &= flags(ask.nodes, len(of_kind))
         prices = np.where(of_kind, self._cost[:, usable], np.inf)
         order = np.argsort(prices, kind="stable")[:whole]
         if len(order) < whole or not np.isfinite(prices[order]).all():
@@ -247,7 +251,8 @@ class Victims:
     def _anywhere(self, ask: Ask, kind: int) -> tuple[dict[int, bool], int] | None:
         """For a job that may be scattered: the cheapest devices of the whole kind."""
         gone: dict[int, bool] = {}
-        nodes = [node for node in self._on if self.board.layout.node_kind[node] == kind and self.board.up >> node & 1]
+        usable = self.board.up & ask.nodes
+        nodes = [node for node in self._on if self.board.layout.node_kind[node] == kind and usable >> node & 1]
         offers = sorted((offer, node) for node in nodes for offer in self._offers_of(node))
         for offer, node in offers:
             if place(self.board, ask) is not None:
@@ -263,12 +268,13 @@ class Victims:
         self._price(1)
         best: tuple[float, int, tuple[int, ...]] | None = None
         for node, rows in self._on.items():
-            if not kinds >> self.board.layout.node_kind[node] & 1 or ask.home not in (-1, node):
+            elsewhere = ask.home not in (-1, node) or not ask.nodes >> node & 1
+            if elsewhere or not kinds >> self.board.layout.node_kind[node] & 1:
                 continue
             for cost, chosen in self._sharers(node, rows, ask):
                 if best is None or (cost, node, chosen) < best:
                     best = (cost, node, chosen)
-        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1)
+        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1, ask.nodes)
         fits = node >= 0 and self.board.layout.share_milli(node, ask.memory) <= WHOLE_DEVICE
         if fits and float(self._cost[node, 1]) < (best[0] if best else np.inf):
             return self._clear(node, 1, {}), 1 << node
@@ -366,7 +372,7 @@ def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
     if ask.memory or ask.mode == "any":
         return True
     gain = [0] * len(board.free)
-    plain = ask.home < 0 and len(board.layout.kinds) == 1
+    plain = ask.home < 0 and len(board.layout.kinds) == 1 and ask.nodes == EVERYWHERE
     for allocation in allocations:
         for node, mask, _ in allocation:
             gain[node] += mask.bit_count()
@@ -379,8 +385,8 @@ def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
 def _enough(board: Board, ask: Ask, kind: int, gain: list[int]) -> bool:
     """Whether nodes of this kind could have the devices, if each had its ``gain`` more."""
     rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
-    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms):
-        kinds, up = board.layout.node_kind, board.up
+    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or ask.nodes != EVERYWHERE:
+        kinds, up = board.layout.node_kind, board.up & ask.nodes
         rooms = [room if kinds[node] == kind and up >> node & 1 else 0 for node, room in enumerate(rooms)]
     if ask.home >= 0:
         return rooms[ask.home] >= ask.count

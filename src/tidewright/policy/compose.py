@@ -69,7 +69,8 @@ class Composer:
         """What a row needs of a board: its floor, or ``count`` devices."""
         jobs = self.jobs
         home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
-        return ask_of(self.view.layout, self.view.specs[jobs.id.item(row)], count or jobs.floor.item(row), home)
+        spec, origin = self.view.specs[jobs.id.item(row)], jobs.origin.item(row)
+        return ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin)
 
     def start(self, row: int, within: int = EVERYWHERE) -> bool:
         """Place a row on free devices of the nodes ``within``."""
@@ -170,7 +171,8 @@ class Composer:
         jobs = self.jobs
         shapes = zip(
             jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
-            jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(), strict=True,
+            jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(),
+            jobs.origin[rows].tolist(), strict=True,
         )  # fmt: skip
         return list(shapes)
 
@@ -178,9 +180,10 @@ class Composer:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
-        for floor, kinds, memory, placement, home, ranks in shapes:
+        for floor, kinds, memory, placement, home, ranks, origin in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
-            keep &= ~(same & (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory) & (jobs.home[rows] == home))
+            same &= (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory)
+            keep &= ~(same & (jobs.home[rows] == home) & (jobs.origin[rows] == origin))
         return rows[keep]
 
     # -- preempting -------------------------------------------------------------------------------------------------
@@ -246,8 +249,8 @@ class Composer:
         self._note(_Step(row, *room))
         return True
 
-    def holder(self, row: int, cost: float) -> Holder | None:
-        """A running row as somebody who may be sent away; None when the engine would refuse."""
+    def holder(self, row: int, cost: float) -> Holder:
+        """A running row as somebody who may be sent away."""
         return holder_of(self.view, self.board, row, cost)
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
@@ -270,7 +273,7 @@ class Composer:
         ask = self.ask(row)
         kinds = ask.groups[0] if ask.groups else 0
         left = ask.count
-        nodes = self.board.up if ask.home < 0 else 1 << ask.home
+        nodes = self.board.up & ask.nodes if ask.home < 0 else 1 << ask.home
         for size in range(max(self.board.layout.node_size, default=0), 0, -1):
             node = best_fit(self.board, kinds, size, nodes)
             while node >= 0 and left > 0:

@@ -17,6 +17,7 @@ from ..model.job import Level
 from ..model.node import Allocation, Part
 from ..model.table import Column
 from ..model.view import View
+from ..placement.facts import EVERYWHERE
 from ..placement.find import Ask, lowest
 from ..placement.victims import Holder, Room, Victims, enough
 from .base import Wants
@@ -28,23 +29,16 @@ _TIED = 64
 """Equally cheap victims compared one by one; among more, prices per node are faster."""
 
 
-def holder_of(view: View, board: Board, row: int, cost: float) -> Holder | None:
-    """A running row as somebody who may be sent away; None when the engine would refuse."""
+def holder_of(view: View, board: Board, row: int, cost: float) -> Holder:
+    """A running row, of a level above NONE, as somebody who may be sent away."""
     jobs = view.jobs
     allocation = view.allocations[jobs.id.item(row)]
     level, held = jobs.level.item(row), jobs.held.item(row)
-    if level == Level.FREEZE and not _can_freeze(view, allocation):
-        return None
     spare = max(held - jobs.floor.item(row), 0)
     if spare and not all(board.up >> part.node & 1 for part in allocation):
         spare = 0  # what it keeps would be given to it anew, and a node that takes no work gives nothing
     pause = float(jobs.save_us.item(row) + jobs.restore_us.item(row) + 1) * held if spare else 0.0
     return Holder(row, allocation, cost, spare, pause if level > Level.REQUEUE else cost)
-
-
-def _can_freeze(view: View, allocation: Allocation) -> bool:
-    """Freezing frees nothing where device memory stays occupied, and cannot stop several nodes at one instant."""
-    return len(allocation) == 1 and view.layout.nodes[allocation[0].node].kind == "cpu"
 
 
 class Evictor:
@@ -96,7 +90,7 @@ class Evictor:
 
     def _one_device(self, row: int, ask: Ask) -> Room | None:
         """The cheapest single victim, where whole devices of one kind make that a plain minimum; else None."""
-        if ask.count != 1 or ask.memory or ask.home >= 0:
+        if ask.count != 1 or ask.memory or ask.home >= 0 or ask.nodes != EVERYWHERE:
             return None
         if self._simple is None:
             self._simple = self._all_simple()
@@ -121,7 +115,7 @@ class Evictor:
         board = self.board
         if len(board.layout.kinds) != 1 or board.up.bit_count() < len(board.free):
             return False
-        odd = (jobs.held != jobs.floor) | (jobs.level == int(Level.FREEZE))
+        odd = jobs.held != jobs.floor
         if np.count_nonzero(jobs.memory):
             odd |= jobs.memory > 0
         return not np.count_nonzero(odd & rows)
@@ -172,6 +166,7 @@ class Evictor:
     def _could(self, row: int, ask: Ask) -> bool:
         """Whether there would be enough with everybody less wanted gone. The more devices, the harder, for plain asks."""
         plain = ask.unit == 1 and not ask.memory and ask.home < 0 and len(self.board.layout.kinds) == 1
+        plain = plain and ask.nodes == EVERYWHERE
         plain = plain and ask.mode == "consolidate"
         if plain and ask.count >= self._too_many:
             return False
@@ -188,4 +183,4 @@ class Evictor:
         holders = (
             holder_of(self.view, self.board, r, c) for r, c in zip(picked.tolist(), weighed.tolist(), strict=True)
         )
-        return Victims(self.board, filter(None, holders))
+        return Victims(self.board, holders)

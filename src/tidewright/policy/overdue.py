@@ -87,11 +87,8 @@ def _could(view: View, composer: Composer, row: int, rows: Column) -> bool:
     holders = []
     for other in np.flatnonzero(rows & (jobs.level > int(Level.NONE)) & ~composer.touched).tolist():
         job = int(jobs.id[other])
-        holder = composer.holder(other, 1.0) if jobs.active[other] else None
-        if jobs.promised[other]:
-            holder = Holder(other, view.promises[job], 1.0)
-        if holder is not None:
-            holders.append(holder)
+        promised = jobs.promised[other]
+        holders.append(Holder(other, view.promises[job], 1.0) if promised else composer.holder(other, 1.0))
     mark = composer.board.mark()
     room = Victims(composer.board, holders).make_room(composer.ask(row))
     composer.board.undo(mark)

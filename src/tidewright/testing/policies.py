@@ -99,6 +99,10 @@ def _take(view: View, board: Board, row: int, allocation: Allocation) -> None:
         assert int(jobs.kinds[row]) >> layout.node_kind[node] & 1, f"job {job}: kind not asked for"
         assert milli == layout.share_milli(node, int(jobs.memory[row])), f"job {job}: size of the share"
         assert jobs.state[row] != int(State.SUSPENDED) or int(jobs.home[row]) in (-1, node), f"job {job} left its home"
+        origin, full = int(jobs.origin[row]), layout.nodes[node].full
+        assert origin < 0 or (full and layout.node_kind[node] == origin), (
+            f"job {job}: its image cannot be restored there"
+        )
     assert board.fits(allocation), f"devices of job {job} are not free"
     board.take(allocation)
 

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ..base.units import HOUR, MINUTE, SECOND
 from ..model.board import Board, Layout
@@ -56,9 +57,17 @@ class ViewBuilder:
         devices = device_count(found)
         values = {"state": int(State.RUNNING), "run_since": self.now - HOUR, "first_start": self.now - HOUR}
         values |= {"held": devices, "held_milli": milli_devices(found), "rate": devices * 1000 // spec.devices}
-        job = self._add(spec, values | columns)
+        job = self._add(spec, values | columns | self._yielding(found, columns))
         self.allocations[job] = found
         return job
+
+    def _yielding(self, found: Allocation, columns: dict[str, Any]) -> dict[str, Any]:
+        """Level and origin as the engine sets them: what the devices do not allow is not there."""
+        level, layout = columns.get("level", int(Level.FULL)), self.board.layout
+        kinds = [layout.node_kind[part.node] for part in found if layout.nodes[part.node].full]
+        if level == Level.FREEZE and len(found) > 1:
+            return {"level": int(Level.NONE)}
+        return {"origin": kinds[0]} if level == Level.FULL and len(kinds) == len(found) else {}
 
     def _add(self, spec: JobSpec, columns: dict[str, Any]) -> int:
         job = len(self.specs) + 1
@@ -69,7 +78,7 @@ class ViewBuilder:
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
-            "limit": spec.max_duration_us, "weight": spec.weight, "home": -1, "accrued": self.now,
+            "limit": spec.max_duration_us, "weight": spec.weight, "home": -1, "origin": -1, "accrued": self.now,
             "save_us": SECOND, "restore_us": SECOND // 2,
         }  # fmt: skip
         self.table.add(job, values | columns)
@@ -87,6 +96,8 @@ def random_view(
     """A busy pool: jobs of all sizes, tiers, levels and ages; with ``mixed`` two device kinds, shares and a dead node."""
     dice = random.Random(seed)
     kinds = (*pool(nodes - nodes // 3, kind="big"), *pool(nodes // 3, 4, "small")) if mixed else pool(nodes)
+    if mixed and dice.random() < 0.5:
+        kinds = tuple(structs.replace(node, full=dice.random() < 0.7) for node in kinds)
     builder = ViewBuilder(kinds, NOW)
     for _ in range(running):
         ran = dice.choice((1, 30, 600, 7200, 80_000)) * SECOND
@@ -107,6 +118,9 @@ def random_view(
         state = (
             {"state": int(State.SUSPENDED), "level": int(Level.FREEZE), "home": dice.randrange(nodes)} if frozen else {}
         )
+        imaged = [builder.board.layout.node_kind[at] for at, node in enumerate(kinds) if node.full]
+        if imaged and not frozen and not spec.device_types and dice.random() < 0.3:
+            state = {"state": int(State.SUSPENDED), "level": int(Level.FULL), "origin": dice.choice(imaged)}
         builder.queue(spec, submit=NOW - waited, since=NOW - waited, wait_since=NOW - waited, **state)
     if mixed and dice.random() < 0.3:
         builder.board.set_up(dice.randrange(nodes), False)
