@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "top": "Watch devices and jobs live.",
         "usage": "Device-time held and delivered, by team, user or tier.",
         "doctor": "Check the state directory and say what can be recovered.",
+        "setup": "Get what this machine lacks: CRIU, for full images.",
     },
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
