@@ -1,0 +1,26 @@
+"""The content-addressed image store (store.py), and what stands on its doorstep."""
+
+from .check import Finding
+from .errors import ImageDamaged, ImageMissing, StoreFull
+from .names import ImageName
+from .remote import FsspecRemote, Remote
+from .served import Objects
+from .store import Entry, ImageStore, PutReport
+from .sweep import Freed
+from .transfer import Moved
+
+__all__ = [
+    "Entry",
+    "Finding",
+    "Freed",
+    "FsspecRemote",
+    "ImageDamaged",
+    "ImageMissing",
+    "ImageName",
+    "ImageStore",
+    "Moved",
+    "Objects",
+    "PutReport",
+    "Remote",
+    "StoreFull",
+]

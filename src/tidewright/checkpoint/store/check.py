@@ -1,0 +1,94 @@
+"""Verification: everything on disk against its seals and digests, without restoring anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from .index import NO_HASHES
+from .keys import Hashes
+from .manifest import Manifest
+from .names import INDEX, ImageName
+from .pack import PackIndex
+from .shelf import Shelf, View
+from .transfer import broken_frames
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something wrong. ``images`` are those that cannot be restored because of it; empty: nothing is lost."""
+
+    tenant: str
+    what: str
+    """``pack``, ``index``, ``manifest``, ``page`` or ``key``."""
+    path: str
+    problem: str
+    images: tuple[ImageName, ...] = ()
+
+
+def packs(shelf: Shelf, view: View, wanted: Hashes | None) -> Iterator[Finding]:
+    """Read every pack (that holds one of ``wanted``), and remember which frames are damaged."""
+    for id_, problem in view.broken.items():
+        yield Finding(tenant=shelf.tenant, what="index", path=str(shelf.packs / f"{id_}{INDEX}"), problem=problem)
+    numbers = range(len(view.packs))
+    if wanted is not None:
+        places = view.runs.find(wanted)
+        numbers = np.unique(view.split(places[places >= 0])[0]).tolist()
+    for number in numbers:
+        yield from _pack(shelf, view.packs[number])
+
+
+def _pack(shelf: Shelf, pack: PackIndex) -> Iterator[Finding]:
+    path = shelf.pack_path(pack.id)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if not (shelf.packs / f"{pack.id}{INDEX}").exists():
+            return  # collected meanwhile
+        problem, broken = "is missing", frozenset(range(len(pack.frames)))
+    else:
+        broken = broken_frames(shelf.key, pack, data)
+        problem = _what(pack, data, broken)
+    if broken:
+        shelf.mark_bad(pack.id, broken)
+    if problem:
+        yield Finding(tenant=shelf.tenant, what="pack", path=str(path), problem=problem)
+
+
+def _what(pack: PackIndex, data: bytes, broken: frozenset[int]) -> str:
+    if len(data) < pack.pack_bytes:
+        return f"cut off: {len(data)} of {pack.pack_bytes} bytes"
+    if broken:
+        first = int(pack.frames[min(broken)]["offset"])
+        pages = len(pack.pages_of(sorted(broken)))
+        return f"{len(broken)} frames with {pages} pages have changed bytes, the first at byte {first}"
+    return "" if len(data) == pack.pack_bytes else f"{len(data) - pack.pack_bytes} bytes too long"
+
+
+def images(shelf: Shelf, view: View, name: ImageName | None) -> Iterator[Finding]:
+    """Check every manifest (or one), and that all pages of it are there and sound."""
+    for found_name, found in shelf.manifests():
+        if name is not None and found_name != name:
+            continue
+        path = str(shelf.manifest_path(found_name))
+        if not isinstance(found, Manifest):
+            problem = str(found)
+            yield Finding(tenant=shelf.tenant, what="manifest", path=path, problem=problem, images=(found_name,))
+            continue
+        for text in _lost(view, found):
+            yield Finding(tenant=shelf.tenant, what="page", path=path, problem=text, images=(found_name,))
+
+
+def _lost(view: View, manifest: Manifest) -> Iterator[str]:
+    for entry, recipe in zip(manifest.header.files, manifest.recipes, strict=True):
+        lost = ~view.runs.knows(recipe.hashes)
+        if lost.any():
+            at = ", ".join(map(str, recipe.numbers[lost][:8])) + (", …" if lost.sum() > 8 else "")
+            yield f"{entry.path}: {int(lost.sum())} of {len(lost)} pages are lost ({at})"
+
+
+def affected(shelf: Shelf, view: View, pack_id: str) -> tuple[ImageName, ...]:
+    """Images that need pages which only a pack's bad frames held."""
+    lost = next((view.lost_in(pack) for pack in view.packs if pack.id == pack_id), NO_HASHES)
+    return tuple(shelf.users(lost[~view.runs.knows(lost)]))

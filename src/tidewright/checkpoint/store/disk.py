@@ -1,0 +1,99 @@
+"""Everything the store does to its disk, one small method each, so that a test can end a life between any two.
+
+A draft is written and flushed under ``tmp/`` and then renamed to where it belongs: what has its final name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from .errors import StoreFull
+
+Chunk = bytes | bytearray | memoryview
+
+
+class Disk:
+    """The real one."""
+
+    def create(self, path: Path) -> int:
+        """A new file for its owner only, as a descriptor."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, file: int, data: Chunk) -> None:
+        """Append all of ``data``. Raises StoreFull when the disk is."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(file, left) :]
+        except OSError as error:
+            raise full(error) from error
+
+    def sync(self, file: int) -> None:
+        """Make a file's content survive a power cut."""
+        try:
+            os.fsync(file)
+        except OSError as error:
+            raise full(error) from error
+
+    def rename(self, draft: Path, final: Path) -> None:
+        """Give a draft its final name."""
+        draft.rename(final)
+
+    def link(self, draft: Path, final: Path) -> None:
+        """Give a draft a further name, unless that is taken: of two that make the same thing, one wins for both."""
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, final)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make names given and taken in a directory survive a power cut."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; harmless when it is gone."""
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """A directory for its owner only, with its parents; durable."""
+        missing = [one for one in (path, *path.parents) if not one.exists()]
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in reversed(missing):
+            self.sync_directory(one.parent)
+
+
+def full(error: OSError) -> Exception:
+    """The error to raise for a failed write: StoreFull when space was missing."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull("the disk that holds the image store is full: drop images (tide images ls) or make room")
+    return error
+
+
+def draft_name(drafts: Path) -> Path:
+    """A path that nobody else uses."""
+    return drafts / secrets.token_hex(8)
+
+
+def write_whole(disk: Disk, drafts: Path, final: Path, chunks: Iterable[Chunk]) -> None:
+    """Write a file durably, at once or not at all. What fails leaves no draft; what is killed leaves one for gc."""
+    draft = draft_name(drafts)
+    try:
+        file = disk.create(draft)
+        try:
+            for chunk in chunks:
+                disk.write(file, chunk)
+            disk.sync(file)
+        finally:
+            os.close(file)
+        disk.rename(draft, final)
+    except Exception:
+        disk.remove(draft)
+        raise
+    disk.sync_directory(final.parent)

@@ -1,0 +1,73 @@
+"""One store, many users: threads and processes use it side by side, and cleaning waits until nobody does.
+
+Whoever reads or adds holds ``lock`` shared; whoever removes holds it alone. ``turn`` is taken for a moment by everyone
+on the way in and kept by a cleaner while it waits, so that a stream of readers cannot keep it out. All waits are
+bounded, for a process that was stopped while it held a lock stops nobody else for ever. The kernel releases both when
+their holder dies. Locks belong to open files, not to processes: threads exclude each other, too. Never nested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...base.errors import WorldError
+
+PATIENCE_S = 120.0
+CLEANER_PATIENCE_S = 20.0
+"""A cleaner holds everyone up while it waits, so it gives up sooner."""
+_POLL_S = (0.001, 0.05)
+
+
+class StoreLock:
+    """``patience_s``: seconds that readers and adders wait; ``cleaner_s``: a cleaner."""
+
+    def __init__(self, root: Path, patience_s: float = PATIENCE_S, cleaner_s: float = CLEANER_PATIENCE_S) -> None:
+        self._lock, self._turn = root / "lock", root / "turn"
+        self._patience_s, self._cleaner_s = patience_s, cleaner_s
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Nothing is removed meanwhile. Raises WorldError when a cleaner does not let go."""
+        why = "somebody cleans it and does not finish"
+        with _file(self._lock) as lock:
+            with _file(self._turn) as turn:
+                _take(turn, fcntl.LOCK_EX, self._patience_s, why)
+                _take(lock, fcntl.LOCK_SH, self._patience_s, why)
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else uses the store meanwhile. Raises WorldError when somebody does not stop using it."""
+        why = "it is in use"
+        with _file(self._turn) as turn, _file(self._lock) as lock:
+            _take(turn, fcntl.LOCK_EX, self._patience_s, why)
+            _take(lock, fcntl.LOCK_EX, self._cleaner_s, why)
+            yield
+
+
+@contextlib.contextmanager
+def _file(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, mode: int, patience_s: float, why: str) -> None:
+    pause, last = _POLL_S
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(handle, mode | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise WorldError(f"the image store could not be entered for {patience_s:g} s: {why}") from None
+        time.sleep(pause)
+        pause = min(2 * pause, last)

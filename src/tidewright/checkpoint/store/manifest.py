@@ -1,0 +1,151 @@
+"""Manifests: what an image is made of, file by file and page by page. One that has its name is an image; no other is.
+
+``TWIMAGE1``, length of the header, header as JSON, then for each file a bitmap of its pages that are not zero and
+their hashes, then a seal over all of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ...base.errors import WorldError
+from .index import NO_HASHES
+from .keys import HASH_BYTES, PAGE, SEAL_BYTES, Hashes, TenantKey
+from .names import ImageName
+
+_MAGIC = b"TWIMAGE1"
+_HEAD = struct.Struct("<8sI")
+_MOST_HEADER = 64 * 2**20
+
+
+class BadManifest(WorldError):
+    """A manifest is not as it was written."""
+
+
+class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One file. ``pages`` counts those that are not all zero; ``hash`` is keyed BLAKE3 of its content."""
+
+    path: str
+    size: int
+    mode: int
+    hash: str
+    pages: int = 0
+
+
+class Header(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything but the page hashes."""
+
+    name: ImageName
+    key: str
+    made_us: int
+    raw_bytes: int
+    new_bytes: int
+    """Bytes of pages that the store did not have."""
+    stored_bytes: int
+    """What they take on disk, indexes and this manifest included."""
+    files: tuple[FileEntry, ...] = ()
+    directories: tuple[tuple[str, int], ...] = ()
+    """(path, mode) of every directory below the image's."""
+    meta: dict[str, Any] = {}
+
+
+class Recipe(Struct, frozen=True):
+    """Where a file's pages that are not zero lie, and what they are."""
+
+    numbers: NDArray[np.intp]
+    hashes: Hashes
+
+
+class Manifest(Struct, frozen=True):
+    """``recipes`` in the order of ``header.files``."""
+
+    header: Header
+    recipes: tuple[Recipe, ...]
+
+    @property
+    def hashes(self) -> Hashes:
+        """Hashes of all pages of all files."""
+        return np.vstack([NO_HASHES, *(recipe.hashes for recipe in self.recipes)])
+
+    def encode(self, key: TenantKey) -> list[bytes]:
+        """The file's content, seal included."""
+        header = msgspec.json.encode(self.header)
+        parts = [_HEAD.pack(_MAGIC, len(header)), header]
+        for file, recipe in zip(self.header.files, self.recipes, strict=True):
+            bits = np.zeros(page_count(file.size), dtype=bool)
+            bits[recipe.numbers] = True
+            parts += [np.packbits(bits).tobytes(), recipe.hashes.tobytes()]
+        return [*parts, key.seal(*parts)]
+
+
+def page_count(size: int) -> int:
+    """Pages in a file of so many bytes."""
+    return -(-size // PAGE)
+
+
+def read_header(path: Path) -> Header:
+    """The header alone, not checked against the seal. Raises BadManifest and FileNotFoundError."""
+    with path.open("rb") as file:
+        start = file.read(_HEAD.size)
+        return _header(start, file.read(_length(start)))
+
+
+def key_of(data: bytes) -> str:
+    """Id of the key that a manifest was made with. Raises BadManifest."""
+    length = _length(data[: _HEAD.size])
+    return _header(data, data[_HEAD.size : _HEAD.size + length]).key
+
+
+def _length(start: bytes) -> int:
+    if len(start) < _HEAD.size or start[:8] != _MAGIC:
+        raise BadManifest("its manifest is not one, or is cut off")
+    length: int = _HEAD.unpack_from(start)[1]
+    if length > _MOST_HEADER:
+        raise BadManifest("its manifest claims an absurd size")
+    return length
+
+
+def _header(start: bytes, text: bytes) -> Header:
+    try:
+        return msgspec.json.decode(text, type=Header)
+    except msgspec.MsgspecError:
+        raise BadManifest("the header of its manifest cannot be read") from None
+
+
+def decode(data: bytes, key: TenantKey) -> Manifest:
+    """A manifest from its file's content. Raises BadManifest."""
+    length = _length(data[: _HEAD.size])
+    if len(data) < SEAL_BYTES or key.seal(memoryview(data)[:-SEAL_BYTES]) != data[-SEAL_BYTES:]:
+        raise BadManifest("the content of its manifest is not what was written")
+    header = _header(data, data[_HEAD.size : _HEAD.size + length])
+    _check_paths([*(file.path for file in header.files), *(path for path, _ in header.directories)])
+    body = memoryview(data)[_HEAD.size + length : -SEAL_BYTES]
+    return Manifest(header, tuple(_recipes(header.files, body)))
+
+
+def _recipes(files: Iterable[FileEntry], body: memoryview) -> Iterator[Recipe]:
+    at = 0
+    for file in files:
+        total = page_count(file.size)
+        end = at + -(-total // 8)
+        bits = np.unpackbits(np.frombuffer(body[at:end], np.uint8), count=total)
+        at, end = end, end + file.pages * HASH_BYTES
+        yield Recipe(np.flatnonzero(bits), np.frombuffer(body[at:end], "<u8").reshape(-1, 2))
+        at = end
+    if at != len(body):
+        raise BadManifest("its manifest does not add up")
+
+
+def _check_paths(paths: Iterable[str]) -> None:
+    for text in paths:
+        path = PurePosixPath(text)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise BadManifest(f"its manifest names {text!r}, which is not below the image")

@@ -1,0 +1,190 @@
+"""One tenant's part of the store as it is on disk now: its key, its packs, where each page is, its manifests.
+
+Other processes add and remove packs too, so whoever enters looks again; what has not changed is not read again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ...base.errors import WorldError
+from .disk import Disk, write_whole
+from .index import NO_HASHES, Runs, Values
+from .keys import Hashes, TenantKey
+from .manifest import BadManifest, Manifest, decode
+from .names import BAD, IMAGES, INDEX, PACK, PACKS, ImageName, parse_image
+from .pack import BadIndex, PackIndex
+from .pack import decode as decode_index
+
+_SHIFT = 32
+"""A page's place is one number: the pack's number above these bits, the page's within the pack below."""
+
+
+class View:
+    """What the shelf held at one moment. Never changes; pages in frames known to be bad are not in it."""
+
+    def __init__(self, packs: tuple[PackIndex, ...], bad: dict[str, frozenset[int]], broken: dict[str, str]) -> None:
+        self.packs, self.bad, self.broken = packs, bad, broken
+        self.runs = Runs()
+
+    def plus(self, new: list[PackIndex]) -> View:
+        """This view with more packs."""
+        view = View((*self.packs, *new), self.bad, self.broken)
+        runs = self.runs
+        for number, pack in enumerate(new, len(self.packs)):
+            places = np.arange(len(pack.hashes), dtype=np.int64) + (number << _SHIFT)
+            good = np.ones(len(places), dtype=bool)
+            for frame in self.bad.get(pack.id, ()):
+                row = pack.frames[frame]
+                good[int(row["first"]) : int(row["first"]) + int(row["count"])] = False
+            runs = runs.plus(pack.hashes[good], places[good])
+        view.runs = runs
+        return view
+
+    def split(self, places: Values) -> tuple[Values, Values]:
+        """Pack numbers and page ordinals of places."""
+        return places >> _SHIFT, places & ((1 << _SHIFT) - 1)
+
+    def lost_in(self, pack: PackIndex) -> Hashes:
+        """Hashes of the pages in a pack's bad frames."""
+        return pack.pages_of(sorted(self.bad.get(pack.id, ())))
+
+
+class Shelf:
+    """``key`` is the tenant's. All methods may be called from several threads."""
+
+    def __init__(self, root: Path, tenant: str, key: TenantKey, drafts: Path, disk: Disk) -> None:
+        self.tenant, self.key, self.drafts, self.disk = tenant, key, drafts, disk
+        self.images, self.packs = root / IMAGES, root / PACKS
+        for path in (self.images, self.packs):
+            if not path.is_dir():
+                disk.make_directory(path)
+        self._guard = threading.Lock()
+        self._view = View((), {}, {})
+        self._seen: frozenset[tuple[str, int, int]] = frozenset()
+
+    # packs
+
+    def view(self) -> View:
+        """What is there now; the caller holds the store's lock."""
+        with self._guard:
+            seen, names = self._look()
+            if seen != self._seen:
+                self._view = self._reload(names)
+                self._seen = seen
+            return self._view
+
+    def _look(self) -> tuple[frozenset[tuple[str, int, int]], list[str]]:
+        """What identifies the present state: names of indexes, and the bad frames' files with size and time."""
+        names, marks = [], []
+        for path in sorted(self.packs.iterdir()):
+            if path.suffix == INDEX:
+                names.append(path.stem)
+                marks.append((path.stem, 0, 0))
+            elif path.suffix == BAD:
+                facts = path.stat()
+                marks.append((path.name, facts.st_ino, facts.st_mtime_ns))
+        return frozenset(marks), names
+
+    def _reload(self, names: list[str]) -> View:
+        bad = {name: self.bad_frames(name) for name in names}
+        bad = {name: frames for name, frames in bad.items() if frames}
+        known = {pack.id: pack for pack in self._view.packs}
+        grown = known.keys() <= set(names) and bad == self._view.bad and not self._view.broken
+        packs, broken = [], {}
+        for name in names:
+            if name in known and grown:
+                continue
+            try:
+                packs.append(known.get(name) or self.index(name))
+            except (BadIndex, OSError) as error:
+                broken[name] = str(error)
+        if grown:
+            view = View(self._view.packs, bad, broken)
+            view.runs = self._view.runs
+            return view.plus(packs)
+        return View((), bad, broken).plus(packs)
+
+    def index(self, id_: str) -> PackIndex:
+        """Read an index. Raises BadIndex and OSError."""
+        return decode_index(id_, (self.packs / f"{id_}{INDEX}").read_bytes(), self.key)
+
+    def bad_frames(self, id_: str) -> frozenset[int]:
+        """Frames of a pack that were found damaged."""
+        try:
+            return frozenset(json.loads((self.packs / f"{id_}{BAD}").read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return frozenset()
+
+    def mark_bad(self, id_: str, frames: frozenset[int]) -> None:
+        """Remember damage: the pages are stored anew when next seen, which also heals the images that lost them."""
+        with self._guard:
+            known = self.bad_frames(id_)
+            if frames - known:
+                text = json.dumps(sorted(frames | known)).encode()
+                write_whole(self.disk, self.drafts, self.packs / f"{id_}{BAD}", [text])
+
+    def forgive(self, id_: str) -> None:
+        """A sound copy of a pack has taken its place."""
+        with self._guard:
+            self.disk.remove(self.packs / f"{id_}{BAD}")
+
+    def pack_path(self, id_: str) -> Path:
+        """A pack's file."""
+        return self.packs / f"{id_}{PACK}"
+
+    def stored_bytes(self) -> int:
+        """Bytes on disk of everything here."""
+        return sum(path.stat().st_size for folder in (self.images, self.packs) for path in folder.iterdir())
+
+    # manifests
+
+    def names(self) -> list[ImageName]:
+        """All images, in order."""
+        found = (parse_image(self.tenant, path.name) for path in self.images.iterdir())
+        return sorted(name for name in found if name is not None)
+
+    def manifest_path(self, name: ImageName) -> Path:
+        """An image's manifest."""
+        return self.images / name.file
+
+    def manifest(self, name: ImageName) -> Manifest:
+        """Read and check a manifest. Raises BadManifest and FileNotFoundError."""
+        found = decode(self.manifest_path(name).read_bytes(), self.key)
+        if found.header.name != name:
+            raise BadManifest(f"its manifest is that of {found.header.name}")
+        return found
+
+    def manifests(self) -> Iterator[tuple[ImageName, Manifest | WorldError]]:
+        """Every image with its manifest, or what is wrong with it."""
+        for name in self.names():
+            try:
+                yield name, self.manifest(name)
+            except BadManifest as error:
+                yield name, error
+            except FileNotFoundError:
+                continue
+
+    def users(self, lost: Hashes) -> list[ImageName]:
+        """Images that need any of these pages."""
+        if not len(lost):
+            return []
+        wanted = Runs().plus(lost)
+        return [
+            name for name, found in self.manifests() if isinstance(found, Manifest) and wanted.knows(found.hashes).any()
+        ]
+
+    def marked(self) -> tuple[Runs, list[ImageName]]:
+        """Pages that any image needs, and the images of which that cannot be told."""
+        parts, unreadable = [NO_HASHES], []
+        for name, found in self.manifests():
+            if isinstance(found, Manifest):
+                parts.append(found.hashes)
+            else:
+                unreadable.append(name)
+        return Runs().plus(np.unique(np.vstack(parts), axis=0)), unreadable

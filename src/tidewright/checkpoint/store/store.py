@@ -1,0 +1,340 @@
+"""The content-addressed store of rank images: equal pages of a tenant are kept once, over ranks and over time.
+
+Threads and processes may use one directory side by side. Whatever was published survives kill -9 at any moment;
+whatever was not leaves only garbage, which ``gc`` removes. Layout: names.py; locking: lock.py; why: docs/why/store.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...base.errors import Conflict, WorldError
+from ...base.units import format_bytes
+from . import check, sweep
+from .check import Finding
+from .disk import Disk, draft_name, write_whole
+from .errors import ImageDamaged, ImageMissing, StoreFull
+from .intake import Intake
+from .keys import Keys, TenantKey, decode_key
+from .lock import StoreLock
+from .manifest import BadManifest, Header, Manifest, key_of, read_header
+from .names import KEYS, ImageName, folder, tenant_of
+from .outlet import Damage, materialise
+from .pack import PackWriter
+from .remote import Remote
+from .served import Objects
+from .shelf import Shelf
+from .sweep import Freed
+from .transfer import Moved, Pull, Push
+
+_OLDEST = 3
+"""How many images a refusal names."""
+
+
+class PutReport(Struct, frozen=True, kw_only=True):
+    """``raw_bytes`` were read, ``new_bytes`` of them are pages not seen before, which take ``stored_bytes`` on disk."""
+
+    raw_bytes: int
+    new_bytes: int
+    stored_bytes: int
+    took_us: int
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """An image in the store. Sizes as in PutReport, counted when it was put; ``damage`` when it cannot be read."""
+
+    name: ImageName
+    made_us: int = 0
+    raw_bytes: int = 0
+    new_bytes: int = 0
+    stored_bytes: int = 0
+    damage: str = ""
+
+
+class ImageStore:
+    """A store in ``root``. ``quota_bytes`` 0: none. ``secret``, shared by the nodes of a cluster, makes tenants' keys
+    equal on all of them, so that pulled images share pages with local ones without being packed anew."""
+
+    def __init__(
+        self, root: Path, *, quota_bytes: int = 0, secret: bytes = b"", disk: Disk | None = None,
+        lock: StoreLock | None = None,
+    ) -> None:  # fmt: skip
+        self.root, self._quota = root, quota_bytes
+        self._disk = disk or Disk()
+        self._tenants, self._drafts, keys = root / "tenants", root / "tmp", root / "keys"
+        for path in (root, self._tenants, self._drafts, keys):
+            self._disk.make_directory(path)
+        self._lock = lock or StoreLock(root)
+        self._keys = Keys(keys, self._drafts, self._disk, secret)
+        self._shelves: dict[str, Shelf] = {}
+        self._guard = threading.Lock()
+        self.objects = Objects(self._tenants, self._keys)
+        """What peers may read."""
+
+    # one image
+
+    def put(self, name: ImageName, source: Path, *, meta: dict[str, Any] | None = None) -> PutReport:
+        """Take in the directory ``source``; durable when this returns. ``meta`` (JSON) is kept with it.
+
+        Raises Conflict when there is such an image, and StoreFull, which drops nothing.
+        """
+        began = time.monotonic_ns()
+        with self._lock.shared():
+            shelf = self._shelf(name.tenant)
+            if shelf.manifest_path(name).exists():
+                raise Conflict(f"{name} is in the store already", "drop it first, or take the next serial")
+            room = self._room(name)
+            writer = PackWriter(self._disk, self._drafts, shelf.packs, shelf.key, room)
+            try:
+                report = self._take(shelf, name, source, meta or {}, writer, room)
+            except BaseException:
+                writer.abort()
+                raise
+        return msgspec.structs.replace(report, took_us=(time.monotonic_ns() - began) // 1000)
+
+    def _take(
+        self, shelf: Shelf, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
+        room: Callable[[int], None],
+    ) -> PutReport:  # fmt: skip
+        intake = Intake(shelf.key, shelf.view().runs, writer)
+        intake.take(source)
+        packs = sum(pack.stored_bytes for pack in writer.publish())
+        header = Header(
+            name=name, key=shelf.key.id, made_us=time.time_ns() // 1000, raw_bytes=intake.raw_bytes,
+            new_bytes=intake.new_bytes, stored_bytes=packs, files=tuple(intake.files),
+            directories=tuple(intake.directories), meta=meta,
+        )  # fmt: skip
+        recipes = tuple(intake.recipes)
+        size = sum(map(len, Manifest(header, recipes).encode(shelf.key)))
+        header = msgspec.structs.replace(header, stored_bytes=packs + size)
+        room(size)
+        content = Manifest(header, recipes).encode(shelf.key)
+        write_whole(self._disk, self._drafts, shelf.manifest_path(name), content)
+        return PutReport(
+            raw_bytes=header.raw_bytes, new_bytes=header.new_bytes, stored_bytes=header.stored_bytes, took_us=0
+        )
+
+    def get(self, name: ImageName, into: Path) -> None:
+        """Write the image to ``into``, which appears whole or not at all; every byte is checked.
+
+        Raises Conflict when ``into`` exists, ImageMissing, ImageDamaged and StoreFull (of the disk of ``into``).
+        """
+        if into.exists():
+            raise Conflict(f"{into} exists", "move it away first")
+        with self._lock.shared():
+            shelf = self._shelf(name.tenant)
+            manifest = self._manifest(shelf, name)
+            first: Damage | None = None
+            while True:
+                try:
+                    materialise(shelf, shelf.view(), manifest, into)
+                    return
+                except Damage as damage:
+                    first = first or damage
+                    if not damage.frames:
+                        raise self._damaged(shelf, name, first) from None
+                    for pack, frame in damage.frames:  # another pack may hold the same pages: look again
+                        shelf.mark_bad(pack, frozenset((frame,)))
+
+    def _manifest(self, shelf: Shelf, name: ImageName) -> Manifest:
+        try:
+            return shelf.manifest(name)
+        except FileNotFoundError:
+            raise ImageMissing(f"{name} is not in the store") from None
+        except BadManifest as error:
+            raise ImageDamaged(str(name), str(error)) from None
+
+    def _damaged(self, shelf: Shelf, name: ImageName, damage: Damage) -> ImageDamaged:
+        lost = damage.lost[~shelf.view().runs.knows(damage.lost)]
+        others = [f"{one.job}.{one.serial}.{one.rank}" for one in shelf.users(lost) if one != name]
+        shared = f"; also lost by job.serial.rank {', '.join(others)}" if others else ""
+        return ImageDamaged(str(name), damage.problem + shared)
+
+    def has(self, name: ImageName) -> bool:
+        """Whether there is such an image; it may be damaged."""
+        return (self._tenants / name.key).exists()
+
+    def meta(self, name: ImageName) -> dict[str, Any]:
+        """What was given to ``put``. Raises ImageMissing and ImageDamaged."""
+        try:
+            return read_header(self._tenants / name.key).meta
+        except FileNotFoundError:
+            raise ImageMissing(f"{name} is not in the store") from None
+        except BadManifest as error:
+            raise ImageDamaged(str(name), str(error)) from None
+
+    def drop(self, name: ImageName) -> None:
+        """Forget an image; its pages go with the next ``gc``. Harmless when there is none."""
+        with self._lock.shared():
+            path = self._tenants / name.key
+            if path.exists():
+                self._disk.remove(path)
+                self._disk.sync_directory(path.parent)
+
+    # all images
+
+    def ls(self) -> list[Entry]:
+        """All images, by tenant, job, serial and rank."""
+        return [self._entry(shelf, name) for shelf in self._all(lenient=True) for name in shelf.names()]
+
+    def _entry(self, shelf: Shelf, name: ImageName) -> Entry:
+        try:
+            head = read_header(shelf.manifest_path(name))
+        except BadManifest as error:
+            return Entry(name=name, damage=str(error))
+        except FileNotFoundError:
+            return Entry(name=name, damage="dropped just now")
+        return Entry(
+            name=name, made_us=head.made_us, raw_bytes=head.raw_bytes, new_bytes=head.new_bytes,
+            stored_bytes=head.stored_bytes,
+        )  # fmt: skip
+
+    def stored_bytes(self) -> int:
+        """Bytes on disk, garbage included."""
+        return sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
+
+    def gc(self) -> Freed:
+        """Remove what no image needs. Raises WorldError when the store does not come to rest; nothing is lost then."""
+        with self._lock.shared():
+            written = sum(sweep.compact(shelf) for shelf in self._all())
+        freed = Freed(bytes=-written)
+        with self._lock.alone():
+            for shelf in self._all():
+                freed += sweep.remove(shelf)
+            return freed + sweep.drafts(self._disk, self._drafts)
+
+    def verify(self, name: ImageName | None = None) -> list[Finding]:
+        """Check everything, or what one image needs. What is found damaged is remembered, so that it is stored anew.
+
+        Raises ImageMissing when there is no such image.
+        """
+        if name is not None and not self.has(name):
+            raise ImageMissing(f"{name} is not in the store")
+        findings = list(self._bad_keys())
+        for shelf in self._all(lenient=True):
+            if name is None or shelf.tenant == name.tenant:
+                with self._lock.shared():
+                    findings += self._verify(shelf, name)
+        return findings
+
+    def _verify(self, shelf: Shelf, name: ImageName | None) -> Iterator[Finding]:
+        wanted = None
+        if name is not None:
+            try:
+                wanted = shelf.manifest(name).hashes
+            except (BadManifest, FileNotFoundError):
+                wanted = None
+        found = list(check.packs(shelf, shelf.view(), wanted))
+        view = shelf.view()
+        for one in found:
+            images = check.affected(shelf, view, Path(one.path).stem) if one.what == "pack" else ()
+            yield msgspec.structs.replace(one, images=images)
+        yield from check.images(shelf, view, name)
+
+    def _bad_keys(self) -> Iterator[Finding]:
+        for one in sorted(self._tenants.iterdir()):
+            tenant = tenant_of(one.name)
+            try:
+                problem = "" if self._keys.find(tenant) else "is missing"
+            except WorldError as error:
+                problem = str(error)
+            if problem:
+                yield Finding(tenant=tenant, what="key", path=str(self._keys.path(tenant)), problem=problem)
+
+    # elsewhere
+
+    def push(self, name: ImageName, remote: Remote) -> Moved:
+        """Copy an image there. Until all of it is there nobody sees any of it. Raises WorldError, and may be repeated."""
+        with self._lock.shared():
+            shelf = self._shelf(name.tenant)
+        return Push(shelf, self._lock.shared, name, remote).run()
+
+    def pull(self, name: ImageName, remote: Remote) -> Moved:
+        """Copy an image here, replacing a damaged one. Raises ImageMissing, ImageDamaged, StoreFull and WorldError."""
+        if not remote.has([name.key]):
+            raise ImageMissing(f"{name} is not in that store")
+        data = remote.read(name.key)
+        try:
+            theirs = key_of(data)
+        except BadManifest as error:
+            raise ImageDamaged(f"the remote copy of {name}", str(error)) from None
+        key = self._keys.get_shared(name.tenant)
+        if key is None:
+            key = self._keys.adopt(name.tenant, self._their_key(name.tenant, theirs, remote))
+        if key.id != theirs:
+            return self._pull_foreign(name, remote)
+        with self._lock.shared():
+            shelf = self._shelf(name.tenant)
+        return Pull(shelf, self._lock.shared, name, remote, self._room(name)).run(data)
+
+    def _their_key(self, tenant: str, id_: str, remote: Remote) -> TenantKey:
+        key = decode_key(remote.read(f"{folder(tenant)}/{KEYS}/{id_}"))
+        if key.id != id_:
+            raise WorldError(f"the key of tenant {tenant!r} over there is not the one its images were made with")
+        return key
+
+    def _pull_foreign(self, name: ImageName, remote: Remote) -> Moved:
+        """Hashes under another key mean nothing here: bring the image back over there's terms and take it in on ours."""
+        scratch = draft_name(self._drafts)
+        try:
+            other = ImageStore(scratch, disk=self._disk)
+            moved = other.pull(name, remote)
+            other.get(name, scratch / "image")
+            if self.has(name):
+                self.drop(name)
+            self.put(name, scratch / "image", meta=other.meta(name))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return moved
+
+    # inside
+
+    def _shelf(self, tenant: str) -> Shelf:
+        with self._guard:
+            if tenant not in self._shelves:
+                key, root = self._keys.get(tenant), self._tenants / folder(tenant)
+                self._shelves[tenant] = Shelf(root, tenant, key, self._drafts, self._disk)
+            return self._shelves[tenant]
+
+    def _all(self, lenient: bool = False) -> list[Shelf]:
+        """Every tenant's shelf. Raises WorldError when a tenant's key is damaged, unless ``lenient``."""
+        shelves = []
+        for path in sorted(self._tenants.iterdir()):
+            try:
+                shelves.append(self._shelf(tenant_of(path.name)))
+            except WorldError:
+                if not lenient:
+                    raise
+        return shelves
+
+    def _room(self, name: ImageName) -> Callable[[int], None]:
+        """A function that counts bytes about to be written and raises StoreFull beyond the quota."""
+        if not self._quota:
+            return lambda size: None
+        before, written = self.stored_bytes(), 0
+
+        def room(size: int) -> None:
+            nonlocal written
+            written += size
+            if before + written > self._quota:
+                raise StoreFull(self._refusal(name, before))
+
+        return room
+
+    def _refusal(self, name: ImageName, held: int) -> str:
+        oldest = sorted(self.ls(), key=lambda entry: entry.made_us)[:_OLDEST]
+        named = ", ".join(f"{one.name} ({format_bytes(one.stored_bytes)})" for one in oldest)
+        what = f"; the oldest images are {named}" if named else ""
+        return (
+            f"{name} does not fit: the image store may hold {format_bytes(self._quota)} and holds {format_bytes(held)}"
+            f"{what}. Nothing was dropped: end jobs whose images are not needed, collect garbage (tide images gc), or"
+            " allow more"
+        )

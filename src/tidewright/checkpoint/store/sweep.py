@@ -1,0 +1,159 @@
+"""Garbage collection: what no manifest needs goes, and packs that are mostly garbage are written anew.
+
+There are no counters that could be wrong. First, beside everybody else, live pages are copied out of poor packs; a copy
+too many does no harm. Then, alone, packs whose needed pages are all elsewhere are removed, index first. A life that
+ends anywhere in between leaves only what the next collection removes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from .disk import Disk
+from .index import Runs
+from .names import BAD, INDEX, PACK
+from .outlet import Damage, FrameReader
+from .pack import PackIndex, PackWriter
+from .shelf import Shelf, View
+
+POOR = 0.6
+"""A pack of which less than this is needed is written anew: at most 1/POOR of the needed bytes are kept on disk."""
+SMALL_BYTES = 4 * 2**20
+MANY_SMALL = 32
+"""So many packs below SMALL_BYTES become one: each costs a file, and an object in a remote store."""
+
+
+class Freed(Struct, frozen=True, kw_only=True):
+    """What a collection removed. ``bytes`` is net of what was written anew."""
+
+    bytes: int = 0
+    packs: int = 0
+    leftovers: int = 0
+    """Drafts and halves that somebody who was killed left."""
+    notes: tuple[str, ...] = ()
+    """Why something was kept that might have gone."""
+
+    def __add__(self, other: Freed) -> Freed:
+        return Freed(
+            bytes=self.bytes + other.bytes, packs=self.packs + other.packs,
+            leftovers=self.leftovers + other.leftovers, notes=self.notes + other.notes,
+        )  # fmt: skip
+
+
+def compact(shelf: Shelf) -> int:
+    """Copy needed pages out of poor packs. Bytes written. The caller holds the store's lock, shared."""
+    marked, unreadable = shelf.marked()
+    if unreadable:
+        return 0
+    view = _densest_first(shelf.view(), marked)
+    poor = _poor(view, marked)
+    if not poor:
+        return 0
+    writer = PackWriter(shelf.disk, shelf.drafts, shelf.packs, shelf.key)
+    try:
+        for number in poor:
+            _copy(shelf, view, number, marked, writer)
+        return sum(pack.stored_bytes for pack in writer.publish())
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _densest_first(view: View, marked: Runs) -> View:
+    """The same packs, so ordered that a page in several is found in the one with the least garbage."""
+    packs = sorted(view.packs, key=lambda pack: (-float(marked.knows(pack.hashes).mean()), pack.id))
+    return View((), view.bad, view.broken).plus(packs)
+
+
+def _poor(view: View, marked: Runs) -> list[int]:
+    """Numbers of packs worth writing anew: with something needed in them, but little."""
+    shares = [_needed(view, number, marked).mean() for number in range(len(view.packs))]
+    live = [number for number, share in enumerate(shares) if share]
+    poor = [number for number in live if shares[number] < POOR]
+    small = [number for number in live if number not in poor and view.packs[number].pack_bytes < SMALL_BYTES]
+    return sorted(poor + (small if len(small) >= MANY_SMALL else []))
+
+
+def _needed(view: View, number: int, marked: Runs) -> NDArray[np.bool_]:
+    """Which pages of a pack are needed and are found here, not in another pack."""
+    pack = view.packs[number]
+    owner, ordinal = view.split(view.runs.find(pack.hashes))
+    here = (owner == number) & (ordinal == np.arange(len(pack.hashes)))
+    needed: NDArray[np.bool_] = here & marked.knows(pack.hashes)
+    return needed
+
+
+def _copy(shelf: Shelf, view: View, number: int, marked: Runs, writer: PackWriter) -> None:
+    pack, needed = view.packs[number], np.flatnonzero(_needed(view, number, marked))
+    frames = pack.frame_of(needed)
+    try:
+        with FrameReader(shelf, pack) as reader:
+            for frame in np.unique(frames).tolist():
+                _copy_frame(shelf, reader, pack, frame, needed[frames == frame], writer)
+    except Damage as damage:  # the pack itself is missing
+        shelf.mark_bad(pack.id, frozenset(at for _, at in damage.frames))
+
+
+def _copy_frame(
+    shelf: Shelf, reader: FrameReader, pack: PackIndex, frame: int, pages: NDArray[np.intp], writer: PackWriter
+) -> None:
+    try:
+        data, starts = reader.pages(frame)
+    except Damage:
+        shelf.mark_bad(pack.id, frozenset((frame,)))
+        return
+    at = pages - int(pack.frames[frame]["first"])
+    content = b"".join(data[int(starts[one]) : int(starts[one + 1])] for one in at)
+    writer.add(content, pack.lengths[pages], pack.hashes[pages])
+
+
+def remove(shelf: Shelf) -> Freed:
+    """Remove packs that nobody needs, and halves. The caller has the store to itself."""
+    freed = _halves(shelf)
+    marked, unreadable = shelf.marked()
+    if unreadable:
+        names = ", ".join(map(str, unreadable))
+        note = f"tenant {shelf.tenant!r}: nothing removed, for the manifest of {names} cannot be read; drop it first"
+        return freed + Freed(notes=(note,))
+    view = _densest_first(shelf.view(), marked)
+    for number, pack in enumerate(view.packs):
+        lost = marked.knows(view.lost_in(pack)) & ~view.runs.knows(view.lost_in(pack))
+        if not lost.any() and not _needed(view, number, marked).any():
+            freed += _remove_pack(shelf, pack.id)
+    if view.broken and view.runs.knows(marked.hashes).all():
+        for id_ in view.broken:
+            freed += _remove_pack(shelf, id_)
+    return freed
+
+
+def _remove_pack(shelf: Shelf, id_: str) -> Freed:
+    paths = [shelf.packs / f"{id_}{suffix}" for suffix in (INDEX, BAD, PACK)]
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    for path in paths:
+        if path.exists():
+            shelf.disk.remove(path)
+    return Freed(bytes=size, packs=1)
+
+
+def _halves(shelf: Shelf) -> Freed:
+    """Packs and notes without an index: somebody was killed between two names."""
+    freed = Freed()
+    for path in sorted(shelf.packs.iterdir()):
+        if path.suffix != INDEX and not path.with_suffix(INDEX).exists():
+            freed += Freed(bytes=path.stat().st_size, leftovers=1)
+            shelf.disk.remove(path)
+    return freed
+
+
+def drafts(disk: Disk, directory: Path) -> Freed:
+    """Remove drafts. The caller has the store to itself, so they are nobody's."""
+    freed = Freed()
+    for path in sorted(directory.iterdir()):
+        if path.is_file():
+            freed += Freed(bytes=path.stat().st_size, leftovers=1)
+            disk.remove(path)
+    return freed
