@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.cost import victim_cost
 from tidewright.estimate.duration import LEAST_US, remaining_us, total_us
-from tidewright.estimate.speed import speed_milli
+from tidewright.estimate.speed import slowdown, speed_milli, useful
 from tidewright.model.job import JobSpec, Level
+from tidewright.model.splice import LINEAR
 from tidewright.testing.views import ViewBuilder, pool, views
 
 
@@ -50,7 +51,32 @@ def test_requeue_loses_the_work_and_the_rest_only_the_pause():
     assert requeue > 4 * HOUR
 
 
-@given(st.integers(1, 64), st.integers(1, 64))
-def test_speed_is_linear_and_never_above_full(devices, demand):
-    speed = speed_milli(devices, demand)
-    assert 0 <= speed <= 1000 and (devices < demand or speed == 1000)
+RANKS = st.integers(1, 64)
+
+
+@given(RANKS, RANKS, RANKS)
+def test_speed_is_never_above_full_and_grows_with_devices(ranks, devices, demand):
+    speed = speed_milli(ranks, devices, demand)
+    assert 1 <= speed <= 1000 and (devices < demand or speed == 1000)
+    assert speed <= speed_milli(ranks, devices + 1, demand)
+
+
+@given(RANKS, RANKS, RANKS)
+def test_speed_of_columns_is_that_of_the_ledger(ranks, devices, demand):
+    slow = slowdown(*(np.array([value]) for value in (devices, ranks, demand)))[0]
+    assert abs(1000 / slow - speed_milli(ranks, devices, demand)) <= 1
+
+
+@given(RANKS, RANKS, RANKS)
+def test_devices_that_make_nothing_faster_are_not_asked_for(ranks, devices, demand):
+    fewest = useful(devices, ranks, demand)
+    assert 1 <= fewest <= min(devices, demand)
+    assert speed_milli(ranks, fewest, demand) == speed_milli(ranks, devices, demand)
+    assert fewest == 1 or ranks < demand or speed_milli(ranks, fewest - 1, demand) < speed_milli(ranks, fewest, demand)
+
+
+def test_ranks_take_whole_turns_and_pay_six_per_cent():
+    assert [speed_milli(4, devices, 4) for devices in (1, 2, 3, 4)] == [235, 471, 471, 1000]
+    assert speed_milli(8, 2, 4) == 500, "ranks that take turns anyway pay nothing more"
+    assert speed_milli(2, 2, 8) == 250, "a rank with several devices is taken as linear"
+    assert speed_milli(8, 3, 8, LINEAR) == 375

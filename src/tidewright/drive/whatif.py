@@ -13,7 +13,7 @@ from ..base.units import WHOLE_DEVICE
 from ..engine import events as ev
 from ..engine.amend import amend
 from ..engine.book import Book
-from ..engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
+from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
 from ..engine.engine import Engine
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, device_count
@@ -273,6 +273,8 @@ def _obey(fork: Engine, planner: Planner, commands: list[Command]) -> list[ev.Ev
             ends = command.level in (Level.REQUEUE, Level.COOPERATIVE)
             done = ev.Exited(command.job, command.attempt, 75) if ends else ev.Suspended(command.job, command.attempt)
             events.append(done)
+        elif isinstance(command, CheckpointRanks):
+            events.append(ev.Checkpointed(command.job, command.attempt, command.serial))
         elif isinstance(command, StopRanks):
             events.append(ev.Exited(command.job, command.attempt, 143))
     return events

@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 from msgspec import Struct, structs
 
+from ..estimate.speed import useful
 from ..model.board import whole
 from ..model.job import Level, State
 from ..model.node import Allocation, device_count
@@ -325,10 +326,11 @@ class Composer:
 
     def _larger(self, row: int, mine: Allocation, most: int, within: int = EVERYWHERE) -> Allocation | None:
         """The most devices it can have now, more than it has. Its own are free on the board while this looks."""
-        now = device_count(mine)
+        now, ranks, demand = device_count(mine), self.jobs.ranks.item(row), self.jobs.demand.item(row)
         most = min(most, now + sum(self.board.free_total))
         for count in range(most, now, -max(1, (most - now) // 16)):
-            found = place(self.board, self.ask(row, count), within)
+            fewest = useful(count, ranks, demand)
+            found = place(self.board, self.ask(row, fewest), within) if fewest > now else None
             if found is not None:
                 return found
         return None

@@ -90,7 +90,7 @@ class Sla:
             return
         rows = np.flatnonzero(ready)
         larger = np.minimum(jobs.demand[rows], jobs.held[rows] + sum(composer.board.free_total))
-        saved = saved_us(judged.left[rows], jobs.held[rows], larger, jobs.demand[rows])
+        saved = saved_us(judged.left[rows], jobs.held[rows], larger, jobs.demand[rows], jobs.ranks[rows])
         pause = jobs.save_us[rows] + jobs.restore_us[rows]
         worth = saved > _GROW_GAIN * pause
         rows, gain = rows[worth], (saved / np.maximum(larger - jobs.held[rows], 1))[worth]

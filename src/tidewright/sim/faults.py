@@ -14,6 +14,7 @@ from ..base.rng import stream
 from ..base.units import HOUR
 
 NEVER = 2**62
+_CHANCES = ("suspend_failure", "resume_failure", "launch_failure", "checkpoint_failure", "slow_answer")
 
 
 class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,12 +30,13 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     suspend_failure: float = 0.0
     resume_failure: float = 0.0
     launch_failure: float = 0.0
+    checkpoint_failure: float = 0.0
     slow_answer: float = 0.0
     """Share of answers that take ``slow_factor`` times as long."""
     slow_factor: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("suspend_failure", "resume_failure", "launch_failure", "slow_answer"):
+        for name in _CHANCES:
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name}: {getattr(self, name)} is not a probability", "give a number between 0 and 1")
         for name in ("node_mtbf_us", "node_mttr_us", "rank_mtbf_us", "slow_factor"):
@@ -44,8 +46,7 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def any(self) -> bool:
         """Whether anything can go wrong at all."""
-        chances = (self.suspend_failure, self.resume_failure, self.launch_failure, self.slow_answer)
-        return bool(self.node_mtbf_us or self.rank_mtbf_us or max(chances) > 0)
+        return bool(self.node_mtbf_us or self.rank_mtbf_us or any(getattr(self, name) > 0 for name in _CHANCES))
 
 
 class Faults:
@@ -70,7 +71,7 @@ class Faults:
         return self._exponential(self.settings.rank_mtbf_us, "rank", row, epoch)
 
     def fails(self, kind: str, row: int, epoch: int) -> bool:
-        """Whether this ``suspend``, ``resume`` or ``launch`` of a job fails."""
+        """Whether this ``suspend``, ``resume``, ``launch`` or ``checkpoint`` of a job fails."""
         return self._happens(getattr(self.settings, f"{kind}_failure"), kind, row, epoch)
 
     def stretched(self, delay_us: int, row: int, epoch: int) -> int:

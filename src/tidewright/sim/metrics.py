@@ -68,6 +68,7 @@ class Labels(Struct, frozen=True, kw_only=True):
     turns: int
     thoughts: int
     moves: int
+    checkpoints: int
 
 
 def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
@@ -109,6 +110,12 @@ def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
         turns=labels.turns,
         thoughts=labels.thoughts,
         moves=labels.moves,
+        checkpoints=labels.checkpoints,
+        goodput=sum(
+            int(us) * int(k) for us, k in zip(trace.duration[done].tolist(), trace.devices[done].tolist(), strict=True)
+        )
+        * 1000
+        / max(meter.held_area, 1),
         jct_quantiles_s=tuple(round(float(value), 3) for value in np.quantile(jct, np.linspace(0, 1, 201)))
         if len(jct)
         else (),

@@ -67,6 +67,10 @@ class Result(Struct, frozen=True, kw_only=True):
     restarts: int
     lost_device_hours: float
     """Work that was done and had to be done again."""
+    goodput: float = 0.0
+    """Device-time of completed jobs' own work over device-time held: the rest went into launching, saving and repeating."""
+    checkpoints: int = 0
+    """Images taken of running jobs."""
     held_device_hours: float
     tiers: tuple[TierResult, ...]
     turns: int

@@ -18,6 +18,7 @@ from ..engine.engine import Engine
 from ..engine.events import Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
 from ..model.node import NodeSpec
+from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
 from .faults import Faults, FaultSettings
@@ -39,7 +40,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
     costs: Costs = Costs()
     faults: FaultSettings = FaultSettings()
-    engine: EngineSettings = EngineSettings(story_length=0, forecasts=False)
+    engine: EngineSettings = EngineSettings(story_length=0, forecasts=False, splice_milli=OVERHEAD_MILLI)
+    checkpoints: bool | None = None
+    """Whether running jobs are imaged now and then; None: when nodes or ranks fail, which is what images are for."""
     think_us: int = 0
     """How long a plan takes; the world moves on meanwhile."""
     horizon_us: int = 3650 * DAY
@@ -65,10 +68,14 @@ class Simulation:
         self.capacity = sum(node.devices for node in nodes)
         self.agenda = Agenda()
         self.meter = Meter()
-        self.world = World(nodes, self.agenda, self.meter, self.options.costs, Faults(self.options.faults))
+        faults, engine = Faults(self.options.faults), self.options.engine
+        self.world = World(nodes, self.agenda, self.meter, self.options.costs, faults, engine.splice_milli)
         self.outcomes = Outcomes(trace)
         # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
-        forgetful = msgspec.structs.replace(self.options.engine, remembered_answers=0, remembered_outcomes=0)
+        checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
+        forgetful = msgspec.structs.replace(
+            engine, remembered_answers=0, remembered_outcomes=0, checkpoints=checkpoints
+        )
         self.engine = Engine(forgetful)
         self.driver = Driver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
@@ -186,6 +193,7 @@ class Simulation:
             turns=self.driver.turns,
             thoughts=self.thoughts,
             moves=self.moves,
+            checkpoints=self.world.checkpoints,
         )
         return measure(self.outcomes, self.meter, labels)
 

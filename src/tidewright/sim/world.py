@@ -6,12 +6,15 @@ It refuses to know why a command was given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from ..base.units import MS, SECOND
-from ..engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ..engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.events import (
+    Checkpointed,
+    CheckpointFailed,
     Event,
     Exited,
     NodeDown,
@@ -26,16 +29,20 @@ from ..engine.events import (
 from ..estimate.speed import speed_milli
 from ..model.job import Level
 from ..model.node import Allocation, NodeSpec, device_count, milli_devices
+from ..model.splice import OVERHEAD_MILLI
 from .agenda import Agenda, Entry
 from .faults import NEVER, Faults
 from .meter import Meter
 
 REQUEUE_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the exit code of a cooperative job that wants to be run again."""
-_RUNS_ON = (Started, Resumed, SuspendFailed)
+_RUNS_ON = (Started, Resumed, SuspendFailed, Checkpointed, CheckpointFailed)
 """Reports after which the job has its devices."""
 SIGTERM_CODE = 143
 SIGKILL_CODE = 137
+
+
+_Answer: TypeAlias = Started | Resumed | Checkpointed | CheckpointFailed
 
 
 class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +52,8 @@ class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     save_us: int = 1 * SECOND
     restore_us: int = 500 * MS
     stop_us: int = 0
+    checkpoint_us: int = -1
+    """How long a running job stands still while it is imaged; -1: as long as a save takes."""
     checkpoint_every_us: int = 0
     """Run time between a running job's own checkpoints, from which a crash restarts it; 0: from the beginning."""
 
@@ -53,12 +62,25 @@ FREE = Costs(launch_us=0, save_us=0, restore_us=0)
 
 
 class Truth:
-    """One live job as it really is. ``done`` counts full-speed microseconds; ``durable`` is what outlives a crash.
+    """One live job as it really is. ``done`` counts full-speed microseconds; ``durable`` is what the program itself has saved,
+    ``images`` what is in each full image.
 
     ``epoch`` changes whenever what was foreseen for the job no longer holds; events of an older one are dropped.
     """
 
-    __slots__ = ("allocation", "demand", "done", "durable", "duration", "epoch", "lost", "rate", "row", "since")
+    __slots__ = (
+        "allocation",
+        "demand",
+        "done",
+        "durable",
+        "duration",
+        "epoch",
+        "images",
+        "lost",
+        "rate",
+        "row",
+        "since",
+    )
 
     def __init__(self, row: int, duration: int, demand: int) -> None:
         self.row = row
@@ -71,17 +93,24 @@ class Truth:
         self.rate = 0
         self.since = 0
         self.allocation: Allocation = ()
+        self.images: dict[int, int] = {}
 
 
 class World:
     """Answers commands by writing events into the agenda."""
 
-    def __init__(self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: Meter, costs: Costs, faults: Faults) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: Meter, costs: Costs, faults: Faults,
+        splice_milli: int = OVERHEAD_MILLI,
+    ) -> None:  # fmt: skip
         self.nodes = nodes
         self.agenda = agenda
         self.meter = meter
         self.costs = costs
         self.faults = faults
+        self.splice_milli = splice_milli
+        self.checkpoints = 0
+        """Images taken of running jobs so far."""
         self.jobs: dict[int, Truth] = {}
         self.incarnations = [0] * len(nodes)
 
@@ -162,14 +191,19 @@ class World:
             self._suspend(now, command)
         elif isinstance(command, ResumeRanks):
             self._resume(now, command)
+        elif isinstance(command, CheckpointRanks):
+            self._checkpoint(now, command)
+        elif isinstance(command, DropImages):
+            self._drop(command)
         elif isinstance(command, StopRanks):
             self._stop(now, command.job, command.attempt, self.costs.stop_us, SIGTERM_CODE)
 
     def _launch(self, now: int, command: Launch) -> None:
         job, attempt = command.job, command.attempt
         truth = self._occupy(job, command.allocation)
-        truth.lost += truth.done - truth.durable
-        truth.done = truth.durable
+        start = truth.images[command.image] if command.image else truth.durable
+        truth.lost += max(0, truth.done - start)
+        truth.done = start
         if self.faults.active and self.faults.fails("launch", truth.row, truth.epoch):
             failed = StartFailed(job, attempt, "the launch failed (simulated)")
             self.agenda.put(now + self.costs.launch_us, failed, job, truth.epoch)
@@ -193,12 +227,13 @@ class World:
         self.meter.queued -= 1
         return truth
 
-    def _run_from(self, now: int, truth: Truth, delay: int, answer: Started | Resumed, job: int, attempt: int) -> None:
+    def _run_from(self, now: int, truth: Truth, delay: int, answer: _Answer, job: int, attempt: int) -> None:
         """Foresee the answer after ``delay``, and then the end of the run: its work done, or a rank's failure."""
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
         truth.since = now + delay
-        truth.rate = speed_milli(device_count(truth.allocation), truth.demand)
+        # Traces have a rank for each device.
+        truth.rate = speed_milli(truth.demand, device_count(truth.allocation), truth.demand, self.splice_milli)
         self.agenda.put(truth.since, answer, job, truth.epoch)
         runs = -(-(truth.duration - truth.done) * 1000 // truth.rate)
         lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
@@ -233,9 +268,31 @@ class World:
             truth.durable = truth.done
             self.agenda.put(now + delay, Exited(job, attempt, REQUEUE_CODE), job, truth.epoch)
             return
-        if command.level == Level.FULL:
-            truth.durable = truth.done
-        self.agenda.put(now + delay, Suspended(job, attempt, delay), job, truth.epoch)
+        if command.serial:
+            truth.images[command.serial] = truth.done
+        self.agenda.put(now + delay, Suspended(job, attempt, delay, command.serial), job, truth.epoch)
+
+    def _checkpoint(self, now: int, command: CheckpointRanks) -> None:
+        """The job stands still for the image and runs on; what was foreseen for it is put off."""
+        job, attempt, serial = command.job, command.attempt, command.serial
+        truth, costs = self.jobs[job], self.costs
+        if not truth.allocation:
+            return
+        self._progress(truth, now)
+        truth.epoch += 1
+        took = costs.save_us if costs.checkpoint_us < 0 else costs.checkpoint_us
+        answer: _Answer = Checkpointed(job, attempt, serial, took)
+        if self.faults.active and self.faults.fails("checkpoint", truth.row, truth.epoch):
+            answer = CheckpointFailed(job, attempt, serial, "the image failed (simulated)")
+        else:
+            truth.images[serial] = truth.done
+            self.checkpoints += 1
+        self._run_from(now, truth, took, answer, job, attempt)
+
+    def _drop(self, command: DropImages) -> None:
+        truth = self.jobs.get(command.job)
+        for serial in [serial for serial in truth.images if serial not in command.keep] if truth else ():
+            del self.jobs[command.job].images[serial]
 
     def _stop(self, now: int, job: int, attempt: int, delay: int, code: int) -> None:
         """Answered also when nothing of the job is left, so that the engine never waits for the dead."""

@@ -106,12 +106,13 @@ class Worldlet:
 def _suspended(command: Any) -> ev.Event:
     if command.level in (Level.REQUEUE, Level.COOPERATIVE):
         return ev.Exited(command.job, command.attempt, 75)
-    return ev.Suspended(command.job, command.attempt, 1000)
+    return ev.Suspended(command.job, command.attempt, 1000, command.serial)
 
 
 _ANSWERS: dict[type, Callable[[Any], ev.Event]] = {
     co.Launch: lambda command: ev.Started(command.job, command.attempt),
     co.SuspendRanks: _suspended,
     co.ResumeRanks: lambda command: ev.Resumed(command.job, command.attempt, 500),
+    co.CheckpointRanks: lambda command: ev.Checkpointed(command.job, command.attempt, command.serial, 1000),
     co.StopRanks: lambda command: ev.Exited(command.job, command.attempt, 143),
 }
