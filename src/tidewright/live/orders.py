@@ -81,6 +81,8 @@ class Orders:
         nodes = self.names(allocation)
         reach = self._reach(nodes)
         row = book.table.row[job]
+        for node in nodes if image else ():
+            self.shelf.sent(node, job)
         return [
             wire.LaunchArgs(
                 job=job, attempt=attempt, name=spec.name, command=spec.command, env=spec.env, workdir=spec.workdir,
@@ -139,6 +141,7 @@ class Orders:
         ranks = self.shelf.lacks(node, job, serial, spec.ranks)
         sources = self.shelf.sources(job, serial, node)
         args = wire.FetchArgs(job=job, attempt=attempt, serial=serial, ranks=ranks, sources=sources, tenant=spec.team)
+        self.shelf.sent(node, job)
         return Call(node, "fetch", args, f"{job}.{serial}.fetch", job, attempt) if ranks else None
 
     def drop(self, job: int, attempt: int, nodes: Iterable[str]) -> list[Call]:

@@ -21,6 +21,8 @@ class Shelf:
         """Job to serial to node to what that node said of its own part of the image."""
         self._held: dict[int, dict[int, dict[str, int]]] = {}
         """Job to serial to node to the ranks whose images can be fetched there, as a bit set."""
+        self._sent: dict[int, dict[str, bool]] = {}
+        """Job to the nodes that were told to bring images of it, and may hold some."""
 
     def inventory(self, node: str, images: Iterable[tuple[int, int, int]]) -> None:
         """All that the node holds, replacing what was believed."""
@@ -44,6 +46,10 @@ class Shelf:
         serials.setdefault(image.serial, {})[node] = image
         forget_older(serials)
         self.hold(node, job, image.serial, image.ranks)
+
+    def sent(self, node: str, job: int) -> None:
+        """The node is told to bring images of the job."""
+        self._sent.setdefault(job, {})[node] = True
 
     def holds(self, node: str, job: int, serial: int, ranks: int) -> bool:
         """Whether the node has the images of all ranks."""
@@ -80,9 +86,9 @@ class Shelf:
         return max((part.hold_us for part in serials[max(serials)].values()), default=0) if serials else 0
 
     def where(self, job: int) -> list[str]:
-        """Nodes that hold something of the job's images."""
-        holders = dict.fromkeys(node for held in self._held.get(job, {}).values() for node in held)
-        return list(holders)
+        """Nodes that hold something of the job's images, or may."""
+        holders = {node: True for held in self._held.get(job, {}).values() for node in held}
+        return list(holders | self._sent.get(job, {}))
 
     def jobs_on(self, node: str) -> list[int]:
         """Jobs of which the node holds images."""
@@ -92,6 +98,7 @@ class Shelf:
         """Nothing of the job is needed any more."""
         self.made.pop(job, None)
         self._held.pop(job, None)
+        self._sent.pop(job, None)
 
 
 def forget_older(serials: dict[int, dict[str, int]] | dict[int, dict[str, ImageReport]]) -> None:

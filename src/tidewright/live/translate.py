@@ -219,7 +219,11 @@ class Translator:
     def _stop_rest(self, report: wire.JobReport, where: tuple[str, ...]) -> list[Call]:
         """A rank of a gang is dead: the others would wait for it for ever."""
         failure = report.first_failure
-        dead = failure is not None or (report.state in GONE and (report.code or report.lost or report.error))
+        dead = (
+            failure is not None
+            or report.state == "failed"
+            or (report.state == "exited" and (report.code or report.lost))
+        )
         if not dead:
             return []
         spec = self.book.specs[report.job]
