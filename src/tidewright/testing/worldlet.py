@@ -42,6 +42,8 @@ class Worldlet:
         self.planner = planner or Idle()
         self.now = 0
         self.obey = True
+        self.answers = dict(_ANSWERS)
+        """What it says to a command of each type; a test may put other answers, or None for silence."""
         self.said: list[co.Command] = []
         self.ended: dict[int, co.Ended] = {}
         self.nodes = [NodeSpec(**{"name": f"n{i}", "kind": "h100", "devices": devices, **node}) for i in range(nodes)]
@@ -99,8 +101,9 @@ class Worldlet:
     def _answers(self, command: co.Command) -> list[ev.Event]:
         if isinstance(command, co.Think):
             return [ev.PlanReady(self.planner.plan(self.engine.view()))]
-        answer = _ANSWERS.get(type(command)) if self.obey else None
-        return [answer(command)] if answer else []
+        answer = self.answers.get(type(command)) if self.obey else None
+        said = answer(command) if answer else None
+        return [said] if said else []
 
 
 def _suspended(command: Any) -> ev.Event:
@@ -109,7 +112,7 @@ def _suspended(command: Any) -> ev.Event:
     return ev.Suspended(command.job, command.attempt, 1000, command.serial)
 
 
-_ANSWERS: dict[type, Callable[[Any], ev.Event]] = {
+_ANSWERS: dict[type, Callable[[Any], ev.Event | None]] = {
     co.Launch: lambda command: ev.Started(command.job, command.attempt),
     co.SuspendRanks: _suspended,
     co.ResumeRanks: lambda command: ev.Resumed(command.job, command.attempt, 500),

@@ -1,0 +1,240 @@
+"""Moves and scalings that users ask for: done now, or refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.base.units import SECOND
+from tidewright.engine import commands as co
+from tidewright.engine import events as ev
+from tidewright.engine.settings import live_settings
+from tidewright.model.job import State
+from tidewright.model.node import NodeSpec, Part, device_count
+from tidewright.plan.moves import Start, Suspend
+from tidewright.policy.registry import make
+from tidewright.testing.worldlet import Worldlet
+
+GIB = 2**30
+
+
+def world(nodes: int = 3, full: bool = True, **node) -> Worldlet:
+    node = {"kind": "cpu", "full": full, "device_memory": 16 * GIB, **node}
+    return Worldlet(nodes, 4, settings=live_settings(check_every=1), **node)
+
+
+def running(world: Worldlet, *parts: Part, **fields) -> int:
+    job = world.submit(sum(part.mask.bit_count() for part in parts), **fields)
+    milli = world.engine.book.board.layout.share_milli(0, fields.get("gpu_memory", 0))
+    world.plan(Start(job, tuple(part._replace(milli=milli) for part in parts), "test"))
+    assert world.state(job) is State.RUNNING
+    return job
+
+
+def move(world: Worldlet, job: int, *nodes: str) -> co.Reply:
+    return world.reply(ev.Move(job, nodes, f"m{len(world.said)}"), f"m{len(world.said)}")
+
+
+def scale(world: Worldlet, job: int, devices: int) -> co.Reply:
+    return world.reply(ev.Scale(job, devices, f"k{len(world.said)}"), f"k{len(world.said)}")
+
+
+def where(world: Worldlet, job: int) -> dict[str, int]:
+    nodes = world.engine.book.board.layout.nodes
+    return {nodes[part.node].name: part.mask.bit_count() for part in world.engine.book.allocations[job]}
+
+
+# -- move ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_moves_to_the_node_named_and_elsewhere_when_none_is() -> None:
+    pool = world()
+    job = running(pool, Part(0, 1))
+    pool.later(9 * SECOND)
+    assert not move(pool, job, "n2").error
+    assert pool.state(job) is State.RUNNING and where(pool, job) == {"n2": 1}
+    assert not move(pool, job).error
+    assert "n2" not in where(pool, job) and pool.state(job) is State.RUNNING
+    assert pool.engine.book.table.attempt[pool.engine.book.table.row[job]] == 1, "the same attempt all along"
+    assert pool.engine.view().jobs.ideal_now[0] == 9 * SECOND
+
+
+def test_a_gang_moves_whole_to_several_nodes() -> None:
+    pool = world()
+    job = running(pool, Part(0, 0xF), Part(1, 3))
+    assert not move(pool, job, "n1", "n2").error
+    assert where(pool, job) == {"n1": 4, "n2": 2} or where(pool, job) == {"n1": 2, "n2": 4}
+
+
+def test_a_suspended_image_is_brought_back_where_its_user_says() -> None:
+    pool = world()
+    job = running(pool, Part(0, 1))
+    pool.plan(Suspend(job, "room"))
+    assert not move(pool, job, "n1").error
+    assert pool.state(job) is State.RUNNING and where(pool, job) == {"n1": 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (("n9",), "no node 'n9'"),
+        (("n1",), "n1 has 2 even when empty"),
+        (("n2",), "no room for the 3 devices of job 1 on n2; held by job 2"),
+        (("n3",), "takes no work: broken"),
+        (("n4",), "no room"),
+        ((), "no room"),
+    ],
+)
+def test_a_move_is_refused_with_its_reason(nodes: tuple[str, ...], reason: str) -> None:
+    pool = Worldlet(1, 4, settings=live_settings(check_every=1), kind="cpu", full=True)
+    for name, devices, full in (("n1", 2, True), ("n2", 4, True), ("n3", 4, True), ("n4", 4, False)):
+        pool.tell(ev.NodeUp(NodeSpec(name=name, kind="cpu", devices=devices, full=full), "1"))
+    pool.tell(ev.NodeDrain("n3", True, "broken"))
+    job = running(pool, Part(0, 7))
+    running(pool, Part(2, 0xF))
+    reply = move(pool, job, *nodes)
+    assert reason in reply.error and reply.remedy
+    assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "full", "reason"),
+    [
+        ({"preempt": "freeze"}, True, "its memory cannot leave its node"),
+        ({}, False, "its memory cannot leave its node"),
+        ({"preempt": "requeue"}, True, "would start again elsewhere"),
+        ({"preempt": "none"}, True, "preempt: none"),
+    ],
+)
+def test_a_job_that_cannot_be_imaged_does_not_move(fields: dict, full: bool, reason: str) -> None:
+    pool = world(full=full)
+    job = running(pool, Part(0, 1), **fields)
+    assert reason in move(pool, job, "n1").error
+    assert where(pool, job) == {"n0": 1}
+
+
+def test_only_a_job_that_is_somewhere_moves() -> None:
+    pool = world()
+    queued = pool.submit(1)
+    assert "queued" in move(pool, queued).error
+    held = running(pool, Part(0, 1))
+    pool.reply(ev.Hold(held, "h"), "h")
+    assert "suspended by its user" in move(pool, held).error
+    assert move(pool, 77).kind == "notfound"
+
+
+def test_a_move_asked_for_twice_is_made_once() -> None:
+    pool = world()
+    job = running(pool, Part(0, 1))
+    pool.tell(ev.Move(job, ("n1",), "once"))
+    given = pool.tell(ev.Move(job, ("n1",), "once"))
+    assert not any(isinstance(command, co.SuspendRanks) for command in given)
+
+
+# -- scale --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_shrinks_in_turns_and_grows_back() -> None:
+    pool = world()
+    job = running(pool, Part(0, 0xF))
+    assert not scale(pool, job, 2).error
+    assert where(pool, job) == {"n0": 2}
+    row = pool.engine.book.table.row[job]
+    assert pool.engine.book.table.rate[row] == 471, "two turns, six per cent dearer"
+    before = pool.engine.view().jobs.ideal_now[row]
+    pool.later(10 * SECOND)
+    assert pool.engine.view().jobs.ideal_now[row] - before == 4_710_000
+    assert not scale(pool, job, 0).error
+    assert where(pool, job) == {"n0": 4} and pool.engine.book.table.rate[row] == 1000
+
+
+def test_a_wish_holds_until_another_and_binds_planners() -> None:
+    pool = world(1)
+    pool.planner = make("sla")
+    job = pool.submit(4)
+    assert not scale(pool, job, 3).error
+    jobs = pool.engine.view().jobs
+    assert (jobs.floor[0], jobs.demand[0]) == (3, 3) and where(pool, job) == {"n0": 3}
+    pool.tell(ev.Exited(job, 1, 137, lost=True))
+    assert device_count(pool.engine.book.allocations[job]) == 3, "also after a failover"
+    assert not scale(pool, job, 0).error
+    assert pool.engine.book.wishes == {} and where(pool, job) == {"n0": 4}
+
+
+def test_a_waiting_job_takes_less_and_starts() -> None:
+    pool = world(1)
+    pool.planner = make("fifo")
+    running_one = pool.submit(2)
+    waiting = pool.submit(4)
+    assert pool.state(waiting) is State.QUEUED and pool.state(running_one) is State.RUNNING
+    assert not scale(pool, waiting, 2).error
+    assert pool.state(waiting) is State.RUNNING
+
+
+def test_a_suspended_job_comes_back_smaller() -> None:
+    pool = world(1)
+    job = running(pool, Part(0, 0xF))
+    pool.plan(Suspend(job, "room"))
+    pool.planner = make("fifo")
+    assert not scale(pool, job, 1).error
+    assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 1}
+
+
+@pytest.mark.parametrize(
+    ("devices", "fields", "reason"),
+    [
+        (5, {}, "asked for 4 devices"),
+        (-1, {}, "asked for 4 devices"),
+        (2, {"ranks": 2}, "several devices"),
+        (2, {"preempt": "none"}, "preempt: none"),
+        (2, {"preempt": "requeue"}, "start over"),
+    ],
+)
+def test_a_scaling_is_refused_with_its_reason(devices: int, fields: dict, reason: str) -> None:
+    pool = world()
+    job = running(pool, Part(0, 0xF), **fields)
+    reply = scale(pool, job, devices)
+    assert reason in reply.error and reply.remedy
+    assert pool.engine.book.wishes == {} and where(pool, job) == {"n0": 4}
+
+
+def test_growing_needs_free_devices_and_refusing_leaves_the_old_wish() -> None:
+    pool = world(1)
+    job = running(pool, Part(0, 0xF))
+    assert not scale(pool, job, 2).error
+    running(pool, Part(0, 0xC))
+    assert "no 3 are free for it" in scale(pool, job, 3).error
+    assert pool.engine.book.wishes == {job: 2} and where(pool, job) == {"n0": 2}
+
+
+def test_a_resize_that_fails_leaves_the_job_as_it_was() -> None:
+    pool = world(1)
+    job = running(pool, Part(0, 0xF))
+    pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
+    assert not scale(pool, job, 2).error
+    assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 4}
+    assert pool.engine.book.wishes == {}, "what its user gets is what it has"
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.booleans(), st.integers(-1, 9), st.lists(st.integers(0, 3), max_size=2)), max_size=12))
+def test_any_sequence_of_wishes_keeps_every_job_whole(wishes: list[tuple[bool, int, list[int]]]) -> None:
+    """The checker looks at everything after each turn; a refusal changes nothing."""
+    pool = world(4)
+    jobs = [
+        running(pool, Part(0, 0xF), Part(1, 1)),
+        running(pool, Part(2, 3)),
+        running(pool, Part(3, 1), gpu_memory=GIB),
+    ]
+    for index, (moves, number, nodes) in enumerate(wishes):
+        job = jobs[index % 3]
+        before = where(pool, job)
+        reply = move(pool, job, *(f"n{node}" for node in nodes)) if moves else scale(pool, job, number)
+        assert pool.state(job) is State.RUNNING
+        if reply.error:
+            assert where(pool, job) == before
+        elif moves:
+            assert set(where(pool, job)) <= {f"n{node}" for node in nodes} or not nodes
+        else:
+            assert sum(where(pool, job).values()) == (number or pool.engine.book.specs[job].devices)
