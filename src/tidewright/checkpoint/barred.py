@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .processes import PROC
+from .processes import stat as process
 
 DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (1, 11), (5, 0), (5, 2)})
 """null, zero, full, random, urandom, kmsg, tty, ptmx (Documentation/admin-guide/devices.txt)."""
@@ -36,10 +37,10 @@ class Connection(NamedTuple):
     state: str
 
 
-def obstacles(pids: Iterable[int], init: int) -> list[str]:
+def obstacles(pids: Iterable[int], main: int, init: int) -> list[str]:
     """Why these processes of one rank cannot be dumped, one sentence each; those that end meanwhile are skipped."""
-    mine = [pid for pid in pids if pid != init]
-    found: list[str] = []
+    mine = list(pids)
+    found = strays(mine, main)
     sockets: dict[str, int] = {}
     for pid in mine:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -47,6 +48,20 @@ def obstacles(pids: Iterable[int], init: int) -> list[str]:
     if mine:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += _connections(mine[0], sockets)
+    return found
+
+
+def strays(pids: Iterable[int], main: int) -> list[str]:
+    """Processes that do not descend from the main one (their parents have ended): no part of its tree, nor of an image."""
+    parents = {each.pid: each.parent for pid in pids if (each := process(pid)) is not None and each.state not in "ZX"}
+    found = []
+    for pid in parents:
+        at = pid
+        while at in parents and at != main:
+            at = parents[at]
+        if at != main:
+            with contextlib.suppress(OSError):
+                found.append(f"{_name(pid)} has outlived its parent (a daemon?)")
     return found
 
 

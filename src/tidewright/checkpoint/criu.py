@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from msgspec import Struct
@@ -26,12 +26,12 @@ from msgspec import Struct
 from ..base.errors import WorldError
 from ..model.job import Level
 from . import enter, putback
-from .barred import obstacles
+from .barred import obstacles, strays
 from .cgroup import wait_until
 from .features import host, host_differences
 from .files import Capture, mapped_differences
 from .manifest import DamagedImage, read_meta, verify, write_manifest
-from .processes import PROC, alive, members, send, stat
+from .processes import PROC, alive, bears, members, send, stat
 from .program import ENVIRON, Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 
@@ -43,6 +43,9 @@ RESTORE_LEAST_S = 30.0
 GHOST_LIMIT = 2**30
 """Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
 END_S = 10.0
+WORDS = 4096
+MARK = "TIDEWRIGHT_DUMP=1"
+"""In the environment of CRIU and its helpers, and of nothing else."""
 
 
 class RankDump(Struct, frozen=True, kw_only=True):
@@ -103,7 +106,7 @@ class CriuDriver:
         for handle in gang.ranks:
             if not handle.init:
                 return Verdict(False, f"rank {handle.rank} was started without namespaces of its own")
-            if why := obstacles(tasks(handle), handle.init):
+            if why := obstacles(tasks(handle), handle.pid, handle.init):
                 return Verdict(False, f"rank {handle.rank}: {why[0]}")
         return Verdict(True)
 
@@ -201,6 +204,8 @@ class CriuDriver:
         try:
             times = [time.monotonic()]
             self._run(handle, directory, work)
+            if left := strays(tasks(handle), handle.pid):
+                raise WorldError(f"rank {handle.rank}: {left[0]}")
             times.append(time.monotonic())
             meta = self._meta(handle, directory)
             (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
@@ -225,20 +230,23 @@ class CriuDriver:
             *self.criu.command,
             *dump_arguments(_inner(handle.pid), directory, work),
         ]
-        with subprocess.Popen(
-            command, env=ENVIRON, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as process:
-            try:
-                _, said = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                process.kill()  # and CRIU with it, by its death signal
-                process.communicate()
-                raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed") from None
-        if process.returncode == enter.GONE:
+        with (work / "said").open("w+b") as said:
+            code = _within(limit, command, said)
+            said.seek(0)
+            words = said.read(WORDS).decode(errors="replace").strip()
+        self._sweep(handle)
+        if code is None:
+            raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed")
+        if code == enter.GONE:
             raise WorldError(f"rank {handle.rank} has ended already")
-        if process.returncode:
-            why = putback.complaint(str(work / "dump.log")) or said.decode(errors="replace").strip() or "it was killed"
+        if code:
+            why = putback.complaint(str(work / "dump.log")) or words or "it was killed"
             raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
+
+    @staticmethod
+    def _sweep(handle: RankHandle) -> None:
+        """Helpers of a CRIU that was killed stay behind, stopped, among the rank's processes."""
+        send([pid for pid in tasks(handle) if pid != handle.pid and bears(pid, MARK)], signal.SIGKILL)
 
     def _meta(self, handle: RankHandle, directory: Path) -> dict[str, Any]:
         """What a restore needs to know besides CRIU's own files. The rank stands still."""
@@ -251,6 +259,20 @@ class CriuDriver:
             "host": host(),
             **Capture(directory).take(tasks(handle), handle.init),
         }
+
+
+def _within(limit_s: float, command: Sequence[str], said: IO[bytes]) -> int | None:
+    """Run a command to its end; its exit code. None: it took too long and was killed (CRIU by its death signal)."""
+    name, _, value = MARK.partition("=")
+    process = subprocess.Popen(
+        command, env={**ENVIRON, name: value}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
 
 
 def _ended(handle: RankHandle) -> bool:

@@ -1,0 +1,122 @@
+"""Full images of real processes: the kit, damage, faults in the middle of a dump, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.site import Site, chain
+from tidewright.base.errors import WorldError
+from tidewright.checkpoint.criu import Criu, DamagedImage
+from tidewright.testing.checkpoint import check_damage, check_driver, check_full, check_grows, check_leaves_running
+
+pytestmark = pytest.mark.processes
+
+
+def test_full_images_pass_the_kit(site: Site):
+    check_full(site, chain)
+
+
+def test_a_full_driver_is_a_driver(site: Site):
+    gang = site.start()
+    check_driver(site.driver("a"), gang, "a", lambda: len(site.output("a")))
+
+
+def test_ranks_run_on_and_come_back_to_where_they_were(site: Site, tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    check_leaves_running(site, tmp_path / "images", chain)
+
+
+def flip(name: str):
+    def damage(image: Path) -> None:
+        content = bytearray((image / name).read_bytes())
+        content[random.Random(7).randrange(len(content))] ^= 0x40
+        (image / name).write_bytes(content)
+
+    return damage
+
+
+def cut(name: str):
+    return lambda image: os.truncate(image / name, (image / name).stat().st_size // 2)
+
+
+DAMAGE = {
+    "a flipped bit in pages": (flip("pages-1.img"), "pages-1.img has other content"),
+    "pages cut short": (cut("pages-1.img"), "pages-1.img has"),
+    "a file gone": (lambda image: (image / "pagemap-100.img").unlink(), "pagemap-100.img: No such file"),
+    "a flipped bit in meta": (flip("meta.json"), "meta.json has other content"),
+    "half a manifest": (cut("manifest.json"), "no usable manifest"),
+    "no manifest": (lambda image: (image / "manifest.json").unlink(), "no usable manifest"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_found_before_anything_runs(site: Site, what: str):
+    damage, says = DAMAGE[what]
+    assert says in check_damage(site, chain, damage)
+
+
+def test_the_shim_itself_refuses_pages_cut_short(site: Site):
+    """Damage that comes after the check: CRIU would spin on it for ever."""
+    driver, gang = site.driver("a"), site.start()
+    image = Path(driver.save(gang).location) / "0"
+    restore = driver.restore_spec(image)
+    cut("pages-1.img")(image)
+    directory = site.launch("b", restore=restore)
+    error = site.read(directory, "error")
+    assert error["image"] and "pages-1.img" in error["error"] and not (directory / "started").exists()
+
+
+def test_a_restore_that_takes_too_long_is_ended_with_all_it_made(site: Site, tmp_path: Path):
+    driver, gang = site.driver("a"), site.start()
+    restore = driver.restore_spec(Path(driver.save(gang).location) / "0")
+    slow = tmp_path / "slow"
+    slow.write_text(f'#!/bin/sh\n{" ".join(site.criu.command)} "$@"\necho late >{tmp_path}/ran\nexec sleep 60\n')
+    slow.chmod(0o755)
+    directory = site.launch("b", restore={**restore, "criu": [str(slow)], "timeout_s": 1.0})
+    assert "was not done after 1 s" in site.read(directory, "error")["error"]
+    assert (tmp_path / "ran").exists(), "the rank had been restored when time was up"
+    before = site.output("b")
+    assert before == chain(len(before)) and site.output("b") == before
+
+
+def killer(site: Site, path: Path, after_s: float) -> Criu:
+    """A CRIU that is killed some time after its start."""
+    path.write_text(
+        f'#!/bin/sh\n{" ".join(site.criu.command)} "$@" &\npid=$!\nsleep {after_s}\nkill -9 $pid\nwait $pid\nexit 1\n'
+    )
+    path.chmod(0o755)
+    return Criu((str(path),), site.criu.version)
+
+
+@pytest.mark.parametrize("leave_running", [False, True])
+def test_criu_killed_in_the_middle_of_a_dump(site: Site, tmp_path: Path, leave_running: bool):
+    gang = site.start(2)
+    for number, after_s in enumerate((0.005, 0.01, 0.02, 0.03, 0.05)):
+        driver = site.driver("a", killer(site, tmp_path / f"killer{number}", after_s))
+        with pytest.raises(WorldError):
+            driver.dump(gang.ranks, tmp_path, leave_running=leave_running)
+        for rank in range(2):
+            check_grows(site, "a", rank, chain)
+        assert not (tmp_path / "0").exists() and not (tmp_path / "1").exists()
+    good = site.driver("a")
+    image = good.save(gang)
+    site.driver("b").restore(image, placement())
+    check_grows(site, "b", 1, chain)
+
+
+def placement():
+    from tidewright.checkpoint.protocol import Placement
+
+    return Placement(node="b")
+
+
+def test_an_image_of_other_pages_is_no_image(site: Site):
+    gang = site.start()
+    image = site.driver("a").save(gang)
+    with pytest.raises(DamagedImage):
+        flip("core-100.img")(Path(image.location) / "0")
+        site.driver("b").restore_spec(Path(image.location) / "0")
