@@ -10,6 +10,7 @@ import pytest
 from tests.agent.agent_bench import ENV
 from tidewright.agent import deeds
 from tidewright.agent.layout import Layout, expand
+from tidewright.agent.prepare import House
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
 from tidewright.checkpoint.fake import FakeDriver
@@ -31,7 +32,8 @@ def play(tmp_path, body, driver):
     async def whole():
         layout, heard = Layout(tmp_path), asyncio.Queue()
         layout.prepare()
-        supervisor = Supervisor(layout, FakeBackend("n1"), Signals(), {Level.FREEZE: driver}, heard.put_nowait)
+        house = House(layout, FakeBackend("n1"), Signals())
+        supervisor = Supervisor(house, {Level.FREEZE: driver}, heard.put_nowait)
 
         async def state(wanted: str) -> JobReport:
             while (report := await asyncio.wait_for(heard.get(), 15)).state != wanted:

@@ -144,7 +144,7 @@ def test_levels_this_node_has_not_are_refused(play):
     async def body(bench):
         await bench.launch("sleep", "600")
         await bench.state_is("running")
-        for level in (Level.FULL, Level.NONE, 99):
+        for level in (Level.NONE, 99):
             report = await bench.verb("suspend", level=int(level))
             assert report.state == "running" and "cannot suspend" in report.error
         await bench.verb("suspend", level=Level.FREEZE)

@@ -9,12 +9,30 @@ import sys
 from pathlib import Path
 
 from ..base.errors import TideError
-from .main import run_agent
+from ..base.units import parse_bytes
+from .main import AgentSettings, run_agent
 
 
 def node_name() -> str:
     """This host's name, made fit to be a node's."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-")[:128] or "local"
+
+
+def cores(text: str) -> tuple[int, ...]:
+    """``0-3,8`` as numbers (the list format of cpuset(7))."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def size(text: str) -> int:
+    """``200GiB`` in bytes."""
+    try:
+        return parse_bytes(text)
+    except TideError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def main() -> int:
@@ -23,9 +41,27 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=0, help="CPU slots (default: one per core)")
     parser.add_argument("--backend", default="auto", help="auto, cpu, nvidia, fake or a plugin's name (default: auto)")
     parser.add_argument("--name", default=node_name(), help="name of this node (default: the host's)")
+    parser.add_argument("--cores", type=cores, default=(), help="cores its CPU slots are made of, e.g. 0-3,8")
+    parser.add_argument("--address", default="127.0.0.1", help="where other nodes reach this one (default: loopback)")
+    parser.add_argument("--token-file", type=Path, help="secret shared by the agents of a cluster (default: its own)")
+    parser.add_argument("--socket", type=Path, help="where to listen for the controller (default: STATE/agent.sock)")
+    parser.add_argument("--images", default="", help="URL that images are copied to, e.g. s3://bucket/images")
+    parser.add_argument("--quota", type=size, default=0, help="most bytes of images kept here (default: no limit)")
     given = parser.parse_args()
+    settings = AgentSettings(
+        state=given.state,
+        name=given.name,
+        backend=given.backend,
+        slots=given.slots,
+        cores=given.cores,
+        address=given.address,
+        token_file=given.token_file,
+        socket=given.socket,
+        remote=given.images,
+        quota_bytes=given.quota,
+    )
     try:
-        run_agent(given.state, given.backend, given.slots, given.name)
+        run_agent(settings)
     except TideError as error:
         print(f"tidewright.agent: {error}", file=sys.stderr)
         return error.exit_code

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from ..base.errors import WorldError
 from ..checkpoint.cooperative import EXIT_REQUEUE
-from ..checkpoint.protocol import Gang, Image
-from ..wire.agent import JobReport, LaunchArgs, Phase, RankFailure, Verb
+from ..checkpoint.protocol import Gang, Image, RankHandle
+from ..model.job import Level
+from ..wire.agent import ImageReport, JobReport, LaunchArgs, Peer, Phase, RankFailure, Verb
 from .layout import Layout, write_whole
 from .rank import Outcome, Rank, Spec
 
@@ -43,6 +44,19 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     devices: dict[int, tuple[int, ...]] = {}
     cpus: dict[int, tuple[int, ...]] = {}
     image: Image | None = None
+    quiet: bool = False
+    """The ranks stand still at a cut, without connections, and must be let go when they run again."""
+    serial: int = 0
+    """Number of the full image that it is suspended in, or comes back from."""
+    generation: int = 0
+    """How often its ranks have come back from images here; each time they get new directories."""
+    checkpointing: bool = False
+    """Ranks may stand still for an image that an agent did not live to finish."""
+    peers: tuple[Peer, ...] = ()
+    shot: ImageReport | None = None
+    cap: int = -1
+    """Highest level that works for these ranks, once something lowered it; ``cap_why`` says what."""
+    cap_why: str = ""
     first_failure: RankFailure | None = None
     ops: list[str] = []
 
@@ -57,10 +71,20 @@ class Attempt:
         self.busy = asyncio.Lock()
         self.kill_timer: asyncio.TimerHandle | None = None
         self.kill_at = 0.0
-        self.log_paths = tuple((seat.rank, layout.rank_log(args, seat.rank)[0]) for seat in args.ranks)
+        self._layout = layout
+        self.ranks: list[Rank] = []
+        self.find_ranks()
+
+    def find_ranks(self) -> None:
+        """Read the ranks of the present generation from disk."""
+        job, attempt, generation = self.args.job, self.args.attempt, self.memo.generation
         self.ranks = [
-            Rank(directory / str(seat.rank), seat.rank, layout.mark(args.job, args.attempt, seat.rank))
-            for seat in args.ranks
+            Rank(
+                self._layout.rank(job, attempt, seat.rank, generation),
+                seat.rank,
+                self._layout.mark(job, attempt, seat.rank, generation),
+            )
+            for seat in self.args.ranks
         ]
 
     @property
@@ -82,18 +106,35 @@ class Attempt:
             grace_us=args.grace_us,
             devices={seat.rank: seat.devices for seat in args.ranks},
             cpus={rank: spec.cpus for rank, spec in specs.items()},
+            serial=args.image,
+            peers=args.peers,
         )
         try:
             write_whole(draft / "args.json", msgspec.json.encode(args))
             write_whole(draft / "memo.json", msgspec.json.encode(memo))
-            for rank, spec in specs.items():
-                (draft / str(rank)).mkdir(mode=0o700)
-                write_whole(draft / str(rank) / "spec.json", msgspec.json.encode(spec))
+            make_ranks(draft, specs)
             draft.rename(directory)
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
             raise
         return Attempt(directory, layout, args, memo)
+
+    def renew(self, args: LaunchArgs, specs: dict[int, Spec], boxes: dict[int, dict[str, bytes]]) -> None:
+        """Give the ranks directories of the next generation. Raises OSError; a half-made one is never looked at."""
+        generation = self.memo.generation + 1
+        make_ranks(self.directory, specs, f".{generation}")
+        for rank, files in boxes.items():
+            fill(self.directory / f"{rank}.{generation}" / "box", files)
+        write_whole(self.directory / "args.json", msgspec.json.encode(args))
+        self.args, self.memo.generation = args, generation
+        self.memo.devices = {seat.rank: seat.devices for seat in args.ranks}
+        self.memo.cpus = {rank: spec.cpus for rank, spec in specs.items()}
+        self.memo.peers = args.peers
+        self.save()
+        for old in self.ranks:
+            old.tidy()
+            old.close()
+        self.find_ranks()
 
     @staticmethod
     def load(layout: Layout, directory: Path) -> Attempt:
@@ -127,10 +168,27 @@ class Attempt:
             job=self.args.job,
             attempt=self.args.attempt,
             world_size=self.args.world_size,
-            ranks=tuple(rank.handle for rank in self.living()),
+            ranks=self.handles(),
             grace_us=self.memo.grace_us,
-            bounded=self.memo.bounded,
+            bounded=self.memo.bounded or self.memo.quiet,
         )
+
+    def boxes(self) -> dict[int, Path]:
+        """The boxes of the ranks here."""
+        return {rank.number: rank.directory / "box" for rank in self.ranks}
+
+    def handles(self) -> tuple[RankHandle, ...]:
+        """The ranks that still live."""
+        return tuple(rank.handle for rank in self.living())
+
+    def worlds(self) -> bool:
+        """Whether any rank has joined others through the wrapper, and can be brought to a standstill by it."""
+        return any(True for box in self.boxes().values() for _ in (box / "ctl").glob("*"))
+
+    @property
+    def imaged(self) -> bool:
+        """Whether full images stand for the ranks: their processes are dead or about to be."""
+        return self.memo.image is not None and self.memo.level == Level.FULL
 
     def living(self) -> list[Rank]:
         """Ranks of which something may be left."""
@@ -177,7 +235,10 @@ class Attempt:
             took_us=memo.took_us,
             why=memo.why or self._why(),
             first_failure=memo.first_failure,
-            logs=self.log_paths,
+            logs=tuple((seat.rank, self._layout.rank_log(self.args, seat.rank)[0]) for seat in self.args.ranks),
+            image=memo.shot,
+            level=memo.cap,
+            level_why=memo.cap_why,
         )
 
     def _why(self) -> str:
@@ -195,6 +256,22 @@ class Attempt:
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def make_ranks(directory: Path, specs: dict[int, Spec], suffix: str = "") -> None:
+    """One directory per rank, with its spec and an empty box."""
+    for rank, spec in specs.items():
+        place = directory / f"{rank}{suffix}"
+        shutil.rmtree(place, ignore_errors=True)
+        (place / "box" / "ctl").mkdir(mode=0o700, parents=True)
+        write_whole(place / "spec.json", msgspec.json.encode(spec))
+
+
+def fill(box: Path, files: dict[str, bytes]) -> None:
+    """Put back what lay in a box when its image was taken."""
+    for name, content in files.items():
+        (box / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (box / name).write_bytes(content)
 
 
 def clear_halves(ranks: Path) -> None:

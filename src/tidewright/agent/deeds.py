@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..base.errors import WorldError
 from ..base.units import SECOND, format_duration
 from ..checkpoint.cgroup import freezer_of
@@ -19,6 +21,9 @@ from ..checkpoint.protocol import GANG_FREEZE_BOUND_US, Driver, Placement
 from ..model.job import Level
 from ..wire.agent import JobReport
 from .attempt import Attempt
+from .full import Full
+from .gang import Gangs
+from .meeting import Meeting
 from .rank import Outcome, Rank
 from .watch import Watcher
 
@@ -39,14 +44,22 @@ class Deeds:
     def __init__(
         self, node: str, kind: str, drivers: dict[Level, Driver], publish: Callable[[JobReport], None]
     ) -> None:
-        self._node, self._kind, self._drivers, self._publish = node, kind, drivers, publish
+        self._node, self._kind, self._drivers, self.publish = node, kind, drivers, publish
+        self.full: Full | None = None
+        """Deeds of full images; None on a node that cannot take them."""
+        self.gangs: Gangs | None = None
+        self.meeting: Meeting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning = asyncio.Semaphore(SPAWN_AT_ONCE)
         self.watcher = Watcher(self._shim_gone)
 
     async def launch(self, attempt: Attempt) -> None:
         """Start every rank that has not been; ``running`` is told before any of their ends."""
-        await asyncio.gather(*(self._start(attempt, rank) for rank in attempt.ranks))
+        if attempt.args.image:
+            await self._launch_images(attempt)
+        else:
+            await self._reach(attempt)
+            await asyncio.gather(*(self.start(attempt, rank) for rank in attempt.ranks))
         failed = any(rank.outcome and rank.outcome.error for rank in attempt.ranks)
         if attempt.memo.phase == "starting" and not failed:
             self.tell(attempt, phase="running", verb="launch")
@@ -55,7 +68,27 @@ class Deeds:
         if attempt.memo.phase == "starting":
             await self._end_all(attempt)
 
-    async def _start(self, attempt: Attempt, rank: Rank) -> None:
+    async def _launch_images(self, attempt: Attempt) -> None:
+        """An attempt that goes on where an earlier one had its last image."""
+        why = await self.full.restore(attempt) if self.full else "this node cannot bring back full images"
+        if why:
+            for rank in attempt.ranks:
+                rank.outcome = Outcome(127, error=why, fault="world")
+        else:
+            await self._let_go(attempt)
+
+    async def _reach(self, attempt: Attempt) -> None:
+        if self.meeting is not None and any(box.is_dir() for box in attempt.boxes().values()):
+            try:
+                await self.meeting.write(attempt)
+            except (OSError, WorldError) as error:
+                log.warning("job %d attempt %d: its ranks will not find each other: %s", *attempt.key, error)
+
+    async def _let_go(self, attempt: Attempt) -> None:
+        if self.gangs is not None:
+            await self.gangs.let_go(attempt.key)
+
+    async def start(self, attempt: Attempt, rank: Rank) -> None:
         rank.look()
         if rank.main is None and rank.ending() is None:
             async with self._spawning:
@@ -74,41 +107,93 @@ class Deeds:
             rank.outcome = outcome
 
     async def suspend(self, attempt: Attempt) -> None:
-        driver, began = self._drivers[Level(attempt.memo.level)], time.monotonic()
+        memo = attempt.memo
+        driver, began = self._drivers[Level(memo.level)], time.monotonic()
+        if driver.level == Level.FULL and self.full is not None:
+            await self.full.suspend(attempt)
+            return
         if driver.level in (Level.COOPERATIVE, Level.REQUEUE):
-            attempt.memo.ending, attempt.memo.why = "cooperative", "told to save itself and let go"
+            memo.ending, memo.why = "cooperative", "told to save itself and let go"
             attempt.save()
         try:
+            await self._quiet(attempt, driver)
             image = await asyncio.to_thread(driver.save, attempt.gang())
         except WorldError as error:
-            self._unless_over(attempt, phase="running", error=str(error))
+            await self._unquiet(attempt)
+            self.unless_over(attempt, phase="running", error=str(error))
             return
         if image is None:
             self.arm_kill(attempt)
             return
-        attempt.memo.image = image
-        if attempt.memo.bounded and attempt.args.world_size > 1:
-            attempt.memo.hold_until = boottime() + GANG_FREEZE_BOUND_US / SECOND
+        memo.image = image
+        if memo.bounded and not memo.quiet and attempt.args.world_size > 1:
+            memo.hold_until = boottime() + GANG_FREEZE_BOUND_US / SECOND
             self.arm_hold(attempt)
-        self._unless_over(attempt, phase="suspended", took_us=micros(began))
+        self.unless_over(attempt, phase="suspended", took_us=micros(began))
+
+    async def _quiet(self, attempt: Attempt, driver: Driver) -> None:
+        """Before a freeze: a gang that has no connections cannot time out, however long it is frozen."""
+        gangs, memo = self.gangs, attempt.memo
+        if driver.level != Level.FREEZE or gangs is None or not attempt.worlds():
+            return
+        try:
+            await gangs.still(attempt.key, memo.serial, memo.peers)
+        except WorldError as error:
+            if not memo.bounded:
+                raise
+            log.info("job %d attempt %d is frozen as it is: %s", *attempt.key, error)
+            return
+        memo.quiet = True
+        attempt.save()
+
+    async def _unquiet(self, attempt: Attempt) -> None:
+        if attempt.memo.quiet:
+            attempt.memo.quiet = False
+            await self._let_go(attempt)
 
     async def resume(self, attempt: Attempt) -> None:
         memo, began = attempt.memo, time.monotonic()
-        if memo.phase != "resuming" or memo.image is None:
+        if memo.phase != "resuming":
+            return
+        if memo.level == Level.FULL and self.full is not None:
+            await self._resume_images(attempt, began)
+            return
+        if memo.image is None:
             return
         try:
             placement = Placement(node=self._node, cpus=memo.cpus)
+            await self._reach(attempt)
             await asyncio.to_thread(self._drivers[Level(memo.level)].restore, memo.image, placement)
         except (OSError, WorldError) as error:
-            self._unless_over(attempt, phase="suspended", error=str(error))
+            self.unless_over(attempt, phase="suspended", error=str(error))
             return
         memo.image, memo.hold_until = None, 0.0
-        self._unless_over(attempt, phase="running", took_us=micros(began))
+        await self._unquiet(attempt)
+        self.unless_over(attempt, phase="running", took_us=micros(began))
+
+    async def _resume_images(self, attempt: Attempt, began: float) -> None:
+        assert self.full is not None
+        memo = attempt.memo
+        why = await self.full.restore(attempt)
+        if why:
+            self.unless_over(attempt, phase="suspended", error=why)
+            return
+        memo.image = None
+        await self._let_go(attempt)
+        self.unless_over(attempt, phase="running", took_us=micros(began), error="")
+        for rank in attempt.living():
+            self.watcher.add(attempt, rank)
+        self.full.clear(attempt, memo.serial)
 
     async def stop(self, attempt: Attempt) -> None:
-        if attempt.memo.image is not None:
-            await asyncio.to_thread(self._drivers[Level(attempt.memo.level)].discard, attempt.memo.image)
-            attempt.memo.image = None
+        memo = attempt.memo
+        if memo.image is not None:
+            if memo.level == Level.FULL and self.full is not None:
+                self.full.discard(attempt)
+            else:
+                await asyncio.to_thread(self._drivers[Level(memo.level)].discard, memo.image)
+            memo.image = None
+        await self._unquiet(attempt)
         await asyncio.gather(*(asyncio.to_thread(rank.terminate) for rank in attempt.living()))
         if attempt.living():
             self.arm_kill(attempt)
@@ -158,7 +243,8 @@ class Deeds:
 
     async def _bury(self, attempt: Attempt, rank: Rank) -> None:
         """A shim is dead: learn how its rank ended, and leave nothing of it alive."""
-        if rank.outcome is not None:
+        if rank.outcome is not None or rank not in attempt.ranks:
+            rank.tidy()
             return
         rank.look()
         if rank.shim_alive():
@@ -171,12 +257,13 @@ class Deeds:
             rank.tidy()
         if rank.outcome is None:
             rank.outcome = outcome
-            attempt.note_failure(rank)
-            self._settle(attempt)
+            if not attempt.imaged:
+                attempt.note_failure(rank)
+                self._settle(attempt)
 
     def _settle(self, attempt: Attempt) -> None:
         """A rank has ended: say so, and conclude when it was the last."""
-        if attempt.over:
+        if attempt.over or (attempt.imaged and attempt.memo.ending != "stop"):
             return
         if attempt.living():
             if attempt.memo.first_failure:
@@ -195,7 +282,10 @@ class Deeds:
         driver = self._drivers.get(Level(level)) if level in list(Level) else None
         if driver is None:
             return f"this node cannot suspend by level {Level(level).name.lower() if level in list(Level) else level}"
-        return driver.can(attempt.gang(), self._kind).reason
+        gang = attempt.gang()
+        if attempt.worlds() and self.gangs is not None:
+            gang = replace(gang, bounded=True)
+        return driver.can(gang, self._kind).reason
 
     def tell(self, attempt: Attempt, **changes: Any) -> JobReport:
         """Change the memo, put it on disk, publish. A full disk costs the next agent its memory, not the job."""
@@ -207,10 +297,10 @@ class Deeds:
             except OSError as error:
                 log.error("cannot save job %d attempt %d: %s", *attempt.key, error)
         report = attempt.report()
-        self._publish(report)
+        self.publish(report)
         return report
 
-    def _unless_over(self, attempt: Attempt, **changes: Any) -> None:
+    def unless_over(self, attempt: Attempt, **changes: Any) -> None:
         """The end of a deed; ranks that ended or were told to stop meanwhile have the last word."""
         if not attempt.over and attempt.memo.ending != "stop":
             self.tell(attempt, **changes)
@@ -225,7 +315,11 @@ class Deeds:
             except Exception:
                 log.exception("job %d attempt %d: a deed failed", *attempt.key)
 
-        task = asyncio.get_running_loop().create_task(run())
+        self.alone(run())
+
+    def alone(self, deed: Coroutine[Any, Any, None]) -> None:
+        """Run a deed that is no attempt's."""
+        task = asyncio.get_running_loop().create_task(deed)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

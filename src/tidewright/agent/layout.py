@@ -21,21 +21,28 @@ class Layout:
         self.epoch = self.root / "agent.epoch"
         self.ranks = self.root / "ranks"
         self.logs = self.root / "logs"
+        self.slots = self.root / "slots"
+        self.images = self.root / "images"
+        self.depot_port = self.root / "agent.depot"
         self.tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
         """Tells this agent's groups and processes from those of another state directory."""
 
     def prepare(self) -> None:
         """Make the directories."""
-        for path in (self.root, self.ranks, self.logs):
+        for path in (self.root, self.ranks, self.logs, self.slots, self.images):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def attempt(self, job: int, attempt: int) -> Path:
         """Directory of one attempt."""
         return self.ranks / f"{job}.{attempt}"
 
-    def mark(self, job: int, attempt: int, rank: int) -> str:
+    def rank(self, job: int, attempt: int, rank: int, generation: int = 0) -> Path:
+        """Directory of one rank; each time it comes back from an image it gets another."""
+        return self.attempt(job, attempt) / (f"{rank}.{generation}" if generation else str(rank))
+
+    def mark(self, job: int, attempt: int, rank: int, generation: int = 0) -> str:
         """A name no other rank on this machine has."""
-        return f"tidewright-{self.tag}-{job}.{attempt}.{rank}"
+        return f"tidewright-{self.tag}-{job}.{attempt}.{rank}" + (f".{generation}" if generation else "")
 
     def rank_log(self, args: LaunchArgs, rank: int) -> tuple[str, bool]:
         """The path a rank's output goes to, and whether the user chose it."""

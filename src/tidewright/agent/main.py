@@ -9,10 +9,11 @@ import logging
 import logging.handlers
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..base.errors import Conflict, WorldError
+from ..base.errors import Conflict, UsageError, WorldError
 from ..checkpoint.cgroup import detect
 from ..checkpoint.cooperative import CooperativeDriver
 from ..checkpoint.freeze import FreezeDriver
@@ -21,7 +22,9 @@ from ..devices.protocol import Backend
 from ..devices.registry import open_backend
 from ..model.job import Level
 from ..wire.agent import Inventory, JobReport, NoArgs, Usage
+from .equipment import Equipment
 from .layout import Layout, write_whole
+from .prepare import House
 from .server import Epoch, Server
 from .supervisor import Supervisor
 from .usage import Meter
@@ -64,17 +67,39 @@ def incarnation() -> str:
         return "unknown"
 
 
+@dataclass(frozen=True)
+class AgentSettings:
+    """What an agent may be told. ``address`` is where other nodes reach it; ``token_file`` opens all their depots."""
+
+    state: Path
+    name: str
+    backend: str = "auto"
+    slots: int = 0
+    cores: tuple[int, ...] = ()
+    address: str = "127.0.0.1"
+    token_file: Path | None = None
+    socket: Path | None = None
+    """Where it listens for its controller, if not in its state directory."""
+    remote: str = ""
+    """URL where images are copied to; empty: nowhere."""
+    quota_bytes: int = 0
+    """Most bytes the image store may take; 0: what the disk has."""
+
+
 class Agent:
     """One node's agent over a device backend and checkpoint drivers."""
 
-    def __init__(self, layout: Layout, backend: Backend, drivers: dict[Level, Driver]) -> None:
-        self._backend = backend
+    def __init__(self, settings: AgentSettings, layout: Layout, backend: Backend) -> None:
+        self._settings, self._layout, self._backend = settings, layout, backend
         self._epoch = Epoch(layout.epoch)
-        self._meter = Meter(layout, backend)
-        self._node = backend.discover()
-        self._supervisor = Supervisor(layout, backend, detect(), drivers, self._publish)
+        self._meter = Meter(backend)
+        self._equipment = Equipment(layout, backend, settings.address, settings.token_file)
+        self._node = self._equipment.node
+        house = House(layout, backend, detect(), full=self._node.full)
+        drivers = standard_drivers(self._node.name)
+        self._supervisor = Supervisor(house, drivers, self._publish)
+        self._equipment.furnish(self._supervisor, drivers, house, settings.remote, settings.quota_bytes)
         self._server = Server(self._epoch, {"inventory": self._inventory, "usage": self._usage, **self._verbs()})
-        self._layout = layout
 
     def _publish(self, report: JobReport) -> None:
         log.info("job %d attempt %d: %s %s%s", report.job, report.attempt, report.state, report.error, report.why)
@@ -88,7 +113,7 @@ class Agent:
 
             return handle
 
-        names = ("launch", "suspend", "resume", "stop", "forget")
+        names = ("launch", "suspend", "resume", "stop", "forget", "checkpoint", "fetch")
         return {name: handler(getattr(self._supervisor, name)) for name in names}
 
     async def _inventory(self, args: NoArgs, op_id: str) -> Inventory:
@@ -99,6 +124,9 @@ class Agent:
             pid=os.getpid(),
             jobs=self._supervisor.reports(),
             unhealthy=self._unhealthy(),
+            depot=self._equipment.peer,
+            full=self._equipment.why_not,
+            images=await asyncio.to_thread(self._equipment.listed),
         )
 
     def _unhealthy(self) -> dict[int, str]:
@@ -111,9 +139,11 @@ class Agent:
         return await asyncio.to_thread(self._meter.read, list(self._supervisor.attempts.values()))
 
     async def run(self, until: asyncio.Event) -> None:
-        """Adopt, open the door, and serve until told to end; ranks live on."""
+        """Adopt, open the doors, and serve until told to end; ranks live on."""
+        await self._equipment.open()
         self._supervisor.adopt()
-        await self._server.open(self._layout.socket)
+        socket = self._settings.socket or self._layout.socket
+        await self._server.open(socket)
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
@@ -121,7 +151,8 @@ class Agent:
             self._supervisor.patrol()
         await self._server.close()
         await self._supervisor.close()
-        self._layout.socket.unlink(missing_ok=True)
+        await self._equipment.close()
+        socket.unlink(missing_ok=True)
 
 
 def standard_drivers(node: str) -> dict[Level, Driver]:
@@ -133,25 +164,37 @@ def standard_drivers(node: str) -> dict[Level, Driver]:
     }
 
 
-async def serve(layout: Layout, backend: Backend) -> None:
+async def serve(settings: AgentSettings, layout: Layout, backend: Backend) -> None:
     """Run an agent until SIGTERM or SIGINT."""
     until = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
-    await Agent(layout, backend, standard_drivers(backend.discover().name)).run(until)
+    await Agent(settings, layout, backend).run(until)
 
 
-def run_agent(state: Path, backend: str, slots: int, name: str) -> None:
+def run_agent(settings: AgentSettings) -> None:
     """The agent's whole life. Raises UsageError (bad settings, second agent) and WorldError (no such hardware)."""
     os.umask(0o077)
-    layout = Layout(state)
+    layout = Layout(settings.state)
     layout.prepare()
     with take_lock(layout):
         write_whole(layout.pid, f"{os.getpid()}\n".encode())
         log_to(layout)
-        devices = open_backend(backend, name, slots)
+        confine(settings.cores)
+        devices = open_backend(settings.backend, settings.name, settings.slots)
         try:
-            asyncio.run(serve(layout, devices))
+            asyncio.run(serve(settings, layout, devices))
         finally:
             devices.close()
             layout.pid.unlink(missing_ok=True)
+
+
+def confine(cores: tuple[int, ...]) -> None:
+    """Keep this agent, and with it its CPU slots, to some of the host's cores. Raises UsageError."""
+    if not cores:
+        return
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        has = sorted(os.sched_getaffinity(0))
+        raise UsageError(f"cores {list(cores)} cannot be used: {error.strerror}", f"choose from {has}") from error

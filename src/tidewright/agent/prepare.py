@@ -1,19 +1,35 @@
-"""From a launch request to one spec per rank: environment, cores, freezer group, log."""
+"""From a launch request to one spec per rank: environment, cores, freezer group, log, box, and what it comes back from."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ..base.errors import UsageError
 from ..checkpoint.cgroup import Freezer
-from ..devices.protocol import Backend
-from ..launch.environment import Seat, rank_environment
+from ..devices.protocol import Backend, Surroundings
+from ..launch.environment import THREAD_LIMITS, Seat, rank_environment
+from ..launch.surroundings import Box
+from ..model.job import Level
 from ..wire.agent import LaunchArgs, RankSeat
 from .layout import Layout, workdir
 from .rank import Spec
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class House:
+    """What a node has to prepare ranks with. ``full``: they can be given namespaces of their own."""
+
+    layout: Layout
+    backend: Backend
+    freezer: Freezer
+    full: bool = False
 
 
 def check(args: LaunchArgs) -> None:
@@ -33,51 +49,85 @@ def sharers(args: LaunchArgs, seat: RankSeat) -> int:
     return max(crowd[device] for device in seat.devices)
 
 
-def specs(args: LaunchArgs, layout: Layout, backend: Backend, freezer: Freezer) -> dict[int, Spec]:
+def places(args: LaunchArgs, house: House) -> dict[int, Surroundings]:
+    """What each rank's devices give it. Raises UsageError for devices that do not exist."""
+    found = {
+        seat.rank: house.backend.environment(seat.devices, sharers(args, seat)) for seat in args.ranks if seat.devices
+    }
+    if len(found) != len(args.ranks):
+        raise UsageError("a rank without a device", "name at least one device for each rank")
+    return {rank: _steady(place, args, house) for rank, place in found.items()}
+
+
+def _steady(place: Surroundings, args: LaunchArgs, house: House) -> Surroundings:
+    """Thread pools sized by what the job asked for: with other numbers on fewer devices its sums would differ."""
+    node = house.backend.discover()
+    if not args.devices or node.kind != "cpu":
+        return place
+    threads = max(1, node.cpus // node.devices * args.devices // args.world_size)
+    return Surroundings({**place.env, **dict.fromkeys(THREAD_LIMITS, str(threads))}, place.cpus)
+
+
+def box(args: LaunchArgs, house: House, rank: int, generation: int) -> Box | None:
+    """The surroundings of a rank that may be suspended; None for one that only runs to its end."""
+    if args.level in (Level.NONE, Level.REQUEUE, Level.COOPERATIVE):
+        return None
+    directory = house.layout.rank(args.job, args.attempt, rank, generation)
+    full = house.full and args.level in (-1, Level.FULL)
+    return Box(directory / "box", house.layout.slots, full)
+
+
+def specs(
+    args: LaunchArgs, house: House, generation: int = 0, restore: Mapping[int, dict[str, Any]] | None = None
+) -> dict[int, Spec]:
     """One spec per rank of this node. Raises UsageError for devices that do not exist."""
     check(args)
-    places = {seat.rank: backend.environment(seat.devices, sharers(args, seat)) for seat in args.ranks if seat.devices}
-    if len(places) != len(args.ranks):
-        raise UsageError("a rank without a device", "name at least one device for each rank")
+    around = places(args, house)
     made = {}
     for at in args.ranks:
-        mark = layout.mark(args.job, args.attempt, at.rank)
-        seat = Seat(
-            at.rank,
-            at.local_rank,
-            args.world_size,
-            len(args.ranks),
-            args.group_rank,
-            args.master_addr,
-            args.master_port,
+        mark, place = house.layout.mark(args.job, args.attempt, at.rank, generation), around[at.rank]
+        path, own = house.layout.rank_log(args, at.rank)
+        inside = box(args, house, at.rank, generation)
+        env = rank_environment(
+            args.env,
+            place.env,
+            _seat(args, at),
+            job=args.job,
+            name=args.name,
+            attempt=args.attempt,
+            step_file=args.step_file or str(house.layout.attempt(args.job, args.attempt) / "steps"),
+            mark=mark,
         )
-        path, own = layout.rank_log(args, at.rank)
         made[at.rank] = Spec(
             command=args.command,
-            env=rank_environment(
-                args.env,
-                places[at.rank].env,
-                seat,
-                job=args.job,
-                name=args.name,
-                attempt=args.attempt,
-                step_file=step_file(args, layout),
-                mark=mark,
-            ),
+            env={**env, **(inside.variables(env) if inside else {})},
             workdir=workdir(args),
             log=path,
             own_log=own,
-            fresh_log=own and args.attempt <= 1,
-            cpus=places[at.rank].cpus,
-            cgroups=group(freezer, mark),
+            fresh_log=own and args.attempt <= 1 and restore is None,
+            cpus=place.cpus,
+            cgroups=group(house.freezer, mark),
             grace_us=args.grace_us,
+            box=inside.mounts() if inside else None,
+            no_aslr=bool(inside and inside.full),
+            restore=restore[at.rank] if restore else None,
         )
     return made
 
 
-def step_file(args: LaunchArgs, layout: Layout) -> str:
-    """Where the program may write how many steps it has done."""
-    return args.step_file or str(layout.attempt(args.job, args.attempt) / "steps")
+def _seat(args: LaunchArgs, at: RankSeat) -> Seat:
+    return Seat(
+        at.rank, at.local_rank, args.world_size, len(args.ranks), args.group_rank, args.master_addr, args.master_port
+    )
+
+
+def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
+    """Where a rank's steps may be written: by the wrapper or program in its box, or where the request said."""
+    return (
+        directory / "box" / "step",
+        *((Path(args.step_file),) if args.step_file else ()),
+        directory.parent / "steps",
+    )
 
 
 def group(freezer: Freezer, mark: str) -> tuple[str, ...]:

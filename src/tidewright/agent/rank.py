@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +41,12 @@ class Spec(Struct, frozen=True, kw_only=True):
     cgroups: tuple[str, ...]
     grace_us: int
     umask: int = 0o022
+    box: dict[str, str] | None = None
+    """What is mounted where the rank looks for us (launch.surroundings); None: it has no namespaces of its own."""
+    no_aslr: bool = False
+    """Addresses are the same in every rank, so that replicas share pages of their images."""
+    restore: dict[str, Any] | None = None
+    """Images to come back from instead of starting ``command``."""
 
 
 class Identity(Struct, frozen=True):
@@ -47,6 +54,8 @@ class Identity(Struct, frozen=True):
 
     pid: int
     start: int
+    init: int = 0
+    """For a rank with namespaces: host pid of its first process."""
 
 
 class ExitFile(Struct, frozen=True):
@@ -64,6 +73,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     lost: bool = False
     error: str = ""
     fault: str = ""
+    image: bool = False
+    """The image it was to come back from is to blame."""
 
 
 def read(path: Path, kind: type[Struct]) -> Struct | None:
@@ -97,9 +108,15 @@ class Rank:
             pid=main.pid,
             start=main.start,
             shim=self.shim.pid if self.shim_alive() and self.shim else 0,
-            marker=f"{MARK}={self.mark}",
+            init=main.init,
+            marker="" if self.boxed else f"{MARK}={self.mark}",
             cgroups=self.spec.cgroups if self.spec else (),
         )
+
+    @property
+    def boxed(self) -> bool:
+        """Whether it has namespaces of its own: nothing of it can leave them, and marks of its past mean nothing."""
+        return self.spec is not None and self.spec.box is not None
 
     def shim_alive(self) -> bool:
         return self.shim is not None and alive(self.shim.pid, self.shim.start)
@@ -116,7 +133,7 @@ class Rank:
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
             return None if living else Outcome(128 + ended.signal if ended.signal else ended.code)
         if isinstance(failed := read(self.directory / "error", Outcome), Outcome):
-            return None if living else Outcome(127, error=failed.error, fault=failed.fault)
+            return None if living else Outcome(127, error=failed.error, fault=failed.fault, image=failed.image)
         if living or self.shim is None:
             return None
         return Outcome(128 + signal.SIGKILL, lost=True)
@@ -161,6 +178,13 @@ class Rank:
                 return False
             time.sleep(0.02)
         return True
+
+    def end(self) -> None:
+        """Kill everything of the rank, its shim first, which then says nothing of it; blocks."""
+        self.look()
+        if self.shim is not None and self.shim_alive():
+            send([self.shim.pid], signal.SIGKILL)
+        self.sweep()
 
     def terminate(self) -> None:
         """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never hears it."""

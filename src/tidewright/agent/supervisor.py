@@ -5,20 +5,33 @@ Asking twice is harmless: an attempt is started once for ever, and a verb whose 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from ..base.errors import Conflict, UsageError, WorldError
-from ..checkpoint.cgroup import Freezer, remove
+from ..checkpoint.cgroup import remove
 from ..checkpoint.protocol import Driver
-from ..devices.protocol import Backend
 from ..model.job import Level
-from ..wire.agent import ForgetArgs, JobReport, LaunchArgs, ResumeArgs, StopArgs, SuspendArgs
+from ..wire.agent import (
+    CheckpointArgs,
+    FetchArgs,
+    ForgetArgs,
+    ImageReport,
+    JobReport,
+    LaunchArgs,
+    ResumeArgs,
+    StopArgs,
+    SuspendArgs,
+)
 from . import prepare
 from .attempt import Attempt, clear_halves
 from .deeds import Deeds, boottime
-from .layout import Layout
+from .full import complaints
+from .rank import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +46,15 @@ class Supervisor:
 
     def __init__(
         self,
-        layout: Layout,
-        backend: Backend,
-        freezer: Freezer,
+        house: prepare.House,
         drivers: dict[Level, Driver],
         publish: Callable[[JobReport], None],
     ) -> None:
-        self._layout, self._backend, self._freezer, self._publish = layout, backend, freezer, publish
-        node = backend.discover()
-        self._deeds = Deeds(node.name, node.kind, drivers, publish)
+        self._house, self._publish = house, publish
+        self._layout, self._backend, self._freezer = house.layout, house.backend, house.freezer
+        node = house.backend.discover()
+        self._node = node.name
+        self.deeds = Deeds(node.name, node.kind, drivers, publish)
         self.attempts: dict[Key, Attempt] = {}
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
 
@@ -54,16 +67,21 @@ class Supervisor:
             return self._again(self.attempts[key])
         if key in self._forgotten:
             raise Conflict(f"job {args.job} attempt {args.attempt} has ended and was forgotten", "use a new attempt")
-        specs = prepare.specs(args, self._layout, self._backend, self._freezer)
+        attempt = self._record(args)
+        self.deeds.behind(attempt, self.deeds.launch(attempt))
+        return attempt.report()
+
+    def _record(self, args: LaunchArgs) -> Attempt:
+        """Put an attempt on disk. Raises UsageError and WorldError; then nothing is there."""
+        specs = prepare.specs(args, self._house)
         try:
             attempt = Attempt.create(self._layout, args, specs)
         except OSError as error:
             for spec in specs.values():
                 remove(spec.cgroups)
             raise WorldError(f"cannot record the launch: {error.strerror}") from error
-        self.attempts[key] = attempt
-        self._deeds.behind(attempt, self._deeds.launch(attempt))
-        return attempt.report()
+        self.attempts[attempt.key] = attempt
+        return attempt
 
     def suspend(self, args: SuspendArgs, op_id: str) -> JobReport:
         """Make a running attempt let go by ``args.level``; a refusal is a report with ``error``."""
@@ -76,15 +94,19 @@ class Supervisor:
             return self._again(attempt)
         memo = attempt.memo
         memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
-        refusal = self._deeds.refusal(attempt, args.level)
+        memo.serial, memo.peers = args.serial, args.peers or memo.peers
+        refusal = self.deeds.refusal(attempt, args.level)
         if refusal:
-            return self._deeds.tell(attempt, verb="suspend", error=refusal)
-        report = self._deeds.tell(attempt, phase="suspending", verb="suspend", error="", took_us=0)
-        self._deeds.behind(attempt, self._deeds.suspend(attempt))
+            lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if args.level == Level.FULL else {}
+            return self.deeds.tell(attempt, verb="suspend", error=refusal, **lower)
+        report = self.deeds.tell(attempt, phase="suspending", verb="suspend", error="", took_us=0)
+        self.deeds.behind(attempt, self.deeds.suspend(attempt))
         return report
 
     def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
         """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
+        if args.launch is not None and (args.job, args.attempt) not in self.attempts:
+            return self._arrive(args.launch, args)
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id):
             return self._again(attempt)
@@ -92,11 +114,45 @@ class Supervisor:
             return self._later(attempt, lambda: self.resume(args, ""))
         if attempt.memo.phase != "suspended":
             return self._again(attempt)
+        if args.launch is not None:
+            prepare.places(args.launch, self._house)
+            attempt.args, attempt.memo.serial = args.launch, args.serial
         for seat in args.ranks:
             attempt.memo.cpus[seat.rank] = self._backend.environment(seat.devices).cpus
             attempt.memo.devices[seat.rank] = seat.devices
-        report = self._deeds.tell(attempt, phase="resuming", verb="resume", error="", took_us=0)
-        self._deeds.behind(attempt, self._deeds.resume(attempt))
+        report = self.deeds.tell(attempt, phase="resuming", verb="resume", error="", took_us=0)
+        self.deeds.behind(attempt, self.deeds.resume(attempt))
+        return report
+
+    def _arrive(self, launch: LaunchArgs, args: ResumeArgs) -> JobReport:
+        """An attempt that was suspended on other nodes comes here."""
+        self._forgotten.pop((args.job, args.attempt), None)
+        attempt = self._record(replace(launch, image=args.serial))
+        attempt.memo.level = int(Level.FULL)
+        report = self.deeds.tell(attempt, phase="resuming", verb="resume")
+        self.deeds.behind(attempt, self.deeds.resume(attempt))
+        return report
+
+    def checkpoint(self, args: CheckpointArgs, op_id: str) -> JobReport:
+        """Take images of a running attempt, which runs on; told of by a report of verb ``checkpoint``."""
+        attempt = self._find(args.job, args.attempt)
+        if attempt.seen(op_id) or attempt.over:
+            return attempt.report()
+        refusal = self.deeds.refusal(attempt, Level.FULL)
+        if refusal or self.deeds.full is None:
+            report = replace(attempt.report(), verb="checkpoint", error=refusal, image=ImageReport(serial=args.serial))
+            self._publish(report)
+            return report
+        attempt.memo.peers = args.peers or attempt.memo.peers
+        self.deeds.behind(attempt, self.deeds.full.checkpoint(attempt, args.serial))
+        return attempt.report()
+
+    def fetch(self, args: FetchArgs, op_id: str) -> JobReport:
+        """Take copies of images from other nodes; told of by a report of verb ``fetch``."""
+        report = JobReport(job=args.job, attempt=args.attempt, state="exited", verb="fetch", why="not here")
+        if self.deeds.full is None:
+            return replace(report, error="this node keeps no images", image=ImageReport(serial=args.serial))
+        self.deeds.alone(self.deeds.full.fetch(args, report))
         return report
 
     def stop(self, args: StopArgs, op_id: str) -> JobReport:
@@ -108,28 +164,54 @@ class Supervisor:
             return self._again(attempt)
         again = attempt.memo.ending == "stop"
         attempt.memo.ending, attempt.memo.grace_us = "stop", args.grace_us
-        report = self._deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
+        report = self.deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
         if again:
-            self._deeds.arm_kill(attempt)
+            self.deeds.arm_kill(attempt)
         else:
-            self._deeds.behind(attempt, self._deeds.stop(attempt))
+            self.deeds.behind(attempt, self.deeds.stop(attempt))
         return report
 
     def forget(self, args: ForgetArgs, op_id: str) -> JobReport:
-        """Drop the records of an ended attempt. Raises Conflict while it lives."""
+        """Drop the records of an ended attempt. Raises Conflict while it lives, unless it has ``left``."""
         key = (args.job, args.attempt)
         attempt = self.attempts.get(key)
+        if args.images and self.deeds.full is not None:
+            self.deeds.alone(asyncio.to_thread(self.deeds.full.images.drop_job, args.job))
         if attempt is None:
             return JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here")
+        if args.left:
+            return self._leave(attempt)
         if not attempt.over:
             raise Conflict(f"job {args.job} attempt {args.attempt} is {attempt.memo.phase}", "stop it first")
         report = attempt.report()
-        attempt.remove()
-        del self.attempts[key]
+        self._drop(attempt)
         self._forgotten[key] = None
         while len(self._forgotten) > FORGOTTEN_KEPT:
             self._forgotten.popitem(last=False)
         return report
+
+    def _leave(self, attempt: Attempt) -> JobReport:
+        """The attempt lives elsewhere: whatever is left of it here ends without a word."""
+        report = attempt.report()
+        attempt.memo.ending = "stop"
+        ranks = attempt.living()
+        for rank in ranks:
+            rank.outcome = Outcome(137)
+            self.deeds.watcher.drop(rank)
+
+        async def end() -> None:
+            await asyncio.gather(*(asyncio.to_thread(rank.end) for rank in ranks))
+            if self.attempts.get(attempt.key) is attempt:
+                self._drop(attempt)
+
+        self.deeds.behind(attempt, end())
+        return report
+
+    def _drop(self, attempt: Attempt) -> None:
+        if self.deeds.meeting is not None:
+            self.deeds.meeting.close(attempt.args.job)
+        attempt.remove()
+        del self.attempts[attempt.key]
 
     def reports(self) -> tuple[JobReport, ...]:
         """Every attempt here, by job."""
@@ -154,7 +236,7 @@ class Supervisor:
             if attempt.key in self.attempts:
                 verb()
 
-        self._deeds.behind(attempt, deed())
+        self.deeds.behind(attempt, deed())
         return attempt.report()
 
     # the next agent
@@ -190,27 +272,34 @@ class Supervisor:
             for rank in attempt.ranks:
                 rank.outcome = rank.ending() or rank.outcome
             return
-        if memo.phase != "starting":
+        if self.deeds.full is not None:
+            self.deeds.full.take_over(attempt)
+        if memo.phase != "starting" and not attempt.imaged:
             for rank in attempt.ranks:
-                self._deeds.watcher.add(attempt, rank)
+                self.deeds.watcher.add(attempt, rank)
         if memo.phase == "starting":
-            self._deeds.behind(attempt, self._deeds.launch(attempt))
+            self.deeds.behind(attempt, self.deeds.launch(attempt))
         elif memo.phase == "stopping":
-            self._deeds.behind(attempt, self._deeds.stop(attempt))
+            self.deeds.behind(attempt, self.deeds.stop(attempt))
         elif memo.phase == "suspending":
-            self._deeds.behind(attempt, self._deeds.suspend(attempt))
+            self.deeds.behind(attempt, self.deeds.suspend(attempt))
         elif memo.phase == "resuming":
-            self._deeds.behind(attempt, self._deeds.resume(attempt))
+            self.deeds.behind(attempt, self.deeds.resume(attempt))
         elif memo.hold_until:
-            self._deeds.arm_hold(attempt)
+            self.deeds.arm_hold(attempt)
 
     def patrol(self) -> None:
-        """One round of the safety poll: shims whose death went unnoticed."""
-        self._deeds.watcher.check()
+        """One round of the safety poll: shims whose death went unnoticed, wrappers that could not wrap something."""
+        self.deeds.watcher.check()
+        for attempt in self.attempts.values():
+            if attempt.memo.phase == "running":
+                level, why = complaints(attempt)
+                if level != -1 and level != attempt.memo.cap:
+                    self.deeds.tell(attempt, cap=level, cap_why=why)
 
     async def close(self) -> None:
         """Stop watching; ranks live on."""
         for attempt in self.attempts.values():
             if attempt.kill_timer is not None:
                 attempt.kill_timer.cancel()
-        await self._deeds.close()
+        await self.deeds.close()

@@ -18,8 +18,7 @@ from ..checkpoint.processes import grouped, members
 from ..devices.protocol import Backend
 from ..wire.agent import DeviceUse, JobUsage, Usage
 from .attempt import Attempt
-from .layout import Layout
-from .prepare import step_file
+from .prepare import step_files
 from .rank import Rank
 
 MAX_STEP_FILE = 64
@@ -38,8 +37,8 @@ class Reading(NamedTuple):
 class Meter:
     """Remembers the last reading of each rank, for percentages since then. Blocks; call it in a thread."""
 
-    def __init__(self, layout: Layout, backend: Backend) -> None:
-        self._layout, self._backend = layout, backend
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._last: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._one = threading.Lock()
 
@@ -98,7 +97,7 @@ class Meter:
             cpu_seconds=round(sum(reading.seconds for reading in readings), 2),
             rss_bytes=sum(reading.rss for reading in readings),
             processes=sum(reading.processes for reading in readings),
-            steps=read_steps(Path(step_file(attempt.args, self._layout))),
+            steps=steps_of(attempt),
         )
 
 
@@ -110,6 +109,12 @@ def shares(attempt: Attempt, readings: Mapping[int, Reading]) -> dict[int, float
         for device in attempt.memo.devices.get(number, ()):
             found[device] += reading.percent / cores
     return found
+
+
+def steps_of(attempt: Attempt) -> int | None:
+    """How far the first rank here has come, by the first step file that says so."""
+    paths = step_files(attempt.args, attempt.ranks[0].directory)
+    return next((steps for steps in map(read_steps, paths) if steps is not None), None)
 
 
 def read_steps(path: Path) -> int | None:

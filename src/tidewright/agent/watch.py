@@ -46,6 +46,12 @@ class Watcher:
             return None
         return pidfd
 
+    def drop(self, rank: Rank) -> None:
+        """Watch a rank's shim no more."""
+        if self._watched.pop(rank, None) is not None and rank.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(rank.pidfd)
+            rank.close()
+
     def _gone(self, rank: Rank) -> None:
         attempt = self._watched.pop(rank, None)
         if rank.pidfd is not None:

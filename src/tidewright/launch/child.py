@@ -68,15 +68,20 @@ def settle(spec: dict[str, Any], parent: int) -> None:
         call("personality", ADDR_NO_RANDOMIZE)
 
 
+def plain_signals() -> None:
+    """No signal ignored, none blocked: what a program expects that is started anew."""
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def become(spec: dict[str, Any], log: int) -> NoReturn:
     """The user's part: files, signals, directory, program. Raises OSError, never returns."""
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    plain_signals()
     os.umask(spec["umask"])
     os.chdir(spec["workdir"])
     os.execvpe(spec["command"][0], spec["command"], spec["env"])

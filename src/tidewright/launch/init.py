@@ -7,6 +7,7 @@ out of the rank's freezer group, is no part of an image, and speaks to the shim 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -141,7 +142,8 @@ def restore(spec: dict[str, Any], directory: str) -> int:
     if criu == 0:
         run_criu(spec, images, directory)
     if (code := wait_within(criu, deadline)) != 0:
-        os.kill(-1, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # nothing came back at all
+            os.kill(-1, signal.SIGKILL)
         why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
@@ -152,7 +154,7 @@ def restore(spec: dict[str, Any], directory: str) -> int:
 def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
     """In the child: what CRIU restores is born where CRIU itself is (group, cores)."""
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
         child.confine(spec)
         os.execv(spec["restore"]["criu"][0], [*spec["restore"]["criu"], *arguments(images, directory)])
     except OSError as error:

@@ -71,6 +71,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     group_rank: int = 0
     """Which of the attempt's nodes this is, in rank order."""
     ranks: tuple[RankSeat, ...]
+    devices: int = 0
+    """Devices the job asked for in all: thread pools are sized by these, whatever it runs on now (0: by what it has)."""
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
     grace_us: int = 30_000_000

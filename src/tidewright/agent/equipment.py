@@ -1,0 +1,136 @@
+"""What a node has beyond its devices: CRIU, a store of images, a depot for other agents, a place where ranks meet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..base.errors import UsageError, WorldError
+from ..checkpoint.criu import Criu, CriuDriver, find_criu
+from ..checkpoint.gpu import GpuDriver
+from ..checkpoint.protocol import Driver
+from ..checkpoint.store import FsspecRemote
+from ..devices.protocol import Backend
+from ..model.job import Level
+from ..model.node import NodeSpec
+from ..wire.agent import Peer
+from .attempt import Attempt
+from .depot import Depot, Handler
+from .full import Full
+from .gang import Gangs
+from .images import Images
+from .layout import Layout, write_whole
+from .meet import Meet
+from .meeting import Meeting
+from .prepare import House
+from .supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES = 32
+
+
+def read_token(path: Path) -> str:
+    """The cluster's secret, made if there is none. Raises UsageError for a file that others can read."""
+    with contextlib.suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_hex(TOKEN_BYTES))
+    if path.stat().st_mode & 0o077:
+        raise UsageError(f"others can read the token in {path}", f"chmod 600 {path}")
+    return path.read_text().strip()
+
+
+class Equipment:
+    """``node`` is the backend's node, and says whether it takes full images; ``why_not`` says why it does not."""
+
+    def __init__(self, layout: Layout, backend: Backend, address: str, token_file: Path | None) -> None:
+        self._layout, self._address = layout, address
+        self._token = read_token(token_file or layout.root / "agent.token")
+        self._criu = find_criu()
+        self.why_not = self._criu if isinstance(self._criu, str) else ""
+        self.node = replace(backend.discover(), full=not self.why_not)
+        self._meet = Meet(layout.root / "meetings")
+        self._depot: Depot | None = None
+        self._images: Images | None = None
+
+    def furnish(
+        self, supervisor: Supervisor, drivers: dict[Level, Driver], house: House, remote: str, quota_bytes: int
+    ) -> None:
+        """Give the supervisor what this node has."""
+
+        def boxes(key: tuple[int, int]) -> dict[int, Path] | None:
+            attempt: Attempt | None = supervisor.attempts.get(key)
+            return attempt.boxes() if attempt is not None else None
+
+        deeds, name = supervisor.deeds, self.node.name
+        deeds.gangs = Gangs(name, self._token, boxes)
+        deeds.meeting = Meeting(name, self._address, self._token, self._meet)
+        handlers: dict[str, Handler] = {**deeds.gangs.handlers(), "meeting": deeds.meeting.door}
+        if not isinstance(self._criu, str):
+            driver = full_driver(self.node, self._criu)
+            drivers[Level.FULL] = driver
+            place = FsspecRemote(remote) if remote else None
+            self._images = images = Images(self._layout.images, self._token, quota_bytes, place)
+            deeds.full = Full(deeds, house, driver, images, deeds.gangs, deeds.meeting)
+            handlers |= {verb: _in_thread(handle) for verb, handle in images.handlers().items()}
+        self._depot = Depot(self._token, handlers)
+
+    async def open(self) -> None:
+        """Listen, on the ports of the last time where they are free: ranks and other nodes remember them."""
+        assert self._depot is not None
+        ports = _remembered(self._layout.depot_port)
+        await self._depot.open(self._address, ports[0])
+        try:
+            await self._meet.start(self._address, ports[1])
+        except WorldError:
+            await self._meet.start(self._address)
+        write_whole(self._layout.depot_port, f"{self._depot.port} {self._meet.port}\n".encode())
+        if self._images is not None:
+            await asyncio.to_thread(self._images.sweep)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._depot is not None:
+            await self._depot.close()
+        await self._meet.stop()
+
+    @property
+    def peer(self) -> Peer | None:
+        """How other nodes' agents reach this one."""
+        return Peer(self.node.name, self._address, self._depot.port) if self._depot else None
+
+    def listed(self) -> tuple[tuple[int, int, int], ...]:
+        """(job, serial, rank) of the images here."""
+        return self._images.listed() if self._images is not None else ()
+
+
+def full_driver(node: NodeSpec, criu: Criu) -> CriuDriver | GpuDriver:
+    """What takes full images of this node's kind of rank."""
+    inner = CriuDriver(node.name, criu)
+    return inner if node.kind == "cpu" else GpuDriver(inner, lambda: node.uuids)
+
+
+def _remembered(path: Path) -> tuple[int, int]:
+    try:
+        first, second = path.read_text().split()
+        return int(first), int(second)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def _in_thread(handle: Callable[[dict[str, Any]], Any]) -> Handler:
+    """A blocking answer to another node, given in a thread."""
+
+    async def answer(args: dict[str, Any]) -> Any:
+        return await asyncio.to_thread(handle, args)
+
+    return answer

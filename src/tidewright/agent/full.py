@@ -1,0 +1,347 @@
+"""Full images behind the verbs: a gang stands still, every rank is dumped, its processes end, and it comes back anywhere.
+
+Order matters for a kill at any moment. The image counts from the moment the memo names it; only then are processes
+ended. Until then they live, stopped, and the next agent begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ..base.errors import TideError, WorldError
+from ..checkpoint.criu import CriuDriver, DamagedImage
+from ..checkpoint.gpu import GpuDriver, Seat
+from ..checkpoint.processes import members, send
+from ..checkpoint.protocol import Image
+from ..model.job import Level
+from ..wire.agent import FetchArgs, ImageReport, JobReport
+from . import prepare
+from .attempt import Attempt
+from .gang import Gangs
+from .images import Images
+from .meeting import Meeting
+from .rank import Outcome
+
+if TYPE_CHECKING:
+    from .deeds import Deeds
+
+log = logging.getLogger(__name__)
+
+BOX_LIMIT = 2**20
+"""Largest file of a box that travels with an image; control pages are 4 KiB."""
+
+
+class Full:
+    """The deeds of level FULL, on behalf of ``deeds``, which keeps records and tells."""
+
+    def __init__(
+        self,
+        deeds: Deeds,
+        house: prepare.House,
+        driver: CriuDriver | GpuDriver,
+        images: Images,
+        gangs: Gangs,
+        meeting: Meeting,
+    ) -> None:
+        self._deeds, self._house, self._driver = deeds, house, driver
+        self._uuids = house.backend.discover().uuids
+        self.images, self.gangs, self._meeting = images, gangs, meeting
+
+    # taking images
+
+    async def suspend(self, attempt: Attempt) -> None:
+        """Into an image, and away."""
+        memo, began = attempt.memo, time.monotonic()
+        if memo.image is None:
+            try:
+                shot = await self._shoot(attempt, memo.serial, leave_running=False)
+            except (TideError, OSError) as error:
+                self._deeds.unless_over(attempt, phase="running", error=str(error))
+                return
+            memo.shot, memo.image = shot, self._image(attempt, shot)
+            attempt.save()
+        await asyncio.to_thread(self._driver.finish, attempt.handles())
+        for rank in attempt.living():
+            rank.outcome = Outcome(137)
+        self._deeds.unless_over(attempt, phase="suspended", took_us=micros(began))
+        self._deeds.behind(attempt, self._store(attempt, memo.serial), wait=False)
+
+    async def checkpoint(self, attempt: Attempt, serial: int) -> None:
+        """An image of ranks that run on."""
+        memo, began = attempt.memo, time.monotonic()
+        if memo.phase != "running":
+            self._news(attempt, error=f"it is {memo.phase}", shot=ImageReport(serial=serial))
+            return
+        memo.checkpointing = True
+        attempt.save()
+        try:
+            shot = await self._shoot(attempt, serial, leave_running=True)
+        except (TideError, OSError) as error:
+            self._news(attempt, error=str(error), shot=ImageReport(serial=serial))
+            return
+        finally:
+            await self._run_on(attempt)
+        memo.shot = replace(shot, save_us=micros(began))
+        self._news(attempt)
+        self._deeds.behind(attempt, self._store(attempt, serial), wait=False)
+
+    async def _run_on(self, attempt: Attempt) -> None:
+        """After an image, or a failed try, of ranks that stay: let them run."""
+        with contextlib.suppress(WorldError):
+            await self.gangs.let_go(attempt.key)
+        attempt.memo.checkpointing = False
+        with contextlib.suppress(OSError):
+            attempt.save()
+
+    def take_over(self, attempt: Attempt) -> None:
+        """What an agent that died has left to do about images, before anything else is done."""
+        memo = attempt.memo
+        if memo.checkpointing or (memo.phase == "suspending" and memo.level == Level.FULL and not attempt.imaged):
+            self._deeds.behind(attempt, self._recover(attempt))
+        if memo.phase == "suspended" and attempt.imaged:
+            for rank in attempt.ranks:
+                rank.outcome = Outcome(137)
+        if memo.shot is not None and not memo.shot.stored and not memo.shot.lost:
+            self._deeds.behind(attempt, self._store(attempt, memo.shot.serial), wait=False)
+
+    async def _recover(self, attempt: Attempt) -> None:
+        """Stopped in the middle of a dump: processes go on, and ranks that are to stay are let go."""
+        for handle in attempt.handles():
+            send(await asyncio.to_thread(members, handle), signal.SIGCONT)
+        if attempt.memo.phase == "running":
+            await self._run_on(attempt)
+
+    async def _shoot(self, attempt: Attempt, serial: int, *, leave_running: bool) -> ImageReport:
+        """Stand still, dump. Raises WorldError with the ranks running on."""
+        job, ended = attempt.args.job, [rank.number for rank in attempt.ranks if rank.outcome is not None]
+        if ended:
+            raise WorldError(f"rank {ended[0]} has ended already; the job is about to")
+        peers = attempt.memo.peers
+        still = await self.gangs.still(attempt.key, serial, peers)
+        began = time.monotonic()
+        try:
+            directory = await asyncio.to_thread(self.images.begin, job, serial)
+            report = await asyncio.to_thread(
+                self._driver.dump, attempt.handles(), directory, leave_running=leave_running
+            )
+            for rank in attempt.ranks:
+                self.images.note(job, serial, rank.number, self._facts(attempt, rank.number))
+        except (TideError, OSError):
+            await asyncio.to_thread(self.images.discard_raw, job, serial)
+            await self.gangs.let_go(attempt.key)
+            raise
+        ranks = tuple(rank.number for rank in attempt.ranks)
+        return ImageReport(
+            serial=serial, ranks=ranks, size_bytes=report.size_bytes, hold_us=still.hold_us, save_us=micros(began)
+        )
+
+    def _facts(self, attempt: Attempt, rank: int) -> dict[str, Any]:
+        """What must travel with a rank's image besides what CRIU knows."""
+        box = attempt.boxes()[rank]
+        return {
+            "box": {name: base64.b64encode(content).decode() for name, content in gather(box)},
+            "meeting": self._meeting.pack(attempt.args.job),
+            "node": list(self._uuids),
+            "had": self._uuids_of(attempt, rank),
+        }
+
+    def _image(self, attempt: Attempt, shot: ImageReport) -> Image:
+        raw = self.images.raw(attempt.args.job, shot.serial)
+        return Image(
+            driver=self._driver.name,
+            job=attempt.args.job,
+            attempt=attempt.args.attempt,
+            location=str(raw),
+            size_bytes=shot.size_bytes,
+        )
+
+    # behind the suspension
+
+    async def _store(self, attempt: Attempt, serial: int) -> None:
+        """Into the store and to the remote one; a failure is told, and the raw image kept."""
+        args, began = attempt.args, time.monotonic()
+        shot = attempt.memo.shot or ImageReport(serial=serial)
+        try:
+            made = await asyncio.to_thread(self.images.put, args.tenant, args.job, serial, shot.ranks)
+            shot = replace(shot, stored=True, new_bytes=sum(each.new_bytes for each in made), store_us=micros(began))
+            self._keep(attempt, shot)
+            if await asyncio.to_thread(self.images.push, args.tenant, args.job, serial, shot.ranks):
+                shot = replace(shot, remote=True)
+                self._keep(attempt, shot)
+        except (TideError, OSError) as error:
+            log.error("image %d of job %d is not stored: %s", serial, args.job, error)
+            self._news(attempt, error=f"image {serial} is not stored: {error}", shot=shot)
+            return
+        await asyncio.to_thread(self.images.keep_newest, args.tenant, args.job, serial)
+        self.clear(attempt, serial)
+
+    def _keep(self, attempt: Attempt, shot: ImageReport) -> None:
+        if attempt.memo.shot is None or attempt.memo.shot.serial <= shot.serial:
+            attempt.memo.shot = shot
+        self._news(attempt, shot=shot)
+
+    def clear(self, attempt: Attempt, serial: int) -> None:
+        """Drop the raw image of a job that runs again, once the store has it."""
+        shot, memo = attempt.memo.shot, attempt.memo
+        if shot is not None and shot.serial == serial and shot.stored and memo.phase == "running":
+            self.images.discard_raw(attempt.args.job, serial)
+
+    def _news(self, attempt: Attempt, *, error: str = "", shot: ImageReport | None = None) -> None:
+        """Tell of an image, whatever the attempt itself is doing."""
+        if not attempt.over:
+            report = attempt.report()
+            self._deeds.publish(replace(report, verb="checkpoint", error=error, image=shot or attempt.memo.shot))
+
+    async def fetch(self, args: FetchArgs, report: JobReport) -> None:
+        """Copies of images of a job that runs elsewhere."""
+        shot = ImageReport(serial=args.serial, ranks=args.ranks)
+        try:
+            new = await asyncio.to_thread(self.images.fetch, args)
+            shot = replace(shot, stored=True, new_bytes=new)
+            error = ""
+            await asyncio.to_thread(self.images.keep_newest, args.tenant, args.job, args.serial)
+        except (TideError, OSError) as failure:
+            error = str(failure)
+        self._deeds.publish(replace(report, verb="fetch", error=error, image=shot))
+
+    # coming back
+
+    async def restore(self, attempt: Attempt) -> str:
+        """Bring all ranks here back from images of ``memo.serial``; why not, or empty. They still stand still.
+
+        A raw image that turns out damaged gives way to the store's copy, or that of another node.
+        """
+        raw = self.images.raw(attempt.args.job, attempt.memo.serial).exists()
+        why = await self._restore(attempt)
+        shot = attempt.memo.shot
+        if raw and shot is not None and shot.lost:
+            attempt.memo.shot = None
+            log.error("job %d attempt %d: %s; trying another copy", *attempt.key, why)
+            if again := await self._restore(attempt):
+                return self._lost(attempt, f"{why}; {again}")
+            return ""
+        return why
+
+    async def _restore(self, attempt: Attempt) -> str:
+        memo, args = attempt.memo, attempt.args
+        await self._clear_away(attempt)
+        numbers = [seat.rank for seat in args.ranks]
+        try:
+            directory = await asyncio.to_thread(
+                self.images.ready, args.tenant, args.job, memo.serial, numbers, args.sources
+            )
+            facts = {rank: self.images.facts(args.job, memo.serial, rank) or {} for rank in numbers}
+            for each in facts.values():
+                if each.get("meeting"):
+                    self._meeting.unpack(args.job, each["meeting"])
+            await self._renew(attempt, directory, facts)
+        except DamagedImage as error:
+            return self._lost(attempt, str(error))
+        except (TideError, OSError) as error:
+            return str(error)
+        await asyncio.gather(*(self._deeds.start(attempt, rank) for rank in attempt.ranks))
+        failed = [rank.outcome for rank in attempt.ranks if rank.outcome is not None]
+        if not failed:
+            return await self._awaken(attempt, facts)
+        await self._clear_away(attempt)
+        worst = next((each for each in failed if each.image), failed[0])
+        if worst.image:
+            return self._lost(attempt, worst.error)
+        return worst.error or "a rank ended while it was brought back"
+
+    def _lost(self, attempt: Attempt, why: str) -> str:
+        """The image is damaged: it is not tried again, and never taken for a whole one."""
+        memo = attempt.memo
+        memo.shot = ImageReport(serial=memo.serial, lost=why)
+        self.images.discard_raw(attempt.args.job, memo.serial)
+        return why
+
+    async def _awaken(self, attempt: Attempt, facts: dict[int, dict[str, Any]]) -> str:
+        """Processes that used GPUs come back without; give them theirs. Why not, or empty."""
+        if not isinstance(self._driver, GpuDriver):
+            return ""
+        seats = {
+            rank: Seat(node=tuple(each["node"]), had=tuple(each["had"]), gets=tuple(self._uuids_of(attempt, rank)))
+            for rank, each in facts.items()
+        }
+        try:
+            await asyncio.to_thread(self._driver.awaken, attempt.handles(), seats)
+        except WorldError as error:
+            await self._clear_away(attempt)
+            return str(error)
+        return ""
+
+    def _uuids_of(self, attempt: Attempt, rank: int) -> list[str]:
+        devices = attempt.memo.devices.get(rank, ())
+        return [self._uuids[device] for device in devices if device < len(self._uuids)]
+
+    async def _renew(self, attempt: Attempt, directory: Path, facts: dict[int, dict[str, Any]]) -> None:
+        args, generation = attempt.args, attempt.memo.generation + 1
+        found = await asyncio.gather(
+            *(asyncio.to_thread(self._driver.restore_spec, directory / str(rank)) for rank in facts)
+        )
+        restore = dict(zip(facts, found, strict=True))
+        specs = prepare.specs(args, self._house, generation, restore)
+        boxes = {
+            rank: {name: base64.b64decode(content) for name, content in each.get("box", {}).items()}
+            for rank, each in facts.items()
+        }
+        await asyncio.to_thread(attempt.renew, args, specs, boxes)
+        await self.reach(attempt)
+
+    async def reach(self, attempt: Attempt) -> None:
+        """Tell every rank where it meets the others, and what it runs on."""
+        await self._meeting.write(attempt)
+
+    async def _clear_away(self, attempt: Attempt) -> None:
+        """Nothing of an earlier try to bring the ranks back may live on."""
+        for rank in attempt.ranks:
+            await asyncio.to_thread(rank.end)
+            self._deeds.watcher.drop(rank)
+            rank.outcome = Outcome(137)
+
+    def discard(self, attempt: Attempt) -> None:
+        """The image that the attempt is suspended in will not be needed."""
+        if attempt.memo.image is not None:
+            self.images.discard_raw(attempt.args.job, attempt.memo.serial)
+
+
+def complaints(attempt: Attempt) -> tuple[int, str]:
+    """The level that is left after what wrappers of the attempt's ranks said they cannot do, and why; (-1, "") if all."""
+    said = [line for box in attempt.boxes().values() for line in read_said(box / "said.jsonl")]
+    return min(said, default=(-1, ""))
+
+
+def gather(box: Path) -> Iterable[tuple[str, bytes]]:
+    """The files of a box that belong to the rank: its control pages, and what it wrote of its progress."""
+    for path in sorted([*(box / "ctl").glob("*"), box / "step", box / "said.jsonl"]):
+        with contextlib.suppress(OSError):
+            if path.is_file() and path.stat().st_size <= BOX_LIMIT:
+                yield str(path.relative_to(box)), path.read_bytes()
+
+
+def read_said(path: Path) -> list[tuple[int, str]]:
+    """(level, why) for each complaint of a wrapper; a line that is none is skipped, as it is the rank's to write."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in path.read_bytes()[:BOX_LIMIT].splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                each = json.loads(line)
+                found.append((int(Level[str(each["level"]).upper()]), str(each["why"])))
+    return found
+
+
+def micros(began: float) -> int:
+    """Microseconds since ``began`` (monotonic seconds), at least 1."""
+    return max(1, int((time.monotonic() - began) * 1_000_000))

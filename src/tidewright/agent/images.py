@@ -1,0 +1,286 @@
+"""A node's images: raw ones as CRIU left them, the store behind them, and copies from and to other nodes.
+
+Everything here blocks and is called in threads. Raw images are quick to come back from and big; each is kept until it
+is in the store and its job runs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import WorldError
+from ..checkpoint.store import ImageDamaged, ImageName, ImageStore, PutReport, Remote
+from ..wire.agent import FetchArgs, Peer
+from .depot import Body, DepotClient
+
+log = logging.getLogger(__name__)
+
+KEPT = 2
+"""Images kept per job: the last one, and the one before in case the last turns out damaged."""
+FACTS = ".facts"
+
+
+class Images:
+    """``token`` opens the depots of other nodes; ``remote`` (optional) is where every image is pushed to as well."""
+
+    def __init__(self, root: Path, token: str, quota_bytes: int = 0, remote: Remote | None = None) -> None:
+        self._work = root / "work"
+        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store = ImageStore(root / "store", quota_bytes=quota_bytes, secret=token.encode())
+        self.remote = remote
+        self._token = token
+        self._storing = threading.Lock()
+
+    # raw images
+
+    def raw(self, job: int, serial: int) -> Path:
+        """Where the rank images of one serial lie as CRIU left them."""
+        return self._work / f"{job}.{serial}"
+
+    def begin(self, job: int, serial: int) -> Path:
+        """An empty directory to dump into."""
+        directory = self.raw(job, serial)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o700)
+        return directory
+
+    def note(self, job: int, serial: int, rank: int, facts: dict[str, Any]) -> None:
+        """Keep what the agent knows of a rank's image beside it; from now on it is complete."""
+        path = self.raw(job, serial) / f"{rank}{FACTS}"
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(facts))
+        draft.rename(path)
+
+    def facts(self, job: int, serial: int, rank: int) -> dict[str, Any] | None:
+        """What was noted; None when there is no complete raw image."""
+        try:
+            found: dict[str, Any] = json.loads((self.raw(job, serial) / f"{rank}{FACTS}").read_text())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def has_raw(self, job: int, serial: int, rank: int) -> bool:
+        """Whether a rank's raw image is here, whole."""
+        return self.facts(job, serial, rank) is not None and (self.raw(job, serial) / str(rank)).is_dir()
+
+    def discard_raw(self, job: int, serial: int) -> None:
+        """Remove raw images; what is in the store stays."""
+        directory = self.raw(job, serial)
+        gone = directory.with_name(f".{directory.name}.gone")
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    # the store
+
+    def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:
+        """Take raw images into the store, and push them to the remote one. Raises WorldError (disk full, quota)."""
+        made = []
+        with self._storing:
+            for rank in ranks:
+                name, facts = ImageName(tenant, job, serial, rank), self.facts(job, serial, rank)
+                if facts is None:
+                    raise WorldError(f"image {serial} of job {job}, rank {rank}, is not here")
+                if not self.store.has(name):
+                    made.append(self.store.put(name, self.raw(job, serial) / str(rank), meta=facts))
+        return made
+
+    def push(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> bool:
+        """Copy images to the remote store. False: none is configured. Raises WorldError."""
+        if self.remote is None:
+            return False
+        for rank in ranks:
+            self.store.push(ImageName(tenant, job, serial, rank), self.remote)
+        return True
+
+    def keep_newest(self, tenant: str, job: int, newest: int) -> None:
+        """Drop all images of a job but the last ``KEPT`` up to ``newest``."""
+        serials = sorted({name.serial for name in self._names(job)} | self._raw_serials(job))
+        for serial in [serial for serial in serials if serial <= newest][:-KEPT]:
+            self._drop(job, serial)
+
+    def drop_job(self, job: int) -> None:
+        """The job is over: nothing of it is kept here."""
+        for serial in {name.serial for name in self._names(job)} | self._raw_serials(job):
+            self._drop(job, serial)
+
+    def _drop(self, job: int, serial: int) -> None:
+        self.discard_raw(job, serial)
+        for name in self._names(job):
+            if name.serial == serial:
+                self.store.drop(name)
+
+    def _names(self, job: int | None = None) -> list[ImageName]:
+        return [entry.name for entry in self.store.ls() if job is None or entry.name.job == job]
+
+    def _raw_serials(self, job: int) -> set[int]:
+        return {int(path.name.partition(".")[2]) for path in self._work.glob(f"{job}.*")}
+
+    def listed(self) -> tuple[tuple[int, int, int], ...]:
+        """(job, serial, rank) of everything that could be restored or fetched from here."""
+        found = {(name.job, name.serial, name.rank) for name in self._names()}
+        for path in self._work.glob(f"[0-9]*.*/*{FACTS}"):
+            job, _, serial = path.parent.name.partition(".")
+            found.add((int(job), int(serial), int(path.stem)))
+        return tuple(sorted(found))
+
+    def sweep(self) -> None:
+        """Remove halves that an agent which was killed left, and pages that nothing refers to."""
+        for path in self._work.iterdir():
+            if path.name.startswith(".") or not any(path.glob(f"*{FACTS}")):
+                shutil.rmtree(path, ignore_errors=True)
+        self.store.gc()
+
+    # from elsewhere
+
+    def ready(self, tenant: str, job: int, serial: int, ranks: Iterable[int], sources: Iterable[Peer]) -> Path:
+        """Make sure that the raw images of these ranks are here; where they are. Raises ImageDamaged and WorldError.
+
+        The nearest copy first: raw here, the store here, raw at a source, a source's store, the remote store.
+        """
+        missing = [rank for rank in ranks if not self.has_raw(job, serial, rank)]
+        directory = self.raw(job, serial)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for rank in missing:
+            why = self._bring(ImageName(tenant, job, serial, rank), directory / str(rank), list(sources))
+            if why:
+                raise WorldError(f"image {serial} of job {job}, rank {rank}, cannot be had: {'; '.join(why)}")
+        return directory
+
+    def _bring(self, name: ImageName, into: Path, sources: list[Peer]) -> list[str]:
+        """Bring one rank image here. Reasons why not, one per place tried; empty when it is here."""
+        why: list[str] = []
+        if self._from_store(name, into, why):
+            return []
+        for peer in sources:
+            client = DepotClient(peer, self._token)
+            try:
+                self._copy_raw(client, name, into)
+                return []
+            except (WorldError, OSError) as error:
+                why.append(str(error))
+            finally:
+                client.close()
+        for peer in sources:
+            if self._pull(name, PeerRemote(peer, self._token), why) and self._from_store(name, into, why):
+                return []
+        if self.remote is not None and self._pull(name, self.remote, why) and self._from_store(name, into, why):
+            return []
+        return why or ["no node that has it is known"]
+
+    def _from_store(self, name: ImageName, into: Path, why: list[str]) -> bool:
+        if not self.store.has(name):
+            return False
+        try:
+            self.store.get(name, into)
+            self.note(name.job, name.serial, name.rank, self.store.meta(name))
+            return True
+        except ImageDamaged as error:
+            why.append(str(error))
+            return False
+
+    def _pull(self, name: ImageName, remote: Remote, why: list[str]) -> bool:
+        try:
+            self.store.pull(name, remote)
+            return True
+        except WorldError as error:
+            why.append(str(error))
+            return False
+
+    def fetch(self, args: FetchArgs) -> int:
+        """Take copies of rank images into this node's store; bytes added. Raises WorldError."""
+        before = self.store.stored_bytes()
+        for rank in args.ranks:
+            name = ImageName(args.tenant, args.job, args.serial, rank)
+            why: list[str] = []
+            remotes = [PeerRemote(peer, self._token) for peer in args.sources]
+            if not self.store.has(name) and not any(self._pull(name, remote, why) for remote in remotes):
+                raise WorldError("; ".join(why) or "no node that has it is known")
+        return self.store.stored_bytes() - before
+
+    def _copy_raw(self, client: DepotClient, name: ImageName, into: Path) -> None:
+        what = {"job": name.job, "serial": name.serial, "rank": name.rank}
+        listing = client.ask("raw_list", what)
+        draft = into.with_name(f".{into.name}.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        for relative, _size in listing["files"]:
+            path = inside(draft, relative)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                for piece in client.read("raw_file", {**what, "name": relative}):
+                    file.write(piece)
+        draft.rename(into)
+        self.note(name.job, name.serial, name.rank, listing["facts"])
+
+    # for elsewhere
+
+    def handlers(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
+        """What other nodes may ask of this one's images, for its depot."""
+        return {
+            "raw_list": self.raw_list,
+            "raw_file": self.raw_file,
+            "store_has": lambda args: sorted(self.store.objects.has(args["keys"])),
+            "store_list": lambda args: self.store.objects.list(str(args["prefix"])),
+            "store_read": self.store_read,
+        }
+
+    def store_read(self, args: dict[str, Any]) -> Body:
+        """One object of the store. Raises WorldError when there is none of that key."""
+        path = self.store.objects.path(str(args["key"]))
+        return Body(path, 0, path.stat().st_size)
+
+    def raw_list(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The files of a rank's raw image. Raises WorldError when it is not here."""
+        job, serial, rank = int(args["job"]), int(args["serial"]), int(args["rank"])
+        if not self.has_raw(job, serial, rank):
+            raise WorldError(f"no raw image {serial} of job {job}, rank {rank}")
+        root = self.raw(job, serial) / str(rank)
+        files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+        return {
+            "files": [[str(path.relative_to(root)), path.stat().st_size] for path in files],
+            "facts": self.facts(job, serial, rank),
+        }
+
+    def raw_file(self, args: dict[str, Any]) -> Body:
+        """One of the files that ``raw_list`` named."""
+        root = self.raw(int(args["job"]), int(args["serial"])) / str(int(args["rank"]))
+        path = inside(root, str(args["name"]))
+        return Body(path, 0, path.stat().st_size)
+
+
+def inside(root: Path, relative: str) -> Path:
+    """``relative`` below ``root``. Raises WorldError for a name that leads elsewhere."""
+    path = Path(os.path.normpath(root / relative))
+    if root not in path.parents:
+        raise WorldError(f"{relative!r} is not a file of an image")
+    return path
+
+
+class PeerRemote:
+    """Another agent's store as somewhere to pull from; nothing can be written there."""
+
+    def __init__(self, peer: Peer, token: str) -> None:
+        self._client = DepotClient(peer, token)
+
+    def has(self, keys: Iterable[str]) -> set[str]:
+        """Which of these objects it holds."""
+        return set(self._client.ask("store_has", {"keys": list(keys)}))
+
+    def list(self, prefix: str) -> list[str]:
+        """Keys that begin so."""
+        return [str(key) for key in self._client.ask("store_list", {"prefix": prefix})]
+
+    def read(self, key: str) -> bytes:
+        """One object's bytes."""
+        return b"".join(self._client.read("store_read", {"key": key}))
+
+    def write(self, key: str, data: bytes) -> None:
+        raise WorldError("images are fetched from other nodes, never put there")
