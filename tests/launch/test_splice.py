@@ -53,7 +53,7 @@ class Stage:
         self.waiting: dict[int, bool] = {}
         self.errors: list[BaseException] = []
         self.over = False
-        patch.setattr(splice, "_await", lambda ready, until: self.wait(ready))
+        patch.setattr(splice, "_await", lambda ready, until, over: self.wait(ready))
 
     def wait(self, ready) -> bool:
         """In a rank: other ranks may run now and until ``ready()``."""
@@ -268,6 +268,31 @@ def test_files_are_open_only_during_a_turn(tmp_path):
     assert open_below(tmp_path) == [] and not splice.active(), "alone again: the turn is over"
 
 
+def test_who_waits_for_a_turn_goes_on_when_the_rank_parks(tmp_path):
+    """A thread that waits would keep a door open in the image, and bring its lock to another node."""
+    other = LockTurn(str(tmp_path), [0])
+    assert other.take()
+    splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
+    waiting = threading.Thread(target=splice.take)
+    waiting.start()
+    while str(tmp_path / "0.door") not in open_below(tmp_path):
+        time.sleep(0.001)
+    splice.park()
+    assert open_below(tmp_path) == [str(tmp_path / "0")], "the other's, and nothing else"
+    waiting.join(10)
+    assert not waiting.is_alive() and not splice.active()
+    other.give_up()
+
+
+def test_a_turn_that_is_over_is_not_had_again(tmp_path):
+    (tmp_path / "turn").write_bytes(b"1")
+    for turn in (LockTurn(str(tmp_path), [0]), SwapTurn(str(tmp_path))):
+        assert turn.take()
+        turn.end()
+        assert not turn.take() and not turn.held and open_below(tmp_path) == []
+    assert (tmp_path / "wants").read_bytes() == b"0"
+
+
 @pytest.mark.parametrize(
     ("reach", "environ", "way"),
     [
@@ -327,6 +352,8 @@ class Recorder:
 
     def give_up(self) -> None:
         self.notes.append("give up")
+
+    end = give_up
 
 
 def test_the_turn_is_back_when_waiting_fails(monkeypatch):

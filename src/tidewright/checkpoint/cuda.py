@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from ..base.units import SECOND, format_duration
 from .protocol import Verdict
 
 CHECKPOINTS, MOVES = 12_080, 13_000
-"""cuDriverGetVersion of the first drivers that checkpoint (570) and that restore onto other devices (580)."""
+"""cuDriverGetVersion of the first drivers that checkpoint (570) and that restore onto other devices (580). Bindings of
+the same versions are the first that know these calls."""
 LOCK_US = 10 * SECOND
 """How long a process may take to end the CUDA calls it is in. Ranks stand still by then: it is milliseconds."""
 AT_ONCE = 16
@@ -96,7 +98,15 @@ class BindingsApi:
         self._driver = driver
         # Restoring needs cuInit here or persistence mode; without it GetState could not tell us from a bystander.
         self._call("cuInit", 0)
-        self.version = int(self._call("cuDriverGetVersion")[0])
+        version = int(self._call("cuDriverGetVersion")[0])
+        self.version = min(version, self._known(driver))
+
+    @staticmethod
+    def _known(driver: Any) -> int:
+        """The newest version that the bindings have the calls for, as far as that matters here."""
+        if not hasattr(driver, "cuCheckpointProcessLock"):
+            return 0
+        return sys.maxsize if hasattr(driver, "CUcheckpointGpuPair") else CHECKPOINTS
 
     def _call(self, name: str, *args: Any) -> tuple[Any, ...]:
         result, *values = getattr(self._driver, name)(*args)
@@ -198,6 +208,8 @@ class CudaCheckpoint:
 
     def can(self) -> Verdict:
         """Whether the driver does this at all."""
+        if not self._api.version:
+            return Verdict(False, "the CUDA bindings are too old; install others with: pip install 'tidewright[cuda]'")
         if self._api.version < CHECKPOINTS:
             major, minor = self._api.version // 1000, self._api.version % 1000 // 10
             return Verdict(

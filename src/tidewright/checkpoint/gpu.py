@@ -18,10 +18,14 @@ from msgspec.structs import replace
 from ..base.errors import WorldError
 from ..base.units import format_bytes
 from ..model.job import Level
+from .barred import obstacles
 from .cuda import CudaApi, CudaCheckpoint, open_api, pairing
 from .freeze import host_available, host_reserve
 from .processes import members
 from .protocol import Driver, Gang, Image, Placement, RankHandle, Verdict
+
+DEVICE_FILES = "the device /dev/nvidia"
+"""How ``obstacles`` names a mapping or descriptor of nvidia0, nvidiactl, nvidia-uvm."""
 
 
 class Dumper(Driver, Protocol):
@@ -47,7 +51,10 @@ class Seat(Struct, frozen=True, kw_only=True):
 class GpuDriver:
     """``inner`` saves the processes, ``devices`` tells the UUIDs of this node's devices.
 
-    ``in_use`` tells how many bytes of device memory processes hold: as much host memory must be free.
+    ``able`` tells whether ``inner`` could save a gang once its devices are let go (``beside_devices`` for CRIU; asked of
+    ``inner`` itself when there is none). ``in_use`` tells how many bytes of device memory processes hold: as much host
+    memory must be free. ``living`` finds the processes that ``inner.restore`` has brought back, where they are others
+    than those saved.
     """
 
     name = "cuda"
@@ -59,11 +66,14 @@ class GpuDriver:
         devices: Callable[[], Sequence[str]],
         *,
         api: Callable[[], CudaApi] = open_api,
+        able: Callable[[Gang], Verdict] | None = None,
         in_use: Callable[[Sequence[int]], int] = lambda pids: 0,
         available: Callable[[], int] = host_available,
+        living: Callable[[Image], Sequence[RankHandle]] = lambda image: image.ranks,
     ) -> None:
         self._inner, self._devices = inner, devices
         self._open, self._in_use, self._available = api, in_use, available
+        self._able, self._living = able, living
         self._opened: CudaCheckpoint | None = None
 
     def _cuda(self) -> CudaCheckpoint:
@@ -74,8 +84,10 @@ class GpuDriver:
 
     def can(self, gang: Gang, kind: str) -> Verdict:
         """Refused without a driver that can, without what saves the process, and when the host is short of memory."""
-        verdict = self._inner.can(gang, "cpu")
-        if kind == "cpu" or not verdict.ok:
+        if kind == "cpu":
+            return self._inner.can(gang, kind)
+        verdict = self._able(gang) if self._able is not None else self._inner.can(gang, "cpu")
+        if not verdict.ok:
             return verdict
         try:
             verdict = self._cuda().can()
@@ -138,10 +150,21 @@ class GpuDriver:
     def restore(self, image: Image, placement: Placement) -> None:
         """Onto the devices it had. When they are refused it stays without them, and a later try may succeed."""
         self._inner.restore(replace(image, driver=self._inner.name), placement)
-        self._cuda().resume(pids_of(image.ranks))
+        self._cuda().resume(pids_of(self._living(image)))
 
     def discard(self, image: Image) -> None:
         self._inner.discard(replace(image, driver=self._inner.name))
+
+
+def beside_devices(gang: Gang) -> Verdict:
+    """Whether CRIU could save the ranks if they had no NVIDIA device open; the driver closes these."""
+    for handle in gang.ranks:
+        if not handle.init:
+            return Verdict(False, f"rank {handle.rank} was started without namespaces of its own")
+        mine = [pid for pid in members(handle) if pid != handle.init]
+        if why := [each for each in obstacles(mine, handle.pid, handle.init) if DEVICE_FILES not in each]:
+            return Verdict(False, f"rank {handle.rank}: {why[0]}")
+    return Verdict(True)
 
 
 def pids_of(handles: Iterable[RankHandle]) -> list[int]:

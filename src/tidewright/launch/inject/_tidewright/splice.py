@@ -1,8 +1,8 @@
 """Turns of several ranks on one device: who computes now, and who waits until it may.
 
-The wrapper calls ``give_up`` before a rank waits for others, ``take`` before it computes on, ``reset`` whenever
-reach.json was written anew. All three cost next to nothing where nobody shares. There are three ways to share, which
-reach.json may name under ``turns``:
+The wrapper calls ``give_up`` before a rank waits for others, ``take`` before it computes on, ``park`` before it stands
+still, ``reset`` when reach.json was written anew. They cost next to nothing where nobody shares. There are three ways to
+share, which reach.json may name under ``turns``:
 
 * ``os``: the kernel shares the cores (CPU slots). Nothing is locked: it always has a runnable rank to run.
 * ``lock``: one rank at a time holds the device's file (GPUs whose memory holds all ranks).
@@ -43,6 +43,7 @@ class LockTurn:
         self._patience_s = patience_s
         self._mutex = threading.Lock()
         self._held = []
+        self._over = False
         self.overdrawn = 0
         """Turns not waited for to the end."""
 
@@ -52,21 +53,41 @@ class LockTurn:
         return bool(self._held)
 
     def take(self):
-        """Wait for the turn; at once when it is held already. True unless patience ran out."""
+        """Wait for the turn; at once when it is held already. Whether it is had: patience may run out."""
         with self._mutex:
-            if self._held:
-                return True
-            until = time.monotonic() + self._patience_s
-            got = []
-            for path in self._paths:
-                file = _enter(path, until)
-                if file is None:
-                    _close(got)
-                    self.overdrawn += 1
-                    return False
-                got.append(file)
-            self._held = got
-            return True
+            if not self._held and not self._over:
+                self._held = self._enter_all()
+                self.overdrawn += not self._held
+            return bool(self._held)
+
+    def _enter_all(self):
+        """All files, or none."""
+        until, got = time.monotonic() + self._patience_s, []
+        for path in self._paths:
+            file = self._enter(path, until)
+            if file is None:
+                _close(got)
+                return []
+            got.append(file)
+        return got
+
+    def _enter(self, path, until):
+        """The file behind its door, locked; None when ``until`` passes first, or turns are over."""
+        door = self._locked(path + ".door", until)
+        if door is None:
+            return None
+        try:
+            return self._locked(path, until)
+        finally:
+            os.close(door)
+
+    def _locked(self, path, until):
+        """A descriptor of ``path`` with an exclusive flock(2), which ends with the last process that has it open."""
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if _await(lambda: _try(file), until, lambda: self._over):
+            return file
+        os.close(file)
+        return None
 
     def give_up(self):
         """Let others have it. Harmless without a turn."""
@@ -77,32 +98,18 @@ class LockTurn:
             finally:
                 _close(held)
 
+    def end(self):
+        """No more turns: whoever waits for one, in another thread, goes on without. No file is open afterwards."""
+        self._over = True
+        with self._mutex:
+            self.give_up()
+
     def forget(self):
         """In a forked child: the turn is the parent's, and must end with it."""
         self._mutex = threading.Lock()
         held, self._held = self._held, []
         for file in held:
             os.close(file)
-
-
-def _enter(path, until):
-    """The file behind its door, locked; None when ``until`` passes first."""
-    door = _locked(path + ".door", until)
-    if door is None:
-        return None
-    try:
-        return _locked(path, until)
-    finally:
-        os.close(door)
-
-
-def _locked(path, until):
-    """A descriptor of ``path`` with an exclusive flock(2), which ends with the last process that has it open."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if _await(lambda: _try(file), until):
-        return file
-    os.close(file)
-    return None
 
 
 def _try(file):
@@ -129,7 +136,7 @@ class SwapTurn:
     def __init__(self, box, patience_s=PATIENCE_S):
         self._wants, self._turn = os.path.join(box, "wants"), os.path.join(box, "turn")
         self._patience_s = patience_s
-        self._asked = False
+        self._asked = self._over = False
         self.overdrawn = 0
 
     @property
@@ -138,14 +145,13 @@ class SwapTurn:
         return self._asked and _says(self._turn)
 
     def take(self):
-        """Ask, and wait. True unless patience ran out."""
-        if not self._asked:
+        """Ask, and wait. Whether it is had: patience may run out."""
+        if not self._asked and not self._over:
             self._asked = True
             _say(self._wants, b"1")
-        if _await(lambda: _says(self._turn), time.monotonic() + self._patience_s):
-            return True
-        self.overdrawn += 1
-        return False
+        had = _await(lambda: _says(self._turn), time.monotonic() + self._patience_s, lambda: self._over)
+        self.overdrawn += not had
+        return had
 
     def give_up(self):
         """Tell the agent that others may have the device."""
@@ -155,6 +161,11 @@ class SwapTurn:
                 _drain()
             finally:
                 _say(self._wants, b"0")
+
+    def end(self):
+        """No more turns: whoever waits for one, in another thread, goes on without."""
+        self._over = True
+        self.give_up()
 
     def forget(self):
         """In a forked child: the parent speaks for the rank."""
@@ -175,12 +186,12 @@ def _says(path):
     return False
 
 
-def _await(ready, until):
-    """Look again and again until ``ready()`` or the time ``until`` (monotonic seconds) has come; whether it was."""
+def _await(ready, until, over):
+    """Look again and again: True when ``ready()``, False when ``over()`` or after ``until`` (monotonic seconds)."""
     began = time.monotonic()
-    while not ready():
+    while over() or not ready():
         now = time.monotonic()
-        if now >= until:
+        if now >= until or over():
             return False
         time.sleep(min(max((now - began) / NAP_SHARE, SHORTEST_NAP_S), LONGEST_NAP_S))
     return True
@@ -210,9 +221,17 @@ def take():
 
 
 def give_up():
-    """Before waiting for other ranks, and before standing still: end the turn."""
+    """Before waiting for other ranks: end the turn."""
     if _turn is not None:
         _turn.give_up()
+
+
+def park():
+    """Before standing still: no turns until ``reset``, also for a thread that waits for one now, and no file open."""
+    global _turn
+    turn, _turn = _turn, None
+    if turn is not None:
+        turn.end()
 
 
 def after_backward(wait):
@@ -258,7 +277,7 @@ def way_of(reach, environ):
 def reset(reach=None, environ=os.environ):
     """End the turn, and share from now on as reach.json (or ``reach``, its content) says. Takes no turn."""
     global _turn
-    give_up()
+    park()
     _turn = _make(_read(environ) if reach is None else reach, environ)
 
 
