@@ -1,6 +1,7 @@
 # make setup   .venv with tide, the test tools and PyTorch        make demo        real jobs in three tiers on this machine
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
+# make bench-gpu  the tests and figures that need a GPU; says so where there is none
 #
 # Needs python3 (>= 3.11), git and make. Variables: PYTHON (the interpreter to build on), TORCH (what pip installs),
 # TORCH_INDEX (a package index to take it from, where the default one offers only the large CUDA build).
@@ -16,10 +17,10 @@ READY := $(VENV)/.ready
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint types bench leaderboard clean
+.PHONY: help setup demo test test-full lint types bench bench-gpu leaderboard clean
 
 help:
-	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -51,6 +52,10 @@ test-full: lint types
 bench: $(READY)
 	@failed=0; for file in $(filter-out bench/facts.py,$(sort $(wildcard bench/*.py))); do \
 	  echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed
+
+bench-gpu: $(READY)
+	$(BIN)/pytest -m gpu
+	$(BIN)/python bench/gpu_checkpoint.py
 
 leaderboard: $(READY)
 	$(BIN)/python tools/leaderboard.py

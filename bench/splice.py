@@ -6,7 +6,7 @@ is measured where no other rank computes meanwhile: with turns by lock on one co
 with a core for each rank; the smaller of the two counts. The job's weights are compared with those of a job that never
 shared.
 
-Run: python bench/splice.py [--rounds 5] [--models small,25M] [--ranks 2,4] [--nice]
+Run: python bench/splice.py [--rounds 4] [--models small,25M] [--ranks 2,3,4] [--nice]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def phases(ranks: int, cores: int) -> list[tuple[str, int]]:
     if ranks % cores and ranks > cores:
         return [("lock", 1), ("os", cores), ("pool", cores)]
     found = [("lock", 1), ("os", 1)]
-    found += [("own", ranks)] if ranks <= cores else [("os", cores), ("lock", cores)]
+    found += [("own", ranks)] if ranks <= cores else [("os", cores), ("pool", cores), ("lock", cores)]
     return found
 
 
@@ -232,7 +232,7 @@ def show(found: dict[str, Any]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--models", default="small,25M")
     parser.add_argument("--ranks", default="2,3,4")
     parser.add_argument("--nice", action="store_true", help="go before other processes (needs root)")

@@ -1,0 +1,139 @@
+"""Device memory of a PyTorch program to the host and back, on a real GPU. Skips, and says why, where there is none.
+
+Measures suspend (lock and checkpoint, until the device is free) and resume (restore and unlock) over sizes of device
+memory, and compares what the program computes with an undisturbed one, bit by bit. There is no bar: nobody has measured
+this on the project's hardware yet.
+
+Run: python bench/gpu_checkpoint.py [--rounds 5] [--gib 1,4,16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from facts import keep
+from tidewright.base.errors import WorldError
+from tidewright.checkpoint.cuda import CudaCheckpoint, open_api
+
+STEPS = 50
+PROGRAM = """
+import sys, torch
+torch.manual_seed(0)
+net = torch.nn.Linear(1024, 1024, bias=False).cuda()
+ballast = torch.empty(int(sys.argv[1]), dtype=torch.uint8, device="cuda").random_(0, 255)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+batch = torch.randn(64, 1024, device="cuda")
+print("ready", torch.cuda.get_device_name(), flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        optimizer.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+    print(float(loss.double()).hex(), int(ballast.sum(dtype=torch.int64)), flush=True)
+"""
+"""Trains as many steps as each line of its input says, and prints what would change if a byte of memory did."""
+
+
+class Program:
+    """A PyTorch program that holds ``ballast`` bytes of device memory and does what it is told."""
+
+    def __init__(self, ballast: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(ballast)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.device = self._line().removeprefix("ready").strip()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ask(self, steps: int) -> None:
+        """Have it train; ``answer`` waits for the end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        return self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def unavailable() -> str:
+    """Why nothing can be measured here; empty when it can."""
+    try:
+        verdict = CudaCheckpoint(open_api()).can()
+        torch: Any = import_module("torch")
+    except (WorldError, ImportError) as error:
+        return str(error)
+    if not verdict.ok:
+        return verdict.reason
+    return "" if torch.cuda.is_available() else "this PyTorch was built without CUDA, or sees no device"
+
+
+def driver_version() -> str:
+    """Of the kernel module, e.g. 580.65.06."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def measure(ballast: int, rounds: int) -> dict[str, object]:
+    """Medians in seconds, and whether the program computed what an undisturbed one did."""
+    cuda = CudaCheckpoint(open_api())
+    disturbed, plain = Program(ballast), Program(ballast)
+    try:
+        took: dict[str, list[float]] = {"suspend": [], "resume": []}
+        same = True
+        for _ in range(rounds):
+            for program in (disturbed, plain):
+                program.ask(STEPS)
+            began = time.perf_counter()
+            cuda.suspend([disturbed.pid])
+            halfway = time.perf_counter()
+            cuda.resume([disturbed.pid])
+            took["suspend"].append(halfway - began)
+            took["resume"].append(time.perf_counter() - halfway)
+            same &= disturbed.answer() == plain.answer() != ""
+        medians = {f"{name}_s": statistics.median(values) for name, values in took.items()}
+        return {"gib": ballast / 2**30, "device": plain.device, "same_bits": same, **medians}
+    finally:
+        disturbed.end()
+        plain.end()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gib", default="1,4,16")
+    args = parser.parse_args()
+    if why := unavailable():
+        print(f"skipped: {why}")
+        return 0
+    found = [measure(int(float(gib) * 2**30), args.rounds) for gib in args.gib.split(",")]
+    for each in found:
+        print(
+            f"{each['gib']:5.1f} GiB on {each['device']}: suspend {each['suspend_s']:.2f} s, "
+            f"resume {each['resume_s']:.2f} s, bits {'the same' if each['same_bits'] else 'DIFFER'}"
+        )
+    print(f"kept in {keep('gpu_checkpoint', {'driver': driver_version(), 'rounds': args.rounds, 'found': found})}")
+    return 0 if all(each["same_bits"] for each in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
