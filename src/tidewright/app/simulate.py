@@ -14,6 +14,7 @@ from ..model.node import NodeSpec
 from ..policy.registry import make
 from ..sim import report
 from ..sim.clusters import load_cluster
+from ..sim.faults import parse_faults
 from ..sim.result import Result as Result
 from ..sim.result import to_json
 from ..sim.run import Options, simulate
@@ -42,16 +43,20 @@ def policies(text: str) -> list[str]:
 
 def run_trace(
     trace: str, cluster: str, policy: str, *, seed: int = 1, jobs: int = 0, estimate_error: float = 0.0,
-    progress: Progress | None = None,
+    faults: str = "", checkpoints: bool | None = None, progress: Progress | None = None,
 ) -> list[Result]:  # fmt: skip
-    """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start."""
+    """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start.
+
+    ``faults`` as in ``sim.faults.parse_faults``; ``checkpoints``: whether running jobs are imaged (None: when something fails).
+    """
     names = policies(policy)
     nodes = load_cluster(cluster)
     loaded = load_trace(_seeded(trace, seed), sum(node.devices for node in nodes))
     if jobs:
         loaded = head(loaded, jobs)
     loaded = with_estimates(loaded, estimate_error, seed)
-    return _each(names, loaded, nodes, Options(cluster=cluster), progress)
+    options = Options(cluster=cluster, faults=parse_faults(faults, seed), checkpoints=checkpoints)
+    return _each(names, loaded, nodes, options, progress)
 
 
 def rerun(

@@ -41,6 +41,17 @@ if TYPE_CHECKING:
     default=0.0,
     help="Log-normal error of the run times policies are told.",
 )
+@click.option(
+    "--faults",
+    default="",
+    metavar="NAME=VALUE,...",
+    help="What fails, e.g. node_mtbf=30d,rank_mtbf=10d,suspend_failure=0.01.",
+)
+@click.option(
+    "--checkpoints/--no-checkpoints",
+    default=None,
+    help="Image running jobs now and then [default: when nodes or ranks fail].",
+)
 @out.report_option
 @out.json_option
 def command(
@@ -50,6 +61,8 @@ def command(
     jobs: int | None,
     seed: int,
     estimate_error: float,
+    faults: str,
+    checkpoints: bool | None,
     report: Path | None,
     output: str,
 ) -> None:
@@ -64,7 +77,8 @@ def command(
     check_report(report)
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
-            trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error,
+            trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error, faults=faults,
+            checkpoints=checkpoints,
             progress=lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
         )  # fmt: skip
     present(results, output, report)

@@ -6,12 +6,13 @@ It refuses to know what the engine does about it.
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..base.errors import UsageError
 from ..base.rng import stream
-from ..base.units import HOUR
+from ..base.units import HOUR, parse_duration
 
 NEVER = 2**62
 _CHANCES = ("suspend_failure", "resume_failure", "launch_failure", "checkpoint_failure", "slow_answer")
@@ -47,6 +48,27 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def any(self) -> bool:
         """Whether anything can go wrong at all."""
         return bool(self.node_mtbf_us or self.rank_mtbf_us or any(getattr(self, name) > 0 for name in _CHANCES))
+
+
+def parse_faults(text: str, seed: int = 1) -> FaultSettings:
+    """Settings from ``node_mtbf=30d,rank_mtbf=10d,suspend_failure=0.01``; an empty text is no faults. Raises UsageError."""
+    fields = {one.name.removesuffix("_us"): one for one in structs.fields(FaultSettings)}
+    values: dict[str, Any] = {"seed": seed}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        one = fields.get(name.strip())
+        if one is None or not value:
+            raise UsageError(f"faults: {part!r} is not a setting", f"write NAME=VALUE with one of: {', '.join(fields)}")
+        values[one.name] = parse_duration(value) if one.name.endswith("_us") else _number(name, value)
+    return FaultSettings(**values)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a number", "write it like 0.01") from None
+    return int(value) if value.is_integer() and name in ("seed", "slow_factor") else value
 
 
 class Faults:

@@ -41,6 +41,7 @@ COLUMNS: tuple[tuple[str, str, Cell], ...] = (
     ("ρ p99", "of the worst-treated hundredth", lambda r: f"{r.rho_p99:.2f}"),
     ("preempt.", "suspensions by the policy", lambda r: f"{r.preemptions:,}"),
     ("lost", "device-hours of work done twice", lambda r: f"{r.lost_device_hours:,.1f} h"),
+    ("goodput", "completed jobs' own work in the device-time held", lambda r: percent(r.goodput)),
 )  # fmt: skip
 TIER_COLUMNS = ("policy", "tier", "target", "jobs", "fraction", "p5", "attained", "by work", "attainable", "JCT mean")
 
@@ -75,7 +76,8 @@ def title(results: Sequence[Result]) -> str:
 
 def table(results: Sequence[Result]) -> Table:
     """One line per policy; columns that would be the same empty word everywhere are left out."""
-    shown = [column for column in COLUMNS if column[0] not in ("preempt.", "lost") or any(_moved(r) for r in results)]
+    dull = () if any(_moved(r) for r in results) else ("preempt.", "lost", "goodput")
+    shown = [column for column in COLUMNS if column[0] not in dull]
     grid = Table(title=title(results), title_justify="left")
     for name, _, _ in shown:
         grid.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)

@@ -42,7 +42,7 @@ SIGTERM_CODE = 143
 SIGKILL_CODE = 137
 
 
-_Answer: TypeAlias = Started | Resumed | Checkpointed | CheckpointFailed
+_Answer: TypeAlias = Started | Resumed | Checkpointed
 
 
 class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,11 +227,15 @@ class World:
         self.meter.queued -= 1
         return truth
 
-    def _run_from(self, now: int, truth: Truth, delay: int, answer: _Answer, job: int, attempt: int) -> None:
-        """Foresee the answer after ``delay``, and then the end of the run: its work done, or a rank's failure."""
+    def _run_from(self, now: int, truth: Truth, delay: int, answer: Started | Resumed, job: int, attempt: int) -> None:
+        """Foresee the answer after ``delay``, sometimes much longer, and what follows."""
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
-        truth.since = now + delay
+        self._run_on(now + delay, truth, answer, job, attempt)
+
+    def _run_on(self, since: int, truth: Truth, answer: _Answer, job: int, attempt: int) -> None:
+        """Foresee the answer at ``since``, and then the end of the run: its work done, or a rank's failure."""
+        truth.since = since
         # Traces have a rank for each device.
         truth.rate = speed_milli(truth.demand, device_count(truth.allocation), truth.demand, self.splice_milli)
         self.agenda.put(truth.since, answer, job, truth.epoch)
@@ -278,16 +282,19 @@ class World:
         truth, costs = self.jobs[job], self.costs
         if not truth.allocation:
             return
+        took = costs.save_us if costs.checkpoint_us < 0 else costs.checkpoint_us
+        if self.faults.active:
+            took = self.faults.stretched(took, truth.row, truth.epoch)
+            if self.faults.fails("checkpoint", truth.row, truth.epoch + serial):
+                # The epoch stays: the job runs on, and what was foreseen for it still holds.
+                failed = CheckpointFailed(job, attempt, serial, "the image failed (simulated)")
+                self.agenda.put(now + took, failed, job, truth.epoch)
+                return
         self._progress(truth, now)
         truth.epoch += 1
-        took = costs.save_us if costs.checkpoint_us < 0 else costs.checkpoint_us
-        answer: _Answer = Checkpointed(job, attempt, serial, took)
-        if self.faults.active and self.faults.fails("checkpoint", truth.row, truth.epoch):
-            answer = CheckpointFailed(job, attempt, serial, "the image failed (simulated)")
-        else:
-            truth.images[serial] = truth.done
-            self.checkpoints += 1
-        self._run_from(now, truth, took, answer, job, attempt)
+        truth.images[serial] = truth.done
+        self.checkpoints += 1
+        self._run_on(now + took, truth, Checkpointed(job, attempt, serial, took), job, attempt)
 
     def _drop(self, command: DropImages) -> None:
         truth = self.jobs.get(command.job)
