@@ -114,6 +114,10 @@ class Site:
         ranks = tuple(self.handle(self.launch("a", rank, **more), rank) for rank in range(world))
         return Gang(job=1, attempt=1, world_size=world, ranks=ranks)
 
+    def gang_of_last(self, gang: Gang) -> Gang:
+        """The same gang as the ranks that were started last."""
+        return Gang(job=1, attempt=1, world_size=gang.world_size, ranks=tuple(self.handles[-gang.world_size :]))
+
     def driver(self, node: str, criu: Criu | None = None) -> CriuDriver:
         """A driver whose restored ranks live on ``node``; images of all drivers lie in one place."""
 

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.errors import UsageError, WorldError
-from .program import Criu, default_prefix, examine, prefix_command
+from .program import Criu, default_prefix, examine, least, prefix_command
 
 PACKAGE = "criu"
-NEWER_SUITE = {"debian": "trixie", "ubuntu": "questing"}
-"""A suite of each distribution that has CRIU 4.1, for machines whose own suite is older."""
+SUITES = {
+    "debian": {(4, 1): "trixie", (4, 2): "forky"},
+    "ubuntu": {(4, 1): "questing", (4, 2): "resolute"},
+}
+"""Suites of each distribution that have a CRIU so new, for machines whose own suite is older."""
 COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
-OWN_SUITE_SINCE = {"debian": 13.0, "ubuntu": 25.10}
-"""VERSION_ID from which a distribution's own suite has it."""
 INSTEAD = {
     "fedora": "dnf install criu",
     "rhel": "dnf install criu",
@@ -65,26 +66,20 @@ def family(release: dict[str, str]) -> str:
     """Debian's or Ubuntu's ID where this can install CRIU. Raises UsageError naming the distribution's own package."""
     names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     own = release.get("ID", "")
-    if own in NEWER_SUITE and shutil.which("apt-get") and shutil.which("dpkg"):
+    if own in SUITES and shutil.which("apt-get") and shutil.which("dpkg"):
         return own
     if "ubuntu" in names or "debian" in names:
         raise UsageError(
             f"no private CRIU for {release.get('PRETTY_NAME', own)}: its suites are not known", "apt-get install criu"
         )
+    wanted = ".".join(map(str, least()))
     command = next((INSTEAD[name] for name in names if name in INSTEAD), "")
     raise UsageError(
         f"a private CRIU is made of Debian packages only, and this is {release.get('PRETTY_NAME') or 'another system'}",
-        f"install CRIU 4.1 or later as root: {command}" if command else "install CRIU 4.1 or later; see criu.org",
+        f"install CRIU {wanted} or later as root: {command}"
+        if command
+        else f"install CRIU {wanted} or later; see criu.org",
     )
-
-
-def suite_of(release: dict[str, str]) -> str:
-    """The suite to take CRIU from."""
-    own = release["ID"]
-    with contextlib.suppress(ValueError):
-        if float(release.get("VERSION_ID", "")) < OWN_SUITE_SINCE[own]:
-            return NEWER_SUITE[own]
-    return release.get("VERSION_CODENAME", "") or NEWER_SUITE[own]
 
 
 def find_source(codename: str) -> Source:
@@ -97,7 +92,7 @@ def find_source(codename: str) -> Source:
             file = Path(entry.rpartition(":")[0])
             return Source(uri, signed_by(file.read_text() if file.is_file() else "", uri))
     raise UsageError(
-        f"apt's configuration names no mirror of {codename}", "install CRIU 4.1 or later by hand; tide finds it in PATH"
+        f"apt's configuration names no mirror of {codename}", "install CRIU by hand; tide finds it in PATH"
     )
 
 
@@ -160,8 +155,8 @@ def install(prefix: Path | None = None, say: Say = lambda _: None) -> Path:
         return prefix
     release = os_release()
     own = family(release)
-    suite = suite_of(release)
-    source = find_source(release.get("VERSION_CODENAME", suite))
+    suite = SUITES[own][least()]
+    source = find_source(release.get("VERSION_CODENAME", ""))
     prefix.parent.mkdir(parents=True, exist_ok=True)
     with _alone(prefix), tempfile.TemporaryDirectory(prefix=f".{prefix.name}.", dir=prefix.parent) as directory:
         work = Path(directory)
@@ -170,7 +165,7 @@ def install(prefix: Path | None = None, say: Say = lambda _: None) -> Path:
         for package in sorted((work / "cache/archives").glob("*.deb")):
             _output(["dpkg", "-x", str(package), str(work / "prefix")])
         if not _is_good(work / "prefix"):
-            raise WorldError(f"the packages of {suite} are of no use: {examine(prefix_command(work / 'prefix'))}")
+            raise WorldError(f"the packages of {suite} are of no use: {_verdict(work / 'prefix')}")
         _swap(work, prefix)
     return prefix
 
@@ -187,9 +182,13 @@ def fetch(work: Path, sources: str, suite: str, say: Say) -> None:
     _output(["apt-get", *options(work), "-q", "-y", "--download-only", "install", PACKAGE], say)
 
 
+def _verdict(prefix: Path) -> Criu | str:
+    return examine(prefix_command(prefix), check=False)
+
+
 def _is_good(prefix: Path) -> bool:
     """There is one that starts and is new enough. Whether the kernel lets it work is asked when it is used."""
-    return isinstance(examine(prefix_command(prefix), check=False), Criu)
+    return isinstance(_verdict(prefix), Criu)
 
 
 def _swap(work: Path, prefix: Path) -> None:

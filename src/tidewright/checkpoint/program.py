@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-LEAST = (4, 1)
-"""Oldest version that the measurements of docs/why/criu.md hold for."""
+LEAST, LEAST_SINCE_6_16 = (4, 1), (4, 2)
+"""Oldest versions that serve. Linux 6.16 took away socket options that CRIU 4.1 asks every socket for (its issue 2705)."""
 CHECK_S = 20
 ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 VARIABLE = "TIDEWRIGHT_CRIU"
@@ -48,6 +48,13 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
+def least(kernel: str | None = None) -> tuple[int, int]:
+    """The oldest CRIU that can save everything it should under a kernel release (this host's by default)."""
+    found = re.match(r"(\d+)\.(\d+)", kernel or platform.release())
+    new = found is not None and (int(found[1]), int(found[2])) >= (6, 16)
+    return LEAST_SINCE_6_16 if new else LEAST
+
+
 def _run(command: tuple[str, ...], *arguments: str) -> tuple[int, str]:
     try:
         done = subprocess.run(
@@ -71,8 +78,8 @@ def examine(command: tuple[str, ...], *, check: bool = True) -> Criu | str:
     if code or not version:
         return f"{command[-1]} does not start: {text.strip() or f'exit code {code}'}"
     named = ".".join(map(str, version))
-    if version < LEAST:
-        return f"{command[-1]} is version {named}; {'.'.join(map(str, LEAST))} is needed"
+    if version < (oldest := least()):
+        return f"{command[-1]} is version {named}; this kernel needs {'.'.join(map(str, oldest))} or later"
     code, text = _run(command, "check") if check else (0, "")
     if code:
         errors = [line.partition("Error ")[2] or line for line in text.splitlines() if "Error" in line]

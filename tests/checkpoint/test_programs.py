@@ -1,0 +1,56 @@
+"""What real programs hold on to: kept over a suspension where CRIU can, refused in advance where it cannot."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.programs import BAD, GOOD, LOOP
+from tests.checkpoint.site import ENV, Site
+from tidewright.checkpoint.cgroup import wait_until
+from tidewright.checkpoint.protocol import Placement
+from tidewright.testing.checkpoint import check_goes_on
+
+pytestmark = pytest.mark.processes
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-c", code]
+
+
+@pytest.mark.parametrize("what", GOOD)
+def test_kept_over_a_move_and_back(site: Site, tmp_path: Path, what: str):
+    (tmp_path / "read-only").write_text("first\nsecond\n")
+    gang = site.start(command=python(GOOD[what] + LOOP))
+    here = site.driver("a")
+    check_goes_on(lambda: len(site.output("a")), "at first")
+    assert here.can(gang, "cpu").ok, here.can(gang, "cpu").reason
+    for node, other in (("a", "b"), ("b", "a")):
+        driver = site.driver(other)
+        image = driver.save(gang)
+        driver.restore(image, Placement(node=other))
+        gang = site.gang_of_last(gang)
+        check_goes_on(lambda other=other: len(site.output(other)), f"after the move from {node} to {other}")
+        driver.discard(image)
+    lines = site.output("a")
+    assert lines == [str(number) for number in range(len(lines))]
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_refused_in_advance(site: Site, what: str):
+    code, says = BAD[what]
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        env = {**ENV, "ELSEWHERE": str(elsewhere.getsockname()[1])}
+        gang = site.start(command=python(f"{code}\nprint('ready', flush=True)\nimport time\ntime.sleep(1000)"), env=env)
+        assert wait_until(lambda: site.output("a") == ["ready"], 10), site.log("a", 0).read_text()
+        verdict = site.driver("a").can(gang, "cpu")
+    assert not verdict.ok and says in verdict.reason, verdict.reason
+
+
+def test_refused_without_namespaces(site: Site):
+    gang = site.start(boxed=False)
+    assert "without namespaces" in site.driver("a").can(gang, "cpu").reason
+    assert "memory of a h100" in site.driver("a").can(site.start(), "h100").reason
