@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -417,6 +419,42 @@ def test_restored_ranks_awake_on_their_new_devices(ranks, tmp_path):
     assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
     with pytest.raises(WorldError, match="damaged"):
         seat_of({"node": 5}, [B])
+
+
+PASSES = """
+from tidewright.checkpoint.cuda import CudaCheckpoint, open_api
+cuda = CudaCheckpoint(open_api(), lock_us=2_500_000)
+assert cuda.users([1, 5]) == [5]
+cuda.suspend([1, 5])
+cuda.resume([5], {5: {%r: %r, %r: %r}})
+try:
+    cuda.suspend([9])
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+def test_the_bindings_pass_it_all_on_to_the_driver(tmp_path):
+    """Through the real bindings into a library that has the driver's interface, and no device."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or not hasattr(driver, "CUcheckpointGpuPair"):
+        pytest.skip("no C compiler, or bindings older than 13.0")
+    source = Path(__file__).with_name("libcuda.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", PASSES % (A, B, B, A)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    one, two = UUID(int=1).hex, UUID(int=2).hex
+    assert ran.stderr.splitlines() == [
+        "init 0", "lock 5 2500", "checkpoint 5 -", f"restore 5 {one}={two} {two}={one}", "unlock 5 -", "lock 9 2500"
+    ]  # fmt: skip
+    assert "CUDA_ERROR_NOT_READY" in ran.stdout and "within 2.5s" in ran.stdout
 
 
 def test_bindings_of_this_machine_have_every_name():
