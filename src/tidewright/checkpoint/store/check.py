@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from msgspec import Struct
 
-from .index import NO_HASHES
+from .index import NO_HASHES, Runs
 from .keys import Hashes
 from .manifest import Manifest
 from .names import INDEX, ImageName
@@ -31,12 +30,10 @@ def packs(shelf: Shelf, view: View, wanted: Hashes | None) -> Iterator[Finding]:
     """Read every pack (that holds one of ``wanted``), and remember which frames are damaged."""
     for id_, problem in view.broken.items():
         yield Finding(tenant=shelf.tenant, what="index", path=str(shelf.packs / f"{id_}{INDEX}"), problem=problem)
-    numbers = range(len(view.packs))
-    if wanted is not None:
-        places = view.runs.find(wanted)
-        numbers = np.unique(view.split(places[places >= 0])[0]).tolist()
-    for number in numbers:
-        yield from _pack(shelf, view.packs[number])
+    asked = None if wanted is None else Runs().plus(wanted)
+    for pack in view.packs:
+        if asked is None or asked.knows(pack.hashes).any():
+            yield from _pack(shelf, pack)
 
 
 def _pack(shelf: Shelf, pack: PackIndex) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,27 @@ class View:
         return pack.pages_of(sorted(self.bad.get(pack.id, ())))
 
 
+class Foreign:
+    """Indexes of packs in other stores, which never change: the last ones read need not travel again."""
+
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
+        self._kept: dict[str, PackIndex] = {}
+        self._guard = threading.Lock()
+
+    def get(self, id_: str, read: Callable[[], bytes], key: TenantKey) -> PackIndex:
+        """The index called ``id_``; its content is ``read()``. Raises BadIndex."""
+        with self._guard:
+            found = self._kept.get(id_)
+        if found is None:
+            found = decode_index(id_, read(), key)
+            with self._guard:
+                self._kept[id_] = found
+                while len(self._kept) > self._most:
+                    del self._kept[next(iter(self._kept))]
+        return found
+
+
 class Shelf:
     """``key`` is the tenant's. All methods may be called from several threads."""
 
@@ -64,6 +85,7 @@ class Shelf:
         for path in (self.images, self.packs):
             if not path.is_dir():
                 disk.make_directory(path)
+        self.foreign = Foreign()
         self._guard = threading.Lock()
         self._view = View((), {}, {})
         self._seen: frozenset[tuple[str, int, int]] = frozenset()
@@ -85,7 +107,8 @@ class Shelf:
         for path in sorted(self.packs.iterdir()):
             if path.suffix == INDEX:
                 names.append(path.stem)
-                marks.append((path.stem, 0, 0))
+            if path.suffix in (INDEX, PACK):
+                marks.append((path.name, 0, 0))
             elif path.suffix == BAD:
                 facts = path.stat()
                 marks.append((path.name, facts.st_ino, facts.st_mtime_ns))
@@ -112,6 +135,8 @@ class Shelf:
 
     def index(self, id_: str) -> PackIndex:
         """Read an index. Raises BadIndex and OSError."""
+        if not self.pack_path(id_).exists():
+            raise BadIndex("its pack is missing")
         return decode_index(id_, (self.packs / f"{id_}{INDEX}").read_bytes(), self.key)
 
     def bad_frames(self, id_: str) -> frozenset[int]:

@@ -300,7 +300,11 @@ class ImageStore:
     def _shelf(self, tenant: str) -> Shelf:
         with self._guard:
             if tenant not in self._shelves:
-                key, root = self._keys.get(tenant), self._tenants / folder(tenant)
+                root = self._tenants / folder(tenant)
+                if self._keys.find(tenant) is None and root.exists():
+                    path = self._keys.path(tenant)
+                    raise WorldError(f"the key of tenant {tenant!r} is missing: {path}; no image of it can be read")
+                key = self._keys.get(tenant)
                 self._shelves[tenant] = Shelf(root, tenant, key, self._drafts, self._disk)
             return self._shelves[tenant]
 

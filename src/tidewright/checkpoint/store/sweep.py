@@ -64,16 +64,17 @@ def compact(shelf: Shelf) -> int:
 
 
 def _densest_first(view: View, marked: Runs) -> View:
-    """The same packs, so ordered that a page in several is found in the one with the least garbage."""
-    packs = sorted(view.packs, key=lambda pack: (-float(marked.knows(pack.hashes).mean()), pack.id))
+    """The same packs, so ordered that a page in several is found in a sound one with the least garbage, then a big one."""
+    shares = {pack.id: float(marked.knows(pack.hashes).mean()) for pack in view.packs}
+    packs = sorted(view.packs, key=lambda pack: (pack.id in view.bad, -shares[pack.id], -len(pack.hashes), pack.id))
     return View((), view.bad, view.broken).plus(packs)
 
 
 def _poor(view: View, marked: Runs) -> list[int]:
-    """Numbers of packs worth writing anew: with something needed in them, but little."""
+    """Numbers of packs worth writing anew: with something needed in them, but little, or with damage beside it."""
     shares = [_needed(view, number, marked).mean() for number in range(len(view.packs))]
     live = [number for number, share in enumerate(shares) if share]
-    poor = [number for number in live if shares[number] < POOR]
+    poor = [number for number in live if shares[number] < POOR or view.packs[number].id in view.bad]
     small = [number for number in live if number not in poor and view.packs[number].pack_bytes < SMALL_BYTES]
     return sorted(poor + (small if len(small) >= MANY_SMALL else []))
 
@@ -119,24 +120,34 @@ def remove(shelf: Shelf) -> Freed:
         names = ", ".join(map(str, unreadable))
         note = f"tenant {shelf.tenant!r}: nothing removed, for the manifest of {names} cannot be read; drop it first"
         return freed + Freed(notes=(note,))
-    view = _densest_first(shelf.view(), marked)
-    for number, pack in enumerate(view.packs):
-        lost = marked.knows(view.lost_in(pack)) & ~view.runs.knows(view.lost_in(pack))
-        if not lost.any() and not _needed(view, number, marked).any():
-            freed += _remove_pack(shelf, pack.id)
-    if view.broken and view.runs.knows(marked.hashes).all():
-        for id_ in view.broken:
-            freed += _remove_pack(shelf, id_)
+    freed += _remove_packs(shelf, _doomed(_densest_first(shelf.view(), marked), marked))
     return freed
 
 
-def _remove_pack(shelf: Shelf, id_: str) -> Freed:
-    paths = [shelf.packs / f"{id_}{suffix}" for suffix in (INDEX, BAD, PACK)]
-    size = sum(path.stat().st_size for path in paths if path.exists())
-    for path in paths:
-        if path.exists():
-            shelf.disk.remove(path)
-    return Freed(bytes=size, packs=1)
+def _doomed(view: View, marked: Runs) -> list[str]:
+    """Packs in which nothing is needed. One whose damaged pages are needed and nowhere else is kept as it is."""
+    doomed = []
+    for number, pack in enumerate(view.packs):
+        damaged = view.lost_in(pack)
+        lost = marked.knows(damaged) & ~view.runs.knows(damaged)
+        if not lost.any() and not _needed(view, number, marked).any():
+            doomed.append(pack.id)
+    if view.broken and view.runs.knows(marked.hashes).all():
+        doomed += view.broken
+    return doomed
+
+
+def _remove_packs(shelf: Shelf, ids: list[str]) -> Freed:
+    """Indexes first, and for good: one that came back after a power cut without its pages would promise what is gone."""
+    freed = Freed(packs=len(ids))
+    for suffixes in ((INDEX,), (BAD, PACK)):
+        for path in (shelf.packs / f"{id_}{suffix}" for id_ in ids for suffix in suffixes):
+            if path.exists():
+                freed += Freed(bytes=path.stat().st_size)
+                shelf.disk.remove(path)
+        if ids:
+            shelf.disk.sync_directory(shelf.packs)
+    return freed
 
 
 def _halves(shelf: Shelf) -> Freed:

@@ -20,7 +20,6 @@ from .manifest import BadManifest, Manifest
 from .manifest import decode as decode_manifest
 from .names import INDEX, KEYS, PACK, PACKS, ImageName, folder
 from .pack import BadIndex, PackIndex, publish_pack
-from .pack import decode as decode_index
 from .remote import Remote
 from .shelf import Shelf, View
 
@@ -122,9 +121,9 @@ class Push:
                 self._there = self._there.plus(pack.hashes)
 
     def _foreign(self, id_: str) -> PackIndex | None:
+        key = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}"
         try:
-            data = self._remote.read(f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}")
-            return decode_index(id_, data, self._shelf.key)
+            return self._shelf.foreign.get(id_, lambda: self._remote.read(key), self._shelf.key)
         except BadIndex:
             return None  # nobody can use that pack, so its pages count as missing
 
@@ -163,7 +162,6 @@ class Pull:
         self._shelf, self._lock, self._name, self._remote, self._room = shelf, lock, name, remote, room
         self._tally = _Tally(remote)
         self._useless: set[str] = set()
-        self._indexes: dict[str, PackIndex] = {}
 
     def run(self, data: bytes) -> Moved:
         """Fetch what is missing for the manifest in ``data``. Raises ImageDamaged and WorldError."""
@@ -221,14 +219,12 @@ class Pull:
         return chosen
 
     def _index(self, id_: str) -> PackIndex | None:
-        if id_ not in self._indexes:
-            try:
-                data = self._tally.read(f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}")
-                self._indexes[id_] = decode_index(id_, data, self._shelf.key)
-            except BadIndex:
-                self._useless.add(id_)
-                return None
-        return self._indexes[id_]
+        key = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}"
+        try:
+            return self._shelf.foreign.get(id_, lambda: self._tally.read(key), self._shelf.key)
+        except BadIndex:
+            self._useless.add(id_)
+            return None
 
     def _take(self, pack: PackIndex) -> None:
         """Fetch one pack, check it and make it ours; nobody needs it yet, so it may vanish again."""
