@@ -75,17 +75,21 @@ class Capture:
         for pid in pids:
             merged: dict[str, Seen] = {}
             for each in seen(pid):
+                if each.mapped and not each.writes:
+                    self._mapped(each)
+                    continue
                 before = merged.get(each.path)
-                if before is None or (each.writes and not before.writes):
+                if before is None or (each.writes and (not before.writes or each.mapped)):
                     merged[each.path] = each
             for path in standing(pid):
                 self._directory_entry(path, root)
             for each in merged.values():
                 self._entry(each, root)
         self._rest_of_box(root)
+        written = {path for path, entry in self.files.items() if entry["writes"]}
         return {
             "files": list(self.files.values()),
-            "maps": list(self.maps.values()),
+            "maps": [entry for path, entry in self.maps.items() if path not in written],
             "dirs": list(self.dirs.values()),
             "box": self.box,
         }
@@ -98,22 +102,21 @@ class Capture:
             self._directory_entry(each.path, root)
         if not stat.S_ISREG(now.st_mode):
             return
-        if each.mapped and not each.writes:
-            self._mapped(each, now)
-        elif each.path not in self.files or not self.files[each.path]["writes"]:
-            self.files[each.path] = self._record(each.path, now, each.writes, each.via)
+        if each.path not in self.files or not self.files[each.path]["writes"]:
+            self.files[each.path] = self._record(each, now)
 
-    def _record(self, path: str, now: os.stat_result, writes: bool, via: Path) -> Entry:
+    def _record(self, each: Seen, now: os.stat_result) -> Entry:
         return {
-            "path": path,
+            "path": each.path,
             "size": now.st_size,
             "mode": stat.S_IMODE(now.st_mode),
             "uid": now.st_uid,
             "gid": now.st_gid,
             "identity": [now.st_dev, now.st_ino],
             "mtime": now.st_mtime_ns,
-            "writes": writes,
-            "copy": self._copy(via, now.st_size) if writes else "",
+            "writes": each.writes,
+            "mapped": each.mapped,
+            "copy": self._copy(each.via, now.st_size) if each.writes else "",
         }
 
     def _copy(self, via: Path, size: int) -> str:
@@ -131,12 +134,14 @@ class Capture:
                 left -= len(piece)
         return name
 
-    def _mapped(self, each: Seen, now: os.stat_result) -> None:
+    def _mapped(self, each: Seen) -> None:
         if each.path in self.maps:
             return
         handle = os.open(each.via, os.O_RDONLY)
         try:
-            self.maps[each.path] = {"path": each.path, "size": now.st_size, "print": fingerprint(handle)}
+            now = os.fstat(handle)
+            if stat.S_ISREG(now.st_mode):
+                self.maps[each.path] = {"path": each.path, "size": now.st_size, "print": fingerprint(handle)}
         finally:
             os.close(handle)
 
@@ -154,7 +159,7 @@ class Capture:
                 now = via.lstat()
                 if path in self.files or path in LEFT or not stat.S_ISREG(now.st_mode) or now.st_size > BOX_LIMIT:
                     continue
-                self.box.append(self._record(path, now, True, via))
+                self.box.append(self._record(Seen(path, via, writes=True, mapped=False), now))
 
 
 def mapped_differences(maps: Iterable[Entry]) -> list[str]:

@@ -1,8 +1,9 @@
 """Files as they were when an image was taken: what has grown is cut back, what is absent is written again.
 
-Runs inside a rank's namespaces just before its restore, or (``dry``) anywhere to learn what stands in the way. Never
-overwrites what somebody else has put there: that is a difference, and the restore is refused with all of them.
-Standard library only, loaded by path.
+Runs inside a rank's namespaces just before its restore, or (``dry``) anywhere to learn what stands in the way. The very
+file that the rank had open gets the content it had then. Another file in its place is never overwritten: unless it
+begins as the rank's did, it is a difference, and the restore is refused with all of them. Standard library only, loaded
+by path.
 """
 
 from __future__ import annotations
@@ -88,9 +89,13 @@ def differs(entry: Entry, images: str) -> str:
         return ""
     if not entry["writes"]:
         return "" if now.st_size == size else f"{path} has {now.st_size} bytes, had {size}"
-    if now.st_size < size and not entry["copy"]:
-        return f"{path} has {now.st_size} bytes, had {size}{_why_no_copy(entry)}"
-    if _untouched(entry, now) or begins_alike(path, entry, images):
+    if not entry["copy"]:
+        if path == OUTPUT:
+            return ""  # what was printed stays where it was; here the log begins with a hole
+        if now.st_size < size or not _same_file(entry, now):
+            return f"{path} is not the file it was, and was too large to keep a copy of"
+        return ""
+    if _same_file(entry, now) or begins_alike(path, entry, images):
         return ""
     return f"{path} has other content than when the image was taken"
 
@@ -99,15 +104,18 @@ def _why_no_copy(entry: Entry) -> str:
     return ", and was too large to keep a copy of" if entry["writes"] else ""
 
 
+def _same_file(entry: Entry, now: os.stat_result) -> bool:
+    return [now.st_dev, now.st_ino] == entry["identity"]
+
+
 def _untouched(entry: Entry, now: os.stat_result) -> bool:
-    return [now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns] == [*entry["identity"], entry["size"], entry["mtime"]]
+    """For a mapped file the time says nothing: the kernel notes writes to memory when it pleases."""
+    same_time = [now.st_size, now.st_mtime_ns] == [entry["size"], entry["mtime"]]
+    return _same_file(entry, now) and same_time and not entry["mapped"]
 
 
 def begins_alike(path: str, entry: Entry, images: str) -> bool:
-    """Whether a file has the copy's beginning or all of it. Without a copy: whether it is the same file still."""
-    if not entry["copy"]:
-        now = os.stat(path)
-        return bool([now.st_dev, now.st_ino] == entry["identity"])
+    """Whether a file begins as the copy does, or is the beginning of it."""
     with open(path, "rb") as ours, open(os.path.join(images, entry["copy"]), "rb") as copy:
         while piece := copy.read(CHUNK):
             have = ours.read(CHUNK)
@@ -120,19 +128,18 @@ def begins_alike(path: str, entry: Entry, images: str) -> bool:
 
 def write_again(entry: Entry, images: str) -> None:
     """Give a file the size and, if need be, the content it had. Raises OSError."""
-    path = entry["path"]
+    path, size = entry["path"], entry["size"]
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         create(path, entry)
     now = os.stat(path)
-    rewrite = path.startswith(OURS) and path != OUTPUT
-    if now.st_size > entry["size"] and not rewrite:
-        os.truncate(path, entry["size"])
-    elif entry["copy"] and (rewrite or now.st_size < entry["size"]):
+    if _untouched(entry, now):
+        return
+    if entry["copy"] and (now.st_size < size or not begins_alike(path, entry, images)):
         with open(path, "r+b") as file, open(os.path.join(images, entry["copy"]), "rb") as copy:
             while piece := copy.read(CHUNK):
                 file.write(piece)
-            file.truncate()
+    os.truncate(path, size)
 
 
 def create(path: str, entry: Entry) -> None:
