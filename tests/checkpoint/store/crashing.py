@@ -44,7 +44,7 @@ class MortalDisk(Disk):
         self._effect(super().write, file, data[half:])
 
     def sync(self, file: int) -> None:
-        self._effect(super().sync, file)
+        self._effect(lambda: None)  # the machine itself does not die here, so nothing need be flushed
 
     def rename(self, draft: Path, final: Path) -> None:
         self._effect(super().rename, draft, final)
@@ -53,7 +53,7 @@ class MortalDisk(Disk):
         self._effect(super().link, draft, final)
 
     def sync_directory(self, path: Path) -> None:
-        self._effect(super().sync_directory, path)
+        self._effect(lambda: None)
 
     def remove(self, path: Path) -> None:
         self._effect(super().remove, path)

@@ -75,7 +75,7 @@ def prepare(root: Path, sources: Path) -> None:
 
 
 def check(root: Path, sources: Path, out: Path, life: Life) -> None:
-    store = ImageStore(root)
+    store = ImageStore(root, disk=MortalDisk())
     assert not [finding for finding in store.verify() if finding.images]
     present = {entry.name.serial for entry in store.ls()}
     assert life.promised <= present <= life.begun
@@ -110,7 +110,7 @@ def lives(total: int, count: int) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
-        (MortalDisk, 40), (ForgetfulDisk, 40),
+        (MortalDisk, 25), (ForgetfulDisk, 25),
         pytest.param(MortalDisk, 10**6, marks=pytest.mark.full),
         pytest.param(ForgetfulDisk, 10**6, marks=pytest.mark.full),
     ],

@@ -64,8 +64,8 @@ class Disk:
     def make_directory(self, path: Path) -> None:
         """A directory for its owner only, with its parents; durable."""
         missing = [one for one in (path, *path.parents) if not one.exists()]
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for one in reversed(missing):
+            one.mkdir(mode=0o700, exist_ok=True)
             self.sync_directory(one.parent)
 
 

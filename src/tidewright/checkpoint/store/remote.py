@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeVar
 from ...base.errors import UsageError, WorldError
 
 T = TypeVar("T")
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"})
+"""Stores without directories, whose ``makedirs`` would make a bucket nobody asked for."""
 _S3_DEFAULTS = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 3}}
 
 
@@ -54,7 +56,7 @@ class FsspecRemote:
         except (ImportError, ValueError) as error:
             raise UsageError(f"cannot use {url}: {error}", "pip install the library it names, or correct it") from None
         self._root = root.rstrip("/")
-        self._local = protocol == "file"
+        self._local, self._buckets = protocol in ("file", "local"), protocol in _BUCKETS
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -96,7 +98,8 @@ class FsspecRemote:
 
     def _put(self, path: str, data: bytes) -> None:
         """Object stores put an object whole or not at all."""
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if not self._buckets:
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         self._files.pipe_file(path, data)
 
     @staticmethod

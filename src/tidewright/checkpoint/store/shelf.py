@@ -117,8 +117,13 @@ class Shelf:
     def _reload(self, names: list[str]) -> View:
         bad = {name: self.bad_frames(name) for name in names}
         bad = {name: frames for name, frames in bad.items() if frames}
-        known = {pack.id: pack for pack in self._view.packs}
-        grown = known.keys() <= set(names) and bad == self._view.bad and not self._view.broken
+        known = {pack.id: pack for pack in self._view.packs if self.pack_path(pack.id).exists()}
+        grown = (
+            len(known) == len(self._view.packs)
+            and known.keys() <= set(names)
+            and bad == self._view.bad
+            and not self._view.broken
+        )
         packs, broken = [], {}
         for name in names:
             if name in known and grown:

@@ -140,6 +140,7 @@ class ImageStore:
                 except Damage as damage:
                     first = first or damage
                     if not damage.frames:
+                        list(check.packs(shelf, shelf.view(), manifest.hashes))  # all of it at once: a pull mends all
                         raise self._damaged(shelf, name, first) from None
                     for pack, frame in damage.frames:  # another pack may hold the same pages: look again
                         shelf.mark_bad(pack, frozenset((frame,)))
