@@ -118,6 +118,7 @@ class CriuDriver:
         nothing of the images left.
         """
         began = time.monotonic()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
             results = list(pool.map(self._try, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
@@ -228,7 +229,7 @@ class CriuDriver:
         command = [
             *(sys.executable, "-I", "-S", enter.__file__, str(handle.init), str(handle.pid), str(handle.start), "--"),
             *self.criu.command,
-            *dump_arguments(_inner(handle.pid), directory, work),
+            *dump_arguments(_inner(handle), directory, work),
         ]
         with (work / "said").open("w+b") as said:
             code = _within(limit, command, said)
@@ -253,7 +254,7 @@ class CriuDriver:
         return {
             "version": 1,
             "criu": self.criu.version,
-            "pid": _inner(handle.pid),
+            "pid": _inner(handle),
             "taken": time.time(),
             "clocks": clocks(handle.pid),
             "host": host(),
@@ -308,12 +309,12 @@ def _offsets(pid: str) -> dict[str, int]:
     return {name: int(seconds) * 10**9 + int(rest) for name, seconds, rest in (line.split() for line in lines)}
 
 
-def _inner(pid: int) -> int:
-    """A process's pid in its own namespace. Raises WorldError when it is gone."""
+def _inner(handle: RankHandle) -> int:
+    """The main process's pid in its own namespace. Raises WorldError when it is gone."""
     try:
-        lines = (PROC / str(pid) / "status").read_text().splitlines()
+        lines = (PROC / str(handle.pid) / "status").read_text().splitlines()
     except OSError as error:
-        raise WorldError("the rank has ended already") from error
+        raise WorldError(f"rank {handle.rank} has ended already") from error
     return int(next(line.split()[-1] for line in lines if line.startswith("NSpid:")))
 
 

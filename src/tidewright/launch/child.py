@@ -45,12 +45,14 @@ def start_time(pid: int) -> int:
 
 
 def confine(spec: dict[str, Any]) -> None:
-    """Put this process where the rank belongs: its freezer group, its cores. Raises OSError."""
+    """Put this process where the rank belongs: its freezer group, its cores, its address layout. Raises OSError."""
     for group in spec["cgroups"]:
         with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write("0")
     if spec["cpus"]:
         os.sched_setaffinity(0, spec["cpus"])
+    if spec.get("no_aslr"):
+        call("personality", ADDR_NO_RANDOMIZE)
 
 
 def settle(spec: dict[str, Any], parent: int) -> None:
@@ -64,8 +66,6 @@ def settle(spec: dict[str, Any], parent: int) -> None:
         if os.getppid() != parent:
             os._exit(137)  # the parent died before the death signal was armed
     confine(spec)
-    if spec.get("no_aslr"):
-        call("personality", ADDR_NO_RANDOMIZE)
 
 
 def plain_signals() -> None:

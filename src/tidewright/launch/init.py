@@ -152,7 +152,7 @@ def restore(spec: dict[str, Any], directory: str) -> int:
 
 
 def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
-    """In the child: what CRIU restores is born where CRIU itself is (group, cores)."""
+    """In the child: what CRIU restores is born as CRIU itself is (group, cores, personality)."""
     try:
         child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
         child.confine(spec)
@@ -217,7 +217,8 @@ def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life
     except Failed as error:
         say(f"error {json.dumps(error.record)}")
     except OSError as error:
-        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error.strerror or error}'})}")
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {what}'})}")
     except BaseException as error:
         say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error!r}'})}")
         sys.excepthook(type(error), error, error.__traceback__)
