@@ -63,6 +63,11 @@ def test_elsewhere_the_distributions_package_is_named(release: dict[str, str], s
     assert says in str(caught.value)
 
 
+def test_suites_to_look_in():
+    assert install.suites({"ID": "debian", "VERSION_CODENAME": "bookworm"}) == [install.DEBIAN_SUITES[least()]]
+    assert install.suites({"ID": "ubuntu", "VERSION_CODENAME": "noble"}) == ["noble", "devel"]
+
+
 def test_os_release(tmp_path: Path):
     (tmp_path / "os-release").write_text('ID=debian\nVERSION_CODENAME="bookworm"\n\n')
     assert install.os_release(tmp_path / "os-release") == {"ID": "debian", "VERSION_CODENAME": "bookworm"}
@@ -126,7 +131,8 @@ def test_a_failed_installation_leaves_what_was_there(tmp_path: Path, monkeypatch
         raise WorldError("no network")
 
     monkeypatch.setattr(install, "fetch", fail)
-    with pytest.raises(WorldError):
+    monkeypatch.setattr(install, "os_release", lambda: {"ID": "debian", "VERSION_CODENAME": "bookworm"})
+    with pytest.raises(WorldError, match="no network"):
         install.install(prefix)
     assert (prefix / "old").is_dir() and sorted(os.listdir(tmp_path)) == [".criu.lock", "criu"]
 

@@ -22,11 +22,10 @@ from ..base.errors import UsageError, WorldError
 from .program import Criu, default_prefix, examine, least, prefix_command
 
 PACKAGE = "criu"
-SUITES = {
-    "debian": {(4, 1): "trixie", (4, 2): "forky"},
-    "ubuntu": {(4, 1): "questing", (4, 2): "resolute"},
-}
-"""Suites of each distribution that have a CRIU so new, for machines whose own suite is older."""
+DEBIAN_SUITES = {(4, 1): "trixie", (4, 2): "forky"}
+"""Suites of Debian that have a CRIU so new."""
+UBUNTU_NEWEST = "devel"
+"""The name that Ubuntu's archive has for its newest suite, tried after the machine's own."""
 COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
 INSTEAD = {
     "fedora": "dnf install criu",
@@ -66,13 +65,13 @@ def family(release: dict[str, str]) -> str:
     """Debian's or Ubuntu's ID where this can install CRIU. Raises UsageError naming the distribution's own package."""
     names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     own = release.get("ID", "")
-    if own in SUITES and shutil.which("apt-get") and shutil.which("dpkg"):
+    if own in COMPONENTS and shutil.which("apt-get") and shutil.which("dpkg"):
         return own
     if "ubuntu" in names or "debian" in names:
         raise UsageError(
             f"no private CRIU for {release.get('PRETTY_NAME', own)}: its suites are not known", "apt-get install criu"
         )
-    wanted = ".".join(map(str, least()))
+    wanted = _wanted()
     command = next((INSTEAD[name] for name in names if name in INSTEAD), "")
     raise UsageError(
         f"a private CRIU is made of Debian packages only, and this is {release.get('PRETTY_NAME') or 'another system'}",
@@ -80,6 +79,10 @@ def family(release: dict[str, str]) -> str:
         if command
         else f"install CRIU {wanted} or later; see criu.org",
     )
+
+
+def _wanted() -> str:
+    return ".".join(map(str, least()))
 
 
 def find_source(codename: str) -> Source:
@@ -155,19 +158,38 @@ def install(prefix: Path | None = None, say: Say = lambda _: None) -> Path:
         return prefix
     release = os_release()
     own = family(release)
-    suite = SUITES[own][least()]
     source = find_source(release.get("VERSION_CODENAME", ""))
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(prefix), tempfile.TemporaryDirectory(prefix=f".{prefix.name}.", dir=prefix.parent) as directory:
-        work = Path(directory)
-        fetch(work, stanza(source, suite, COMPONENTS[own]), suite, say)
+    failed = []
+    for suite in suites(release):
+        sources = stanza(source, suite, COMPONENTS[own])
+        with _alone(prefix), tempfile.TemporaryDirectory(prefix=f".{prefix.name}.", dir=prefix.parent) as work:
+            if not (why := _try(Path(work), sources, suite, prefix, say)):
+                return prefix
+            failed.append(f"{suite}: {why}")
+    raise WorldError(f"no CRIU {_wanted()} from this machine's mirror: {'; '.join(failed)}")
+
+
+def suites(release: dict[str, str]) -> list[str]:
+    """Where to look for CRIU, in order."""
+    if release["ID"] == "debian":
+        return [DEBIAN_SUITES[least()]]
+    return [release.get("VERSION_CODENAME", UBUNTU_NEWEST), UBUNTU_NEWEST]
+
+
+def _try(work: Path, sources: str, suite: str, prefix: Path, say: Say) -> str:
+    """Fetch, unpack, look whether it is good, put in place; why not, or empty."""
+    try:
+        fetch(work, sources, suite, say)
         say("unpacking")
         for package in sorted((work / "cache/archives").glob("*.deb")):
             _output(["dpkg", "-x", str(package), str(work / "prefix")])
-        if not _is_good(work / "prefix"):
-            raise WorldError(f"the packages of {suite} are of no use: {_verdict(work / 'prefix')}")
-        _swap(work, prefix)
-    return prefix
+    except WorldError as error:
+        return str(error)
+    if not _is_good(work / "prefix"):
+        return str(_verdict(work / "prefix")).replace(f"{work}/prefix/usr/sbin/", "")
+    _swap(work, prefix)
+    return ""
 
 
 def fetch(work: Path, sources: str, suite: str, say: Say) -> None:

@@ -105,7 +105,7 @@ def _why_no_copy(entry: Entry) -> str:
 
 
 def _same_file(entry: Entry, now: os.stat_result) -> bool:
-    return [now.st_dev, now.st_ino] == entry["identity"]
+    return bool([now.st_dev, now.st_ino] == entry["identity"])
 
 
 def _untouched(entry: Entry, now: os.stat_result) -> bool:
