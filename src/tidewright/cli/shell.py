@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "undrain": "Let a node take work again.",
         "top": "Watch devices and jobs live.",
         "usage": "Device-time held and delivered, by team, user or tier.",
+        "images": "List, check and clean up stored images of jobs.",
         "doctor": "Check the state directory and say what can be recovered.",
         "setup": "Get what this machine lacks: CRIU, for full images.",
     },
