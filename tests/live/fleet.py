@@ -476,7 +476,7 @@ class Site:
 
     def assert_clean(self) -> None:
         """Nothing is left of anything, anywhere."""
-        assert self.fleet.wrong == []
+        assert self.fleet.wrong == [], self.fleet.wrong
         for host in self.fleet.hosts.values():
             assert host.ranks == {} and host.images == {}, (host.name, host.ranks, host.images)
         translator = self.world.translator

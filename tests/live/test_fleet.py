@@ -99,6 +99,21 @@ def test_a_gang_over_two_nodes_is_copied_both_ways_and_survives_either() -> None
     assert play(body).fleet.comebacks
 
 
+def test_an_image_is_taken_when_a_user_wants_one_and_the_usual_times_stay() -> None:
+    async def body(fleet: Fleet, site: Site) -> None:
+        job = await site.submit(4, checkpoint_us=-1)
+        site.put(ev.TakeImage(job, "early"))
+        await site.until(lambda: "early" in site.replies)
+        assert "starting" in site.replies["early"].error
+        await site.until(lambda: site.state(job) == "RUNNING")
+        site.put(ev.TakeImage(job, "i"))
+        await site.until(lambda: site.book.image(job) is not None)
+        assert not site.replies["i"].error and site.state(job) == "RUNNING"
+        assert job not in site.book.checkpoint_at, "a job that is never imaged by itself was given a time"
+
+    play(body)
+
+
 def test_a_dead_node_costs_no_more_than_the_work_since_the_image() -> None:
     async def body(fleet: Fleet, site: Site) -> None:
         job = await site.submit(20, ranks=2, devices=2, checkpoint_us=1_000_000)
@@ -211,7 +226,7 @@ def test_images_of_jobs_that_ended_while_a_node_was_away_are_dropped_when_it_is_
     play(body)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_every_job_ends_and_nothing_is_left(seed: int) -> None:
     """Random moves, holds, deaths, partitions, failing dumps and restores, and controllers that forget everything."""
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..model.job import Level, State
 from . import events as ev
-from . import reshape
+from . import periodic, reshape
 from .admit import answer
 from .book import HELD, Book
 from .commands import Reply
@@ -144,6 +144,19 @@ def _reshape(book: Book, event: Wish, do: Callable[[Book, Wish], list[int]]) -> 
     for job in promised:
         if job in book.promises:
             try_launch(book, job)
+
+
+def take_image(book: Book, event: ev.TakeImage) -> None:
+    """Image a running job at once."""
+    job = event.job
+    if not _known(book, event.op_id, job):
+        return
+    refusal = periodic.take_now(book, job)
+    if refusal is None:
+        answer(book, Reply(event.op_id, job))
+    else:
+        remedy = f"see how it is with tide show {job}"
+        answer(book, Reply(event.op_id, job, f"no image of job {job} can be taken: {refusal}", remedy, "conflict"))
 
 
 def drain(book: Book, event: ev.NodeDrain) -> None:

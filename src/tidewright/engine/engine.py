@@ -38,6 +38,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.LevelLowered: periodic.level_lowered,
     ev.Move: ask.move,
     ev.Scale: ask.scale,
+    ev.TakeImage: ask.take_image,
 }
 
 

@@ -58,6 +58,13 @@ class Scale(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class TakeImage(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user wants a full image of a running job now; it runs on. Refused, with a reason, when it cannot be taken."""
+
+    job: int
+    op_id: str = ""
+
+
 class NodeUp(Struct, frozen=True, tag=True):
     """A node is there, new or back. Known by name; a changed description replaces the old when nothing runs on it."""
 
@@ -219,5 +226,5 @@ class Tick(Struct, frozen=True, tag=True):
 Event: TypeAlias = (
     Submit | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
-    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Move | Scale
+    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Move | Scale | TakeImage
 )  # fmt: skip

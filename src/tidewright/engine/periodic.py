@@ -33,6 +33,7 @@ def interval_us(book: Book, job: int, row: int) -> int:
 
 def schedule(book: Book, job: int) -> None:
     """A job begins to run, or was imaged: set the time of its next image."""
+    book.checkpoint_at.pop(job, None)
     if not book.settings.checkpoints:
         return
     row = book.table.row[job]
@@ -51,10 +52,29 @@ def due(book: Book, job: int, row: int) -> None:
     elif book.table.level.item(row) != Level.FULL:
         schedule(book, job)
     else:
-        book.accrue(row)
-        serial = images.order(book, job, row)
-        book.out.append(CheckpointRanks(job, book.table.attempt.item(row), serial, book.allocations[job]))
-        _set(book, job, book.settings.checkpoint_patience_us)
+        _order(book, job, row)
+
+
+def take_now(book: Book, job: int) -> str | None:
+    """Image a running job whatever its next image's time; why not, or None."""
+    row, state = book.table.row[job], book.state(job)
+    if state is not State.RUNNING:
+        return f"it is {state.name.lower()}"
+    if job in book.saving:
+        return "one is being taken already"
+    level = book.shields.get(job, book.table.level.item(row))
+    if level != Level.FULL:
+        why = f": {book.lowered[job][1]}" if job in book.lowered else ""
+        return f"it can be made to yield by {Level(level).name.lower()} only{why}"
+    _order(book, job, row)
+    return None
+
+
+def _order(book: Book, job: int, row: int) -> None:
+    book.accrue(row)
+    serial = images.order(book, job, row)
+    book.out.append(CheckpointRanks(job, book.table.attempt.item(row), serial, book.allocations[job]))
+    _set(book, job, book.settings.checkpoint_patience_us)
 
 
 def _set(book: Book, job: int, pause_us: int) -> None:

@@ -124,7 +124,7 @@ class Copies:
         nodes = self.book.board.layout.nodes
         alive = [
             node for index, node in enumerate(nodes)
-            if index not in self.book.node_down and node.name in self.shelf.depots and node.name not in self.shelf.dead
+            if index not in self.book.node_down and node.name in self.shelf.depots and not self.orders.is_dead(node.name)
         ]  # fmt: skip
         names = [node.name for node in alive if node.full] or [node.name for node in alive]
         first = job % len(names) if names else 0

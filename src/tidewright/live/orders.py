@@ -65,7 +65,7 @@ class Orders:
         if isinstance(command, StopRanks):
             stop = wire.StopArgs(job=command.job, attempt=command.attempt, grace_us=command.grace_us)
             return [self.call(node, "stop", stop) for node in self.where(command.job)]
-        if isinstance(command, DropImages) and not command.keep:
+        if isinstance(command, DropImages) and not command.keep and command.job in self.book.specs:
             return self.drop(command.job, command.attempt, command.nodes)
         return []
 
@@ -162,7 +162,7 @@ class Orders:
 
     def is_dead(self, node: str) -> bool:
         """Whether the node is down, with everything on it."""
-        return node in self.shelf.dead or self.book.nodes[node] in self.book.dead
+        return self.shelf.dead.get(node, self.book.nodes[node] in self.book.dead)
 
     def names(self, allocation: Allocation) -> tuple[str, ...]:
         """The allocation's nodes, in rank order."""

@@ -12,7 +12,8 @@ KEPT = 3
 
 
 class Shelf:
-    """By node name. ``depots``: where its agent is reached by others; ``dead``: nodes that are down until they return."""
+    """By node name. ``depots``: where its agent is reached by others; ``dead``: whether the node was found to be down,
+    or to be there, since the controller was started."""
 
     def __init__(self) -> None:
         self.depots: dict[str, Peer] = {}
@@ -22,7 +23,7 @@ class Shelf:
         self._held: dict[int, dict[int, dict[str, int]]] = {}
         """Job to serial to node to the ranks whose images can be fetched there, as a bit set."""
         self._sent: dict[int, dict[str, bool]] = {}
-        """Job to the nodes that were told to bring images of it, and may hold some."""
+        """Job to the nodes that hold images of it or were told to bring some; older serials included."""
 
     def inventory(self, node: str, images: Iterable[tuple[int, int, int]]) -> None:
         """All that the node holds, replacing what was believed."""
@@ -34,6 +35,7 @@ class Shelf:
 
     def hold(self, node: str, job: int, serial: int, ranks: Iterable[int]) -> None:
         """The node can give these ranks' images away."""
+        self.sent(node, job)
         serials = self._held.setdefault(job, {})
         holders = serials.setdefault(serial, {})
         for rank in ranks:
@@ -68,7 +70,7 @@ class Shelf:
         """Agents that have some rank's image and can be reached, other than ``but``."""
         holders = self._held.get(job, {}).get(serial, {})
         return tuple(
-            self.depots[node] for node in holders if node != but and node in self.depots and node not in self.dead
+            self.depots[node] for node in holders if node != but and node in self.depots and not self.dead.get(node)
         )
 
     def stored(self, job: int, serial: int, ranks: int) -> dict[str, ImageReport] | None:
@@ -87,12 +89,11 @@ class Shelf:
 
     def where(self, job: int) -> list[str]:
         """Nodes that hold something of the job's images, or may."""
-        holders = {node: True for held in self._held.get(job, {}).values() for node in held}
-        return list(holders | self._sent.get(job, {}))
+        return list(self._sent.get(job, {}))
 
     def jobs_on(self, node: str) -> list[int]:
-        """Jobs of which the node holds images."""
-        return [job for job, serials in self._held.items() if any(node in holders for holders in serials.values())]
+        """Jobs of which the node holds images, or may."""
+        return [job for job, nodes in self._sent.items() if node in nodes]
 
     def drop(self, job: int) -> None:
         """Nothing of the job is needed any more."""

@@ -23,6 +23,13 @@ from .shelf import Shelf
 Key = tuple[int, int]
 """(job, attempt)"""
 GONE = ("exited", "failed")
+_WANTED: Mapping[str, tuple[State, ...]] = {
+    "launch": (State.STARTING,),
+    "suspend": (State.SUSPENDING,),
+    "resume": (State.RESUMING, State.SUSPENDING, State.RUNNING),
+    "checkpoint": (State.RUNNING,),
+}
+"""Where a job stands when a call about it is of use; others always are. A resumption may also undo a suspension."""
 STRAY_GRACE_US = 10 * SECOND
 """Grace for ranks that the book knows nothing of."""
 Told = dict[str, wire.JobReport]
@@ -74,6 +81,14 @@ class Translator:
         told = self._reports.pop(key, {})
         return [forget_call(node, *key, left=report.state not in GONE) for node, report in told.items()]
 
+    def wants(self, call: Call) -> bool:
+        """Whether a call that had to wait should still be made: things may have moved on."""
+        states = _WANTED.get(call.method)
+        if states is None:
+            return True
+        key = (call.job, call.attempt)
+        return self._current(key) and self.book.state(call.job) in states and call.node in self.orders.where(call.job)
+
     # -- reports into events ----------------------------------------------------------------------------------------
 
     def report(self, node: str, report: wire.JobReport) -> Outcome:
@@ -109,14 +124,14 @@ class Translator:
         if not where:
             return self._image_only(key, report)
         told = {name: known[name] for name in where if name in known}
-        if state is State.SUSPENDING and any(_failed(one, "suspend") for one in told.values()):
+        if state is State.SUSPENDING and _torn(told.values()):
             return self._suspend_failed(key, told, where)
         if state is State.RESUMING and any(_failed(one, "resume") for one in told.values()):
             return self._resume_failed(key, told)
         if state is State.RUNNING and report.state == "suspended":
             return Outcome([], [self._back(key, node, report)])
         if len(told) < len(where):
-            return Outcome([], self._stop_rest(report, where))
+            return Outcome([], self._stop_rest(key, told, where))
         event = _agreed(report, list(told.values()), state, self.copies.serial(key[0]))
         if isinstance(event, Exited) and key in self._broken:
             event = Exited(*key, code=137, lost=True, why=self._broken[key])
@@ -124,7 +139,7 @@ class Translator:
         if isinstance(event, Exited | StartFailed):
             return Outcome(events, [])
         calls = self._leave(key, where) if isinstance(event, Resumed) else []
-        return Outcome(events, [*calls, *self._stop_rest(report, where)])
+        return Outcome(events, [*calls, *self._stop_rest(key, told, where)])
 
     def _image_only(self, key: Key, report: wire.JobReport) -> Outcome:
         """A job that is but an image has no ranks that could end; one that is being stopped has thereby ended."""
@@ -179,18 +194,18 @@ class Translator:
 
     def _suspend_failed(self, key: Key, told: Told, where: tuple[str, ...]) -> Outcome:
         """Some node could not: the job stays as it was, so those that could go back, and then it is told."""
-        broken = next((one for one in told.values() if one.state in GONE or _failed(one, "resume")), None)
+        broken = next((one for one in told.values() if _dead(one) or _failed(one, "resume")), None)
         if broken is not None:
             return self._give_up(key, told, broken)
         asked = self._undone.setdefault(key, {})
         back = [node for node, one in told.items() if one.state == "suspended" and node not in asked]
         asked.update(dict.fromkeys(back, True))
         calls = [self._back(key, node, told[node]) for node in back]
-        settled = [one for one in told.values() if one.state == "running" and one.verb in ("suspend", "resume")]
+        settled = [one for one in told.values() if one.state == "exited" or _stays(one)]
         if len(settled) < len(where):
             return Outcome([], calls)
         del self._undone[key]
-        error = next(one.error for one in told.values() if _failed(one, "suspend"))
+        error = next((one.error for one in told.values() if _failed(one, "suspend")), "some of its ranks had ended")
         return Outcome([SuspendFailed(*key, error)], calls)
 
     def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
@@ -216,21 +231,13 @@ class Translator:
         calls = [forget_call(node, *key, left=True) for node in others]
         return Outcome([ResumeFailed(*key, failed.error, image_lost=lost)], calls)
 
-    def _stop_rest(self, report: wire.JobReport, where: tuple[str, ...]) -> list[Call]:
-        """A rank of a gang is dead: the others would wait for it for ever."""
-        failure = report.first_failure
-        dead = (
-            failure is not None
-            or report.state == "failed"
-            or (report.state == "exited" and (report.code or report.lost))
-        )
-        if not dead:
+    def _stop_rest(self, key: Key, told: Told, where: tuple[str, ...]) -> list[Call]:
+        """Once a rank of a gang is dead the others would wait for it for ever."""
+        if not any(_dead(one) for one in told.values()):
             return []
-        spec = self.book.specs[report.job]
-        args = wire.StopArgs(job=report.job, attempt=report.attempt, grace_us=spec.grace_us)
-        known = self._reports[report.job, report.attempt]
-        left = [name for name in where if name not in known or known[name].state not in GONE]
-        return [self.orders.call(name, "stop", args) for name in left]
+        stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=self.book.specs[key[0]].grace_us)
+        left = [node for node in where if node not in told or told[node].state not in (*GONE, "stopping")]
+        return [self.orders.call(node, "stop", stop) for node in left]
 
     def _stray(self, node: str, report: wire.JobReport) -> list[Call]:
         """An attempt the book does not know (any more): it must not run, and its records are of no use."""
@@ -261,7 +268,7 @@ class Translator:
 
     def reconcile(self, node: str, inventory: Iterable[wire.JobReport]) -> Outcome:
         """Bring a node that is (again) connected in line with the book, whatever was lost meanwhile."""
-        self.shelf.dead.pop(node, None)
+        self.shelf.dead[node] = False
         events: list[Event] = []
         calls: list[Call] = []
         there = {(entry.job, entry.attempt): entry for entry in inventory}
@@ -345,6 +352,26 @@ class Translator:
 def _failed(report: wire.JobReport, verb: str) -> bool:
     """Whether the request was refused or failed there, with the ranks as they were."""
     return report.verb == verb and bool(report.error) and report.state not in GONE
+
+
+def _torn(told: Iterable[wire.JobReport]) -> bool:
+    """Whether a suspension cannot be had of all nodes: refused by one, or of ranks of which some have simply ended."""
+    reports = list(told)
+    if all(one.state in GONE for one in reports):
+        return False
+    return any(_failed(one, "suspend") or (one.state == "exited" and not _dead(one)) for one in reports)
+
+
+def _stays(report: wire.JobReport) -> bool:
+    """Whether ranks run that were to be suspended: that failed, or was undone."""
+    return report.state == "running" and report.verb in ("suspend", "resume")
+
+
+def _dead(report: wire.JobReport) -> bool:
+    """Whether a rank there has ended in a way that the others cannot go on from."""
+    if report.first_failure is not None or report.state == "failed":
+        return True
+    return report.state == "exited" and bool(report.code or report.lost)
 
 
 def _agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int) -> Event | None:

@@ -117,6 +117,8 @@ class World:
             await self._gate(call.node).wait()
             try:
                 args = with_peers(call.args, await self._peers(call.peers)) if call.peers else call.args
+                if not self.translator.wants(call):
+                    return
                 answer = await self._fabric.call(
                     call.node, call.method, msgspec.to_builtins(args),
                     op_id=call.op_id, epoch=self._epoch, timeout=CALL_TIMEOUT_S,
