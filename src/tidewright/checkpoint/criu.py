@@ -132,8 +132,9 @@ class CriuDriver:
         return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
 
     def let_run(self, handles: Sequence[RankHandle]) -> None:
-        """Undo the stop that a dump ended with, or was killed in. Harmless when they run."""
+        """Undo the stop that a dump ended with, or was killed in, even by another agent. Harmless when they run."""
         for handle in handles:
+            self._sweep(handle)
             send(members(handle), signal.SIGCONT)
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
