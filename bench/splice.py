@@ -151,7 +151,7 @@ class Rank:
 def be_a_rank(args: argparse.Namespace) -> None:
     """Go through all phases and print what they took."""
     rank, taken = Rank(args), []
-    steps = STEPS[args.model, args.world]
+    steps = args.steps or STEPS[args.model, args.world]
     confine([args.cores[args.rank % len(args.cores)]])
     rank.run(max(2, steps // 4))
     for number in range(args.rounds):
@@ -175,12 +175,14 @@ def go_first() -> None:
         Path("/proc/self/autogroup").write_text("-20")
 
 
-def job(model: str, ranks: int, cores: list[int], rounds: int, nice: bool, *, plain: bool) -> list[dict[str, Any]]:
-    """Run the job; ``plain``: it never shares. What each rank printed."""
+def job(
+    model: str, ranks: int, cores: list[int], rounds: int, nice: bool, *, plain: bool, steps: int = 0
+) -> list[dict[str, Any]]:
+    """Run the job; ``plain``: it never shares; ``steps`` of a phase (0: as measured). What each rank printed."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "slots").mkdir()
         given = {
-            "model": model, "world": ranks, "cores": cores, "rounds": rounds, "plain": plain,
+            "model": model, "world": ranks, "cores": cores, "rounds": rounds, "plain": plain, "steps": steps,
             "phases": phases(ranks, len(cores)), "store": f"{folder}/store", "slots": f"{folder}/slots",
         }  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
