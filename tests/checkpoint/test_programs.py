@@ -10,6 +10,7 @@ import pytest
 
 from tests.checkpoint.programs import BAD, GOOD, LOOP
 from tests.checkpoint.site import ENV, Site
+from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.protocol import Placement
 from tidewright.testing.checkpoint import check_goes_on
@@ -54,3 +55,26 @@ def test_refused_without_namespaces(site: Site):
     gang = site.start(boxed=False)
     assert "without namespaces" in site.driver("a").can(gang, "cpu").reason
     assert "memory of a h100" in site.driver("a").can(site.start(), "h100").reason
+
+
+JOINED = """
+import os, socket, time
+os.makedirs("/run/tidewright/rank/ctl")
+open("/run/tidewright/rank/ctl/100", "wb").write(bytes(4096))
+peer = socket.create_connection(("127.0.0.1", int(os.environ["ELSEWHERE"])))
+def check(number):
+    pass
+"""
+
+
+def test_connections_of_a_world_are_looked_at_when_it_stands_still(site: Site, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        env = {**ENV, "ELSEWHERE": str(elsewhere.getsockname()[1])}
+        gang = site.start(command=python(JOINED + LOOP), env=env)
+        check_goes_on(lambda: len(site.output("a")), "at first")
+        driver = site.driver("a")
+        assert driver.can(gang, "cpu").ok, "the wrapper has not had its chance to close it"
+        with pytest.raises(WorldError, match="has a connection to"):
+            driver.dump(gang.ranks, tmp_path / "images", leave_running=False)
+    before = len(site.output("a"))
+    check_goes_on(lambda: len(site.output("a")) - before, "after the refusal")

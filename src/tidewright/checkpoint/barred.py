@@ -25,6 +25,8 @@ TERMINALS = range(136, 144)
 KINDS = frozenset({"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[pidfd]", "[inotify]"})
 """Anonymous inodes that CRIU saves."""
 NAMESPACES = ("pid", "mnt", "net", "ipc", "uts", "user")
+CONTROL = "run/tidewright/rank/ctl"
+"""Where a rank's processes that have joined a world keep their control pages, from the rank's root."""
 LISTEN, CLOSED = "0A", "07"
 """include/net/tcp_states.h, as /proc/net/tcp prints them."""
 
@@ -38,17 +40,37 @@ class Connection(NamedTuple):
 
 
 def obstacles(pids: Iterable[int], main: int, init: int) -> list[str]:
-    """Why these processes of one rank cannot be dumped, one sentence each; those that end meanwhile are skipped."""
+    """Why these processes of one rank cannot be dumped, one sentence each; those that end meanwhile are skipped.
+
+    Connections of a rank that has joined a world are left to ``connected``: at the cut the wrapper closes its own.
+    """
     mine = list(pids)
     found = strays(mine, main)
-    sockets: dict[str, int] = {}
     for pid in mine:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [f"{_name(pid)} {why}" for why in _of_process(pid, init, sockets)]
-    if mine:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += _connections(mine[0], sockets)
-    return found
+            found += [f"{_name(pid)} {why}" for why in _of_process(pid, init)]
+    return found if joined(init) else found + connected(mine)
+
+
+def joined(init: int) -> bool:
+    """Whether a process of the rank has a control page, and so has joined a world."""
+    try:
+        return bool(os.listdir(PROC / str(init) / "root" / CONTROL))
+    except OSError:
+        return False
+
+
+def connected(pids: Iterable[int]) -> list[str]:
+    """Sockets that hold a rank to this host. TCP between its own processes is fine, and so is listening on every
+    address or on loopback."""
+    sockets: dict[str, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in (PROC / str(pid) / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (target := os.readlink(entry)).startswith("socket:"):
+                        sockets[target[8:-1]] = pid
+    return [why for pid in list(sockets.values())[:1] for why in _connections(pid, sockets)]
 
 
 def strays(pids: Iterable[int], main: int) -> list[str]:
@@ -69,7 +91,7 @@ def _name(pid: int) -> str:
     return f"process {pid} ({(PROC / str(pid) / 'comm').read_text().strip()})"
 
 
-def _of_process(pid: int, init: int, sockets: dict[str, int]) -> Iterator[str]:
+def _of_process(pid: int, init: int) -> Iterator[str]:
     directory = PROC / str(pid)
     for name in NAMESPACES:
         if os.readlink(directory / "ns" / name) != os.readlink(PROC / str(init) / "ns" / name):
@@ -81,10 +103,7 @@ def _of_process(pid: int, init: int, sockets: dict[str, int]) -> Iterator[str]:
             yield why
     for entry in (directory / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            target = os.readlink(entry)
-            if target.startswith("socket:"):
-                sockets[target[8:-1]] = pid
-            elif why := _descriptor(entry, target):
+            if why := _descriptor(entry, os.readlink(entry)):
                 yield why
 
 
@@ -122,7 +141,6 @@ def _descriptor(entry: Path, target: str) -> str:
 
 
 def _connections(pid: int, sockets: dict[str, int]) -> Iterator[str]:
-    """TCP between the rank's own processes is fine, and so is listening on every address or on loopback."""
     table = {inode: each for inode, each in connections(pid).items() if inode in sockets}
     ends = {(each.local, each.remote) for each in table.values()}
     for inode, each in table.items():

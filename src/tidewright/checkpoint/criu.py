@@ -26,7 +26,7 @@ from msgspec import Struct
 from ..base.errors import WorldError
 from ..model.job import Level
 from . import enter, putback
-from .barred import obstacles, strays
+from .barred import connected, obstacles, strays
 from .cgroup import wait_until
 from .features import host, host_differences
 from .files import Capture, mapped_differences
@@ -205,6 +205,8 @@ class CriuDriver:
             path.mkdir(mode=0o700)
         try:
             times = [time.monotonic()]
+            if held := connected(tasks(handle)):
+                raise WorldError(f"rank {handle.rank}: {held[0]}")
             self._run(handle, directory, work)
             if left := strays(tasks(handle), handle.pid):
                 raise WorldError(f"rank {handle.rank}: {left[0]}")
