@@ -1,0 +1,343 @@
+"""The rendezvous store of jobs: where ranks of one job find each other, served by an agent instead of a rank.
+
+A rank that hosted it could not be moved without the others noticing. Keys belong to a job and, within it, to a
+*world* (one process group of torch with all its groups). A job's keys can be taken along with its image (``dump``) and
+put back (``load``); they are also kept in a file, so that an agent that was killed starts where it was.
+
+Refuses to know what the keys mean. Bytes in, bytes out: nothing that arrives here is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..base.errors import WorldError
+from ..launch.inject._tidewright import frames as fr
+
+LOG_LIMIT = 4 << 20
+"""Bytes of a job's file after which it is written anew."""
+
+
+class Round(msgspec.Struct):
+    """Ranks of a world that come together to build their connections: who is here, and the rounds that are complete."""
+
+    number: int = 0
+    here: dict[int, bytes] = {}
+    """What each rank calls itself this time."""
+    over: dict[bytes, int] = {}
+    """The round of those who were in one of the last."""
+
+
+class Shelf(msgspec.Struct):
+    """The keys of one job, by world."""
+
+    keys: dict[bytes, dict[bytes, bytes]] = {}
+    queues: dict[bytes, dict[bytes, list[bytes]]] = {}
+    rounds: dict[bytes, Round] = {}
+
+    def act(self, code: int, world: bytes, parts: Sequence[bytes]) -> list[bytes] | None:
+        """Do one operation. None: a key is not there yet, ask again when something was written."""
+        return _ACTS[code](self, self.keys.setdefault(world, {}), world, parts)
+
+    def queue(self, world: bytes, key: bytes) -> list[bytes]:
+        """The queue of that name, made when it is missing."""
+        return self.queues.setdefault(world, {}).setdefault(key, [])
+
+
+Keys = dict[bytes, bytes]
+Answer = list[bytes] | None
+
+
+def _set(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    keys[parts[0]] = parts[1]
+    return []
+
+
+def _get(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    return [keys[key] for key in parts] if all(key in keys for key in parts) else None
+
+
+def _add(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    """As TCPStore: the sum is kept as decimal text."""
+    total = int(keys.get(parts[0], b"0")) + fr.to_number(parts[1])
+    keys[parts[0]] = str(total).encode()
+    return [fr.number(total)]
+
+
+def _check(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    return [fr.number(all(key in keys for key in parts))]
+
+
+def _cas(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    """As TCPStore: a missing key is set when nothing is expected, else the expected value comes back."""
+    key, expected, desired = parts
+    if key not in keys and expected:
+        return [expected]
+    if keys.get(key, b"") == expected:
+        keys[key] = desired
+    return [keys[key]]
+
+
+def _delete(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    return [fr.number(keys.pop(parts[0], None) is not None)]
+
+
+def _wait(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    return [] if all(key in keys for key in parts) else None
+
+
+def _count(_: Shelf, keys: Keys, __: bytes, ___: Sequence[bytes]) -> Answer:
+    return [fr.number(len(keys))]
+
+
+def _append(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    keys[parts[0]] = keys.get(parts[0], b"") + parts[1]
+    return []
+
+
+def _mset(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
+    keys.update(zip(parts[::2], parts[1::2], strict=True))
+    return []
+
+
+def _list(_: Shelf, keys: Keys, __: bytes, ___: Sequence[bytes]) -> Answer:
+    return sorted(keys)
+
+
+def _push(shelf: Shelf, _: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
+    shelf.queue(world, parts[0]).append(parts[1])
+    return []
+
+
+def _pop(shelf: Shelf, _: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
+    queue = shelf.queue(world, parts[0])
+    return [queue.pop(0)] if queue else None
+
+
+def _depth(shelf: Shelf, _: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
+    return [fr.number(len(shelf.queue(world, parts[0])))]
+
+
+def _new(shelf: Shelf, _: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
+    """Empty the world and any whose name begins so; ``parts`` are then its first key and value."""
+    for names in (shelf.keys, shelf.queues, shelf.rounds):
+        for name in [name for name in names if name.startswith(world)]:
+            del names[name]
+    if parts:
+        shelf.keys[world] = {parts[0]: parts[1]}
+    return []
+
+
+ROUNDS_KEPT = 2
+
+
+def _gather(shelf: Shelf, keys: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
+    """``parts``: rank, size of the world, and a name of this rank that it uses once. The number of a round is answered
+    when all ranks are here that have not left ``ended/RANK``.
+
+    Whoever comes again under a new name (restored from an image, say) belongs to the round that is open now. So no two
+    attempts to build ever share a number, and nobody but the ranks themselves need agree on one.
+    """
+    rank, size, name = int(parts[0]), int(parts[1]), parts[2]
+    found = shelf.rounds.setdefault(world, Round())
+    if name not in found.over:
+        found.here[rank] = name
+        if any(other not in found.here and b"ended/%d" % other not in keys for other in range(size)):
+            return None
+        found.number += 1
+        found.over = {name: number for name, number in found.over.items() if number > found.number - ROUNDS_KEPT}
+        found.over.update(dict.fromkeys(found.here.values(), found.number))
+        found.here = {}
+    return [fr.number(found.over[name])]
+
+
+_ACTS = {
+    fr.SET: _set, fr.GET: _get, fr.ADD: _add, fr.CHECK: _check, fr.CAS: _cas, fr.DELETE: _delete, fr.WAIT: _wait,
+    fr.COUNT: _count, fr.APPEND: _append, fr.MGET: _get, fr.MSET: _mset, fr.KEYS: _list, fr.PUSH: _push, fr.POP: _pop,
+    fr.DEPTH: _depth, fr.NEW: _new, fr.GATHER: _gather,
+}  # fmt: skip
+
+
+class _Job:
+    """One job's shelf, its token, those who wait for its keys, and its file."""
+
+    def __init__(self, token: str, file: Path | None) -> None:
+        self.token = token
+        self.shelf = Shelf()
+        self.changed = asyncio.Event()
+        self.file = file
+        self.log = -1
+        self.logged = 0
+        if file is not None:
+            self._replay(file)
+            self.rewrite()
+
+    def _replay(self, file: Path) -> None:
+        """Up to the first record that is not whole: the agent was killed while it wrote it, and answered nobody."""
+        with contextlib.suppress(OSError, ValueError, IndexError, msgspec.DecodeError):
+            text = file.read_bytes()
+            size = fr.length(text[:4])
+            self.shelf = msgspec.msgpack.decode(text[4 : 4 + size], type=Shelf)
+            at = 4 + size
+            while at < len(text):
+                size = fr.length(text[at : at + 4])
+                code, parts = fr.unpack(text[at + 4 : at + 4 + size])
+                self.shelf.act(code, parts[0], parts[1:])
+                at += 4 + size
+
+    def rewrite(self) -> None:
+        """The file becomes a snapshot."""
+        if self.file is None:
+            return
+        text = msgspec.msgpack.encode(self.shelf)
+        fresh = self.file.with_suffix(".new")
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(handle, fr.HEAD.pack(len(text)) + text)
+        os.replace(fresh, self.file)
+        self.close()
+        self.log, self.logged = handle, 0
+
+    def note(self, code: int, world: bytes, parts: Sequence[bytes]) -> None:
+        """Something was written: into the file, and to those who wait."""
+        if self.log >= 0:
+            self.logged += os.write(self.log, fr.pack(code, [world, *parts]))
+            if self.logged > LOG_LIMIT:
+                self.rewrite()
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.log >= 0:
+            os.close(self.log)
+            self.log = -1
+
+
+class Meet:
+    """The server. ``directory``: where jobs' keys survive the agent; None keeps them in memory only."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._jobs: dict[str, _Job] = {}
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen; returns the port. Raises ``WorldError`` when the address cannot be had."""
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port)
+        except OSError as error:
+            raise WorldError(f"the rendezvous store cannot listen on {host}:{port}: {error}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    async def stop(self) -> None:
+        """Close the door and all connections; keys stay in their files."""
+        if self._server is not None:
+            self._server.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        for job in self._jobs.values():
+            job.close()
+
+    def open_job(self, job: str, token: str = "") -> str:
+        """Have a shelf for ``job``; returns the token that its ranks show (a new one unless given)."""
+        found = self._jobs.get(job)
+        if found is None:
+            file = None if self._directory is None else self._directory / f"{job.replace('/', '-')}.meet"
+            found = self._jobs[job] = _Job(token or secrets.token_hex(16), file)
+        elif token:
+            found.token = token
+        return found.token
+
+    def close_job(self, job: str) -> None:
+        """Forget the job and its keys."""
+        found = self._jobs.pop(job, None)
+        if found is not None:
+            found.close()
+            if found.file is not None:
+                found.file.unlink(missing_ok=True)
+
+    def dump(self, job: str) -> bytes:
+        """All keys of a job, to travel with its image. Raises ``WorldError`` when there is no such job."""
+        if job not in self._jobs:
+            raise WorldError(f"no rendezvous keys of job {job} here")
+        return msgspec.msgpack.encode(self._jobs[job].shelf)
+
+    def load(self, job: str, data: bytes) -> None:
+        """Put a job's keys back as they were dumped. Raises ``WorldError`` when ``data`` is not such a dump."""
+        self.open_job(job)
+        found = self._jobs[job]
+        try:
+            found.shelf = msgspec.msgpack.decode(data, type=Shelf)
+        except msgspec.DecodeError as error:
+            raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
+        found.rewrite()
+        found.changed.set()
+        found.changed = asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            job = await self._greet(reader, writer)
+            while job is not None:
+                code, parts = await _read(reader)
+                writer.write(await _answer(job, code, parts, reader))
+                await writer.drain()
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._talks.discard(task)
+            writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Job | None:
+        """Whose token it is. Every token is compared, each in constant time."""
+        code, parts = await asyncio.wait_for(_read(reader), timeout=10)
+        found = None
+        if code == fr.HELLO and len(parts) == 1:
+            for job in list(self._jobs.values()):
+                if hmac.compare_digest(job.token.encode(), parts[0]):
+                    found = job
+        writer.write(fr.pack(fr.OK if found else fr.BAD, [] if found else [b"unknown token"]))
+        await writer.drain()
+        return found
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, list[bytes]]:
+    return fr.unpack(await reader.readexactly(fr.length(await reader.readexactly(4))))
+
+
+async def _answer(job: _Job, code: int, parts: list[bytes], reader: asyncio.StreamReader) -> bytes:
+    """``parts``: the world, the time to wait (ms, 0 for ever), and the operation's own."""
+    try:
+        world, late_ms, args = parts[0], fr.to_number(parts[1]), parts[2:]
+        async with asyncio.timeout(late_ms / 1000 or None):
+            while True:
+                changed = job.changed
+                answer = job.shelf.act(code, world, args)
+                if answer is not None:
+                    break
+                await changed.wait()
+                if reader.at_eof():
+                    raise OSError("the rank has hung up")
+    except TimeoutError:
+        return fr.pack(fr.LATE, [])
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        return fr.pack(fr.BAD, [repr(error).encode()])
+    if code in fr.WRITES:
+        job.note(code, world, args)
+    return fr.pack(fr.OK, answer)

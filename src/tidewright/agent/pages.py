@@ -1,0 +1,180 @@
+"""The control pages of the ranks on this node, as the cut sees them.
+
+Keeps nothing between calls: whether a hold is on is said by a file beside the pages, and by the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..checkpoint.barrier import Cuts, Entry, PageState
+from ..launch.inject._tidewright import futex
+from ..launch.inject._tidewright import page as pg
+
+PROC = Path("/proc")
+
+
+class LocalPages:
+    """``boxes``: a rank's box by the rank's number in its job. Boxes without pages have none to show."""
+
+    def __init__(self, boxes: Mapping[int, Path]) -> None:
+        self._boxes = dict(boxes)
+        self._open: dict[Path, pg.Page] = {}
+
+    def hold(self) -> None:
+        """Stop all. What is read after this is final, but for what processes are let do."""
+        for box in self._boxes.values():
+            (box / "ctl").mkdir(mode=0o700, parents=True, exist_ok=True)
+            (box / "ctl" / pg.HOLD_FILE).touch(mode=0o600)
+        pages = [page for _, page in self._pages()]
+        for page in pages:
+            _clear_cuts(page)
+        _fence(pages)
+        for page in pages:
+            _stop(page)
+        _fence(pages)
+
+    def read(self) -> list[PageState]:
+        """All pages; those that were made since the hold are stopped first."""
+        pages = list(self._pages())
+        if any(self._held(box) for box in self._boxes.values()):
+            fresh = [page for box, page in pages if page.words[pg.HOLD] == pg.FREE and self._held(self._boxes[box])]
+            for page in fresh:
+                _stop(page)
+            if fresh:
+                _fence(fresh)
+        return [_state(box, page) for box, page in pages]
+
+    def publish(self, cuts: Cuts) -> None:
+        """Set how far entries may go; move pages that are held on to the phase."""
+        pages = {(box, page.path.name): page for box, page in self._pages()}
+        for order in cuts.orders:
+            page = pages.get((order.box, order.name))
+            if page is not None:
+                page.words[_at(order.index) + pg.CUT] = order.number
+        phase = cuts.phase | (pg.P2P if cuts.p2p and cuts.phase == pg.DRAIN else 0)
+        for page in pages.values():
+            if page.words[pg.HOLD]:
+                page.words[pg.TICKET] = cuts.ticket
+                page.words[pg.HOLD] = phase
+            _ring(page)
+
+    def release(self) -> None:
+        """Let all go. When any has dropped its connections, all build theirs anew."""
+        pages = [page for _, page in self._pages()]
+        dropped = any(page.words[pg.HOLD] == pg.DROP or page.words[pg.STATE] == pg.PARKED for page in pages)
+        for box in self._boxes.values():
+            (box / "ctl" / pg.HOLD_FILE).unlink(missing_ok=True)
+        for page in pages:
+            _clear_cuts(page)
+            if dropped:
+                page.words[pg.BUILD] += 1
+            page.words[pg.HOLD] = pg.FREE
+            _ring(page)
+
+    def _held(self, box: Path) -> bool:
+        return (box / "ctl" / pg.HOLD_FILE).exists()
+
+    def _pages(self) -> Iterator[tuple[int, pg.Page]]:
+        for number, box in self._boxes.items():
+            for path in sorted((box / "ctl").glob("*.page")):
+                with contextlib.suppress(OSError, ValueError):  # not whole yet: its process begins held, if it must
+                    page = self._open.get(path) or pg.Page(path)
+                    self._open[path] = page
+                    if page.words[pg.MAGIC_AT] == pg.MAGIC:
+                        yield number, page
+
+
+def _at(index: int) -> int:
+    return pg.HEADER_WORDS + index * pg.ENTRY_WORDS
+
+
+def _stop(page: pg.Page) -> None:
+    if page.words[pg.HOLD] == pg.FREE:
+        page.words[pg.HOLD] = pg.STOP
+        _ring(page)
+
+
+def _ring(page: pg.Page) -> None:
+    page.words[pg.VERSION] = (page.words[pg.VERSION] + 1) & 0xFFFFFFFF
+    futex.wake(futex.address_of(page.map, pg.VERSION * 8))
+
+
+def _clear_cuts(page: pg.Page) -> None:
+    for index in range(page.words[pg.COUNT]):
+        page.words[_at(index) + pg.CUT] = 0
+
+
+def _fence(pages: list[pg.Page]) -> None:
+    """Quick where all processes have registered for it; they do again when they were restored."""
+    if pages and not (all(page.words[pg.FENCED] for page in pages) and futex.fence(quick=True)):
+        futex.fence(quick=False)
+
+
+def _state(box: int, page: pg.Page) -> PageState:
+    words = page.words
+    return PageState(
+        box=box,
+        name=page.path.name,
+        pid=words[pg.PID],
+        world=words[pg.WORLD],
+        rank=words[pg.RANK],
+        size=words[pg.WORLD_SIZE],
+        state=words[pg.STATE],
+        phase=words[pg.HOLD] & 15,
+        parks=words[pg.PARKS],
+        store_wait=bool(words[pg.STORE_WAIT]),
+        exiting=bool(words[pg.EXITING]),
+        dead=_dead(page),
+        left=(words[pg.LEFT_WORLD], words[pg.LEFT_RANK]),
+        entries=tuple(_entry(page, index) for index in range(words[pg.COUNT])),
+    )
+
+
+def _entry(page: pg.Page, index: int) -> Entry:
+    at = _at(index)
+    words = page.words
+    return Entry(
+        index,
+        words[at + pg.ID],
+        words[at + pg.KIND],
+        words[at + pg.PEER],
+        words[at + pg.ISSUED],
+        words[at + pg.WANT],
+        words[at + pg.WAITING],
+        page.members(at),
+    )
+
+
+def _dead(page: pg.Page) -> bool:
+    """Whether the process that made the page is gone. Its number on this host is remembered in the page."""
+    words = page.words
+    if not words[pg.HOST_PID] or not _is(words[pg.HOST_PID], page):
+        words[pg.HOST_PID] = _find(page)
+    return not words[pg.HOST_PID]
+
+
+def _is(pid: int, page: pg.Page) -> bool:
+    """Whether host process ``pid`` is the one of the page: number and namespace as it wrote them itself.
+
+    A zombie is none. One that we may not look into counts as alive.
+    """
+    try:
+        status = (PROC / str(pid) / "status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        if fields["State"].split()[0] in "ZX" or int(fields["NSpid"].split()[-1]) != page.words[pg.PID]:
+            return False
+        space = os.stat(PROC / str(pid) / "ns" / "pid").st_ino
+    except (FileNotFoundError, ProcessLookupError, KeyError):
+        return False
+    except PermissionError:
+        return True
+    return not page.words[pg.NAMESPACE] or space == page.words[pg.NAMESPACE]
+
+
+def _find(page: pg.Page) -> int:
+    candidates = [page.words[pg.PID], *(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())]
+    return next((pid for pid in candidates if _is(pid, page)), 0)

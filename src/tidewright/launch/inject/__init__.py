@@ -1,0 +1,1 @@
+"""What is put first on a rank's PYTHONPATH: ``sitecustomize`` and the package that it brings in."""

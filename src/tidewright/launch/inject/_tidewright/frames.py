@@ -1,0 +1,65 @@
+"""What is said between a rank and the rendezvous store of its job, byte for byte. Shared by both ends.
+
+A frame is its length (32 bits), a number (of the operation, or of the outcome) and byte strings, each after its length.
+"""
+
+from __future__ import annotations
+
+import struct
+
+HELLO, SET, GET, ADD, CHECK, CAS, DELETE, WAIT, COUNT, APPEND, MGET, MSET, KEYS, PUSH, POP, DEPTH, NEW, GATHER = range(
+    1, 19
+)
+WRITES = frozenset({SET, ADD, CAS, DELETE, APPEND, MSET, PUSH, POP, NEW, GATHER})
+"""Operations that change something."""
+OK, LATE, BAD = 0, 1, 2
+"""Outcomes. LATE: the time given with the request passed before the keys were there."""
+
+LONGEST = 64 << 20
+"""Bytes of a frame that is still believed to be one."""
+
+HEAD = struct.Struct("<I")
+_NUMBER = struct.Struct("<q")
+
+
+def pack(code, parts):
+    """A frame, ready to be sent."""
+    body = [bytes((code,))]
+    for part in parts:
+        body.append(HEAD.pack(len(part)))
+        body.append(part)
+    text = b"".join(body)
+    return HEAD.pack(len(text)) + text
+
+
+def length(head):
+    """How many bytes follow the four of ``head``."""
+    found = HEAD.unpack(head)[0]
+    if not 0 < found <= LONGEST:
+        raise ValueError("not a frame")
+    return found
+
+
+def unpack(text):
+    """The code and the parts of a frame without its length."""
+    parts, at = [], 1
+    while at < len(text):
+        if at + 4 > len(text):
+            raise ValueError("a frame that ends too early")
+        size = HEAD.unpack_from(text, at)[0]
+        at += 4
+        if at + size > len(text):
+            raise ValueError("a frame that ends too early")
+        parts.append(bytes(text[at : at + size]))
+        at += size
+    return text[0], parts
+
+
+def number(value):
+    """A signed 64-bit number as a part."""
+    return _NUMBER.pack(value)
+
+
+def to_number(part):
+    """The number of a part."""
+    return _NUMBER.unpack(part)[0]

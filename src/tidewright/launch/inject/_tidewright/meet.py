@@ -1,0 +1,172 @@
+"""The rank's end of the rendezvous store: plain sockets that can be dropped at any moment and are opened when needed.
+
+A request that waits for keys is asked again after the connection was dropped; one that does not is never interrupted,
+because whoever drops waits for it first. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+from . import frames, reach
+
+PATIENCE_S = 120.0
+"""How long the store may be gone (its agent being started again) before a rank gives up."""
+
+
+class Late(Exception):
+    """The keys did not come in time."""
+
+
+class Link:
+    """This process's connections, one per thread that asks."""
+
+    def __init__(self):
+        self._cond = threading.Condition()
+        self._sockets = {}
+        self._busy = 0
+        self._drops = 0
+        self._shut = False
+        self.waiting = 0
+        """How many threads wait for a key somebody else must set."""
+
+    def ask(self, code, world, parts, wait_s=None, patience_s=PATIENCE_S):
+        """Do one operation; ``wait_s``: how long its keys may be missing (None: it does not wait for
+        keys, 0: for ever).
+
+        Raises ``Late``, and ``OSError`` when the store cannot be reached for ``patience_s``.
+        """
+        until = None if not wait_s else time.monotonic() + wait_s
+        waits = wait_s is not None
+        slept = 0.0
+        while True:
+            drops = self._begin(waits)
+            try:
+                left_ms = 0 if until is None else max(1, int((until - time.monotonic()) * 1000))
+                return self._talk(code, [world, frames.number(left_ms), *parts])
+            except Late:
+                raise
+            except OSError:
+                self._forget()
+                if drops == self._drops:
+                    slept = _nap(slept, patience_s)
+                elif wait_s:
+                    until = time.monotonic() + wait_s  # standing still counts for nothing, and clocks differ
+            except BaseException:
+                self._forget()  # an answer may still be on its way
+                raise
+            finally:
+                self._end(waits)
+
+    def drop(self):
+        """Close everything; threads that ask stand still until ``reopen``."""
+        with self._cond:
+            self._shut = True
+            self._drops += 1
+            while self._busy:
+                self._cond.wait()
+            for found in self._sockets.values():
+                _close(found)
+            self._sockets = {}
+
+    def reopen(self):
+        """Let them ask again, wherever reach.json says now."""
+        with self._cond:
+            self._shut = False
+            self._cond.notify_all()
+
+    def forked(self):
+        """In a forked child: the connections are the parent's. Closed without a word."""
+        sockets, self._sockets = self._sockets, {}
+        for found in sockets.values():
+            found.close()
+        self._cond = threading.Condition()
+        self._busy = self.waiting = 0
+        self._shut = False
+
+    def _begin(self, waits):
+        with self._cond:
+            while self._shut:
+                self._cond.wait()
+            if waits:
+                self.waiting += 1
+            else:
+                self._busy += 1
+            return self._drops
+
+    def _end(self, waits):
+        with self._cond:
+            if waits:
+                self.waiting -= 1
+            else:
+                self._busy -= 1
+            self._cond.notify_all()
+
+    def _talk(self, code, parts):
+        found = self._sockets.get(threading.get_ident()) or self._connect()
+        found.sendall(frames.pack(code, parts))
+        outcome, answer = _receive(found)
+        if outcome == frames.LATE:
+            raise Late()
+        if outcome != frames.OK:
+            raise RuntimeError("rendezvous store: " + b" ".join(answer).decode(errors="replace"))
+        return answer
+
+    def _connect(self):
+        where = reach.read()
+        found = socket.create_connection((where["address"], int(where["port"])), timeout=10) if where else None
+        if found is None:
+            raise OSError("no reach.json")
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.sendall(frames.pack(frames.HELLO, [where["token"].encode()]))
+        outcome, _ = _receive(found)
+        if outcome != frames.OK:
+            found.close()
+            raise OSError("the rendezvous store does not know this job")
+        found.settimeout(None)
+        with self._cond:
+            if self._shut:
+                found.close()
+                raise OSError("standing still")
+            self._sockets[threading.get_ident()] = found
+        return found
+
+    def _forget(self):
+        with self._cond:
+            found = self._sockets.pop(threading.get_ident(), None)
+        if found is not None:
+            _close(found)
+
+
+def _nap(slept, patience_s):
+    if slept >= patience_s:
+        raise OSError(f"the rendezvous store has not answered for {patience_s:.0f} s")
+    nap = min(0.5, max(0.005, slept / 4))
+    time.sleep(nap)
+    return slept + nap
+
+
+def _receive(found):
+    return frames.unpack(_exactly(found, frames.length(_exactly(found, 4))))
+
+
+def _exactly(found, size):
+    parts = bytearray()
+    while len(parts) < size:
+        some = found.recv(size - len(parts))
+        if not some:
+            raise OSError("the rendezvous store has hung up")
+        parts += some
+    return bytes(parts)
+
+
+def _close(found):
+    with contextlib.suppress(OSError):
+        found.shutdown(socket.SHUT_RDWR)
+    found.close()
+
+
+link = Link()

@@ -1,0 +1,81 @@
+"""A world: one default process group of torch, with all groups below it. Its names, and how its ranks gather again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+
+from . import frames
+from .here import here
+from .meet import link
+
+_epochs = {}
+
+
+def ident(*names):
+    """A 63-bit number all ranks agree on without asking."""
+    text = "\0".join(str(name) for name in names)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1 or 1
+
+
+def named(kind, where):
+    """The store's name for a world that meets at ``where``; another one each time a process meets there again.
+
+    Restarted workers of torchrun meet at the same place, but have another restart count.
+    """
+    key = f"{kind}/{where}/{_run()}"
+    _epochs[key] = epoch = _epochs.get(key, 0) + 1
+    return f"w/{key}/{epoch}"
+
+
+def _run():
+    return "/".join(os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+
+
+def agreed(store, rank):
+    """A name for a world whose ranks share a store that it was not made for, another one each time it is used."""
+    key = f"tidewright/world/{store.add(f'tidewright/uses/{rank}', 1)}"
+    if rank == 0:
+        store.set(key, uuid.uuid4().hex)
+    return "w/own/" + bytes(store.get(key)).decode()
+
+
+class World:
+    """The world this process is in. ``name`` is the prefix of its keys."""
+
+    def __init__(self, name, rank, size):
+        self.name, self.rank, self.size = name, rank, size
+        self.ident = ident(name, size)
+        self._control = (name + "/control").encode()
+        self._groups = {}
+        here.join(self.ident, rank, size)
+
+    def count(self, name, ranks):
+        """How many groups of this name and these members there have been, this one included."""
+        key = (name, tuple(ranks))
+        self._groups[key] = self._groups.get(key, 0) + 1
+        return self._groups[key]
+
+    def gather(self):
+        """Wait, for as long as it takes, until every rank that has not ended is here too; the number of the round."""
+        parts = [str(self.rank).encode(), str(self.size).encode(), uuid.uuid4().bytes]
+        return frames.to_number(link.ask(frames.GATHER, self._control, parts, wait_s=0)[0])
+
+    def tell(self, key, value):
+        """Leave word for the other ranks."""
+        link.ask(frames.SET, self._control, [key.encode(), value])
+
+    def hear(self, keys):
+        """What others have left, waiting for it."""
+        return link.ask(frames.MGET, self._control, [key.encode() for key in keys], wait_s=0)
+
+    def check(self, key):
+        """Whether somebody has left it."""
+        return bool(frames.to_number(link.ask(frames.CHECK, self._control, [key.encode()])[0]))
+
+    def ended(self):
+        """Say that this rank will not come again. Nobody waits for it, so it does not matter much if it is lost."""
+        with contextlib.suppress(OSError, RuntimeError):
+            link.ask(frames.SET, self._control, [b"ended/%d" % self.rank, b"1"], patience_s=0)

@@ -1,0 +1,32 @@
+"""Runs in every Python that a rank starts, because its directory comes first on PYTHONPATH. Chains to the next one."""
+
+import os
+import sys
+
+
+def _chain():
+    """Run the ``sitecustomize`` that would have been found without this one."""
+    import importlib.machinery
+    import importlib.util
+
+    mine = os.path.dirname(os.path.abspath(__file__))
+    others = [place for place in sys.path if os.path.abspath(place or os.getcwd()) != mine]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    kept = sys.modules.get("sitecustomize")
+    sys.modules["sitecustomize"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules["sitecustomize"] = kept
+        raise
+
+
+if os.environ.get("TIDE_BOX"):
+    from _tidewright import hooks, patches
+
+    hooks.install(patches.PATCHES)
+
+_chain()

@@ -1,0 +1,69 @@
+"""Turns under the wrapper: a data-parallel job that shares devices, cut at random moments, with K changing at each."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from tests.launch.gang import Gang, harass
+
+pytestmark = pytest.mark.processes
+PORT = 23_460
+
+
+class Sharing(Gang):
+    """Ranks take turns by lock, on as many devices as a die says each time they are told."""
+
+    def __init__(self, *args, seed: int, **how) -> None:
+        super().__init__(*args, **how)
+        self._rng = random.Random(seed)
+        self.devices: dict[int, int] = {}
+        self.slots = self.place / "slots"
+        self.slots.mkdir()
+        self.environ["TIDE_SLOTS"] = str(self.slots)
+
+    def reach(self, rank: int, host: str) -> None:
+        super().reach(rank, host)
+        if rank == 0:
+            count = self._rng.randint(1, self.size)
+            self.devices = {each: each % count for each in self.boxes}
+        device = self.devices[rank]
+        share = list(self.devices.values()).count(device)
+        path = self.boxes[rank] / "reach.json"
+        found = {**json.loads(path.read_text()), "devices": [device], "share": share, "turns": "lock"}
+        (self.boxes[rank] / "reach.new").write_text(json.dumps(found))
+        os.replace(self.boxes[rank] / "reach.new", path)
+
+
+def parked_with_a_slot(gang: Sharing) -> list[str]:
+    """Files of slots that a rank has open."""
+    found = []
+    for page in (state for party in gang.parties() for state in party.read() if not state.dead):
+        links = [os.readlink(file) for file in Path(f"/proc/{page.pid}/fd").iterdir()]
+        found += [link for link in links if link.startswith(str(gang.slots))]
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_turns_change_no_bit_and_are_gone_at_a_cut(tmp_path, monkeypatch, size):
+    program = ["ddp.py", "60", "accumulate"]
+    alone = Gang(tmp_path / "alone", size, program, boxed=False)
+    gang = Sharing(tmp_path / "turns", size, program, seed=size)
+    try:
+        alone.start(PORT + size)
+        expected = alone.wait()
+        gang.start(PORT + 10 + size)
+        held: list[str] = []
+        monkeypatch.setattr("tests.launch.gang.check_parked", lambda each: held.extend(parked_with_a_slot(each)))
+        reports = harass(gang, seed=size, cuts=4)
+        assert gang.wait() == expected, gang.logs()
+        assert reports and held == []
+    finally:
+        alone.end()
+        gang.end()
+    assert sorted(gang.slots.iterdir()), "turns were taken"
