@@ -1,0 +1,192 @@
+"""A pool of two hosts on this machine under real daemons, and the events that a job is put through."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.unmodified.harness import LIMIT_S, Outcome, read, user_environment
+from tests.unmodified.programs import Program
+from tidewright.base.errors import TideError
+from tidewright.checkpoint.cgroup import remove, wait_until
+from tidewright.checkpoint.processes import PROC, grouped, send
+from tidewright.model.job import JobSpec
+from tidewright.wire.api import JobView
+from tidewright.wire.client import Client
+
+FINAL = ("completed", "failed", "cancelled", "timeout")
+HOSTS, SLOTS = ("east", "west"), 4
+
+
+@dataclass(slots=True)
+class Ride:
+    """What a job went through: the events that took place, what was refused, and what its ranks printed."""
+
+    outcome: Outcome
+    view: JobView
+    events: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class Pool:
+    """Two agents with four CPU slots each. ``clean`` leaves no process behind."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.state = root, root / "state"
+
+    def tide(self, *arguments: str) -> str:
+        """A command as a user types it; what it printed. Raises AssertionError when it fails."""
+        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.root, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def up(self) -> None:
+        hosts = [word for name in HOSTS for word in ("--host", f"{name}={SLOTS}")]
+        self.tide("up", *hosts, "--policy", "fifo")
+        self.until(lambda: len(self.client().nodes().nodes) == len(HOSTS))
+
+    def client(self) -> Client:
+        return Client(self.state, timeout=30)
+
+    def submit(self, program: Program, world: int, name: str, steps: int = 0) -> int:
+        """A job of ``world`` ranks, each on a slot of its own."""
+        work = self.root / name
+        work.mkdir()
+        spec = JobSpec(
+            name=name,
+            command=tuple(program.argv(steps)),
+            ranks=world,
+            devices=world,
+            env=user_environment(self.root),
+            workdir=str(work),
+            checkpoint_us=-1,
+        )
+        return self.client().submit([spec]).ids[0]
+
+    def view(self, job: int) -> JobView:
+        return self.client().job(job)
+
+    def until(self, true: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Wait for something, and tell the daemons' story if it does not happen."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(TideError):
+                if true():
+                    return
+            time.sleep(0.02)
+        raise AssertionError(self.story())
+
+    def reach(self, job: int, *states: str) -> str:
+        """Wait until the job is in one of these states or has ended; the state."""
+        found = ""
+
+        def there() -> bool:
+            nonlocal found
+            found = self.view(job).state
+            return found in (*states, *FINAL)
+
+        self.until(there)
+        return found
+
+    def story(self) -> str:
+        """The ends of all logs of daemons, for a failure."""
+        paths = [*self.state.glob("*.log"), *self.state.glob("*/*.log")]
+        jobs = "\n".join(f"{each.id} {each.state}: {each.why} {each.level_why}" for each in self._jobs())
+        return jobs + "\n" + "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in paths)
+
+    def _jobs(self) -> tuple[JobView, ...]:
+        with contextlib.suppress(TideError):
+            return self.client().jobs(all=True).jobs
+        return ()
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def suspend(self, job: int, dice: random.Random) -> str:
+        self.client().suspend(job)
+        if self.reach(job, "suspended", "held") not in FINAL:
+            time.sleep(dice.uniform(0, 0.3))
+            self.client().resume(job)
+            self.reach(job, "running")
+        return "suspend"
+
+    def migrate(self, job: int, dice: random.Random) -> str:
+        before = self.where(job)
+        self.client().migrate(job)
+        self.until(lambda: self._ended(job) or (self.where(job) not in ((), before) and self._running(job)))
+        return "migrate"
+
+    def scale(self, job: int, dice: random.Random) -> str:
+        view = self.view(job)
+        sizes = [size for size in (1, 2, 4) if size <= view.devices and size != view.held]
+        if not sizes:
+            return self.suspend(job, dice)
+        wanted = dice.choice(sizes)
+        self.client().scale(job, wanted)
+        self.until(lambda: self._ended(job) or (self.view(job).held == wanted and self._running(job)))
+        return f"scale {wanted}"
+
+    def where(self, job: int) -> tuple[str, ...]:
+        return tuple(sorted({held.node for held in self.view(job).where}))
+
+    def _running(self, job: int) -> bool:
+        return self.view(job).state == "running"
+
+    def _ended(self, job: int) -> bool:
+        return self.view(job).state in FINAL
+
+    def ride(
+        self, program: Program, world: int, name: str, *, events: int, seed: int, pause_s: float, steps: int = 0
+    ) -> Ride:
+        """Run a program as a job through ``events`` random events, at random moments at most ``pause_s`` apart."""
+        dice = random.Random(seed)
+        job = self.submit(program, world, name, steps)
+        done: list[str] = []
+        refused: list[str] = []
+        self.reach(job, "running")
+        while len(done) < events and len(refused) < 10 * events and not self._ended(job):
+            time.sleep(dice.uniform(0, pause_s))
+            event = dice.choice([self.suspend, self.migrate, self.scale])
+            try:
+                done.append(event(job, dice))
+            except TideError as error:
+                refused.append(f"{event.__name__}: {error}")
+        self.until(lambda: self._ended(job), LIMIT_S)
+        return Ride(read([self.log(job, rank) for rank in range(world)]), self.view(job), done, refused)
+
+    def log(self, job: int, rank: int) -> str:
+        return b"".join(self.client().logs(job, rank)).decode()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def left(self) -> list[int]:
+        """Every process of this pool that still lives."""
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                    if str(self.state).encode() in said:
+                        found.append(int(entry.name))
+        return found
+
+    def clean(self) -> None:
+        """Stop the daemons, and kill by id whatever is left."""
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired, TideError):
+            for each in self._jobs():
+                if each.state not in FINAL:
+                    self.client().cancel(each.id)
+            self.tide("down")
+        send(self.left(), signal.SIGKILL)
+        wait_until(lambda: not self.left(), 5)
+        for group in Path("/sys/fs/cgroup").glob(f"**/tidewright-*{self.state.name}*"):
+            send(grouped([str(group)]), signal.SIGKILL)
+            remove((str(group),))
