@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.base.errors import WorldError
 from tidewright.checkpoint.store import ImageStore, intake, pack, sweep
 
 from .builders import image, name, read
@@ -142,6 +143,6 @@ def test_a_failure_leaves_no_drafts(tmp_path: Path, sources: Path) -> None:
 
     prepare(tmp_path / "store", sources)
     store = ImageStore(tmp_path / "store", disk=Failing())
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(WorldError, match=r"the image store failed: .*Input/output"):
         store.put(name(1), sources / "1")
     assert list((store.root / "tmp").iterdir()) == [] and store.ls() == []

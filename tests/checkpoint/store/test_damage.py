@@ -129,6 +129,5 @@ def test_a_lost_key_is_said_and_not_replaced(filled: ImageStore, tmp_path: Path,
     store = ImageStore(filled.root)
     with pytest.raises(WorldError, match=r"key of tenant 'team' is (damaged|missing)"):
         store.get(name(1), tmp_path / "out")
-    with pytest.raises(WorldError, match=r"key of tenant 'team' is (damaged|missing)"):
-        store.gc()
+    assert "key of tenant 'team' is" in store.gc().notes[0] and len(parts(store)) > 3
     assert [finding.what for finding in store.verify()] == ["key"]

@@ -18,6 +18,7 @@ import pytest
 
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.checkpoint.store import FsspecRemote, ImageDamaged, ImageMissing, ImageStore, Remote
+from tidewright.checkpoint.store.disk import scratch
 
 from .builders import image, name, read
 
@@ -168,6 +169,17 @@ def test_a_peer_is_a_remote(tmp_path: Path, common: bool) -> None:
     assert there.verify() == [] and there.gc().leftovers == 0
     with pytest.raises(WorldError, match="its own node only"):
         there.push(name(8), here.objects)
+
+
+def test_scratch_of_the_dead_is_removed_and_that_of_the_living_kept(store: ImageStore) -> None:
+    drafts = store.root / "tmp"
+    (drafts / "dead").mkdir()
+    (drafts / "dead" / "pages").write_bytes(b"x" * 1000)
+    with scratch(drafts) as alive:
+        freed = store.gc()
+        assert (freed.leftovers, freed.bytes) == (1, 1000)
+        assert alive.exists() and not (drafts / "dead").exists()
+    assert not alive.exists()
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -94,6 +94,8 @@ def test_what_an_image_cannot_be(store: ImageStore, tmp_path: Path) -> None:
         store.get(name(9), tmp_path / "out")
     with pytest.raises(ImageMissing):
         store.verify(name(9))
+    with pytest.raises(UsageError, match="not a directory"):
+        store.put(name(2), tmp_path / "nowhere")
     os.symlink("/etc/passwd", source / "link")
     with pytest.raises(UsageError, match="neither a file nor a directory"):
         store.put(name(2), source)

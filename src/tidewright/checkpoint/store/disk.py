@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import StoreFull
@@ -79,6 +81,42 @@ def full(error: OSError) -> Exception:
 def draft_name(drafts: Path) -> Path:
     """A path that nobody else uses."""
     return drafts / secrets.token_hex(8)
+
+
+@contextlib.contextmanager
+def scratch(drafts: Path) -> Iterator[Path]:
+    """A directory for a while. It is locked, so that a collection removes only those of the dead."""
+    path = draft_name(drafts)
+    path.mkdir(mode=0o700)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def abandoned(path: Path) -> bool:
+    """Whether a scratch directory's owner is gone."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def size_below(root: Path) -> int:
+    """Bytes of all files below ``root``, whatever comes and goes meanwhile."""
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
 
 
 def write_whole(disk: Disk, drafts: Path, final: Path, chunks: Iterable[Chunk]) -> None:

@@ -157,10 +157,12 @@ class PackWriter:
     def publish(self) -> list[PackIndex]:
         """Give all packs their names, first their pages and then their indexes; durable when this returns."""
         self._end_pack()
-        done, self._done = self._done, []
-        for draft, index in done:
+        published = []
+        while self._done:
+            draft, index = self._done[0]
             publish_pack(self._disk, self._drafts, self._packs, draft, index.id, index.encode(self._key))
-        return [index for _, index in done]
+            published.append(self._done.pop(0)[1])
+        return published
 
     def abort(self) -> None:
         """Leave nothing behind of what was not published."""

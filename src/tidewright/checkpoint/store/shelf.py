@@ -5,11 +5,12 @@ Other processes add and remove packs too, so whoever enters looks again; what ha
 
 from __future__ import annotations
 
-import json
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from ...base.errors import WorldError
@@ -39,7 +40,7 @@ class View:
         for number, pack in enumerate(new, len(self.packs)):
             places = np.arange(len(pack.hashes), dtype=np.int64) + (number << _SHIFT)
             good = np.ones(len(places), dtype=bool)
-            for frame in self.bad.get(pack.id, ()):
+            for frame in self.bad_in(pack):
                 row = pack.frames[frame]
                 good[int(row["first"]) : int(row["first"]) + int(row["count"])] = False
             runs = runs.plus(pack.hashes[good], places[good])
@@ -52,7 +53,11 @@ class View:
 
     def lost_in(self, pack: PackIndex) -> Hashes:
         """Hashes of the pages in a pack's bad frames."""
-        return pack.pages_of(sorted(self.bad.get(pack.id, ())))
+        return pack.pages_of(self.bad_in(pack))
+
+    def bad_in(self, pack: PackIndex) -> list[int]:
+        """Numbers of a pack's bad frames."""
+        return sorted(frame for frame in self.bad.get(pack.id, ()) if 0 <= frame < len(pack.frames))
 
 
 class Foreign:
@@ -110,8 +115,9 @@ class Shelf:
             if path.suffix in (INDEX, PACK):
                 marks.append((path.name, 0, 0))
             elif path.suffix == BAD:
-                facts = path.stat()
-                marks.append((path.name, facts.st_ino, facts.st_mtime_ns))
+                with contextlib.suppress(FileNotFoundError):
+                    facts = path.stat()
+                    marks.append((path.name, facts.st_ino, facts.st_mtime_ns))
         return frozenset(marks), names
 
     def _reload(self, names: list[str]) -> View:
@@ -147,8 +153,8 @@ class Shelf:
     def bad_frames(self, id_: str) -> frozenset[int]:
         """Frames of a pack that were found damaged."""
         try:
-            return frozenset(json.loads((self.packs / f"{id_}{BAD}").read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return msgspec.json.decode((self.packs / f"{id_}{BAD}").read_bytes(), type=frozenset[int])
+        except (FileNotFoundError, msgspec.MsgspecError):
             return frozenset()
 
     def mark_bad(self, id_: str, frames: frozenset[int]) -> None:
@@ -156,7 +162,7 @@ class Shelf:
         with self._guard:
             known = self.bad_frames(id_)
             if frames - known:
-                text = json.dumps(sorted(frames | known)).encode()
+                text = msgspec.json.encode(sorted(frames | known))
                 write_whole(self.disk, self.drafts, self.packs / f"{id_}{BAD}", [text])
 
     def forgive(self, id_: str) -> None:
@@ -167,10 +173,6 @@ class Shelf:
     def pack_path(self, id_: str) -> Path:
         """A pack's file."""
         return self.packs / f"{id_}{PACK}"
-
-    def stored_bytes(self) -> int:
-        """Bytes on disk of everything here."""
-        return sum(path.stat().st_size for folder in (self.images, self.packs) for path in folder.iterdir())
 
     # manifests
 

@@ -6,21 +6,22 @@ whatever was not leaves only garbage, which ``gc`` removes. Layout: names.py; lo
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ...base.errors import Conflict, WorldError
+from ...base.errors import Conflict, UsageError, WorldError
 from ...base.units import format_bytes
 from . import check, sweep
 from .check import Finding
-from .disk import Disk, draft_name, write_whole
+from .disk import Disk, scratch, size_below, write_whole
 from .errors import ImageDamaged, ImageMissing, StoreFull
 from .intake import Intake
 from .keys import Keys, TenantKey, decode_key
@@ -35,8 +36,23 @@ from .shelf import Shelf
 from .sweep import Freed
 from .transfer import Moved, Pull, Push
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _OLDEST = 3
 """How many images a refusal names."""
+
+
+def _plainly(method: Callable[P, T]) -> Callable[P, T]:
+    """Failures of the operating system as WorldError, which callers expect and retry."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **more: P.kwargs) -> T:
+        try:
+            return method(*args, **more)
+        except OSError as error:
+            raise WorldError(f"the image store failed: {error}") from error
+
+    return call
 
 
 class PutReport(Struct, frozen=True, kw_only=True):
@@ -81,12 +97,15 @@ class ImageStore:
 
     # one image
 
+    @_plainly
     def put(self, name: ImageName, source: Path, *, meta: dict[str, Any] | None = None) -> PutReport:
         """Take in the directory ``source``; durable when this returns. ``meta`` (JSON) is kept with it.
 
         Raises Conflict when there is such an image, and StoreFull, which drops nothing.
         """
         began = time.monotonic_ns()
+        if not source.is_dir():
+            raise UsageError(f"{source} is not a directory", "give the directory of a rank's image")
         with self._lock.shared():
             shelf = self._shelf(name.tenant)
             if shelf.manifest_path(name).exists():
@@ -122,6 +141,7 @@ class ImageStore:
             raw_bytes=header.raw_bytes, new_bytes=header.new_bytes, stored_bytes=header.stored_bytes, took_us=0
         )
 
+    @_plainly
     def get(self, name: ImageName, into: Path) -> None:
         """Write the image to ``into``, which appears whole or not at all; every byte is checked.
 
@@ -165,13 +185,10 @@ class ImageStore:
 
     def meta(self, name: ImageName) -> dict[str, Any]:
         """What was given to ``put``. Raises ImageMissing and ImageDamaged."""
-        try:
-            return read_header(self._tenants / name.key).meta
-        except FileNotFoundError:
-            raise ImageMissing(f"{name} is not in the store") from None
-        except BadManifest as error:
-            raise ImageDamaged(str(name), str(error)) from None
+        with self._lock.shared():
+            return self._manifest(self._shelf(name.tenant), name).header.meta
 
+    @_plainly
     def drop(self, name: ImageName) -> None:
         """Forget an image; its pages go with the next ``gc``. Harmless when there is none."""
         with self._lock.shared():
@@ -184,7 +201,7 @@ class ImageStore:
 
     def ls(self) -> list[Entry]:
         """All images, by tenant, job, serial and rank."""
-        return [self._entry(shelf, name) for shelf in self._all(lenient=True) for name in shelf.names()]
+        return [self._entry(shelf, name) for shelf in self._all() for name in shelf.names()]
 
     def _entry(self, shelf: Shelf, name: ImageName) -> Entry:
         try:
@@ -200,8 +217,9 @@ class ImageStore:
 
     def stored_bytes(self) -> int:
         """Bytes on disk, garbage included."""
-        return sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
+        return size_below(self.root)
 
+    @_plainly
     def gc(self) -> Freed:
         """Remove what no image needs. Raises WorldError when the store does not come to rest; nothing is lost then."""
         with self._lock.shared():
@@ -210,8 +228,10 @@ class ImageStore:
         with self._lock.alone():
             for shelf in self._all():
                 freed += sweep.remove(shelf)
-            return freed + sweep.drafts(self._disk, self._drafts)
+            freed += sweep.drafts(self._disk, self._drafts)
+        return freed + Freed(notes=tuple(f"{one.problem}; nothing of it was removed" for one in self._bad_keys()))
 
+    @_plainly
     def verify(self, name: ImageName | None = None) -> list[Finding]:
         """Check everything, or what one image needs. What is found damaged is remembered, so that it is stored anew.
 
@@ -219,8 +239,8 @@ class ImageStore:
         """
         if name is not None and not self.has(name):
             raise ImageMissing(f"{name} is not in the store")
-        findings = list(self._bad_keys())
-        for shelf in self._all(lenient=True):
+        findings = self._bad_keys()
+        for shelf in self._all():
             if name is None or shelf.tenant == name.tenant:
                 with self._lock.shared():
                     findings += self._verify(shelf, name)
@@ -240,24 +260,27 @@ class ImageStore:
             yield msgspec.structs.replace(one, images=images)
         yield from check.images(shelf, view, name)
 
-    def _bad_keys(self) -> Iterator[Finding]:
-        for one in sorted(self._tenants.iterdir()):
-            tenant = tenant_of(one.name)
+    def _bad_keys(self) -> list[Finding]:
+        findings = []
+        for folder_ in sorted(self._tenants.iterdir()):
+            tenant = tenant_of(folder_.name)
             try:
-                problem = "" if self._keys.find(tenant) else "is missing"
+                self._shelf(tenant)
             except WorldError as error:
-                problem = str(error)
-            if problem:
-                yield Finding(tenant=tenant, what="key", path=str(self._keys.path(tenant)), problem=problem)
+                path = str(self._keys.path(tenant))
+                findings.append(Finding(tenant=tenant, what="key", path=path, problem=str(error)))
+        return findings
 
     # elsewhere
 
+    @_plainly
     def push(self, name: ImageName, remote: Remote) -> Moved:
         """Copy an image there. Until all of it is there nobody sees any of it. Raises WorldError, and may be repeated."""
         with self._lock.shared():
             shelf = self._shelf(name.tenant)
         return Push(shelf, self._lock.shared, name, remote).run()
 
+    @_plainly
     def pull(self, name: ImageName, remote: Remote) -> Moved:
         """Copy an image here, replacing a damaged one. Raises ImageMissing, ImageDamaged, StoreFull and WorldError."""
         if not remote.has([name.key]):
@@ -283,17 +306,15 @@ class ImageStore:
         return key
 
     def _pull_foreign(self, name: ImageName, remote: Remote) -> Moved:
-        """Hashes under another key mean nothing here: bring the image back over there's terms and take it in on ours."""
-        scratch = draft_name(self._drafts)
-        try:
-            other = ImageStore(scratch, disk=self._disk)
+        """Hashes under another key mean nothing here: bring the image back on its own terms, take it in on ours."""
+        if self.has(name) and not any(name in finding.images for finding in self.verify(name)):
+            return Moved()
+        with scratch(self._drafts) as folder_:
+            other = ImageStore(folder_ / "store", disk=self._disk)
             moved = other.pull(name, remote)
-            other.get(name, scratch / "image")
-            if self.has(name):
-                self.drop(name)
-            self.put(name, scratch / "image", meta=other.meta(name))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            other.get(name, folder_ / "image")
+            self.drop(name)
+            self.put(name, folder_ / "image", meta=other.meta(name))
         return moved
 
     # inside
@@ -309,15 +330,12 @@ class ImageStore:
                 self._shelves[tenant] = Shelf(root, tenant, key, self._drafts, self._disk)
             return self._shelves[tenant]
 
-    def _all(self, lenient: bool = False) -> list[Shelf]:
-        """Every tenant's shelf. Raises WorldError when a tenant's key is damaged, unless ``lenient``."""
+    def _all(self) -> list[Shelf]:
+        """The shelf of every tenant whose key is sound."""
         shelves = []
         for path in sorted(self._tenants.iterdir()):
-            try:
+            with contextlib.suppress(WorldError):
                 shelves.append(self._shelf(tenant_of(path.name)))
-            except WorldError:
-                if not lenient:
-                    raise
         return shelves
 
     def _room(self, name: ImageName) -> Callable[[int], None]:

@@ -7,13 +7,14 @@ ends anywhere in between leaves only what the next collection removes.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .disk import Disk
+from .disk import Disk, abandoned, size_below
 from .index import Runs
 from .names import BAD, INDEX, PACK
 from .outlet import Damage, FrameReader
@@ -161,10 +162,13 @@ def _halves(shelf: Shelf) -> Freed:
 
 
 def drafts(disk: Disk, directory: Path) -> Freed:
-    """Remove drafts. The caller has the store to itself, so they are nobody's."""
+    """Remove drafts, and scratch directories of the dead. The caller has the store to itself: drafts are nobody's."""
     freed = Freed()
     for path in sorted(directory.iterdir()):
         if path.is_file():
             freed += Freed(bytes=path.stat().st_size, leftovers=1)
             disk.remove(path)
+        elif abandoned(path):
+            freed += Freed(bytes=size_below(path), leftovers=1)
+            shutil.rmtree(path, ignore_errors=True)
     return freed
