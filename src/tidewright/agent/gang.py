@@ -16,9 +16,10 @@ import msgspec
 
 from ..base.errors import WorldError
 from ..base.units import SECOND
-from ..checkpoint.barrier import Cuts, LocalPages, Pages, PageState, cut, release
+from ..checkpoint.barrier import Cuts, Pages, PageState, cut, release
 from ..wire.agent import Peer
 from .depot import DepotClient
+from .pages import LocalPages
 
 log = logging.getLogger(__name__)
 

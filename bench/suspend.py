@@ -1,0 +1,159 @@
+"""How long a two-rank DDP job takes to let go of its devices, to come back, to move to another host, and to reconnect.
+
+Through everything: tide's own client, controller, two agents of this machine (hosts a and b, each with two CPU slots),
+the cut, CRIU, the shims. Storing, compressing and copying go on behind and are reported apart.
+
+    python bench/suspend.py [--rounds 10] [--width 512] [--keep]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from facts import facts, keep
+
+from tidewright import Client, JobSpec
+from tidewright.base.units import SECOND
+from tidewright.launch.environment import submitted_environment
+from tidewright.launch.inject._tidewright import page as pg
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+BARS = {
+    "suspend until the devices are free": 1.0,
+    "of that, until all ranks stand still (cut)": None,
+    "resume": 0.5,
+    "migrate, request until it runs there": 2.5,
+    "reconnect": 0.05,
+    "storing behind (hash, compress, write)": None,
+}
+PATIENCE_S = 120.0
+
+
+class Reconnects:
+    """Watches control pages for the time that ranks spend connecting again, in a thread of its own."""
+
+    def __init__(self, state: Path) -> None:
+        self._state, self.seconds = state, list[float]()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        since: dict[Path, float] = {}
+        pages: dict[Path, pg.Page] = {}
+        while not self._over.wait(0.001):
+            if not pages or int(time.monotonic() * 20) % 4 == 0:
+                for path in self._state.glob("hosts/*/ranks/*/*/box/ctl/*.page"):
+                    if path not in pages:
+                        pages[path] = pg.Page(path)
+            for path, page in pages.items():
+                if page.words[pg.STATE] == pg.REBUILDING:
+                    since.setdefault(path, time.monotonic())
+                elif path in since and page.words[pg.STATE] == pg.RUNNING:
+                    self.seconds.append(time.monotonic() - since.pop(path))
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def until(client: Client, job: int, states: set[str], where: str = "") -> Any:
+    """The job once it is in one of these states, on that node."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        view = client.job(job)
+        if view.state in states and (not where or {held.node for held in view.where} == {where}):
+            return view
+        if view.end >= 0:
+            raise SystemExit(f"job {job} ended: {view.why}")
+        time.sleep(0.005)
+    raise SystemExit(f"job {job} is {client.job(job).state} after {PATIENCE_S:g} s")
+
+
+def steps(client: Client, job: int) -> int:
+    """Lines of its log: one per step."""
+    return sum(block.count(b"\n") for block in client.logs(job))
+
+
+def run(client: Client, rounds: int, width: int) -> dict[str, list[float]]:
+    """Suspend, resume and move one job again and again."""
+    command = (sys.executable, str(CHECKOUT / "examples" / "unmodified" / "ddp_mlp.py"), "--steps", "1000000")
+    spec = JobSpec(
+        name="bench", command=(*command, "--width", str(width)), ranks=2, devices=2, workdir=str(CHECKOUT),
+        env=submitted_environment(os.environ),
+    )  # fmt: skip
+    job = client.submit([spec]).ids[0]
+    until(client, job, {"running"})
+    while steps(client, job) < 20:
+        until(client, job, {"running"})
+        time.sleep(0.1)
+    found: dict[str, list[float]] = {name: [] for name in BARS}
+    for number in range(rounds):
+        time.sleep(1.0)
+        client.suspend(job)
+        view = until(client, job, {"held", "suspended"})
+        found["suspend until the devices are free"].append(view.save_us / SECOND)
+        found["of that, until all ranks stand still (cut)"].append(view.hold_us / SECOND)
+        time.sleep(1.5)
+        client.resume(job)
+        found["resume"].append(until(client, job, {"running"}).restore_us / SECOND)
+        time.sleep(1.0)
+        here = client.job(job).where[0].node
+        there = "b" if here == "a" else "a"
+        began = time.monotonic()
+        client.migrate(job, [there])
+        until(client, job, {"running"}, there)
+        found["migrate, request until it runs there"].append(time.monotonic() - began)
+        print(f"round {number + 1} of {rounds}: {here} -> {there}", file=sys.stderr, flush=True)
+    client.cancel(job)
+    return found
+
+
+def show(found: dict[str, list[float]], size: float) -> None:
+    """The table, bars beside the figures."""
+    print(f"\n{'':45} {'median':>8} {'worst':>8} {'bar':>8}   (image {size / 1e6:.0f} MB per rank)")
+    for name, bar in BARS.items():
+        if found.get(name):
+            values = found[name]
+            limit = f"{bar:.2f} s" if bar else "-"
+            print(f"{name:45} {statistics.median(values):6.3f} s {max(values):6.3f} s {limit:>8}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--width", type=int, default=512, help="of the model; 512: 0.3 M, 4700: 23 M parameters")
+    parser.add_argument("--keep", action="store_true", help="write bench/results")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tide-bench-") as scratch:
+        state = Path(scratch) / "state"
+        tide = [str(Path(sys.executable).with_name("tide"))]
+        environment = {**os.environ, "TIDE_STATE": str(state)}
+        subprocess.run([*tide, "up", "--host", "a=2:0-1", "--host", "b=2:0-1"], env=environment, check=True)
+        watching = Reconnects(state)
+        try:
+            client = Client(state)
+            found = run(client, given.rounds, given.width)
+            found["reconnect"] = watching.seconds
+            size = 0.0
+        finally:
+            watching.close()
+            subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
+    show(found, size)
+    if given.keep:
+        measured = {name: {"median_s": statistics.median(values), "worst_s": max(values), "bar_s": BARS[name]}
+                    for name, values in found.items() if values}  # fmt: skip
+        print(keep(f"suspend-{given.width}", {"facts": facts(), "rounds": given.rounds, "measured": measured}))
+
+
+if __name__ == "__main__":
+    main()
