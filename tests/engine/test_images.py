@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
-from tidewright.engine.settings import live_settings
+from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
 from tidewright.plan.moves import Migrate, Resume, Start, Suspend
@@ -406,6 +407,36 @@ def test_a_job_that_waits_to_start_from_an_image_goes_further_back_when_that_die
     pool.tell(ev.NodeDown("n2", "power"))
     assert job not in pool.engine.book.from_image and ideal(pool, job) == 0
     assert "no image is left" in story(pool, job)
+
+
+def test_switches_written_as_numbers_are_kept_as_switches() -> None:
+    settings = live_settings(checkpoints=0, forecasts=1)
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=EngineSettings) == settings
+    assert settings.checkpoints is False
+
+
+def test_word_of_an_earlier_suspension_is_not_taken_for_this_one() -> None:
+    pool = world()
+    job = suspended(pool)
+    pool.plan(Resume(job, ONE, "back"))
+    pool.obey = False
+    pool.plan(Suspend(job, "room"))
+    pool.tell(ev.Suspended(job, 1, SAVE, 1))
+    assert pool.state(job) is State.SUSPENDING
+    pool.tell(ev.Suspended(job, 1, SAVE, 2))
+    assert pool.state(job) is State.SUSPENDED
+
+
+def test_work_done_twice_is_not_held_against_the_time_limit() -> None:
+    pool = world()
+    job = running(pool, checkpoint_us=EVERY, max_duration_us=2 * EVERY)
+    imaged(pool, job)
+    pool.later(90 * SECOND, ev.Exited(job, 1, 137))
+    pool.plan(Start(job, ONE, "again"))
+    pool.later(90 * SECOND)
+    assert pool.state(job) is State.RUNNING
+    pool.later(20 * SECOND)
+    assert pool.state(job) is State.TIMEOUT
 
 
 def test_learned_costs_and_images_survive_a_snapshot() -> None:

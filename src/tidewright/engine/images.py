@@ -122,6 +122,8 @@ def roll_back(book: Book, job: int, row: int) -> str:
         book.table.origin[row] = -1
         return f"no image is left, {format_duration(had)} of work lost" if had else "starts from the beginning"
     book.from_image[job] = image.serial
+    if job in book.ran:  # what has to be run again is not held against its time limit
+        book.ran[job] = max(0, book.ran[job] - (had - left))
     book.table.origin[row] = book.board.layout.kind_index(image.kind)
     return f"rolled back {format_duration(had - left)} to image {image.serial}"
 

@@ -143,6 +143,8 @@ def suspended(book: Book, event: ev.Suspended) -> None:
         return
     job = event.job
     full = job in book.saving
+    if full and event.serial and event.serial != book.saving[job].serial:
+        return  # word of an earlier suspension, said twice
     if event.save_us:
         book.table.save_us[row] = event.save_us
     if full:

@@ -70,4 +70,8 @@ def live_settings(**changes: int | tuple[str, ...]) -> EngineSettings:
         auto_level=int(Level.FREEZE), gang_level=int(Level.NONE), save_us=50 * MS, restore_us=20 * MS,
         shared_images=False, checkpoints=True, splice_milli=OVERHEAD_MILLI,
     )  # fmt: skip
-    return msgspec.structs.replace(base, **changes)
+    switches = {one.name for one in msgspec.structs.fields(EngineSettings) if isinstance(one.default, bool)}
+    # A settings file writes switches as 0 and 1; the journal keeps them as what they are.
+    return msgspec.structs.replace(
+        base, **{name: bool(value) if name in switches else value for name, value in changes.items()}
+    )
