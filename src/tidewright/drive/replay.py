@@ -32,14 +32,21 @@ def replay(
     engine = engine or Engine(settings)
     for body in records:
         record = decode(body)
-        commands = engine.step(record.now, record.events)
-        again = encode(TurnRecord(record.turn, record.now, record.events, commands))
-        if again != body and (wording or not _same(record.commands, commands)):
+        why = difference(record, body, engine.step(record.now, record.events), wording)
+        if why:
             raise Bug(
-                f"turn {record.turn} replays differently: {_difference(record.commands, commands)}; "
+                f"turn {record.turn} replays differently: {why}; "
                 "was the journal written by another version or policy setting?"
             )
     return engine
+
+
+def difference(record: TurnRecord, body: bytes, commands: list[Command], wording: bool = False) -> str:
+    """The first command that is not the one recorded, in one line; empty when all are. ``body`` is the encoded record."""
+    again = encode(TurnRecord(record.turn, record.now, record.events, commands))
+    if again == body or (not wording and _same(record.commands, commands)):
+        return ""
+    return _difference(record.commands, commands)
 
 
 def _same(recorded: list[Command], commands: list[Command]) -> bool:

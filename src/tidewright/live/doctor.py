@@ -18,6 +18,7 @@ from ..engine.commands import Ended, Reply
 from .archive import COLUMNS, Archive, row_of, seal_of
 from .lock import StateLock
 from .mark import Mark, MarkFile, read_mark
+from .recover import DIVERGED, Divergence
 from .store import DATABASE, MARK, connect, create
 from .verify import Point, Verdict, base_of, good_snapshots, inspect, seal, walk
 
@@ -56,12 +57,26 @@ def doctor(state: Path) -> Report:
             return _underived(db, verdict, written, spoiled)
         first = base_of(db)[0] + 1
         what = f"turns {first} to {verdict.turn}" if verdict.turn >= first else "it holds no turns yet"
-        lines = (f"the journal is sound: {what}", *verdict.notices)
+        lines = (f"the journal is sound: {what}", *verdict.notices, *_diverged(db))
         return Report(sound=True, written=written, keep_to=verdict.turn, lines=lines)
     except sqlite3.DatabaseError as error:
         return Report(sound=False, written=written, first_bad=1, lines=(f"{path} is no readable database: {error}",))
     finally:
         db.close()
+
+
+def _diverged(db: sqlite3.Connection) -> tuple[str, ...]:
+    """What a controller noted when it replayed turns that another version had written."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (DIVERGED,)).fetchone()
+    if row is None:
+        return ()
+    found = msgspec.json.decode(row[0], type=Divergence)
+    which = f"turn {found.first}" if found.turns == 1 else f"{found.turns} turns from turn {found.first} on"
+    return (
+        f"When an upgraded controller replayed it, {which} came out otherwise than recorded: {found.why}.",
+        "What was recorded was adopted: jobs that had ended stayed ended, ranks that had been placed stayed in place;",
+        "everything else was compared with what the agents had. Those turns are behind a snapshot and not replayed again.",
+    )
 
 
 def _spoiled(db: sqlite3.Connection) -> list[str]:

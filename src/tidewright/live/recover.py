@@ -3,43 +3,97 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import msgspec
+from msgspec import Struct
 
 from ..base.errors import Bug, DamagedJournal, UsageError
-from ..drive.replay import replay
+from ..drive.record import TurnRecord, decode
+from ..drive.replay import difference
 from ..drive.turn import Driver
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
+from .adopt import adopt
 from .hub import Hub
 from .store import REMEDY, Journal
 
 log = logging.getLogger(__name__)
 SETTINGS = "engine_settings"
+DIVERGED = "diverged"
+
+
+class Since(Struct, frozen=True):
+    """Engine settings in force after turn ``turn``."""
+
+    turn: int
+    settings: EngineSettings
+
+
+class Divergence(Struct, frozen=True):
+    """``turns`` turns, the first of them ``first``, replayed otherwise under ``version`` than they were recorded."""
+
+    first: int
+    turns: int
+    why: str
 
 
 def recover(journal: Journal, settings: EngineSettings, hub: Hub) -> Driver:
     """The driver as it was after the last durable turn. ``hub`` hears of the replayed turns too.
 
-    The settings that the journal was begun with stay in force, because its turns only replay under them.
+    Turns replay under the settings that were in force then; those given now are in force from here on. Turns that this
+    version would have decided otherwise are adopted as they were recorded, with a notice.
     """
-    kept = journal.recall(SETTINGS)
-    if kept is None:
-        journal.remember(SETTINGS, msgspec.json.encode(settings))
-    else:
-        begun_with = msgspec.json.decode(kept, type=EngineSettings)
-        if begun_with != settings:
-            journal.notices.append("engine settings given now differ from those the journal was begun with; those stay")
-        settings = begun_with
-    start, engine = _starting_point(journal, settings)
+    known = settings_since(journal, settings)
+    start, engine = _starting_point(journal, known)
     hub.begin(start)
-    replay(_observed(journal, start, engine, hub), engine=engine, wording=False)
+    tail = _Tail(journal, engine, hub, known, start)
+    tail.replay()
     hub.publish()
+    if known[-1].settings != settings:
+        _change(journal, engine, known, settings)
+    if tail.first:
+        _tell(journal, engine, Divergence(tail.first, tail.turns, tail.why))
     return Driver(engine, journal, journal.turn)
 
 
-def _starting_point(journal: Journal, settings: EngineSettings) -> tuple[int, Engine]:
+def settings_since(journal: Journal, settings: EngineSettings) -> list[Since]:
+    """Which settings were in force when; a fresh journal begins with ``settings``."""
+    kept = journal.recall(SETTINGS)
+    if kept is None:
+        known = [Since(0, settings)]
+        journal.remember(SETTINGS, msgspec.json.encode(known))
+        return known
+    found = msgspec.json.decode(kept, type=list[Since] | EngineSettings)
+    return [Since(0, found)] if isinstance(found, EngineSettings) else found
+
+
+def _change(journal: Journal, engine: Engine, known: list[Since], settings: EngineSettings) -> None:
+    """Settings of the engine have been changed: they hold for the turns to come."""
+    _enforce(engine, settings)
+    journal.remember(SETTINGS, msgspec.json.encode([*known, Since(journal.turn, settings)]))
+    journal.snapshot(engine.snapshot())
+    text = f"engine settings were changed; the new ones are in force after turn {journal.turn}"
+    log.info("%s", text)
+    journal.notices.append(text)
+
+
+def _enforce(engine: Engine, settings: EngineSettings) -> None:
+    engine.settings = engine.book.settings = settings
+
+
+def _tell(journal: Journal, engine: Engine, found: Divergence) -> None:
+    """Say loudly what happened, keep it for tide doctor, and never replay those turns again."""
+    text = (
+        f"{found.turns} turns from turn {found.first} on were decided otherwise by the version that wrote them; what it did "
+        f"was adopted ({found.why}); tide doctor says more"
+    )
+    log.error("%s", text)
+    journal.notices.append(text)
+    journal.remember(DIVERGED, msgspec.json.encode(found))
+    journal.snapshot(engine.snapshot())
+
+
+def _starting_point(journal: Journal, known: list[Since]) -> tuple[int, Engine]:
     for snapshot in journal.snapshots():
         try:
             return snapshot.turn, Engine.restore(snapshot.body)
@@ -49,11 +103,32 @@ def _starting_point(journal: Journal, settings: EngineSettings) -> tuple[int, En
             journal.notices.append(text)
     if journal.base:
         raise DamagedJournal(f"no snapshot opens, and turns up to {journal.base} are not held; {REMEDY}", journal.base)
-    return 0, Engine(settings)
+    return 0, Engine(known[0].settings)
 
 
-def _observed(journal: Journal, start: int, engine: Engine, hub: Hub) -> Iterator[bytes]:
-    """The turns above ``start``; by the time the next one is asked for, the engine has taken the one before."""
-    for turn, body in journal.bodies(start):
-        yield body
-        hub.observe(turn, engine.book, engine.book.out)
+class _Tail:
+    """The turns after a snapshot, replayed. ``first`` is the first of those that went otherwise than recorded; 0: none."""
+
+    def __init__(self, journal: Journal, engine: Engine, hub: Hub, known: list[Since], start: int) -> None:
+        self._journal, self._engine, self._hub, self._start = journal, engine, hub, start
+        self._changes = {since.turn: since.settings for since in known}
+        self.first = self.turns = 0
+        self.why = ""
+
+    def replay(self) -> None:
+        """Bring the engine to the last durable turn. Raises Bug when not even adopting what was done makes sense."""
+        for turn, body in self._journal.bodies(self._start):
+            if turn - 1 in self._changes:
+                _enforce(self._engine, self._changes[turn - 1])
+            record = decode(body)
+            commands = self._engine.step(record.now, record.events)
+            why = difference(record, body, commands)
+            if why:
+                self._otherwise(turn, record, why)
+            self._hub.observe(turn, self._engine.book, self._engine.book.out)
+
+    def _otherwise(self, turn: int, record: TurnRecord, why: str) -> None:
+        if not self.first:
+            self.first, self.why = turn, why
+        self.turns += 1
+        adopt(self._engine.book, record.commands, list(self._engine.book.out))

@@ -1,0 +1,84 @@
+"""When a newer version would have decided otherwise: what was decided then, and carried out, stays done.
+
+Used only while a journal is replayed whose last turns were written by another version. Events are facts and apply by
+themselves; of the commands, those that put ranks somewhere or ended jobs are adopted, the rest is made good when the
+agents are asked what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..engine import leave
+from ..engine.book import Book
+from ..engine.check import check_all
+from ..engine.commands import Command, Ended, Launch, ResumeRanks
+from ..model.job import State
+from ..model.node import Allocation
+
+Placing = Launch | ResumeRanks
+
+
+def adopt(book: Book, recorded: Iterable[Command], mine: Iterable[Command]) -> None:
+    """Bring the book of this very turn in line with what the recorded commands did. Raises Bug when that is impossible."""
+    then, now = list(recorded), list(mine)
+    placed = {command.job: command for command in then if isinstance(command, Placing)}
+    for command in now:
+        if isinstance(command, Placing) and placed.get(command.job) != command:
+            _take_back(book, command)
+    for command in then:
+        if isinstance(command, Ended) and command.job in book.specs:
+            _end(book, command)
+    for command in placed.values():
+        if command not in now and command.job in book.specs:
+            _place(book, command)
+    book.forced = True
+    check_all(book)
+
+
+def _let_go(book: Book, job: int) -> None:
+    if job in book.promises:
+        book.revoke(job)
+    if job in book.allocations:
+        book.end_service(job)
+        book.vacate(job)
+
+
+def _take_back(book: Book, command: Placing) -> None:
+    """This version would have given the job these devices now; then, it was not given them."""
+    if command.job in book.allocations:
+        _let_go(book, command.job)
+        back = State.QUEUED if isinstance(command, Launch) else State.SUSPENDED
+        book.move(command.job, int(back), "waits, as an earlier version decided")
+
+
+def _end(book: Book, command: Ended) -> None:
+    _let_go(book, command.job)
+    book.imaged.pop(command.job, None)
+    leave.end(book, command.job, command.state, command.code, command.why)
+
+
+def _place(book: Book, command: Placing) -> None:
+    """Give the job the devices that it was given then, if nobody is on them."""
+    job, launch = command.job, isinstance(command, Launch)
+    if not launch and job not in book.imaged:
+        return
+    _let_go(book, job)
+    _make_room(book, job, command.allocation)
+    if not (book.phys.fits(command.allocation) and book.board.fits(command.allocation)):
+        return
+    before = int(State.QUEUED if launch else State.SUSPENDED)
+    row = book.table.row[job]
+    if book.table.state[row] != before:
+        book.move(job, before, "as an earlier version decided")
+    book.table.attempt[row] = command.attempt
+    book.commit(job, command.allocation)
+    book.occupy(job)
+    book.move(job, int(State.STARTING if launch else State.RESUMING), "as an earlier version decided")
+
+
+def _make_room(book: Book, job: int, wanted: Allocation) -> None:
+    masks = {part.node: part.mask for part in wanted}
+    for other, parts in list(book.promises.items()):
+        if other != job and any(part.mask & masks.get(part.node, 0) for part in parts):
+            book.revoke(other)
