@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.checkpoint.programs import FILES, LOOP
@@ -144,3 +146,28 @@ def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path):
     site.driver("b").restore(image, Placement(node="b"))
     before = len(site.output("b"))
     check_goes_on(lambda: len(site.output("b")) - before, "without its script")
+
+
+DUMPER = """
+import sys, msgspec
+from pathlib import Path
+from tidewright.checkpoint.criu import Criu, CriuDriver
+from tidewright.checkpoint.protocol import RankHandle
+handle, criu = (msgspec.json.decode(text, type=kind) for text, kind in zip(sys.argv[1:3], (RankHandle, Criu)))
+print("now", flush=True)
+CriuDriver("a", criu).dump([handle], Path(sys.argv[3]), leave_running=False)
+"""
+
+
+def test_whoever_takes_over_from_a_killed_agent_may_dump_at_once(site: Site, tmp_path: Path):
+    """CRIU of the first must be gone, with all its helpers, before that of the second touches the rank."""
+    gang = site.start()
+    known = [msgspec.json.encode(each).decode() for each in (gang.ranks[0], site.criu)]
+    for pause in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16):
+        arguments = [sys.executable, "-c", DUMPER, *known, str(tmp_path / "images")]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as agent:
+            assert agent.stdout is not None and agent.stdout.readline() == b"now\n"
+            time.sleep(pause)
+            agent.kill()
+        site.driver("b").dump(gang.ranks, tmp_path / "images", leave_running=True)
+        check_grows(site, "a", 0, chain)

@@ -31,7 +31,7 @@ from .cgroup import wait_until
 from .features import host, host_differences
 from .files import Capture, mapped_differences
 from .manifest import DamagedImage, read_meta, verify, write_manifest
-from .processes import PROC, alive, bears, members, send, stat
+from .processes import PROC, alive, bears, everything, members, send, stat
 from .program import ENVIRON, Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 
@@ -43,6 +43,7 @@ RESTORE_LEAST_S = 30.0
 GHOST_LIMIT = 2**30
 """Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
 END_S = 10.0
+SWEEP_S = 2.0
 WORDS = 4096
 MARK = "TIDEWRIGHT_DUMP=1"
 """In the environment of CRIU and its helpers, and of nothing else."""
@@ -119,6 +120,8 @@ class CriuDriver:
         """
         began = time.monotonic()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for handle in handles:
+            sweep(handle)  # an agent that died in the middle of a dump swept nothing
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
             results = list(pool.map(self._try, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
@@ -134,7 +137,7 @@ class CriuDriver:
     def let_run(self, handles: Sequence[RankHandle]) -> None:
         """Undo the stop that a dump ended with, or was killed in, even by another agent. Harmless when they run."""
         for handle in handles:
-            self._sweep(handle)
+            sweep(handle)
             send(members(handle), signal.SIGCONT)
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
@@ -230,7 +233,8 @@ class CriuDriver:
             raise WorldError(f"rank {handle.rank} was started without namespaces of its own")
         limit = DUMP_LEAST_S + _resident(tasks(handle)) / DUMP_BYTES_PER_S
         command = [
-            *(sys.executable, "-I", "-S", enter.__file__, str(handle.init), str(handle.pid), str(handle.start), "--"),
+            *(sys.executable, "-I", "-S", enter.__file__, str(os.getpid())),
+            *map(str, (handle.init, handle.pid, handle.start)),
             *self.criu.command,
             *dump_arguments(_inner(handle), directory, work),
         ]
@@ -238,19 +242,14 @@ class CriuDriver:
             code = _within(limit, command, said)
             said.seek(0)
             words = said.read(WORDS).decode(errors="replace").strip()
-        self._sweep(handle)
+        sweep(handle)
         if code is None:
             raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed")
         if code == enter.GONE:
             raise WorldError(f"rank {handle.rank} has ended already")
         if code:
-            why = putback.complaint(str(work / "dump.log")) or words or "it was killed"
+            why = putback.complaint(str(work / "dump.log")) or words or f"it gives no reason (exit code {code})"
             raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
-
-    @staticmethod
-    def _sweep(handle: RankHandle) -> None:
-        """Helpers of a CRIU that was killed stay behind, stopped, among the rank's processes."""
-        send([pid for pid in tasks(handle) if pid != handle.pid and bears(pid, MARK)], signal.SIGKILL)
 
     def _meta(self, handle: RankHandle, directory: Path) -> dict[str, Any]:
         """What a restore needs to know besides CRIU's own files. The rank stands still."""
@@ -277,6 +276,27 @@ def _within(limit_s: float, command: Sequence[str], said: IO[bytes]) -> int | No
         process.kill()
         process.wait()
         return None
+
+
+def sweep(handle: RankHandle) -> None:
+    """End what is left of a CRIU that was killed: itself, dying still, and helpers that stay behind, stopped."""
+    if handle.init:
+        wait_until(lambda: not _swept(handle.init), SWEEP_S)
+
+
+def _swept(init: int) -> list[int]:
+    """CRIU's processes in the namespace of ``init``, killed now."""
+    found = []
+    for each in everything():
+        with contextlib.suppress(OSError):
+            if each.state not in "ZX" and _space(each.pid) == _space(init) and bears(each.pid, MARK):
+                found.append(each.pid)
+    send(found, signal.SIGKILL)
+    return found
+
+
+def _space(pid: int) -> str:
+    return os.readlink(PROC / str(pid) / "ns" / "pid")
 
 
 def _ended(handle: RankHandle) -> bool:

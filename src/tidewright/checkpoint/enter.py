@@ -1,8 +1,8 @@
 """Runs CRIU among the processes of one rank: joins the rank's namespaces, so that these are no part of the image.
 
-Run as ``python -I -S enter.py INIT MAIN START -- COMMAND...``: host pids of the rank's init and main process, and the
-latter's start in clock ticks. Ends as the command does. Dies with whoever started it, and the command with it: what
-CRIU has stopped then runs on. Standard library only.
+Run as ``python -I -S enter.py PARENT INIT MAIN START COMMAND...``: pids of whoever starts it and of the rank's init and
+main process, and the latter's start in clock ticks. Ends as the command does. Dies with whoever started it, and the
+command with it: what CRIU has stopped then runs on. Standard library only.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ def join(init: str, main: str) -> None:
         os.close(handle)
 
 
-def run(init: str, main: str, start: str, command: list[str]) -> int:
+def run(parent: str, init: str, main: str, start: str, command: list[str]) -> int:
     """Join, run, wait."""
     call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if str(os.getppid()) != parent:
+        return FAILED  # it died before the death signal was armed; its successor may be at work on the same rank
     try:
         if start_of(main) != start:
             return GONE
@@ -76,4 +78,4 @@ def run(init: str, main: str, start: str, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[5:]))
+    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:]))
