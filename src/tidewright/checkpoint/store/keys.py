@@ -45,9 +45,9 @@ class TenantKey:
         """Digest of a compressed frame."""
         return blake3(data, key=self._frame).digest(FRAME_DIGEST_BYTES)
 
-    def file(self) -> blake3:
+    def file(self, threads: int = 1) -> blake3:
         """A hash object for a file's content."""
-        return blake3(key=self._file)
+        return blake3(key=self._file, max_threads=threads)
 
     def seal(self, *parts: bytes | memoryview) -> bytes:
         """Authenticates a manifest or an index."""

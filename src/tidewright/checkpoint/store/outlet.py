@@ -25,7 +25,7 @@ from .shelf import Shelf, View
 THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 8
 """Frames per piece of work handed to a thread."""
-_BLOCK = 2**20
+_BLOCK = 8 * 2**20
 
 
 class Damage(Exception):
@@ -175,8 +175,8 @@ class Outlet:
 
     def _check(self, at: int, file: int) -> None:
         """Compare a written file with its hash."""
-        entry, hasher = self._manifest.header.files[at], self._shelf.key.file()
-        buffer, offset = bytearray(_BLOCK), 0
+        entry, hasher = self._manifest.header.files[at], self._shelf.key.file(THREADS)
+        buffer, offset = bytearray(min(_BLOCK, entry.size or 1)), 0
         while got := os.preadv(file, [buffer], offset):
             hasher.update(memoryview(buffer)[:got])
             offset += got
