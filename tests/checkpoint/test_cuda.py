@@ -388,6 +388,9 @@ class Dumper(FreezeDriver):
             raise WorldError(self.error)
         return str(directory)
 
+    def let_run(self, handles):
+        """They run."""
+
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
@@ -406,6 +409,18 @@ def test_a_dump_finds_no_device_memory(ranks, tmp_path, leave_running, error, af
         assert str(failure) == error
     assert inner.seen == [State.CHECKPOINTED] * 2
     assert [api.state(handle.pid) for handle in ranks] == [after] * 2
+
+
+@pytest.mark.processes
+def test_an_agent_that_died_in_the_middle_leaves_nothing_that_cannot_be_undone(ranks, tmp_path):
+    for far in (("lock",), ("lock", "checkpoint")):
+        api, _ = on_gpu(ranks)
+        driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
+        api.lock(ranks[0].pid, 0)
+        if "checkpoint" in far:
+            api.checkpoint(ranks[0].pid)
+        driver.let_run(ranks)
+        assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
 
 
 @pytest.mark.processes

@@ -19,6 +19,7 @@ from ..base.errors import WorldError
 from ..base.units import format_bytes
 from ..model.job import Level
 from .barred import obstacles
+from .criu import CriuDriver, DumpReport
 from .cuda import CudaApi, CudaCheckpoint, open_api, pairing
 from .freeze import host_available, host_reserve
 from .processes import members
@@ -31,11 +32,13 @@ DEVICE_FILES = "the device /dev/nvidia"
 class Dumper(Driver, Protocol):
     """A driver of full images of processes without devices: ``CriuDriver``."""
 
-    def dump(self, handles: Iterable[RankHandle], directory: Path, *, leave_running: bool) -> Any: ...
+    def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport: ...
 
-    def finish(self, handles: Iterable[RankHandle]) -> None: ...
+    def let_run(self, handles: Sequence[RankHandle]) -> None: ...
 
-    def restore_spec(self, images: Path) -> Any: ...
+    def finish(self, handles: Sequence[RankHandle]) -> None: ...
+
+    def restore_spec(self, image: Path) -> dict[str, Any]: ...
 
 
 class Seat(Struct, frozen=True, kw_only=True):
@@ -51,10 +54,10 @@ class Seat(Struct, frozen=True, kw_only=True):
 class GpuDriver:
     """``inner`` saves the processes, ``devices`` tells the UUIDs of this node's devices.
 
-    ``able`` tells whether ``inner`` could save a gang once its devices are let go (``beside_devices`` for CRIU; asked of
-    ``inner`` itself when there is none). ``in_use`` tells how many bytes of device memory processes hold: as much host
-    memory must be free. ``living`` finds the processes that ``inner.restore`` has brought back, where they are others
-    than those saved.
+    ``able`` tells whether ``inner`` could save a gang once its devices are let go (as a rule ``beside_devices`` for
+    CRIU, and for others what they say of CPU slots). ``in_use`` tells how many bytes of device memory processes hold:
+    as much host memory must be free. ``living`` finds the processes that ``inner.restore`` has brought back, where they
+    are others than those saved.
     """
 
     name = "cuda"
@@ -73,7 +76,8 @@ class GpuDriver:
     ) -> None:
         self._inner, self._devices = inner, devices
         self._open, self._in_use, self._available = api, in_use, available
-        self._able, self._living = able, living
+        self._able = able or (beside_devices if isinstance(inner, CriuDriver) else None)
+        self._living = living
         self._opened: CudaCheckpoint | None = None
 
     def _cuda(self) -> CudaCheckpoint:
@@ -102,13 +106,12 @@ class GpuDriver:
         has = format_bytes(max(0, free))
         return Verdict(False, f"{format_bytes(need)} of device memory do not fit into the host's free memory ({has})")
 
-    def dump(self, handles: Iterable[RankHandle], directory: Path, *, leave_running: bool) -> Any:
+    def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport:
         """As ``inner.dump``. Raises WorldError with all ranks running as before (see CudaCheckpoint.suspend)."""
-        ranks = tuple(handles)
-        pids = pids_of(ranks)
+        pids = pids_of(handles)
         self._cuda().suspend(pids)
         try:
-            report = self._inner.dump(ranks, directory, leave_running=leave_running)
+            report = self._inner.dump(handles, directory, leave_running=leave_running)
         except (WorldError, OSError):
             self._cuda().resume(pids)
             raise
@@ -116,13 +119,18 @@ class GpuDriver:
             self._cuda().resume(pids)
         return report
 
-    def finish(self, handles: Iterable[RankHandle]) -> None:
+    def let_run(self, handles: Sequence[RankHandle]) -> None:
+        """Undo what a dump that was killed has left: ranks run, and have their devices. Harmless when they do."""
+        self._inner.let_run(handles)
+        self._cuda().resume(pids_of(handles))
+
+    def finish(self, handles: Sequence[RankHandle]) -> None:
         """End the dumped processes; they hold no device any more."""
         self._inner.finish(handles)
 
-    def restore_spec(self, images: Path) -> Any:
+    def restore_spec(self, image: Path) -> dict[str, Any]:
         """What the shim needs to bring a process back; ``awaken`` then gives it its devices."""
-        return self._inner.restore_spec(images)
+        return self._inner.restore_spec(image)
 
     def awaken(self, handles: Iterable[RankHandle], seats: Mapping[int, Seat]) -> None:
         """Give restored processes their devices, before the ranks are let go. Raises WorldError with none of them awake."""

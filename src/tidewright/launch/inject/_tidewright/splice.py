@@ -23,6 +23,11 @@ import sys
 import threading
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
 PATIENCE_S = 30.0
 """Longest wait for a turn. Well under the 10 minutes after which NCCL gives up a collective."""
 SHORTEST_NAP_S, LONGEST_NAP_S, NAP_SHARE = 100e-6, 1e-3, 128
@@ -38,21 +43,21 @@ class LockTurn:
     it, a rank that gives up for an instant would always be back before the one that waits has woken.
     """
 
-    def __init__(self, directory, devices, patience_s=PATIENCE_S):
+    def __init__(self, directory: str, devices: Iterable[int], patience_s: float = PATIENCE_S) -> None:
         self._paths = [os.path.join(directory, str(device)) for device in sorted(set(devices))]
         self._patience_s = patience_s
         self._mutex = threading.Lock()
-        self._held = []
+        self._held: list[int] = []
         self._over = False
         self.overdrawn = 0
         """Turns not waited for to the end."""
 
     @property
-    def held(self):
+    def held(self) -> bool:
         """Whether this rank has its turn."""
         return bool(self._held)
 
-    def take(self):
+    def take(self) -> bool:
         """Wait for the turn; at once when it is held already. Whether it is had: patience may run out."""
         with self._mutex:
             if not self._held and not self._over:
@@ -60,9 +65,10 @@ class LockTurn:
                 self.overdrawn += not self._held
             return bool(self._held)
 
-    def _enter_all(self):
+    def _enter_all(self) -> list[int]:
         """All files, or none."""
-        until, got = time.monotonic() + self._patience_s, []
+        until = time.monotonic() + self._patience_s
+        got: list[int] = []
         for path in self._paths:
             file = self._enter(path, until)
             if file is None:
@@ -71,7 +77,7 @@ class LockTurn:
             got.append(file)
         return got
 
-    def _enter(self, path, until):
+    def _enter(self, path: str, until: float) -> int | None:
         """The file behind its door, locked; None when ``until`` passes first, or turns are over."""
         door = self._locked(path + ".door", until)
         if door is None:
@@ -81,7 +87,7 @@ class LockTurn:
         finally:
             os.close(door)
 
-    def _locked(self, path, until):
+    def _locked(self, path: str, until: float) -> int | None:
         """A descriptor of ``path`` with an exclusive flock(2), which ends with the last process that has it open."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _await(lambda: _try(file), until, lambda: self._over):
@@ -89,7 +95,7 @@ class LockTurn:
         os.close(file)
         return None
 
-    def give_up(self):
+    def give_up(self) -> None:
         """Let others have it. Harmless without a turn."""
         if self._held:
             held, self._held = self._held, []
@@ -98,13 +104,13 @@ class LockTurn:
             finally:
                 _close(held)
 
-    def end(self):
+    def end(self) -> None:
         """No more turns: whoever waits for one, in another thread, goes on without. No file is open afterwards."""
         self._over = True
         with self._mutex:
             self.give_up()
 
-    def forget(self):
+    def forget(self) -> None:
         """In a forked child: the turn is the parent's, and must end with it."""
         self._mutex = threading.Lock()
         held, self._held = self._held, []
@@ -112,7 +118,7 @@ class LockTurn:
             os.close(file)
 
 
-def _try(file):
+def _try(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -120,7 +126,7 @@ def _try(file):
     return True
 
 
-def _close(files):
+def _close(files: list[int]) -> None:
     """Unlocked first: a child in the middle of a fork may have the file open for another instant."""
     for file in reversed(files):
         fcntl.flock(file, fcntl.LOCK_UN)
@@ -133,18 +139,18 @@ class SwapTurn:
     Computing without the turn does no harm: the driver holds back the CUDA calls of a process that is swapped out.
     """
 
-    def __init__(self, box, patience_s=PATIENCE_S):
+    def __init__(self, box: str, patience_s: float = PATIENCE_S) -> None:
         self._wants, self._turn = os.path.join(box, "wants"), os.path.join(box, "turn")
         self._patience_s = patience_s
         self._asked = self._over = False
         self.overdrawn = 0
 
     @property
-    def held(self):
+    def held(self) -> bool:
         """Whether the agent says that it is this rank's turn, and the rank has use for it."""
         return self._asked and _says(self._turn)
 
-    def take(self):
+    def take(self) -> bool:
         """Ask, and wait. Whether it is had: patience may run out."""
         if not self._asked and not self._over:
             self._asked = True
@@ -153,7 +159,7 @@ class SwapTurn:
         self.overdrawn += not had
         return had
 
-    def give_up(self):
+    def give_up(self) -> None:
         """Tell the agent that others may have the device."""
         if self._asked:
             self._asked = False
@@ -162,17 +168,17 @@ class SwapTurn:
             finally:
                 _say(self._wants, b"0")
 
-    def end(self):
+    def end(self) -> None:
         """No more turns: whoever waits for one, in another thread, goes on without."""
         self._over = True
         self.give_up()
 
-    def forget(self):
+    def forget(self) -> None:
         """In a forked child: the parent speaks for the rank."""
         self._asked = False
 
 
-def _say(path, word):
+def _say(path: str, word: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(file, word, 0)
@@ -180,13 +186,13 @@ def _say(path, word):
         os.close(file)
 
 
-def _says(path):
+def _says(path: str) -> bool:
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         return file.read(1) == b"1"
     return False
 
 
-def _await(ready, until, over):
+def _await(ready: Callable[[], bool], until: float, over: Callable[[], bool]) -> bool:
     """Look again and again: True when ``ready()``, False when ``over()`` or after ``until`` (monotonic seconds)."""
     began = time.monotonic()
     while over() or not ready():
@@ -197,36 +203,36 @@ def _await(ready, until, over):
     return True
 
 
-def _drain():
+def _drain() -> None:
     """A turn on a GPU ends when its work is done, not when it was queued."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
-_turn = None
+_turn: LockTurn | SwapTurn | None = None
 _task = -1
 """The backward pass (autograd's graph task) that ends with a hand-over already."""
 
 
-def active():
+def active() -> bool:
     """Whether turns are taken at all."""
     return _turn is not None
 
 
-def take():
+def take() -> None:
     """Before computing: wait for the turn."""
     if _turn is not None:
         _turn.take()
 
 
-def give_up():
+def give_up() -> None:
     """Before waiting for other ranks: end the turn."""
     if _turn is not None:
         _turn.give_up()
 
 
-def park():
+def park() -> None:
     """Before standing still: no turns until ``reset``, also for a thread that waits for one now, and no file open."""
     global _turn
     turn, _turn = _turn, None
@@ -234,7 +240,7 @@ def park():
         turn.end()
 
 
-def after_backward(wait):
+def after_backward(wait: Callable[[], object]) -> bool:
     """Make the running backward pass end with one hand-over: give up, ``wait()`` for its collectives, take.
 
     To be called with the first collective of a pass (later calls of the same pass change nothing). The callback is
@@ -255,7 +261,7 @@ def after_backward(wait):
     return True
 
 
-def hand_over(wait):
+def hand_over(wait: Callable[[], object]) -> None:
     """Wait for others without a turn. The turn is back afterwards, also when the wait failed."""
     give_up()
     try:
@@ -264,24 +270,24 @@ def hand_over(wait):
         take()
 
 
-def way_of(reach, environ):
+def way_of(reach: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Which of WAYS this rank shares its devices in, ``""`` when it has them alone."""
     if int(reach.get("share", 1)) <= 1 or not reach.get("devices"):
         return ""
     named = reach.get("turns", "")
     if named in WAYS:
-        return named
+        return str(named)
     return "lock" if environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1") else "os"
 
 
-def reset(reach=None, environ=os.environ):
+def reset(reach: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> None:
     """End the turn, and share from now on as reach.json (or ``reach``, its content) says. Takes no turn."""
     global _turn
     park()
     _turn = _make(_read(environ) if reach is None else reach, environ)
 
 
-def _make(reach, environ):
+def _make(reach: Mapping[str, Any], environ: Mapping[str, str]) -> LockTurn | SwapTurn | None:
     way = way_of(reach, environ)
     slots, box = environ.get("TIDE_SLOTS", ""), environ.get("TIDE_BOX", "")
     if way == "lock" and os.path.isdir(slots):
@@ -291,7 +297,7 @@ def _make(reach, environ):
     return None
 
 
-def _read(environ):
+def _read(environ: Mapping[str, str]) -> dict[str, Any]:
     with (
         contextlib.suppress(OSError, ValueError),
         open(os.path.join(environ.get("TIDE_BOX", ""), "reach.json")) as file,
@@ -302,7 +308,7 @@ def _read(environ):
     return {}
 
 
-def _forked():
+def _forked() -> None:
     global _turn
     turn, _turn = _turn, None
     if turn is not None:
