@@ -8,6 +8,7 @@ from ..engine.book import Book
 from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered
 from ..model.job import Level, State
 from ..wire import agent as wire
+from .agreed import GONE
 from .orders import Call, Orders, Outcome
 from .outstanding import level_of, serial
 from .shelf import Shelf
@@ -15,7 +16,6 @@ from .shelf import Shelf
 log = logging.getLogger(__name__)
 EVERYWHERE = "*"
 """The store that outlives nodes, in ImageCopied."""
-GONE = ("exited", "failed")
 
 
 class Copies:

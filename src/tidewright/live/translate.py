@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from ..base.units import SECOND
 from ..engine.book import Book
 from ..engine.commands import Command, StopRanks
-from ..engine.events import Event, Exited, Resumed, ResumeFailed, Started, StartFailed, Suspended, SuspendFailed
+from ..engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, SuspendFailed
 from ..model.job import State
 from ..wire import agent as wire
+from .agreed import GONE, agreed, dead, failed, stays, torn
 from .copies import Copies
 from .orders import Call, Orders, Outcome, Reach, forget_call, stop_call
 from .outstanding import outstanding
@@ -22,7 +23,6 @@ from .shelf import Shelf
 
 Key = tuple[int, int]
 """(job, attempt)"""
-GONE = ("exited", "failed")
 _WANTED: Mapping[str, tuple[State, ...]] = {
     "launch": (State.STARTING,),
     "suspend": (State.SUSPENDING,),
@@ -124,15 +124,15 @@ class Translator:
         if not where:
             return self._image_only(key, report)
         told = {name: known[name] for name in where if name in known}
-        if state is State.SUSPENDING and _torn(told.values()):
+        if state is State.SUSPENDING and torn(told.values()):
             return self._suspend_failed(key, told, where)
-        if state is State.RESUMING and any(_failed(one, "resume") for one in told.values()):
+        if state is State.RESUMING and any(failed(one, "resume") for one in told.values()):
             return self._resume_failed(key, told)
         if state is State.RUNNING and report.state == "suspended":
             return Outcome([], [self._back(key, node, report)])
         if len(told) < len(where):
             return Outcome([], self._stop_rest(key, told, where))
-        event = _agreed(report, list(told.values()), state, self.copies.serial(key[0]))
+        event = agreed(report, list(told.values()), state, self.copies.serial(key[0]))
         if isinstance(event, Exited) and key in self._broken:
             event = Exited(*key, code=137, lost=True, why=self._broken[key])
         events: list[Event] = [] if event is None else [event]
@@ -194,18 +194,18 @@ class Translator:
 
     def _suspend_failed(self, key: Key, told: Told, where: tuple[str, ...]) -> Outcome:
         """Some node could not: the job stays as it was, so those that could go back, and then it is told."""
-        broken = next((one for one in told.values() if _dead(one) or _failed(one, "resume")), None)
+        broken = next((one for one in told.values() if dead(one) or failed(one, "resume")), None)
         if broken is not None:
             return self._give_up(key, told, broken)
         asked = self._undone.setdefault(key, {})
         back = [node for node, one in told.items() if one.state == "suspended" and node not in asked]
         asked.update(dict.fromkeys(back, True))
         calls = [self._back(key, node, told[node]) for node in back]
-        settled = [one for one in told.values() if one.state == "exited" or _stays(one)]
+        settled = [one for one in told.values() if one.state == "exited" or stays(one)]
         if len(settled) < len(where):
             return Outcome([], calls)
         del self._undone[key]
-        error = next((one.error for one in told.values() if _failed(one, "suspend")), "some of its ranks had ended")
+        error = next((one.error for one in told.values() if failed(one, "suspend")), "some of its ranks had ended")
         return Outcome([SuspendFailed(*key, error)], calls)
 
     def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
@@ -223,17 +223,17 @@ class Translator:
 
     def _resume_failed(self, key: Key, told: Told) -> Outcome:
         """Some node could not: those that could let go of it again; the image is still there."""
-        failed = next(one for one in told.values() if _failed(one, "resume"))
+        first = next(one for one in told.values() if failed(one, "resume"))
         others = [node for node, one in told.items() if one.state not in ("suspended", "suspending")]
         for node in others:
             del self._reports[key][node]
-        lost = bool(failed.image and failed.image.lost) or failed.state not in ("suspended", "suspending")
+        lost = bool(first.image and first.image.lost) or first.state not in ("suspended", "suspending")
         calls = [forget_call(node, *key, left=True) for node in others]
-        return Outcome([ResumeFailed(*key, failed.error, image_lost=lost)], calls)
+        return Outcome([ResumeFailed(*key, first.error, image_lost=lost)], calls)
 
     def _stop_rest(self, key: Key, told: Told, where: tuple[str, ...]) -> list[Call]:
         """Once a rank of a gang is dead the others would wait for it for ever."""
-        if not any(_dead(one) for one in told.values()):
+        if not any(dead(one) for one in told.values()):
             return []
         stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=self.book.specs[key[0]].grace_us)
         left = [node for node in where if node not in told or told[node].state not in (*GONE, "stopping")]
@@ -347,61 +347,3 @@ class Translator:
         if row is None or self.book.table.attempt[row] != attempt:
             return False
         return job in self.book.allocations or job in self.book.imaged
-
-
-def _failed(report: wire.JobReport, verb: str) -> bool:
-    """Whether the request was refused or failed there, with the ranks as they were."""
-    return report.verb == verb and bool(report.error) and report.state not in GONE
-
-
-def _torn(told: Iterable[wire.JobReport]) -> bool:
-    """Whether a suspension cannot be had of all nodes: refused by one, or of ranks of which some have simply ended."""
-    reports = list(told)
-    if all(one.state in GONE for one in reports):
-        return False
-    return any(_failed(one, "suspend") or (one.state == "exited" and not _dead(one)) for one in reports)
-
-
-def _stays(report: wire.JobReport) -> bool:
-    """Whether ranks run that were to be suspended: that failed, or was undone."""
-    return report.state == "running" and report.verb in ("suspend", "resume")
-
-
-def _dead(report: wire.JobReport) -> bool:
-    """Whether a rank there has ended in a way that the others cannot go on from."""
-    if report.first_failure is not None or report.state == "failed":
-        return True
-    return report.state == "exited" and bool(report.code or report.lost)
-
-
-def _agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int) -> Event | None:
-    """The event that all nodes' reports together amount to, or None while some differ."""
-    job, attempt = report.job, report.attempt
-    states = {one.state for one in told}
-    took = max(one.took_us for one in told)
-    unstarted = [one for one in told if one.state == "failed"]
-    if states == {"failed"} or (unstarted and states <= {"exited", "failed"} and state is State.STARTING):
-        first = next((one for one in unstarted if one.fault == "user"), unstarted[0])
-        lost = any(one.image is not None and one.image.lost for one in unstarted)
-        why = first.error or first.why or "could not be started"
-        return StartFailed(job, attempt, why, first.fault or "world", lost)
-    if states <= {"exited", "failed"}:
-        worst = max(told, key=lambda one: (one.lost, one.code))
-        code = worst.code or (127 if unstarted else 0)
-        return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error)
-    if states == {"suspended"} and state is State.SUSPENDING:
-        return _suspended(job, attempt, told, took, serial)
-    if states == {"running"}:
-        if state is State.RESUMING:
-            return Resumed(job, attempt, took)
-        return Started(job, attempt) if state is State.STARTING else None
-    return None
-
-
-def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, serial: int) -> Suspended | None:
-    images = [one.image for one in told if one.image is not None]
-    if not serial:
-        return Suspended(job, attempt, took)
-    if any(image.serial != serial for image in images):
-        return None
-    return Suspended(job, attempt, took, serial, sum(image.size_bytes for image in images))

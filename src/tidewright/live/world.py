@@ -21,8 +21,9 @@ from ..engine.commands import Command, Ended
 from ..engine.events import Checkpointed, Event, NodeDown, NodeSilent, NodeUp, Suspended
 from ..fabric.protocol import Fabric, FabricNode, Fenced, Refused, Unknown
 from ..wire import agent as wire
+from .agreed import GONE
 from .orders import Call, Outcome, Reach, with_peers
-from .translate import GONE, Translator
+from .translate import Translator
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 10.0

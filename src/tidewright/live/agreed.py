@@ -1,0 +1,70 @@
+"""What the reports of all nodes of one attempt amount to. An attempt speaks with one voice, or not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..engine.events import Event, Exited, Resumed, Started, StartFailed, Suspended
+from ..model.job import State
+from ..wire import agent as wire
+
+GONE = ("exited", "failed")
+"""Phases after which nothing of an attempt is left on a node."""
+
+
+def failed(report: wire.JobReport, verb: str) -> bool:
+    """Whether the request was refused or failed there, with the ranks as they were."""
+    return report.verb == verb and bool(report.error) and report.state not in GONE
+
+
+def torn(told: Iterable[wire.JobReport]) -> bool:
+    """Whether a suspension cannot be had of all nodes: refused by one, or of ranks of which some have simply ended."""
+    reports = list(told)
+    if all(one.state in GONE for one in reports):
+        return False
+    return any(failed(one, "suspend") or (one.state == "exited" and not dead(one)) for one in reports)
+
+
+def stays(report: wire.JobReport) -> bool:
+    """Whether ranks run that were to be suspended: that failed, or was undone."""
+    return report.state == "running" and report.verb in ("suspend", "resume")
+
+
+def dead(report: wire.JobReport) -> bool:
+    """Whether a rank there has ended in a way that the others cannot go on from."""
+    if report.first_failure is not None or report.state == "failed":
+        return True
+    return report.state == "exited" and bool(report.code or report.lost)
+
+
+def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int) -> Event | None:
+    """The event that all nodes' reports together amount to, or None while some differ."""
+    job, attempt = report.job, report.attempt
+    states = {one.state for one in told}
+    took = max(one.took_us for one in told)
+    unstarted = [one for one in told if one.state == "failed"]
+    if states == {"failed"} or (unstarted and states <= {"exited", "failed"} and state is State.STARTING):
+        first = next((one for one in unstarted if one.fault == "user"), unstarted[0])
+        lost = any(one.image is not None and one.image.lost for one in unstarted)
+        why = first.error or first.why or "could not be started"
+        return StartFailed(job, attempt, why, first.fault or "world", lost)
+    if states <= {"exited", "failed"}:
+        worst = max(told, key=lambda one: (one.lost, one.code))
+        code = worst.code or (127 if unstarted else 0)
+        return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error)
+    if states == {"suspended"} and state is State.SUSPENDING:
+        return _suspended(job, attempt, told, took, serial)
+    if states == {"running"}:
+        if state is State.RESUMING:
+            return Resumed(job, attempt, took)
+        return Started(job, attempt) if state is State.STARTING else None
+    return None
+
+
+def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, serial: int) -> Suspended | None:
+    images = [one.image for one in told if one.image is not None]
+    if not serial:
+        return Suspended(job, attempt, took)
+    if any(image.serial != serial for image in images):
+        return None
+    return Suspended(job, attempt, took, serial, sum(image.size_bytes for image in images))
