@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
+from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
@@ -15,6 +16,7 @@ from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
 from tidewright.plan.moves import Migrate, Resume, Start, Suspend
+from tidewright.plan.reasons import Reason
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -154,6 +156,10 @@ def test_a_planner_is_shown_where_an_image_can_go() -> None:
     pool.planner = make("fifo")
     pool.later(MINUTE)
     assert pool.state(job) is State.SUSPENDED, "its image cannot be restored on the node that is free"
+    assert "0 are free" in explain(pool.engine, pool.planner, job).text
+    pool.tell(ev.NodeUp(pool.nodes[0].__class__(name="n0", kind="cpu", devices=1), "2"))
+    said = explain(pool.engine, pool.planner, job)
+    assert said.reason is Reason.NODES_DOWN and "nodes like those it was taken on" in said.text
 
 
 def test_a_cancelled_image_ends_at_once_and_its_holders_are_told() -> None:

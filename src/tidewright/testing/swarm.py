@@ -73,6 +73,7 @@ class Swarm:
 
     def turn(self, events: list[ev.Event]) -> None:
         """Step, check everything, note what was said."""
+        self.shelf.fresh.clear()
         for event in events:
             if isinstance(event, ev.NodeDown):
                 self.dead[event.name] = True
@@ -113,9 +114,10 @@ class Swarm:
             others = [alive for alive in self.alive if alive[0] == command.job]
             assert not others, f"job {command.job} launched while {others} is alive"
             self.launches[key] = 1
-            if command.image:
-                self.shelf.restore(command.job, command.image)
-            self._answer_launch(command)
+            if not command.image or self.shelf.restore(command.job, command.image):
+                self._answer_launch(command)
+            else:
+                self.pending.append(ev.StartFailed(command.job, command.attempt, "no image", image_lost=True))
         elif isinstance(command, co.SuspendRanks):
             self._answer_suspend(command)
         elif isinstance(command, co.ResumeRanks):
@@ -135,6 +137,8 @@ class Swarm:
         if self.rng.random() < 0.1:
             fault = self.rng.choice(("world", "world", "user"))
             lost = bool(command.image) and fault == "world" and self.rng.random() < 0.5
+            if lost:
+                self.shelf.spoil(command.job, command.image)
             self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost))
             return
         self.alive[command.job, command.attempt] = True
@@ -175,14 +179,17 @@ class Swarm:
         self.shelf.put(command.job, command.serial, names, shared)
 
     def _answer_resume(self, command: co.ResumeRanks) -> None:
+        if command.serial and not self.shelf.restore(command.job, command.serial):
+            self.pending.append(ev.ResumeFailed(command.job, command.attempt, "no image", image_lost=True))
+            return
         if command.serial:
-            self.shelf.restore(command.job, command.serial)
             others = [alive for alive in self.alive if alive[0] == command.job]
             assert not others, f"job {command.job} resumed from an image while {others} is alive"
         if self.rng.random() < 0.15:
             lost = self.rng.random() < 0.3
             if lost:
                 self.alive.pop((command.job, command.attempt), None)
+                self.shelf.spoil(command.job, command.serial)
             self.pending.append(ev.ResumeFailed(command.job, command.attempt, "torn", lost))
         else:
             self.alive[command.job, command.attempt] = True
@@ -294,7 +301,9 @@ class Swarm:
         if choice < 0.90:
             names = tuple(rng.sample([node.name for node in self.nodes], rng.randrange(3)))
             return ev.Move(job, names, f"m{rng.random()}")
-        if choice < 0.92 and self.alive:
+        if choice < 0.91:
+            return ev.TakeImage(job, f"i{rng.random()}")
+        if choice < 0.93 and self.alive:
             key = rng.choice(list(self.alive))
             return ev.LevelLowered(*key, rng.randrange(4), "it does what it should not")
         return self._node_event()

@@ -24,6 +24,8 @@ class Shelf:
     def __init__(self) -> None:
         self.parts: dict[tuple[int, int], tuple[str, ...]] = {}
         self.copies: dict[tuple[int, int], dict[str, bool]] = {}
+        self.fresh: dict[tuple[int, int], bool] = {}
+        """Images that lost something in this turn, which an order given earlier in it may still name."""
 
     def put(self, job: int, serial: int, nodes: tuple[str, ...], copies: tuple[str, ...]) -> None:
         """A new image. Raises AssertionError when the number was used before."""
@@ -38,14 +40,23 @@ class Shelf:
     def lose(self, node: str) -> None:
         """A node died with what it held."""
         for key, nodes in list(self.parts.items()):
+            if node in nodes or node in self.copies[key]:
+                self.fresh[key] = True
             self.copies[key].pop(node, None)
             if node in nodes:
                 self.parts[key] = ()
 
-    def restore(self, job: int, serial: int) -> None:
-        """Raises AssertionError when there is no such image any more."""
+    def spoil(self, job: int, serial: int) -> None:
+        """The image, if there is one, is damaged everywhere."""
+        self.parts.pop((job, serial), None)
+        self.copies.pop((job, serial), None)
+
+    def restore(self, job: int, serial: int) -> bool:
+        """Whether the image is there; gone it may be only since this very turn. Raises AssertionError otherwise."""
         key = (job, serial)
-        assert self.parts.get(key) or self.copies.get(key), f"image {key} is asked for but gone"
+        there = bool(self.parts.get(key) or self.copies.get(key))
+        assert there or key in self.fresh, f"image {key} is asked for but gone"
+        return there
 
     def drop(self, command: co.DropImages) -> None:
         """Images that are not needed any more."""
