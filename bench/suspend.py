@@ -9,6 +9,7 @@ the cut, CRIU, the shims. Storing, compressing and copying go on behind and are 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -54,7 +55,8 @@ class Reconnects:
             if not pages or int(time.monotonic() * 20) % 4 == 0:
                 for path in self._state.glob("hosts/*/ranks/*/*/box/ctl/*.page"):
                     if path not in pages:
-                        pages[path] = pg.Page(path)
+                        with contextlib.suppress(OSError, ValueError):  # being made, or gone
+                            pages[path] = pg.Page(path)
             for path, page in pages.items():
                 if page.words[pg.STATE] == pg.REBUILDING:
                     since.setdefault(path, time.monotonic())

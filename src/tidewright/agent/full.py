@@ -13,6 +13,7 @@ import json
 import logging
 import signal
 import time
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,7 @@ class Full:
         """What must travel with a rank's image besides what CRIU knows."""
         box = attempt.boxes()[rank]
         return {
-            "box": {name: base64.b64encode(content).decode() for name, content in gather(box)},
+            "box": {name: pack(content) for name, content in gather(box)},
             "meeting": self._meeting.pack(attempt.args.job),
             "node": list(self._uuids),
             "had": self._uuids_of(attempt, rank),
@@ -294,7 +295,7 @@ class Full:
         restore = dict(zip(facts, found, strict=True))
         specs = prepare.specs(args, self._house, generation, restore)
         boxes = {
-            rank: {name: base64.b64decode(content) for name, content in each.get("box", {}).items()}
+            rank: {name: unpack(content) for name, content in each.get("box", {}).items()}
             for rank, each in facts.items()
         }
         await asyncio.to_thread(attempt.renew, args, specs, boxes)
@@ -329,6 +330,19 @@ def gather(box: Path) -> Iterable[tuple[str, bytes]]:
         with contextlib.suppress(OSError):
             if path.is_file() and path.stat().st_size <= BOX_LIMIT:
                 yield str(path.relative_to(box)), path.read_bytes()
+
+
+def pack(content: bytes) -> str:
+    """Bytes as JSON can hold them. Control pages are zeros for the most part."""
+    return base64.b64encode(zlib.compress(content, 1)).decode()
+
+
+def unpack(text: str) -> bytes:
+    """The bytes again. Raises WorldError for what is none."""
+    try:
+        return zlib.decompress(base64.b64decode(text), bufsize=BOX_LIMIT)
+    except (ValueError, zlib.error) as error:
+        raise WorldError(f"what lay in a rank's box is damaged in its image: {error}") from error
 
 
 def read_said(path: Path) -> list[tuple[int, str]]:
