@@ -281,3 +281,24 @@ def test_clear_words_when_a_directory_cannot_be_used(store: ImageStore, tmp_path
     with pytest.raises(UsageError, match="cannot use nonsense://x"):
         FsspecRemote("nonsense://x")
     assert os.listdir(tmp_path / "store" / "tmp") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError("Access Denied"), "looking for a/images/b: access denied .Access Denied"),
+        (type("NoCredentialsError", (Exception,), {})("Unable to locate"), "no credentials were found"),
+        (type("EndpointConnectionError", (Exception,), {})("no route\nmore"), "cannot be reached: no route$"),
+        (ConnectionResetError("reset"), "cannot be reached: reset"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_clear_words_for_what_libraries_raise(error: Exception, words: str, tmp_path: Path) -> None:
+    class Refusing:
+        def info(self, path: str) -> None:
+            raise error
+
+    remote = FsspecRemote(f"file://{tmp_path}")
+    remote._files = Refusing()
+    with pytest.raises(WorldError, match=words):
+        remote.has(["a/images/b"])
