@@ -36,6 +36,19 @@ class Ride:
     refused: list[str] = field(default_factory=list)
 
 
+class Refused(Exception):
+    """An event did not take place; the job runs on."""
+
+
+class Ended(Exception):
+    """The job has ended meanwhile."""
+
+
+def places(view: JobView) -> set[str]:
+    """The nodes that a job is on."""
+    return {held.node for held in view.where}
+
+
 class Pool:
     """Two agents with four CPU slots each. ``clean`` leaves no process behind."""
 
@@ -110,38 +123,45 @@ class Pool:
 
     # -- events -----------------------------------------------------------------------------------------------------
 
-    def suspend(self, job: int, dice: random.Random) -> str:
+    def suspend(self, job: int, dice: random.Random) -> None:
+        """Suspend, wait a little, resume."""
+        since = self.view(job).since
         self.client().suspend(job)
-        if self.reach(job, "suspended", "held") not in FINAL:
-            time.sleep(dice.uniform(0, 0.3))
-            self.client().resume(job)
-            self.reach(job, "running")
-        return "suspend"
+        self.settle(job, lambda view: view.state in ("suspended", "held"), since)
+        time.sleep(dice.uniform(0, 0.3))
+        self.client().resume(job)
+        self.settle(job, lambda view: view.state == "running", 0)
 
-    def migrate(self, job: int, dice: random.Random) -> str:
-        before = self.where(job)
+    def migrate(self, job: int, dice: random.Random) -> None:
+        """Move to the other host."""
+        view = self.view(job)
         self.client().migrate(job)
-        self.until(lambda: self._ended(job) or (self.where(job) not in ((), before) and self._running(job)))
-        return "migrate"
+        self.settle(job, lambda now: now.state == "running" and places(now) != places(view), view.since)
 
-    def scale(self, job: int, dice: random.Random) -> str:
+    def scale(self, job: int, dice: random.Random) -> None:
+        """Run on another number of devices."""
         view = self.view(job)
         sizes = [size for size in (1, 2, 4) if size <= view.devices and size != view.held]
         if not sizes:
-            return self.suspend(job, dice)
+            raise Refused("there is one rank")
         wanted = dice.choice(sizes)
         self.client().scale(job, wanted)
-        self.until(lambda: self._ended(job) or (self.view(job).held == wanted and self._running(job)))
-        return f"scale {wanted}"
+        self.settle(job, lambda now: now.state == "running" and now.held == wanted, view.since)
 
-    def where(self, job: int) -> tuple[str, ...]:
-        return tuple(sorted({held.node for held in self.view(job).where}))
+    def settle(self, job: int, there: Callable[[JobView], bool], since: int) -> None:
+        """Wait until an event has had its effect. Raises Refused when it was given up, Ended when the job has ended."""
 
-    def _running(self, job: int) -> bool:
-        return self.view(job).state == "running"
+        def settled() -> bool:
+            view = self.view(job)
+            if there(view):
+                return True
+            if view.state in FINAL:
+                raise Ended
+            if view.state == "running" and since and view.since > since:
+                raise Refused(view.why)
+            return False
 
-    def _ended(self, job: int) -> bool:
-        return self.view(job).state in FINAL
+        self.until(settled)
 
     def ride(
         self, program: Program, world: int, name: str, *, events: int, seed: int, pause_s: float, steps: int = 0
@@ -152,14 +172,17 @@ class Pool:
         done: list[str] = []
         refused: list[str] = []
         self.reach(job, "running")
-        while len(done) < events and len(refused) < 10 * events and not self._ended(job):
-            time.sleep(dice.uniform(0, pause_s))
-            event = dice.choice([self.suspend, self.migrate, self.scale])
-            try:
-                done.append(event(job, dice))
-            except TideError as error:
-                refused.append(f"{event.__name__}: {error}")
-        self.until(lambda: self._ended(job), LIMIT_S)
+        kinds = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
+        with contextlib.suppress(Ended):
+            while len(done) < events and len(refused) < 10 * events:
+                time.sleep(dice.uniform(0, pause_s))
+                event = dice.choice(kinds)
+                try:
+                    event(job, dice)
+                    done.append(event.__name__)
+                except (TideError, Refused) as error:
+                    refused.append(f"{event.__name__}: {error}")
+        self.until(lambda: self.view(job).state in FINAL, LIMIT_S)
         return Ride(read([self.log(job, rank) for rank in range(world)]), self.view(job), done, refused)
 
     def log(self, job: int, rank: int) -> str:

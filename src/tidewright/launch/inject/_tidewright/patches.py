@@ -211,6 +211,11 @@ def dynamo(module):
     variable.is_process_group = staticmethod(is_process_group)
 
 
+def trace_rules(module):
+    """torch._dynamo.trace_rules: frames of ours are not compiled; a graph ends there, as at torch's own collectives."""
+    module.add(__package__)
+
+
 def rpc(module):
     """torch.distributed.rpc: its agents hold connections of their own."""
     _telling(module, "init_rpc", "torch.distributed.rpc")
@@ -239,6 +244,7 @@ PATCHES = {
     "torch.distributed": distributed,
     "torch.optim.optimizer": optimizer,
     "torch._dynamo.variables.distributed": dynamo,
+    "torch._dynamo.trace_rules": trace_rules,
     "torch.distributed.rpc": rpc,
     "torch.distributed._symmetric_memory": symmetric_memory,
 }
