@@ -49,7 +49,8 @@ def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, ser
         why = first.error or first.why or "could not be started"
         return StartFailed(job, attempt, why, first.fault or "world", lost)
     if states <= {"exited", "failed"}:
-        worst = max(told, key=lambda one: (one.lost, one.code))
+        # What a rank did of itself counts, not what was done to the others for it.
+        worst = max(told, key=lambda one: (one.lost, one.first_failure is not None, one.code))
         code = worst.code or (127 if unstarted else 0)
         return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error)
     if states == {"suspended"} and state is State.SUSPENDING:

@@ -40,8 +40,10 @@ class Copies:
         if job not in self.book.specs:
             return Outcome([], [])
         if report.verb == "fetch":
-            if report.error or image is None:
+            if report.error:
                 return Outcome([], self.retry(node, job, report.error))
+            if image is None:  # it has begun; what comes of it is told later
+                return Outcome([], [])
             self.shelf.hold(node, job, image.serial, image.ranks)
             return Outcome(self.copied(job), [])
         events = [*self._lowered(report), *self._not_made(report)]
