@@ -11,7 +11,6 @@ import base64
 import contextlib
 import json
 import logging
-import signal
 import time
 import zlib
 from collections.abc import Iterable
@@ -23,7 +22,6 @@ from msgspec.structs import replace
 from ..base.errors import TideError, WorldError
 from ..checkpoint.criu import CriuDriver, DamagedImage
 from ..checkpoint.gpu import GpuDriver, Seat
-from ..checkpoint.processes import members, send
 from ..checkpoint.protocol import Image
 from ..model.job import Level
 from ..wire.agent import FetchArgs, ImageReport, JobReport
@@ -118,8 +116,7 @@ class Full:
 
     async def _recover(self, attempt: Attempt) -> None:
         """Stopped in the middle of a dump: processes go on, and ranks that are to stay are let go."""
-        for handle in attempt.handles():
-            send(await asyncio.to_thread(members, handle), signal.SIGCONT)
+        await asyncio.to_thread(self._driver.let_run, attempt.handles())
         if attempt.memo.phase == "running":
             await self._run_on(attempt)
 

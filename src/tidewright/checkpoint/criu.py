@@ -31,11 +31,11 @@ from .cgroup import wait_until
 from .features import host, host_differences
 from .files import Capture, mapped_differences
 from .manifest import DamagedImage, read_meta, verify, write_manifest
-from .processes import PROC, alive, bears, everything, members, send, stat
+from .processes import PROC, Stat, alive, bears, everything, members, send, stat
 from .program import ENVIRON, Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 
-__all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "check_host", "find_criu"]
+__all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "RanksLost", "check_host", "find_criu"]
 
 DUMP_LEAST_S, DUMP_BYTES_PER_S = 20.0, 50e6
 """Hard limit of a dump: a floor, and the time its memory takes on a slow disk. Measured: 1 to 2 GB/s."""
@@ -45,8 +45,14 @@ GHOST_LIMIT = 2**30
 END_S = 10.0
 SWEEP_S = 2.0
 WORDS = 4096
-MARK = "TIDEWRIGHT_DUMP=1"
-"""In the environment of CRIU and its helpers, and of nothing else."""
+MARK = "TIDEWRIGHT_DUMP"
+"""A variable in the environment of CRIU and its helpers, and of nothing else; its value says which rank is dumped."""
+FINISH_S = 30.0
+"""How long the CRIU of an agent that died may go on before it is killed."""
+
+
+class RanksLost(WorldError):
+    """A CRIU that was killed took a rank with it: it had set a trap in its code. No fault of the program's."""
 
 
 class RankDump(Struct, frozen=True, kw_only=True):
@@ -116,12 +122,13 @@ class CriuDriver:
 
         Afterwards the ranks stand still, stopped, until ``finish`` or ``let_run``; with ``leave_running`` they run.
         The images are whole but not yet on disk for good (no fsync). Raises WorldError, with all ranks running and
-        nothing of the images left.
+        nothing of the images left; RanksLost when one has not survived (somebody killed CRIU).
         """
         began = time.monotonic()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for handle in handles:
-            sweep(handle)  # an agent that died in the middle of a dump swept nothing
+            settle(handle)
+        known = [handle for handle in handles if alive(handle.pid, handle.start)]
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
             results = list(pool.map(self._try, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
@@ -130,6 +137,8 @@ class CriuDriver:
         if errors:
             for handle in handles:
                 shutil.rmtree(directory / str(handle.rank), ignore_errors=True)
+            if lost := [handle.rank for handle in known if not alive(handle.pid, handle.start)]:
+                raise RanksLost(f"rank {lost[0]} did not survive the dump: {errors[0]}")
             raise errors[0]
         made = tuple(result for result in results if isinstance(result, RankDump))
         return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
@@ -137,7 +146,7 @@ class CriuDriver:
     def let_run(self, handles: Sequence[RankHandle]) -> None:
         """Undo the stop that a dump ended with, or was killed in, even by another agent. Harmless when they run."""
         for handle in handles:
-            sweep(handle)
+            settle(handle)
             send(members(handle), signal.SIGCONT)
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
@@ -233,16 +242,17 @@ class CriuDriver:
             raise WorldError(f"rank {handle.rank} was started without namespaces of its own")
         limit = DUMP_LEAST_S + _resident(tasks(handle)) / DUMP_BYTES_PER_S
         command = [
-            *(sys.executable, "-I", "-S", enter.__file__, str(os.getpid())),
+            *(sys.executable, "-I", "-S", enter.__file__),
             *map(str, (handle.init, handle.pid, handle.start)),
             *self.criu.command,
             *dump_arguments(_inner(handle), directory, work),
         ]
         with (work / "said").open("w+b") as said:
-            code = _within(limit, command, said)
+            code = _within(limit, command, mark(handle), said)
             said.seek(0)
             words = said.read(WORDS).decode(errors="replace").strip()
-        sweep(handle)
+        if code != 0:
+            sweep(handle)
         if code is None:
             raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed")
         if code == enter.GONE:
@@ -264,11 +274,22 @@ class CriuDriver:
         }
 
 
-def _within(limit_s: float, command: Sequence[str], said: IO[bytes]) -> int | None:
-    """Run a command to its end; its exit code. None: it took too long and was killed (CRIU by its death signal)."""
-    name, _, value = MARK.partition("=")
+def mark(handle: RankHandle) -> str:
+    """``NAME=value`` in the environment of a CRIU at work on this rank."""
+    return f"{MARK}={handle.pid}.{handle.start}"
+
+
+def _within(limit_s: float, command: Sequence[str], marked: str, said: IO[bytes]) -> int | None:
+    """Run a command to its end, apart from our session; its exit code. None: it took too long."""
+    name, _, value = marked.partition("=")
     process = subprocess.Popen(
-        command, env={**ENVIRON, name: value}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+        command,
+        env={**ENVIRON, name: value},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        start_new_session=True,
     )
     try:
         return process.wait(limit_s)
@@ -278,25 +299,26 @@ def _within(limit_s: float, command: Sequence[str], said: IO[bytes]) -> int | No
         return None
 
 
+def at_work(handle: RankHandle) -> list[Stat]:
+    """Processes of a CRIU that somebody started on this rank, and whatever it left."""
+    return [each for each in everything() if each.state not in "ZX" and bears(each.pid, mark(handle))]
+
+
+def settle(handle: RankHandle) -> None:
+    """Let the CRIU of an agent that died finish, and sweep."""
+    wait_until(lambda: not [each for each in at_work(handle) if each.parent != handle.init], FINISH_S)
+    sweep(handle)
+
+
 def sweep(handle: RankHandle) -> None:
-    """End what is left of a CRIU that was killed: itself, dying still, and helpers that stay behind, stopped."""
-    if handle.init:
-        wait_until(lambda: not _swept(handle.init), SWEEP_S)
+    """End what is left of a CRIU that was killed or took too long: itself, and helpers that stay behind, stopped."""
 
+    def swept() -> bool:
+        found = [each.pid for each in at_work(handle)]
+        send(found, signal.SIGKILL)
+        return not found
 
-def _swept(init: int) -> list[int]:
-    """CRIU's processes in the namespace of ``init``, killed now."""
-    found = []
-    for each in everything():
-        with contextlib.suppress(OSError):
-            if each.state not in "ZX" and _space(each.pid) == _space(init) and bears(each.pid, MARK):
-                found.append(each.pid)
-    send(found, signal.SIGKILL)
-    return found
-
-
-def _space(pid: int) -> str:
-    return os.readlink(PROC / str(pid) / "ns" / "pid")
+    wait_until(swept, SWEEP_S)
 
 
 def _ended(handle: RankHandle) -> bool:

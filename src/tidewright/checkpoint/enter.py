@@ -1,19 +1,16 @@
 """Runs CRIU among the processes of one rank: joins the rank's namespaces, so that these are no part of the image.
 
-Run as ``python -I -S enter.py PARENT INIT MAIN START COMMAND...``: pids of whoever starts it and of the rank's init and
-main process, and the latter's start in clock ticks. Ends as the command does. Dies with whoever started it, and the
-command with it: what CRIU has stopped then runs on. Standard library only.
+Run as ``python -I -S enter.py INIT MAIN START COMMAND...``: host pids of the rank's init and main process, and the
+latter's start in clock ticks. Ends as the command does. It outlives whoever started it: a CRIU that is killed may leave
+a task with a trap in its code, and so is let finish. Standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import select
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
 NAMESPACES = ("pid", "time", "mnt")
 """Joined in this order: the files that name the others are found through the mounts of the host."""
 GONE, FAILED = 125, 126
@@ -47,11 +44,8 @@ def join(init: str, main: str) -> None:
         os.close(handle)
 
 
-def run(parent: str, init: str, main: str, start: str, command: list[str]) -> int:
+def run(init: str, main: str, start: str, command: list[str]) -> int:
     """Join, run, wait."""
-    call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if str(os.getppid()) != parent:
-        return FAILED  # it died before the death signal was armed; its successor may be at work on the same rank
     try:
         if start_of(main) != start:
             return GONE
@@ -61,13 +55,8 @@ def run(parent: str, init: str, main: str, start: str, command: list[str]) -> in
     except OSError as error:
         print(f"cannot join the rank's namespaces: {error}", file=sys.stderr)
         return FAILED
-    life, held = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(held)
-        call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if select.select([life], [], [], 0)[0]:
-            os._exit(FAILED)  # whoever waits for us died before the death signal was armed
         try:
             os.execv(command[0], command)
         finally:
@@ -78,4 +67,4 @@ def run(parent: str, init: str, main: str, start: str, command: list[str]) -> in
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:]))
+    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]))
