@@ -248,7 +248,7 @@ class CriuDriver:
             *dump_arguments(_inner(handle), directory, work),
         ]
         with (work / "said").open("w+b") as said:
-            code = _within(limit, command, mark(handle), said)
+            code = _within(limit, command, mark(handle), no_plugins(work), said)
             said.seek(0)
             words = said.read(WORDS).decode(errors="replace").strip()
         if code != 0:
@@ -279,12 +279,19 @@ def mark(handle: RankHandle) -> str:
     return f"{MARK}={handle.pid}.{handle.start}"
 
 
-def _within(limit_s: float, command: Sequence[str], marked: str, said: IO[bytes]) -> int | None:
+def no_plugins(work: Path) -> str:
+    """An empty directory for CRIU to load plugins from: its own for CUDA would do with the devices what we do, in an
+    order that is not ours."""
+    (work / "plugins").mkdir(mode=0o700, exist_ok=True)
+    return str(work / "plugins")
+
+
+def _within(limit_s: float, command: Sequence[str], marked: str, plugins: str, said: IO[bytes]) -> int | None:
     """Run a command to its end, apart from our session; its exit code. None: it took too long."""
     name, _, value = marked.partition("=")
     process = subprocess.Popen(
         command,
-        env={**ENVIRON, name: value},
+        env={**ENVIRON, "CRIU_LIBS_DIR": plugins, name: value},
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -156,12 +156,21 @@ def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
     try:
         child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
         child.confine(spec)
-        os.execv(spec["restore"]["criu"][0], [*spec["restore"]["criu"], *arguments(images, directory)])
+        command = [*spec["restore"]["criu"], *arguments(images, directory)]
+        os.execve(command[0], command, {**os.environ, "CRIU_LIBS_DIR": no_plugins(directory)})
     except OSError as error:
         with open(os.path.join(directory, "restore.log"), "a", encoding="utf-8") as file:
             file.write(f"Error (shim): {error}\n")
     finally:
         os._exit(127)
+
+
+def no_plugins(directory: str) -> str:
+    """An empty directory for CRIU to load plugins from: its own for CUDA would wake a process before it is known which
+    devices it gets."""
+    path = os.path.join(directory, "plugins")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
 
 
 def arguments(images: str, directory: str) -> list[str]:
