@@ -53,7 +53,7 @@ class PaperDriver:
         return SimpleNamespace(gpu=42)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
-        return [SimpleNamespace(pid=7), SimpleNamespace(pid=3)]
+        return [SimpleNamespace(pid=7, usedGpuMemory=2**29), SimpleNamespace(pid=3, usedGpuMemory=None)]
 
     def nvmlEventSetCreate(self):  # noqa: N802
         return object()
@@ -152,6 +152,7 @@ def test_nvidia_shows_devices_by_uuid_and_keeps_one_kind():
     assert "t4" in node.note
     assert backend.environment((1,)).env["CUDA_VISIBLE_DEVICES"] == "GPU-0002"
     assert backend.usage()[0].processes == (3, 7)
+    assert backend.usage()[0].held == {7: 2**29}, "what the driver does not tell is not made up"
 
 
 def test_nvidia_health():

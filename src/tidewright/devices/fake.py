@@ -14,7 +14,8 @@ def open_backend(name: str, slots: int = 0) -> FakeBackend:
 
 
 class FakeBackend:
-    """Set ``sick`` (index to note), ``silent`` (every question fails) or ``load`` (index to percent) at any time."""
+    """Set ``sick`` (index to note), ``silent`` (every question fails), ``load`` (index to percent) or ``held`` (index to
+    bytes by process) at any time."""
 
     name = "fake"
 
@@ -30,6 +31,7 @@ class FakeBackend:
         )
         self.sick: dict[int, str] = {}
         self.load: dict[int, float] = {}
+        self.held: dict[int, dict[int, int]] = {}
         self.silent = False
         self.closed = False
 
@@ -49,7 +51,11 @@ class FakeBackend:
         return Surroundings({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
 
     def usage(self) -> tuple[DeviceLoad, ...]:
-        return tuple(DeviceLoad(index, self.load.get(index, 0.0)) for index in self._ask())
+        return tuple(self._load(index) for index in self._ask())
+
+    def _load(self, index: int) -> DeviceLoad:
+        held = self.held.get(index, {})
+        return DeviceLoad(index, self.load.get(index, 0.0), sum(held.values()), tuple(sorted(held)), held)
 
     def close(self) -> None:
         self.closed = True

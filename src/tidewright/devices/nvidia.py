@@ -155,10 +155,11 @@ class NvidiaBackend:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle).used
         try:
             percent = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-            pids = tuple(sorted(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+            processes = {each.pid: each.usedGpuMemory for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
         except nvml.NVMLError:
-            percent, pids = 0.0, ()  # not offered under MIG
-        return DeviceLoad(index, percent, memory, pids)
+            percent, processes = 0.0, {}  # not offered under MIG
+        held = {pid: used for pid, used in processes.items() if used is not None}  # None: not told on some systems
+        return DeviceLoad(index, percent, memory, tuple(sorted(processes)), held)
 
     def close(self) -> None:
         if self._open:

@@ -25,6 +25,8 @@ class DeviceLoad(Struct, frozen=True):
     """Utilisation since the last look; negative when the device cannot tell it from that of others."""
     memory_used: int = 0
     processes: tuple[int, ...] = ()
+    held: dict[int, int] = {}
+    """Memory of each of ``processes``, as far as it is told."""
 
 
 class Surroundings(Struct, frozen=True):
