@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -421,6 +422,44 @@ def test_an_agent_that_died_in_the_middle_leaves_nothing_that_cannot_be_undone(r
         api.checkpoint(ranks[0].pid)
     driver.let_run(ranks)
     assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("error", ["", "disk full"])
+def test_ranks_that_share_by_turns_are_not_brought_in_together(ranks, tmp_path, error):
+    api, _ = on_gpu(ranks)
+    driver = GpuDriver(Dumper(api, error), lambda: api.devices, api=lambda: api)
+    driver.cuda().suspend([ranks[1].pid])
+    with contextlib.suppress(WorldError):
+        driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
+    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING, State.CHECKPOINTED]
+    api.stuck.add(ranks[0].pid)
+    with pytest.raises(WorldError, match="in time"):
+        driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
+    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING, State.CHECKPOINTED], "as before"
+
+
+@pytest.mark.processes
+def test_ranks_that_share_by_turns_are_moved_one_by_one_and_stay_out(ranks, tmp_path):
+    api, _ = on_gpu(ranks)
+    api.memory = 10
+    for handle in ranks:
+        api.start(handle.pid, (A,), need=6)
+    driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
+    driver.dump(ranks, tmp_path, leave_running=False)
+    seats = {rank: Seat(node=(A, B), had=(A,), gets=(B,)) for rank in (0, 1)}
+    driver.awaken(ranks, seats, by_turns={0, 1})
+    assert [api.on(handle.pid) for handle in ranks] == [(B,)] * 2
+    assert [api.state(handle.pid) for handle in ranks] == [State.CHECKPOINTED] * 2
+
+
+@pytest.mark.processes
+def test_ranks_that_run_but_cannot_have_their_devices_are_lost(ranks, tmp_path):
+    api, _ = on_gpu(ranks)
+    driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
+    api.broken.add(ranks[1].pid)
+    with pytest.raises(DeviceStateLost):
+        driver.dump(ranks, tmp_path, leave_running=True)
 
 
 @pytest.mark.processes

@@ -150,6 +150,18 @@ def test_without_room_on_the_host_the_turn_stays_where_it_is(tmp_path):
     assert device.inside() == [0]
 
 
+def test_who_needs_more_than_was_measured_gets_the_room(tmp_path):
+    device = Device(tmp_path, [4 * GIB, 4 * GIB, 4 * GIB], 10 * GIB)
+    device.turns.begin()
+    assert device.inside() == [0, 1]
+    device.api.start(102, need=8 * GIB)
+    device.api.lock(102, 0)
+    device.api.checkpoint(102)
+    device.want(2)
+    device.step()
+    assert device.told() == device.inside() == [2]
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), room=st.integers(1, 3))
 def test_whoever_asks_gets_a_turn_and_memory_never_runs_out(tmp_path_factory, seed, ranks, room):

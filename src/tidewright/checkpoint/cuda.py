@@ -232,9 +232,9 @@ class CudaCheckpoint:
     def suspend(self, pids: Iterable[int]) -> None:
         """Everybody lets go of their devices. Harmless for who has already.
 
-        Raises WorldError with all of them running as before, DeviceStateLost when that could not be had.
+        Raises WorldError with all of them as before, DeviceStateLost when that could not be had.
         """
-        mine = self.users(pids)
+        mine = [pid for pid in self.users(pids) if self._state(pid) is not State.CHECKPOINTED]
         try:
             self._each(mine, State.RUNNING, lambda pid: self._api.lock(pid, max(1, self._lock_us // 1000)))
             self._each(mine, State.LOCKED, self._api.checkpoint)
@@ -249,8 +249,8 @@ class CudaCheckpoint:
         Raises WorldError with all of them without devices as before, DeviceStateLost when one cannot be had back.
         """
         mine, pairs = self.users(pids), pairs or {}
-        if any(pairs.values()) and self._api.version < MOVES:
-            raise WorldError("the NVIDIA driver is too old to restore onto other devices (needs 580)")
+        if any(pairs.values()):
+            self._must_move()
         asleep = [pid for pid in mine if self._state(pid) is State.CHECKPOINTED]
         try:
             self._each(asleep, State.CHECKPOINTED, lambda pid: self._api.restore(pid, pairs.get(pid, {})))
@@ -260,6 +260,26 @@ class CudaCheckpoint:
             raise WorldError(f"device memory not restored: {error}") from error
         self._each(mine, State.LOCKED, self._api.unlock)
         self._expect(mine, State.RUNNING)
+
+    def move(self, pids: Iterable[int], pairs: Mapping[int, Mapping[str, str]]) -> None:
+        """Who has no devices is put onto others and stays without them: for who comes in by turns, as room allows.
+
+        One at a time, as there may not be room for two. Raises as ``resume`` does.
+        """
+        due = [pid for pid in self.users(pids) if pairs.get(pid) and self._state(pid) is State.CHECKPOINTED]
+        if due:
+            self._must_move()
+        for pid in due:
+            try:
+                self._each([pid], State.CHECKPOINTED, lambda pid: self._api.restore(pid, pairs[pid]))
+                self._each([pid], State.LOCKED, self._api.checkpoint)
+            except WorldError as error:
+                self._lost(due, str(error))
+                raise WorldError(f"device memory not moved: {error}") from error
+
+    def _must_move(self) -> None:
+        if self._api.version < MOVES:
+            raise WorldError("the NVIDIA driver is too old to restore onto other devices (needs 580)")
 
     def _back(self, pids: list[int], because: str) -> None:
         """Undo, as far as each has come; a process that ended meanwhile needs nothing."""

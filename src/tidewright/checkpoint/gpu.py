@@ -7,7 +7,7 @@ CRIU's own CUDA plugin out of it (an empty ``CRIU_LIBS_DIR``): it would wake the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from ..base.units import format_bytes
 from ..model.job import Level
 from .barred import obstacles
 from .criu import CriuDriver, DumpReport
-from .cuda import CudaApi, CudaCheckpoint, open_api, pairing
+from .cuda import CudaApi, CudaCheckpoint, DeviceStateLost, open_api, pairing
 from .freeze import host_available, host_reserve
 from .processes import members
 from .protocol import Driver, Gang, Image, Placement, RankHandle, Verdict
@@ -80,7 +80,7 @@ class GpuDriver:
         self._living = living
         self._opened: CudaCheckpoint | None = None
 
-    def _cuda(self) -> CudaCheckpoint:
+    def cuda(self) -> CudaCheckpoint:
         """The driver, opened at the first use: an agent on a node without GPUs never loads it. Raises WorldError."""
         if self._opened is None:
             self._opened = CudaCheckpoint(self._open())
@@ -94,7 +94,7 @@ class GpuDriver:
         if not verdict.ok:
             return verdict
         try:
-            verdict = self._cuda().can()
+            verdict = self.cuda().can()
             return verdict if not verdict.ok else self._has_room(gang)
         except WorldError as error:
             return Verdict(False, str(error))
@@ -106,23 +106,42 @@ class GpuDriver:
         has = format_bytes(max(0, free))
         return Verdict(False, f"{format_bytes(need)} of device memory do not fit into the host's free memory ({has})")
 
-    def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport:
-        """As ``inner.dump``. Raises WorldError with all ranks running as before (see CudaCheckpoint.suspend)."""
-        pids = pids_of(handles)
-        self._cuda().suspend(pids)
+    def dump(
+        self,
+        handles: Sequence[RankHandle],
+        directory: Path,
+        *,
+        leave_running: bool,
+        by_turns: Collection[int] = (),
+    ) -> DumpReport:
+        """As ``inner.dump``. Ranks that share their devices ``by_turns`` have none afterwards: not all would fit.
+
+        Raises WorldError with all ranks running as before (see CudaCheckpoint.suspend), DeviceStateLost also when they
+        do but cannot have their devices back.
+        """
+        self.cuda().suspend(pids_of(handles))
         try:
             report = self._inner.dump(handles, directory, leave_running=leave_running)
         except (WorldError, OSError):
-            self._cuda().resume(pids)
+            self._back(handles, by_turns)
             raise
         if leave_running:
-            self._cuda().resume(pids)
+            self._back(handles, by_turns)
         return report
 
-    def let_run(self, handles: Sequence[RankHandle]) -> None:
+    def _back(self, handles: Iterable[RankHandle], by_turns: Collection[int]) -> None:
+        pids = pids_of(handle for handle in handles if handle.rank not in by_turns)
+        try:
+            self.cuda().resume(pids)
+        except DeviceStateLost:
+            raise
+        except WorldError as error:
+            raise DeviceStateLost(str(error), tuple(pids)) from error
+
+    def let_run(self, handles: Sequence[RankHandle], by_turns: Collection[int] = ()) -> None:
         """Undo what a dump that was killed has left: ranks run, and have their devices. Harmless when they do."""
         self._inner.let_run(handles)
-        self._cuda().resume(pids_of(handles))
+        self.cuda().resume(pids_of(handle for handle in handles if handle.rank not in by_turns))
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
         """End the dumped processes; they hold no device any more."""
@@ -132,25 +151,33 @@ class GpuDriver:
         """What the shim needs to bring a process back; ``awaken`` then gives it its devices."""
         return self._inner.restore_spec(image)
 
-    def awaken(self, handles: Iterable[RankHandle], seats: Mapping[int, Seat]) -> None:
-        """Give restored processes their devices, before the ranks are let go. Raises WorldError with none of them awake."""
-        now, pairs, every = tuple(self._devices()), {}, []
+    def awaken(self, handles: Iterable[RankHandle], seats: Mapping[int, Seat], by_turns: Collection[int] = ()) -> None:
+        """Give restored processes their devices, before the ranks are let go.
+
+        Those that share ``by_turns`` get to know theirs, but are not on them yet. Raises WorldError with none of them
+        awake.
+        """
+        now, pairs = tuple(self._devices()), dict[int, dict[str, str]]()
+        every, later = list[int](), list[int]()
         for handle in handles:
             pids = pids_of([handle])
-            every += pids
+            (later if handle.rank in by_turns else every).extend(pids)
             if seat := seats.get(handle.rank):
+                if len(seat.had) != len(seat.gets):
+                    raise WorldError(f"rank {handle.rank} had {len(seat.had)} devices and cannot have {len(seat.gets)}")
                 wanted = dict(zip(seat.had, seat.gets, strict=True))
                 pairs.update(dict.fromkeys(pids, pairing(wanted, seat.node, now)))
-        self._cuda().resume(every, pairs)
+        self.cuda().move(later, pairs)
+        self.cuda().resume(every, pairs)
 
     def save(self, gang: Gang) -> Image:
         """Devices first. All ranks are saved, or all run on."""
         pids = pids_of(gang.ranks)
-        self._cuda().suspend(pids)
+        self.cuda().suspend(pids)
         try:
             image = self._inner.save(gang)
         except (WorldError, OSError):
-            self._cuda().resume(pids)
+            self.cuda().resume(pids)
             raise
         assert image is not None, "a dumper keeps an image"
         return replace(image, driver=self.name)
@@ -158,7 +185,7 @@ class GpuDriver:
     def restore(self, image: Image, placement: Placement) -> None:
         """Onto the devices it had. When they are refused it stays without them, and a later try may succeed."""
         self._inner.restore(replace(image, driver=self._inner.name), placement)
-        self._cuda().resume(pids_of(self._living(image)))
+        self.cuda().resume(pids_of(self._living(image)))
 
     def discard(self, image: Image) -> None:
         self._inner.discard(replace(image, driver=self._inner.name))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.errors import WorldError
 from ..base.units import SECOND
-from .cuda import CudaCheckpoint
+from .cuda import CudaCheckpoint, DeviceStateLost
 
 QUANTUM_US = 30 * SECOND
 """A turn ends by force when others want theirs for that long: the holder may wait for them where nobody sees it."""
@@ -51,12 +52,9 @@ class SwapTurns:
         sharers: Sequence[Sharer],
         memory: int,
         clock: Callable[[], int],
-        *,
-        pairs: Mapping[str, str] | None = None,
     ) -> None:
         self._cuda, self._clock = cuda, clock
         self._room = memory - memory // CONTEXT_SHARE
-        self._pairs = {pid: dict(pairs or {}) for sharer in sharers for pid in sharer.pids}
         self._ring = list(sharers)
         self._inside = list(sharers)
         """On the device, those that had the turn most recently last."""
@@ -107,12 +105,25 @@ class SwapTurns:
         if successor not in self._inside:
             while self._inside and sum(each.need for each in self._inside) + successor.need > self._room:
                 self._put_out(self._inside[-1])
-            self._cuda.resume(successor.pids, self._pairs)
+            self._bring_in(successor)
         else:
             self._inside.remove(successor)
         self._inside.append(successor)
         self._holder, self._since = successor, now
         say(successor.box / "turn", True)
+
+    def _bring_in(self, sharer: Sharer) -> None:
+        """Somebody may need more than was measured: then everybody else makes room."""
+        try:
+            self._cuda.resume(sharer.pids)
+        except DeviceStateLost:
+            raise
+        except WorldError:
+            if not self._inside:
+                raise
+            while self._inside:
+                self._put_out(self._inside[-1])
+            self._cuda.resume(sharer.pids)
 
     def _put_out(self, sharer: Sharer) -> None:
         self._cuda.suspend(sharer.pids)
