@@ -139,13 +139,13 @@ class Gang:
             self.server.stop()
 
 
-def harass(gang: Gang, seed: int, cuts: int, pause_s: float = 0.2, move: bool = True) -> list[CutReport]:
+def harass(gang: Gang, seed: int, cuts: int, pause_s: float = 0.2, move: bool = True, timeout_s: float = 60) -> list[CutReport]:
     """Cut and release at random moments until there were ``cuts`` or the ranks have ended."""
     rng = random.Random(seed)
     reports = []
     while gang.running() and len(reports) < cuts:
         time.sleep(rng.random() * pause_s)
-        report = gang.cut()
+        report = gang.cut(timeout_s)
         if report.ranks:
             reports.append(report)
             check_parked(gang)

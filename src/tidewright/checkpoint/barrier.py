@@ -370,11 +370,11 @@ class _Hold:
         while True:
             pages = self._read()
             verdict = self._cutter.look(pages)
-            if verdict.ready:
-                return pages
             if verdict.orders != last:
                 self._publish(verdict.orders)
                 last = verdict.orders
+            if verdict.ready:
+                return pages
             self._nap("; ".join(verdict.why[:3]) or "a rank that may go on does not")
 
     def _publish(self, orders: dict[Key, dict[int, int]]) -> None:

@@ -117,6 +117,11 @@ class Group(dist.ProcessGroup):
         done = [work.settled() for work in list(self.live)]
         return all(done)
 
+    @property
+    def made(self):
+        """Whether it was connected, and not only stopped at its creation."""
+        return self._done > 0
+
     def drop(self):
         """Let go of all connections."""
         inner, self._inner = self._inner, None
@@ -125,9 +130,7 @@ class Group(dist.ProcessGroup):
             inners.close(inner)
 
     def build(self, build):
-        """Connect again, and repeat what was posted and not met. A group that was stopped at its creation waits."""
-        if not self._done:
-            return
+        """Connect again, and repeat what was posted and not met."""
         self._inner, self.sockets = inners.make(self, build)
         self.channels.repost()
 
@@ -139,6 +142,7 @@ class Group(dist.ProcessGroup):
         """As torch's ProcessGroup: the group is destroyed."""
         if self in here.groups:
             here.groups.remove(self)
+        here.closing |= self.sockets
         here.retire(self.at)
         self.channels.gone()
         self.finish_quietly()

@@ -43,6 +43,8 @@ class Here:
         self._place = (0, 0, 0)
         self._entries = []
         self._stopped = set()
+        self.closing = set()
+        """Sockets of groups that were destroyed."""
 
     def appear(self):
         """Make the page, and start to obey it. Nothing happens outside a box, or a second time."""
@@ -104,7 +106,8 @@ class Here:
         """Do not issue ``wants``, pairs of an entry and the number of its next operation, before the cut includes them.
 
         They were counted as issued already; that is taken back meanwhile. The count is written before HOLD is read,
-        here as on the way without a hold: either the agent sees the count or we see its hold.
+        here as on the way without a hold: either the agent sees the count or we see its hold. It may see the count
+        just before it is taken back; then the cut includes the operation, which is why they pass while draining too.
         """
         words = self.words
         splice.give_up()
@@ -129,7 +132,7 @@ class Here:
         hold = words[pg.HOLD]
         if self.down or hold == pg.FREE:
             return not self.down
-        return hold == pg.STOP and all(number <= words[at + pg.CUT] for at, number in wants)
+        return hold & 15 in (pg.STOP, pg.DRAIN) and all(number <= words[at + pg.CUT] for at, number in wants)
 
     def await_up(self):
         """Stand still while connections are dropped."""
@@ -167,7 +170,7 @@ class Here:
         elif phase == pg.DRAIN:
             if not self.down and self._drain(hold):
                 words[pg.STATE] = pg.DRAINED
-        elif phase == pg.DROP and not self.down and words[pg.STATE] == pg.DRAINED:
+        elif not self.down and (words[pg.STATE] == pg.DRAINED or self._drain(hold)):
             self._drop()
 
     def _go_on(self):
@@ -188,7 +191,7 @@ class Here:
             return self.words[pg.HOLD] == hold
 
         while wanted():
-            if all(group.settled() for group in groups):
+            if not self._about_to_pass() and all(group.settled() for group in groups):
                 break
             time.sleep(NAP_S)
         if hold & pg.P2P and wanted() and groups:
@@ -196,6 +199,11 @@ class Here:
 
             messages.settle(groups, self, wanted)
         return wanted()
+
+    def _about_to_pass(self):
+        """Whether a thread was stopped at an operation that the cut includes, and has not woken yet."""
+        with self.cond:
+            return any(number <= self.words[at + pg.CUT] for at, number in self._stopped)
 
     def _drop(self):
         """No connection is left afterwards, and nothing that waits with a timer."""
@@ -208,14 +216,15 @@ class Here:
             group.drop()
         link.drop()
         self._await_closed()
+        self.closing = set()
         self.words[pg.PARKS] += 1
         self.words[pg.STATE] = pg.PARKED
 
     def _await_closed(self):
         """A backend closes its sockets a little later than we let go of it, as do threads that we woke out of a wait."""
-        if not self.groups:
+        if not self.groups and not self.closing:
             return
-        ours = set().union(*(group.sockets for group in self.groups))
+        ours = self.closing.union(*(group.sockets for group in self.groups))
         until = time.monotonic() + CLOSING_S
         while ours & _sockets() and time.monotonic() < until:
             time.sleep(NAP_S)
@@ -228,9 +237,10 @@ class Here:
         self._introduce()
         self._rewrite()
         link.reopen()
-        if self.groups:
-            number = self.groups[0].world.gather()
-            for group in sorted(self.groups, key=lambda group: group.key):
+        made = [group for group in self.groups if group.made]
+        if made:  # as on every rank of the world, whose default group was the first
+            number = made[0].world.gather()
+            for group in sorted(made, key=lambda group: group.key):
                 group.build(number)
         self._built = build
         with self.cond:
