@@ -115,6 +115,10 @@ class Depot:
                 await asyncio.get_running_loop().sendfile(writer.transport, file, body.offset, body.size)
 
 
+class Silent(WorldError):
+    """A peer did not answer, or broke off; what it holds is not known."""
+
+
 class DepotClient:
     """Blocking calls to one peer's depot over one connection; used in threads, one at a time."""
 
@@ -124,11 +128,11 @@ class DepotClient:
         self._file: IO[bytes] | None = None
 
     def ask(self, verb: str, args: dict[str, Any], timeout: float = SILENCE_S) -> Any:
-        """The answer to one request. Raises WorldError (unreachable, or it failed over there)."""
+        """The answer to one request. Raises Silent, and WorldError when it failed over there."""
         return self._talk(verb, args, timeout)["ok"]
 
     def read(self, verb: str, args: dict[str, Any]) -> Iterator[bytes]:
-        """The bytes of an answer, in pieces. Raises WorldError when they break off."""
+        """The bytes of an answer, in pieces. Raises Silent when they break off."""
         left = int(self._talk(verb, args, SILENCE_S).get("bytes", 0))
         while left:
             piece = self._receive(min(left, CHUNK))
@@ -144,7 +148,7 @@ class DepotClient:
             answer: dict[str, Any] = json.loads(file.readline(MAX_LINE))
         except (OSError, ValueError) as error:
             self.close()
-            raise WorldError(f"node {self.peer.node} does not answer {verb}: {error}") from error
+            raise Silent(f"node {self.peer.node} does not answer {verb}: {error}") from error
         if "error" in answer:
             raise WorldError(f"node {self.peer.node}: {answer['error']}")
         return answer
@@ -161,10 +165,10 @@ class DepotClient:
             piece = self._file.read(most)
         except OSError as error:
             self.close()
-            raise WorldError(f"node {self.peer.node} fell silent: {error}") from error
+            raise Silent(f"node {self.peer.node} fell silent: {error}") from error
         if not piece:
             self.close()
-            raise WorldError(f"node {self.peer.node} closed the connection")
+            raise Silent(f"node {self.peer.node} closed the connection")
         return piece
 
     def close(self) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import WorldError
-from ..checkpoint.store import ImageDamaged, ImageName, ImageStore, PutReport, Remote
+from ..checkpoint.manifest import DamagedImage, verify
+from ..checkpoint.store import ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull
 from ..wire.agent import FetchArgs, Peer
-from .depot import Body, DepotClient
+from .depot import Body, DepotClient, Silent
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,8 @@ class Images:
     # from elsewhere
 
     def ready(self, tenant: str, job: int, serial: int, ranks: Iterable[int], sources: Iterable[Peer]) -> Path:
-        """Make sure that the raw images of these ranks are here; where they are. Raises ImageDamaged and WorldError.
+        """Make sure that the raw images of these ranks are here; where they are. Raises WorldError, and DamagedImage when
+        every copy that could be had is damaged, so that another try is of no use.
 
         The nearest copy first: raw here, the store here, raw at a source, a source's store, the remote store.
         """
@@ -150,33 +152,30 @@ class Images:
         directory = self.raw(job, serial)
         directory.mkdir(mode=0o700, exist_ok=True)
         for rank in missing:
-            why = self._bring(ImageName(tenant, job, serial, rank), directory / str(rank), list(sources))
-            if why:
-                raise WorldError(f"image {serial} of job {job}, rank {rank}, cannot be had: {'; '.join(why)}")
+            why: list[Exception] = []
+            if not self._bring(ImageName(tenant, job, serial, rank), directory / str(rank), list(sources), why):
+                said = "; ".join(map(str, why)) or "no node that has it is known"
+                kind = DamagedImage if hopeless(why) else WorldError
+                raise kind(f"image {serial} of job {job}, rank {rank}, cannot be had: {said}")
         return directory
 
-    def _bring(self, name: ImageName, into: Path, sources: list[Peer]) -> list[str]:
-        """Bring one rank image here. Reasons why not, one per place tried; empty when it is here."""
-        why: list[str] = []
+    def _bring(self, name: ImageName, into: Path, sources: list[Peer], why: list[Exception]) -> bool:
+        """Bring one rank image here, or add to ``why``: one reason per place tried."""
         if self._from_store(name, into, why):
-            return []
+            return True
         for peer in sources:
             client = DepotClient(peer, self._token)
             try:
                 self._copy_raw(client, name, into)
-                return []
+                return True
             except (WorldError, OSError) as error:
-                why.append(str(error))
+                why.append(error)
             finally:
                 client.close()
-        for peer in sources:
-            if self._pull(name, PeerRemote(peer, self._token), why) and self._from_store(name, into, why):
-                return []
-        if self.remote is not None and self._pull(name, self.remote, why) and self._from_store(name, into, why):
-            return []
-        return why or ["no node that has it is known"]
+        remotes = [*(PeerRemote(peer, self._token) for peer in sources), *([self.remote] if self.remote else [])]
+        return any(self._pull(name, remote, why) and self._from_store(name, into, why) for remote in remotes)
 
-    def _from_store(self, name: ImageName, into: Path, why: list[str]) -> bool:
+    def _from_store(self, name: ImageName, into: Path, why: list[Exception]) -> bool:
         if not self.store.has(name):
             return False
         try:
@@ -184,15 +183,15 @@ class Images:
             self.note(name.job, name.serial, name.rank, self.store.meta(name))
             return True
         except ImageDamaged as error:
-            why.append(str(error))
+            why.append(error)
             return False
 
-    def _pull(self, name: ImageName, remote: Remote, why: list[str]) -> bool:
+    def _pull(self, name: ImageName, remote: Remote, why: list[Exception]) -> bool:
         try:
             self.store.pull(name, remote)
             return True
         except WorldError as error:
-            why.append(str(error))
+            why.append(error)
             return False
 
     def fetch(self, args: FetchArgs) -> int:
@@ -200,10 +199,10 @@ class Images:
         before = self.store.stored_bytes()
         for rank in args.ranks:
             name = ImageName(args.tenant, args.job, args.serial, rank)
-            why: list[str] = []
+            why: list[Exception] = []
             remotes = [PeerRemote(peer, self._token) for peer in args.sources]
             if not self.store.has(name) and not any(self._pull(name, remote, why) for remote in remotes):
-                raise WorldError("; ".join(why) or "no node that has it is known")
+                raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 
     def _copy_raw(self, client: DepotClient, name: ImageName, into: Path) -> None:
@@ -217,6 +216,7 @@ class Images:
             with path.open("wb") as file:
                 for piece in client.read("raw_file", {**what, "name": relative}):
                     file.write(piece)
+        verify(draft)
         draft.rename(into)
         self.note(name.job, name.serial, name.rank, listing["facts"])
 
@@ -262,6 +262,16 @@ def inside(root: Path, relative: str) -> Path:
     if root not in path.parents:
         raise WorldError(f"{relative!r} is not a file of an image")
     return path
+
+
+def hopeless(why: Iterable[Exception]) -> bool:
+    """Whether copies of an image were found to be damaged, and no place was left that may yet have a good one."""
+    reasons = list(why)
+    damaged = any(isinstance(each, ImageDamaged | DamagedImage) for each in reasons)
+    unsure = any(
+        isinstance(each, Silent | StoreFull) or isinstance(each.__cause__ or each, OSError) for each in reasons
+    )
+    return damaged and not unsure
 
 
 class PeerRemote:

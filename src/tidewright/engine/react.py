@@ -50,13 +50,15 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     stopping = book.ending.pop(job, None)
     serve(book, _let_go(book, job))
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    too_often = tries >= book.settings.launch_attempts
     if stopping is not None and stopping[0] != QUEUED:
         end(book, job, stopping[0], 1, stopping[1])
-    elif event.fault == "user" or tries >= book.settings.launch_attempts:
+    elif event.fault == "user" or (too_often and job not in book.from_image):
         end(book, job, int(State.FAILED), 127, event.error)
     else:
-        if event.image_lost:
+        if event.image_lost or too_often:  # then an older image, or the beginning, has as many tries again
             images.spoil(book, job)
+            book.launch_failures[job] = tries = 1
         why = f"could not be launched: {event.error}"
         kept = job not in book.from_image  # else the work is in an image, or lost
         restart(book, job, why, keeps_work=kept, pause_us=pause(book, tries), from_image=True)
