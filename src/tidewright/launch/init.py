@@ -45,9 +45,9 @@ INSIDE = "/run/tidewright"
 OUTPUT = f"{INSIDE}/out"
 """Where a rank's output goes, as it sees it: the same wherever it is restored and whatever its log is called there."""
 MAIN = 100
-"""The pid of a rank's main process: the same everywhere; smaller ones are left to helpers such as CRIU's."""
-RESERVED = 300
-"""Pids that the kernel never reaches again after wrapping around (kernel/pid.c, RESERVED_PIDS)."""
+"""The pid of a rank's main process, the same everywhere."""
+GAP = 1000
+"""Pids left unused after those of an image."""
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -137,7 +137,7 @@ def restore(spec: dict[str, Any], directory: str) -> int:
     if differences := putback.put_back(meta, images):
         raise Failed("cannot be restored here: " + "; ".join(differences))
     keep_time(meta)
-    next_pid(2)
+    next_pid(unused_pid(images))
     criu = os.fork()
     if criu == 0:
         run_criu(spec, images, directory)
@@ -147,8 +147,18 @@ def restore(spec: dict[str, Any], directory: str) -> int:
         why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
-    next_pid(max(RESERVED, *(int(name) for name in os.listdir("/proc") if name.isdecimal())) + 1)
     return int(meta["pid"])
+
+
+def unused_pid(images: str) -> int:
+    """A pid beyond those of an image: CRIU and its helpers come there, and after them what the rank starts anew.
+
+    The gap is for numbers that live on as those of sessions and groups whose leaders have ended.
+    """
+    names = [name.removeprefix("core-").removesuffix(".img") for name in os.listdir(images)]
+    with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+        most = int(file.read())
+    return min(max((int(name) for name in names if name.isdecimal()), default=MAIN) + GAP, most - GAP)
 
 
 def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
