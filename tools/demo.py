@@ -1,9 +1,9 @@
-"""make demo: real PyTorch jobs in three tiers on two CPU slots, pre-empted again and again, and no step lost.
+"""make demo: real PyTorch jobs in three tiers on two local hosts, pre-empted, moved and resized, and no step lost.
 
-Every program first runs alone, which gives its ideal time and its loss hash. Then basic and standard jobs fill the slots,
-and premium jobs come late, in waves sent while basic jobs run, until each of those was pre-empted twice. At the end the
-hashes are compared. Exits with 1 if a job failed, a hash differs, or a basic job was pre-empted too little.
-The controller stays up.
+Every program first runs alone, which gives its ideal time and its loss hash. Then basic and standard jobs fill the pool,
+and premium jobs come late, in waves sent while basic jobs run, until each of those was pre-empted twice. At last a
+distributed job is made smaller, moved to the other host, made larger, suspended and resumed. At the end the hashes are
+compared. Exits with 1 if a job failed, a hash differs, or a basic job was pre-empted too little. The controller stays up.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from demo_tour import Tour
 from demo_view import Program, Run, console, progress, show_closing, show_next
 from rich.live import Live
 
@@ -30,7 +31,9 @@ from tidewright.base.units import SECOND
 from tidewright.launch.environment import submitted_environment
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-SLOTS = 2
+HOSTS = 2
+"""Agents on this machine, each with its share of the cores and one slot."""
+SLOTS = HOSTS
 POLICY = "sla:min_run=2s"
 """By default this policy leaves a job alone for its first minute; the whole demonstration is hardly longer than that."""
 PREEMPTIONS = 2
@@ -51,7 +54,7 @@ PROGRAMS = [
     Program("gpt", "basic", "train_gpt.py", 3, 8.0),
     Program("mlp-b", "basic", "train_mlp.py", 4, 8.0),
     Program("cnn-std", "standard", "train_cnn.py", 5, 4.0),
-    Program("ddp-std", "standard", "train_ddp.py", 6, 5.0, ranks=2),
+    Program("ddp", "standard", "train_ddp.py", 6, 8.0, ranks=2),
     Program("urgent-gpt", "premium", "train_gpt.py", 7, 1.5),
     Program("urgent-mlp", "premium", "train_mlp.py", 8, 1.5),
 ]
@@ -62,7 +65,7 @@ class Failed(Exception):
 
 
 class Demo:
-    """The three phases: measure speed, run each program alone, run them all together."""
+    """The phases: measure speed, run each program alone, run them all together, send a distributed one around."""
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "demo"
@@ -79,6 +82,7 @@ class Demo:
             command=(sys.executable, script, *options),
             ranks=program.ranks,
             devices=program.ranks,
+            placement="any",
             team="demo",
             env=self.environment,
             workdir=str(self.folder),
@@ -121,38 +125,48 @@ class Demo:
         """Choose steps so that every program trains for about its seconds on this machine."""
         scripts = {program.script: program for program in PROGRAMS}
         tries = [self.submit(program, f"try-{program.name}", CALIBRATION_STEPS) for program in scripts.values()]
-        self.watch(tries, "1/3 measuring the speed of this machine")
+        self.watch(tries, "1/4 measuring the speed of this machine")
         step_s = {run.program.script: float(str(run.result["seconds_training"])) / CALIBRATION_STEPS for run in tries}
         for program in PROGRAMS:
             program.steps = max(60, round(program.seconds / step_s[program.script]))
         steps = ", ".join(f"{Path(name).stem} {step * 1000:.0f} ms" for name, step in step_s.items())
-        console.print(f"[bold]1/3[/] measured this machine; one step takes: {steps}")
+        console.print(f"[bold]1/4[/] measured this machine; one step takes: {steps}")
 
     def run_alone(self) -> None:
         """Each program by itself and never pre-empted: its ideal time and its loss hash."""
         runs = [self.submit(program, f"alone-{program.name}", program.steps, preempt="none") for program in PROGRAMS]
-        self.watch(runs, "2/3 every program alone, never pre-empted")
+        self.watch(runs, "2/4 every program alone, never pre-empted")
         for run in runs:
             assert run.view is not None
             run.program.alone_us = run.view.ideal_us
             run.program.hash = str(run.result["hash"])
-        console.print(f"[bold]2/3[/] {len(runs)} programs ran alone: their ideal times and loss hashes are known")
+        console.print(f"[bold]2/4[/] {len(runs)} programs ran alone: their ideal times and loss hashes are known")
 
     def run_together(self) -> list[Run]:
-        """Standard and basic jobs first, then premium waves until every basic job was pre-empted enough, and a gang."""
+        """Standard and basic jobs first, then premium waves until every basic job was pre-empted enough."""
         runs = [self.start(program) for tier in ("standard", "basic") for program in PROGRAMS
                 if program.tier == tier and program.ranks == 1]  # fmt: skip
-        gangs = [program for program in PROGRAMS if program.ranks > 1]
         waves = Waves(self, [program for program in PROGRAMS if program.tier == "premium"])
-
-        def each(seen: list[Run]) -> None:
-            waves.send(seen)
-            if gangs and waves.sent and not any(run.program.tier == "premium" and not run.final for run in seen):
-                seen.append(self.start(gangs.pop()))
-
-        self.watch(runs, "3/3 all together; premium jobs arrive in waves", each)
-        console.print(f"[bold]3/3[/] {len(runs)} jobs ended; premium jobs came in {waves.sent} waves\n")
+        self.watch(runs, "3/4 all together; premium jobs arrive in waves", waves.send)
+        console.print(f"[bold]3/4[/] {len(runs)} jobs ended; premium jobs came in {waves.sent} waves")
         return runs
+
+    def send_around(self) -> tuple[list[Run], Tour | None]:
+        """Distributed jobs, resized and moved while they run; where nodes take no full images they only run."""
+        runs = [self.start(program) for program in PROGRAMS if program.ranks > 1]
+        why = [
+            f"{node.name}: {node.full_why or 'no full images'}" for node in self.client.nodes().nodes if not node.full
+        ]
+        if why:
+            self.watch(runs, "4/4 a distributed job")
+            console.print(f"[bold]4/4[/] not resized and not moved ({'; '.join(why)}); see tide setup criu\n")
+            return runs, None
+        tour = Tour(self.client, runs[0].id)
+        self.watch(runs, "4/4 a distributed job is made smaller, moved, made larger, suspended", tour.go_on)
+        if tour.left:
+            raise Failed(f"{runs[0].name} ended before it could: {', '.join(stop.what for stop in tour.left)}")
+        console.print(f"[bold]4/4[/] {runs[0].name} went through {len(tour.stops)} events, and ended\n")
+        return runs, tour
 
     def start(self, program: Program, number: str = "") -> Run:
         return self.submit(program, f"{program.name}{number}", program.steps, tier=program.tier)
@@ -221,13 +235,12 @@ def tide(state: Path, *arguments: str) -> str:
 
 def up(state: Path) -> None:
     """Start the controller and wait until its agent has brought the slots into the pool."""
-    console.print(
-        tide(state, "up", "--slots", str(SLOTS), "--policy", POLICY).rstrip(), highlight=False, soft_wrap=True
-    )
+    options = ("--hosts", str(HOSTS), "--slots", str(SLOTS // HOSTS), "--policy", POLICY)
+    console.print(tide(state, "up", *options).rstrip(), highlight=False, soft_wrap=True)
     until = time.monotonic() + UP_S
     while (info := Client(state).info()).devices < SLOTS:
         if time.monotonic() > until:
-            raise Failed(f"no devices after {UP_S:.0f} s; the agent: {info.agent}; see {state}/agent.log")
+            raise Failed(f"no devices after {UP_S:.0f} s; the agent: {info.agent}; see {state}/hosts/*/agent.log")
         time.sleep(POLL_S)
 
 
@@ -258,14 +271,17 @@ def main() -> int:
         demo.calibrate()
         demo.run_alone()
         runs = demo.run_together()
+        moved, tour = demo.send_around()
     except KeyboardInterrupt:
         console.print(f"\ndemo: interrupted; its jobs run on. End them and all: tide --state {state} down --jobs")
         return 130
     except (Failed, TideError) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         return 1
-    show_closing(runs, SLOTS)
-    wrong = judge(runs)
+    show_closing([*runs, *moved], runs, SLOTS)
+    if tour is not None:
+        show_tour(tour, moved[0])
+    wrong = judge([*runs, *moved])
     for line in wrong:
         console.print(f"demo: {line}", style="red", highlight=False)
     if not wrong:

@@ -6,12 +6,16 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from tidewright.base.units import SECOND
 from tidewright.wire.api import FINAL_STATES, JobView
+
+if TYPE_CHECKING:
+    from demo_tour import Tour
 
 STYLES = {
     "running": "green", "suspended": "yellow", "suspending": "yellow", "resuming": "cyan", "starting": "cyan",
@@ -92,8 +96,8 @@ def seconds(us: int) -> str:
     return f"{us / SECOND:.1f}"
 
 
-def show_closing(runs: list[Run], slots: int) -> None:
-    """The closing table and the use of the pool; fits 80 columns."""
+def show_closing(runs: list[Run], together: list[Run], slots: int) -> None:
+    """The closing table, and the use of the pool by those that ran together; fits 80 columns."""
     title = "What each job was delivered"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     for column in COLUMNS:
@@ -102,7 +106,21 @@ def show_closing(runs: list[Run], slots: int) -> None:
         table.add_row(*closing_row(run))
     console.print(table)
     console.print(LEGEND, style="dim", highlight=False)
-    show_pool([run.view for run in runs if run.view is not None], slots)
+    show_pool([run.view for run in together if run.view is not None], slots)
+
+
+def show_tour(tour: Tour, run: Run) -> None:
+    """What a distributed job went through, and that it made no difference."""
+    title = f"What {run.name}, {run.program.ranks} ranks, went through while it trained"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    for column in ("event", "took", "then on"):
+        table.add_column(column, justify="right" if column == "took" else "left", no_wrap=True)
+    for stop in tour.stops:
+        table.add_row(stop.what, f"{stop.took_us / SECOND:.2f} s", stop.where)
+    console.print()
+    console.print(table)
+    verdict = "[green]equal[/]" if run.equal else "[red]DIFFERENT[/]"
+    console.print(f"Hash over every step's loss, against that of the same job never touched: {verdict}")
 
 
 def closing_row(run: Run) -> tuple[str, ...]:
