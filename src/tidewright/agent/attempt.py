@@ -57,6 +57,8 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     cap: int = -1
     """Highest level that works for these ranks, once something lowered it; ``cap_why`` says what."""
     cap_why: str = ""
+    needs: dict[int, int] = {}
+    """Device memory by rank, bytes: the most that was seen; nothing for a rank that was never measured."""
     first_failure: RankFailure | None = None
     ops: list[str] = []
 

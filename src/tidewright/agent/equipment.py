@@ -14,13 +14,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..base.errors import UsageError, WorldError
-from ..checkpoint.criu import Criu, CriuDriver, find_criu
+from ..checkpoint.criu import CriuDriver, find_criu
+from ..checkpoint.cuda import CudaApi, open_api
 from ..checkpoint.gpu import GpuDriver
 from ..checkpoint.protocol import Driver
 from ..checkpoint.store import FsspecRemote
 from ..devices.protocol import Backend
 from ..model.job import Level
-from ..model.node import NodeSpec
 from ..wire.agent import Peer
 from .attempt import Attempt
 from .depot import Depot, Handler
@@ -31,7 +31,9 @@ from .layout import Layout, write_whole
 from .meet import Meet
 from .meeting import Meeting
 from .prepare import House
+from .saves import Saves
 from .supervisor import Supervisor
+from .turns import Turns, held
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +52,20 @@ def read_token(path: Path) -> str:
 
 
 class Equipment:
-    """``node`` is the backend's node, and says whether it takes full images; ``why_not`` says why it does not."""
+    """``node`` is the backend's node, and says whether it takes full images; ``why_not`` says why it does not.
 
-    def __init__(self, layout: Layout, backend: Backend, address: str, token_file: Path | None) -> None:
-        self._layout, self._address = layout, address
+    ``api`` opens the driver of its GPUs, when it has any and only once a rank on them is to be saved.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        backend: Backend,
+        address: str,
+        token_file: Path | None,
+        api: Callable[[], CudaApi] = open_api,
+    ) -> None:
+        self._layout, self._address, self._backend, self._api = layout, address, backend, api
         self._token = read_token(token_file or layout.root / "agent.token")
         self._criu = find_criu()
         self.why_not = self._criu if isinstance(self._criu, str) else ""
@@ -61,6 +73,7 @@ class Equipment:
         self._meet = Meet(layout.root / "meetings")
         self._depot: Depot | None = None
         self._images: Images | None = None
+        self._turns: Turns | None = None
 
     def furnish(
         self, supervisor: Supervisor, drivers: dict[Level, Driver], house: House, remote: str, quota_bytes: int
@@ -73,14 +86,17 @@ class Equipment:
 
         deeds, name = supervisor.deeds, self.node.name
         deeds.gangs = Gangs(name, self._token, boxes)
-        deeds.meeting = Meeting(name, self._address, self._token, self._meet)
+        driver = self._driver()
+        if self.node.kind != "cpu":
+            self._turns = Turns(self.node.device_memory, driver if isinstance(driver, GpuDriver) else None)
+        ways = self._turns.ways if self._turns is not None else lambda attempt: {}
+        deeds.meeting = Meeting(name, self._address, self._token, self._meet, ways)
         handlers: dict[str, Handler] = {**deeds.gangs.handlers(), "meeting": deeds.meeting.door}
-        if not isinstance(self._criu, str):
-            driver = full_driver(self.node, self._criu)
+        if driver is not None:
             drivers[Level.FULL] = driver
             place = FsspecRemote(remote) if remote else None
             self._images = images = Images(self._layout.images, self._token, quota_bytes, place)
-            deeds.full = Full(deeds, house, driver, images, deeds.gangs, deeds.meeting)
+            deeds.full = Full(deeds, house, Saves(self.node, driver, self._turns), images, deeds.gangs, deeds.meeting)
             handlers |= {verb: _in_thread(handle) for verb, handle in images.handlers().items()}
         self._depot = Depot(self._token, handlers)
 
@@ -102,6 +118,17 @@ class Equipment:
         if self._depot is not None:
             await self._depot.close()
         await self._meet.stop()
+        if self._turns is not None:
+            await asyncio.to_thread(self._turns.close)
+
+    def _driver(self) -> CriuDriver | GpuDriver | None:
+        """What takes full images of this node's kind of rank."""
+        if isinstance(self._criu, str):
+            return None
+        inner = CriuDriver(self.node.name, self._criu)
+        if self.node.kind == "cpu":
+            return inner
+        return GpuDriver(inner, lambda: self.node.uuids, api=self._api, in_use=lambda pids: held(self._backend, pids))
 
     @property
     def peer(self) -> Peer | None:
@@ -111,12 +138,6 @@ class Equipment:
     def listed(self) -> tuple[tuple[int, int, int], ...]:
         """(job, serial, rank) of the images here."""
         return self._images.listed() if self._images is not None else ()
-
-
-def full_driver(node: NodeSpec, criu: Criu) -> CriuDriver | GpuDriver:
-    """What takes full images of this node's kind of rank."""
-    inner = CriuDriver(node.name, criu)
-    return inner if node.kind == "cpu" else GpuDriver(inner, lambda: node.uuids)
 
 
 def _remembered(path: Path) -> tuple[int, int]:

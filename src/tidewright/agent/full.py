@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..base.errors import TideError, WorldError
-from ..checkpoint.criu import CriuDriver, DamagedImage
-from ..checkpoint.gpu import GpuDriver, Seat
+from ..checkpoint.criu import DamagedImage
+from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
 from ..model.job import Level
-from ..wire.agent import FetchArgs, ImageReport, JobReport
+from ..wire.agent import FetchArgs, ImageReport, JobReport, RankFailure
 from . import prepare
 from .attempt import Attempt
 from .gang import Gangs
 from .images import Images
 from .meeting import Meeting
 from .rank import Outcome
+from .saves import Saves
 
 if TYPE_CHECKING:
     from .deeds import Deeds
@@ -48,13 +49,12 @@ class Full:
         self,
         deeds: Deeds,
         house: prepare.House,
-        driver: CriuDriver | GpuDriver,
+        ranks: Saves,
         images: Images,
         gangs: Gangs,
         meeting: Meeting,
     ) -> None:
-        self._deeds, self._house, self._driver = deeds, house, driver
-        self._uuids = house.backend.discover().uuids
+        self._deeds, self._house, self._ranks = deeds, house, ranks
         self.images, self.gangs, self._meeting = images, gangs, meeting
 
     # taking images
@@ -70,7 +70,7 @@ class Full:
                 return
             memo.shot, memo.image = shot, self._image(attempt, shot)
             attempt.save()
-        await asyncio.to_thread(self._driver.finish, attempt.handles())
+        await asyncio.to_thread(self._ranks.driver.finish, attempt.handles())
         for rank in attempt.living():
             rank.outcome = Outcome(137)
         self._deeds.unless_over(attempt, phase="suspended", took_us=micros(began))
@@ -98,7 +98,7 @@ class Full:
     async def _run_on(self, attempt: Attempt) -> None:
         """After an image, or a failed try, of ranks that stay: let them run."""
         with contextlib.suppress(WorldError):
-            await self.gangs.let_go(attempt.key)
+            await self._let_go(attempt)
         attempt.memo.checkpointing = False
         with contextlib.suppress(OSError):
             attempt.save()
@@ -108,6 +108,8 @@ class Full:
         memo = attempt.memo
         if memo.checkpointing or (memo.phase == "suspending" and memo.level == Level.FULL and not attempt.imaged):
             self._deeds.behind(attempt, self._recover(attempt))
+        elif memo.phase in ("running", "stopping") and not attempt.imaged:
+            self.take_turns(attempt)
         if memo.phase == "suspended" and attempt.imaged:
             for rank in attempt.ranks:
                 rank.outcome = Outcome(137)
@@ -116,33 +118,79 @@ class Full:
 
     async def _recover(self, attempt: Attempt) -> None:
         """Stopped in the middle of a dump: processes go on, and ranks that are to stay are let go."""
-        await asyncio.to_thread(self._driver.let_run, attempt.handles())
+        try:
+            await asyncio.to_thread(self._ranks.undo, attempt)
+        except WorldError as error:
+            if attempt.memo.phase == "running" or isinstance(error, DeviceStateLost):
+                await self._perish(attempt, str(error))
+            return
         if attempt.memo.phase == "running":
             await self._run_on(attempt)
+        else:
+            self.take_turns(attempt)
+
+    async def _let_go(self, attempt: Attempt) -> None:
+        """Ranks that stand still run on; they need their turns for it."""
+        self.take_turns(attempt)
+        await self.gangs.let_go(attempt.key)
+
+    def take_turns(self, attempt: Attempt) -> None:
+        """See to it that ranks which share a device by swapping get it, from now on."""
+        loop = asyncio.get_running_loop()
+
+        def perish(why: str) -> None:
+            self._deeds.behind(attempt, self._perish(attempt, why), wait=False)
+
+        def lost(why: str) -> None:
+            with contextlib.suppress(RuntimeError):  # this agent is about to end; the next one will see
+                loop.call_soon_threadsafe(perish, why)
+
+        self._ranks.take_turns(attempt, lost)
+
+    async def _perish(self, attempt: Attempt, why: str) -> None:
+        """Ranks that cannot have their devices back can only be ended: by the end of their shims the attempt is lost."""
+        log.error("job %d attempt %d is ended: %s", *attempt.key, why)
+        memo, living = attempt.memo, attempt.living()
+        if attempt.over or not living:
+            return
+        memo.error, memo.first_failure = why, memo.first_failure or RankFailure(living[0].number, 137, why)
+        with contextlib.suppress(OSError):
+            attempt.save()
+        await asyncio.to_thread(self._ranks.rest, attempt)
+        await asyncio.gather(*(asyncio.to_thread(rank.end) for rank in living))
 
     async def _shoot(self, attempt: Attempt, serial: int, *, leave_running: bool) -> ImageReport:
         """Stand still, dump. Raises WorldError with the ranks running on."""
         job, ended = attempt.args.job, [rank.number for rank in attempt.ranks if rank.outcome is not None]
         if ended:
             raise WorldError(f"rank {ended[0]} has ended already; the job is about to")
-        peers = attempt.memo.peers
-        still = await self.gangs.still(attempt.key, serial, peers)
+        await asyncio.to_thread(self._ranks.measure, attempt)
+        still = await self.gangs.still(attempt.key, serial, attempt.memo.peers)
         began = time.monotonic()
         try:
             directory = await asyncio.to_thread(self.images.begin, job, serial)
-            report = await asyncio.to_thread(
-                self._driver.dump, attempt.handles(), directory, leave_running=leave_running
-            )
+            report = await asyncio.to_thread(self._ranks.dump, attempt, directory, leave_running=leave_running)
             for rank in attempt.ranks:
                 self.images.note(job, serial, rank.number, self._facts(attempt, rank.number))
-        except (TideError, OSError):
+        except (TideError, OSError) as error:
             await asyncio.to_thread(self.images.discard_raw, job, serial)
-            await self.gangs.let_go(attempt.key)
+            await self._go_on(attempt, error)
             raise
         ranks = tuple(rank.number for rank in attempt.ranks)
         return ImageReport(
             serial=serial, ranks=ranks, size_bytes=report.size_bytes, hold_us=still.hold_us, save_us=micros(began)
         )
+
+    async def _go_on(self, attempt: Attempt, error: Exception) -> None:
+        """After a dump that failed."""
+        try:
+            if isinstance(error, DeviceStateLost):
+                raise error
+            await asyncio.to_thread(self._ranks.undo, attempt)
+        except WorldError as worse:
+            await self._perish(attempt, str(worse))
+        else:
+            await self._let_go(attempt)
 
     def _facts(self, attempt: Attempt, rank: int) -> dict[str, Any]:
         """What must travel with a rank's image besides what CRIU knows."""
@@ -150,14 +198,13 @@ class Full:
         return {
             "box": {name: pack(content) for name, content in gather(box)},
             "meeting": self._meeting.pack(attempt.args.job),
-            "node": list(self._uuids),
-            "had": self._uuids_of(attempt, rank),
+            **self._ranks.facts(attempt, rank),
         }
 
     def _image(self, attempt: Attempt, shot: ImageReport) -> Image:
         raw = self.images.raw(attempt.args.job, shot.serial)
         return Image(
-            driver=self._driver.name,
+            driver=self._ranks.driver.name,
             job=attempt.args.job,
             attempt=attempt.args.attempt,
             location=str(raw),
@@ -240,6 +287,7 @@ class Full:
                 self.images.ready, args.tenant, args.job, memo.serial, numbers, args.sources
             )
             facts = {rank: self.images.facts(args.job, memo.serial, rank) or {} for rank in numbers}
+            memo.needs = {rank: int(each.get("need", 0)) for rank, each in facts.items()}
             for each in facts.values():
                 if each.get("meeting"):
                     self._meeting.unpack(args.job, each["meeting"])
@@ -267,27 +315,18 @@ class Full:
 
     async def _awaken(self, attempt: Attempt, facts: dict[int, dict[str, Any]]) -> str:
         """Processes that used GPUs come back without; give them theirs. Why not, or empty."""
-        if not isinstance(self._driver, GpuDriver):
-            return ""
-        seats = {
-            rank: Seat(node=tuple(each["node"]), had=tuple(each["had"]), gets=tuple(self._uuids_of(attempt, rank)))
-            for rank, each in facts.items()
-        }
         try:
-            await asyncio.to_thread(self._driver.awaken, attempt.handles(), seats)
+            await asyncio.to_thread(self._ranks.awaken, attempt, facts)
         except WorldError as error:
             await self._clear_away(attempt)
             return str(error)
+        self.take_turns(attempt)
         return ""
-
-    def _uuids_of(self, attempt: Attempt, rank: int) -> list[str]:
-        devices = attempt.memo.devices.get(rank, ())
-        return [self._uuids[device] for device in devices if device < len(self._uuids)]
 
     async def _renew(self, attempt: Attempt, directory: Path, facts: dict[int, dict[str, Any]]) -> None:
         args, generation = attempt.args, attempt.memo.generation + 1
         found = await asyncio.gather(
-            *(asyncio.to_thread(self._driver.restore_spec, directory / str(rank)) for rank in facts)
+            *(asyncio.to_thread(self._ranks.driver.restore_spec, directory / str(rank)) for rank in facts)
         )
         restore = dict(zip(facts, found, strict=True))
         specs = prepare.specs(args, self._house, generation, restore)
@@ -304,6 +343,7 @@ class Full:
 
     async def _clear_away(self, attempt: Attempt) -> None:
         """Nothing of an earlier try to bring the ranks back may live on."""
+        await asyncio.to_thread(self._ranks.rest, attempt)
         for rank in attempt.ranks:
             await asyncio.to_thread(rank.end)
             self._deeds.watcher.drop(rank)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..wire.agent import Peer
@@ -22,10 +23,19 @@ from .meet import Meet
 
 
 class Meeting:
-    """``address`` is this node's own, as ranks on other nodes reach it."""
+    """``address`` is this node's own, as ranks on other nodes reach it. ``ways`` says how ranks that share devices do
+    so; without a word of it they see for themselves."""
 
-    def __init__(self, node: str, address: str, token: str, server: Meet) -> None:
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        token: str,
+        server: Meet,
+        ways: Callable[[Attempt], Mapping[int, str]] = lambda attempt: {},
+    ) -> None:
         self._node, self._address, self._token, self._server = node, address, token, server
+        self._ways = ways
 
     def ticket(self, job: int) -> str:
         """What opens the meeting of one job, and of no other."""
@@ -58,6 +68,7 @@ class Meeting:
         if first is not None and first.node != self._node:
             address, port = first.address, await asyncio.to_thread(self._ask, first, job)
         crowd = Counter(device for devices in attempt.memo.devices.values() for device in devices)
+        ways = self._ways(attempt)
         for rank in attempt.ranks:
             devices = attempt.memo.devices.get(rank.number, ())
             words = {
@@ -67,6 +78,7 @@ class Meeting:
                 "host": self._address,
                 "devices": list(devices),
                 "share": max((crowd[device] for device in devices), default=1),
+                **({"turns": ways[rank.number]} if rank.number in ways else {}),
             }
             write_whole(rank.directory / "box" / "reach.json", json.dumps(words).encode())
 

@@ -106,6 +106,10 @@ class GpuDriver:
         has = format_bytes(max(0, free))
         return Verdict(False, f"{format_bytes(need)} of device memory do not fit into the host's free memory ({has})")
 
+    def holds(self, handle: RankHandle) -> int:
+        """Bytes of device memory that a rank has in use now. Raises WorldError when the devices cannot be asked."""
+        return self._in_use(pids_of([handle]))
+
     def dump(
         self,
         handles: Sequence[RankHandle],
