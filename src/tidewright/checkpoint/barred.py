@@ -143,14 +143,21 @@ def _descriptor(entry: Path, target: str) -> str:
 def _connections(pid: int, sockets: dict[str, int]) -> Iterator[str]:
     table = {inode: each for inode, each in connections(pid).items() if inode in sockets}
     ends = {(each.local, each.remote) for each in table.values()}
+    served = {each.local[1] for each in table.values() if each.state == LISTEN}
     for inode, each in table.items():
         where = f"{each.remote[0]} port {each.remote[1]}"
         if each.state == LISTEN:
             address = ipaddress.ip_address(each.local[0])
             if not (address.is_unspecified or address.is_loopback):
                 yield f"{_name(sockets[inode])} listens on {each.local[0]}, which is an address of this host alone"
-        elif each.state != CLOSED and (each.remote, each.local) not in ends:
+        elif each.state != CLOSED and (each.remote, each.local) not in ends and not _comes_again(each, served):
             yield f"{_name(sockets[inode])} has a connection to {where}"
+
+
+def _comes_again(each: Connection, served: set[int]) -> bool:
+    """Whether this is a client's connection, over loopback, to a port that the rank itself listens on (a notebook's
+    kernel). It ends with the save: its client finds it reset, and connects again when somebody listens again."""
+    return each.local[1] in served and ipaddress.ip_address(each.local[0]).is_loopback
 
 
 def connections(pid: int) -> dict[str, Connection]:
