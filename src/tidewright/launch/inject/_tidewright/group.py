@@ -43,6 +43,8 @@ class Group(dist.ProcessGroup):
         self.at = here.enlist(self, self.ident, pg.GROUP, len(ranks), () if whole else tuple(ranks))
         self._issued = self.at + pg.ISSUED
         self._inner = None
+        self.store = None
+        """Where the inner group's ranks find each other."""
         self.sockets = set()
         """What must be closed when the group stands still. gloo closes a little after it was let go of."""
         self.coalescing = False
@@ -204,7 +206,7 @@ class Group(dist.ProcessGroup):
 
     def get_group_store(self):
         """As torch's ProcessGroup."""
-        return inners.BuildStore(self.key + "/store")
+        return self.store
 
     def set_timeout(self, timeout):
         """As torch's ProcessGroup. Holds for later builds too."""

@@ -52,7 +52,7 @@ def make(group, build):
 
 def _make(group, build):
     limit = max(group.timeout, PATIENCE)
-    store = BuildStore(f"{group.key}/{build}", limit)
+    store = group.store = BuildStore(f"{group.key}/{build}", limit)
     found = dist.ProcessGroup(store, group.rank(), group.size())
     default = "nccl" if "nccl" in group.devices.values() else "gloo"
     found._set_default_backend(_TYPES[default])

@@ -170,9 +170,10 @@ class Message(dist.Work):
 
     def wait(self, timeout=None):
         """As torch's Work. Connections may come and go meanwhile; ``timeout`` starts again when they do."""
-        with self.lock:
-            while not self.complete:
+        while not self.complete:
+            if self.inner is None:
                 here.await_up()
+            with self.lock:
                 self.attempt(timeout)
         if self._error is not None:
             raise self._error

@@ -21,6 +21,10 @@ DEFAULT_TIMEOUT = datetime.timedelta(seconds=300)
 """As torch's Store::kDefaultTimeout."""
 
 
+_alive = []
+"""Stores that torch may have put behind a PrefixStore: C++ does not keep the Python part of them."""
+
+
 def _raw(value):
     return value.encode() if isinstance(value, str) else bytes(value)
 
@@ -34,6 +38,8 @@ class TidewrightStore(dist.Store):
     def __init__(self, name, timeout=DEFAULT_TIMEOUT):
         super().__init__()
         here.appear()
+        if self.depends:
+            _alive.append(self)
         self.name = name
         self._world = name.encode()
         self._late = timeout
