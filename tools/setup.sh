@@ -49,6 +49,12 @@ if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     echo "setup: installing $torch (the largest download)"
     install_torch "$torch" || { echo "setup: no $torch here; trying the newest" && install_torch torch; }
 fi
+# After PyTorch, so that none of these brings another one.
+if ! "$venv/bin/python" -c 'import accelerate, ipykernel, lightning, sklearn, tensorboard, transformers' >/dev/null 2>&1; then
+    echo 'setup: installing what the example programs use'
+    "$venv/bin/python" -m pip install $quiet --editable '.[examples]' ||
+        echo 'setup: not all of it; the tests of those programs are skipped' >&2
+fi
 "$venv/bin/tide" --version >/dev/null || die "$venv/bin/tide does not start"
 
 # Full images of jobs need CRIU. Everything else works without it, so a machine that cannot have it is no failure.
