@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 SPAWN_AT_ONCE = 8
 """Shims started side by side; each costs some 40 ms of one core."""
+
+TRAPPED = 128 + signal.SIGTRAP
+"""How a rank ends in whose code a killed CRIU has left a trap: no fault of the program's (docs/why/criu.md)."""
 
 
 def boottime() -> float:
@@ -251,6 +255,8 @@ class Deeds:
             self.watcher.add(attempt, rank)
             return
         outcome = rank.ending() or Outcome(137, lost=True)
+        if outcome.code == TRAPPED and (attempt.memo.checkpointing or attempt.memo.phase == "suspending"):
+            outcome = Outcome(137, lost=True)
         if outcome.lost or not rank.tidy():
             await asyncio.to_thread(freezer_of(rank.handle).thaw, rank.handle)
             await asyncio.to_thread(rank.sweep)

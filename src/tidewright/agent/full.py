@@ -184,7 +184,7 @@ class Full:
     async def _go_on(self, attempt: Attempt, error: Exception) -> None:
         """After a dump that failed."""
         try:
-            if isinstance(error, DeviceStateLost):
+            if isinstance(error, DeviceStateLost | RanksLost):
                 raise error
             await asyncio.to_thread(self._ranks.undo, attempt)
         except WorldError as worse:
