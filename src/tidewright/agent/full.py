@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..base.errors import TideError, WorldError
-from ..checkpoint.criu import DamagedImage
+from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
 from ..model.job import Level
