@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_tour import Tour
-from demo_view import Program, Run, console, progress, show_closing, show_next
+from demo_view import Program, Run, console, progress, show_closing, show_next, show_tour
 from rich.live import Live
 
 from tidewright import Client, JobSpec
