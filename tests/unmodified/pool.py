@@ -24,6 +24,8 @@ from tidewright.wire.client import Client
 
 FINAL = ("completed", "failed", "cancelled", "timeout")
 HOSTS, SLOTS = ("east", "west"), 4
+TRIES = 10
+"""Of one event, when it is refused: a process that is just being started cannot be saved, say."""
 
 
 @dataclass(slots=True)
@@ -163,27 +165,44 @@ class Pool:
 
         self.until(settled)
 
-    def ride(
-        self, program: Program, world: int, name: str, *, events: int, seed: int, pause_s: float, steps: int = 0
-    ) -> Ride:
-        """Run a program as a job through ``events`` random events, at random moments at most ``pause_s`` apart."""
+    def ride(self, program: Program, world: int, name: str, *, events: int, seed: int, steps: int = 0) -> Ride:
+        """Run a program as a job through ``events`` random events, at random steps, the first perhaps at its start."""
         dice = random.Random(seed)
         job = self.submit(program, world, name, steps)
-        done: list[str] = []
-        refused: list[str] = []
+        ride = Ride(Outcome({}, {}), self.view(job))
         self.reach(job, "running")
-        kinds = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
         with contextlib.suppress(Ended):
-            while len(done) < events and len(refused) < 10 * events:
-                time.sleep(dice.uniform(0, pause_s))
-                event = dice.choice(kinds)
-                try:
-                    event(job, dice)
-                    done.append(event.__name__)
-                except (TideError, Refused) as error:
-                    refused.append(f"{event.__name__}: {error}")
-        self.until(lambda: self.view(job).state in FINAL, LIMIT_S)
-        return Ride(read([self.log(job, rank) for rank in range(world)]), self.view(job), done, refused)
+            for at in sorted(dice.sample(range((steps or program.steps) * 3 // 4), events)):
+                self.until(lambda at=at: self.steps(job) >= at or self._over(job), LIMIT_S)  # type: ignore[misc]
+                time.sleep(dice.uniform(0, 0.05))
+                self._one(job, world, dice, ride)
+        self.until(lambda: self._over(job), LIMIT_S)
+        ride.outcome, ride.view = read([self.log(job, rank) for rank in range(world)]), self.view(job)
+        return ride
+
+    def _one(self, job: int, world: int, dice: random.Random, ride: Ride) -> None:
+        """One event that takes place; those that are refused are tried again, a bounded number of times."""
+        kinds = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
+        for _ in range(TRIES):
+            event = dice.choice(kinds)
+            try:
+                event(job, dice)
+            except (TideError, Refused) as error:
+                ride.refused.append(f"{event.__name__}: {error}")
+                if self._over(job):
+                    raise Ended from None
+                time.sleep(0.3)
+            else:
+                ride.events.append(event.__name__)
+                return
+
+    def _over(self, job: int) -> bool:
+        return self.view(job).state in FINAL
+
+    def steps(self, job: int) -> int:
+        """Steps that rank 0 has printed."""
+        last = b"".join(self.client().logs(job, 0, tail=1)).decode(errors="replace").split()
+        return int(last[1]) if len(last) > 1 and last[0] == "step" and last[1].isdigit() else 0
 
     def log(self, job: int, rank: int) -> str:
         return b"".join(self.client().logs(job, rank)).decode()

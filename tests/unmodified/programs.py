@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 class Program:
     """``command`` with ``{python}`` and ``{here}`` filled in; ``workers`` is how many digests a job of one rank prints.
 
-    ``steps`` take about two seconds at one CPU per rank, without the imports.
+    ``steps`` take one to two seconds at one CPU per rank, without the imports.
     """
 
     name: str
@@ -45,14 +45,14 @@ def script(name: str, *options: str, **more: object) -> Program:
 
 TORCH = ("torch",)
 PROGRAMS = (
-    script("ddp_mlp", ranks=(1, 2, 4), steps=250, needs=TORCH),
+    script("ddp_mlp", ranks=(1, 2, 4), steps=100, needs=TORCH),
     script("ddp_cnn", ranks=(1, 2), steps=120, needs=TORCH),
     script("fsdp2_gpt", ranks=(1, 2), steps=80, needs=TORCH),
     script("ddp_accumulate", ranks=(2,), steps=150, needs=TORCH),
     script("ddp_accumulate", "--find-unused", ranks=(2,), steps=150, needs=TORCH),
     script("ddp_accumulate", "--static-graph", ranks=(2,), steps=150, needs=TORCH),
-    script("loader_workers", ranks=(1, 2), steps=200, needs=TORCH),
-    script("mesh_2d", ranks=(1, 2, 4), steps=200, needs=TORCH),
+    script("loader_workers", ranks=(1, 2), steps=150, needs=TORCH),
+    script("mesh_2d", ranks=(1, 2, 4), steps=120, needs=TORCH),
     script("zero_optim", ranks=(2,), steps=200, needs=TORCH),
     script("compile_mlp", ranks=(1, 2), steps=200, needs=TORCH, tools=("g++",)),
     script("fabric_fit", ranks=(1, 2), steps=200, needs=("lightning",)),

@@ -1,0 +1,98 @@
+"""A Jupyter kernel as a job: suspended while nobody executes a cell, it has its variables when somebody does again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tests.unmodified.harness import user_environment
+from tests.unmodified.pool import Pool, places
+from tests.unmodified.test_programs import full_images
+from tidewright.model.job import JobSpec
+
+pytestmark = [pytest.mark.processes, full_images]
+jupyter_client = pytest.importorskip("jupyter_client", reason="no jupyter_client here")
+pytest.importorskip("ipykernel", reason="no ipykernel here")
+
+PATIENCE_S = 60
+
+
+class Notebook:
+    """A client of a kernel that runs as ``job``."""
+
+    def __init__(self, pool: Pool, name: str, *options: str) -> None:
+        self.pool, self.file = pool, pool.root / f"{name}.json"
+        command = (sys.executable, "-m", "ipykernel_launcher", "-f", str(self.file), *options)
+        spec = JobSpec(name=name, command=command, env=user_environment(pool.root), workdir=str(pool.root))
+        self.job = pool.client().submit([spec]).ids[0]
+        pool.until(lambda: self.file.exists() and self.file.read_text().rstrip().endswith("}"))
+        self.client: Any = None
+        self.connect()
+
+    def connect(self) -> None:
+        self.client = jupyter_client.BlockingKernelClient(connection_file=str(self.file))
+        self.client.load_connection_file()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=PATIENCE_S)
+
+    def disconnect(self) -> None:
+        self.client.stop_channels()
+
+    def run(self, code: str) -> str:
+        """Execute a cell; what it printed."""
+        out: list[str] = []
+        reply = self.client.execute_interactive(
+            code, timeout=PATIENCE_S, output_hook=lambda message: out.append(message["content"].get("text", ""))
+        )
+        assert reply["content"]["status"] == "ok", reply
+        return "".join(out).strip()
+
+    def suspend(self) -> None:
+        def held() -> bool:
+            view = self.pool.view(self.job)
+            assert view.level == "full", view.level_why
+            return view.state in ("held", "suspended")
+
+        self.pool.client().suspend(self.job)
+        self.pool.until(held)
+
+    def resume(self) -> None:
+        self.pool.client().resume(self.job)
+        self.pool.until(lambda: self.pool.view(self.job).state == "running")
+
+
+@pytest.mark.parametrize(
+    ("transport", "connected"), [("tcp", True), ("tcp", False), ("ipc", False)], ids=["tcp-connected", "tcp", "ipc"]
+)
+def test_an_idle_kernel_keeps_its_variables(pool: Pool, transport: str, connected: bool) -> None:
+    """A client over loopback may stay connected: it finds its connections reset, and makes new ones by itself."""
+    name = f"notebook-{transport}-{connected}"
+    notebook = Notebook(pool, name, *([] if transport == "tcp" else ["--transport=ipc", f"--ip={pool.root}/{name}"]))
+    notebook.run("import os, threading; kept = [os.getpid(), {'a': 1}]; lock = threading.Lock()")
+    for number in range(2):
+        if not connected:
+            notebook.disconnect()
+            time.sleep(0.2)
+        notebook.suspend()
+        notebook.resume()
+        if not connected:
+            notebook.connect()
+        said = notebook.run(f"kept[1]['a'] += {number}; print(kept[0] == os.getpid(), kept[1], lock.locked())")
+        assert said == f"True {{'a': {1 + number}}} False"
+    notebook.disconnect()
+    pool.client().cancel(notebook.job)
+
+
+def test_a_kernel_moves_to_the_other_host(pool: Pool) -> None:
+    notebook = Notebook(pool, "notebook-moved")
+    notebook.run("x = 41")
+    before = places(pool.view(notebook.job))
+    pool.client().migrate(notebook.job)
+    pool.until(lambda: pool.view(notebook.job).state == "running" and places(pool.view(notebook.job)) != before)
+    assert notebook.run("print(x + 1)") == "42"
+    notebook.client.shutdown()
+    pool.until(lambda: pool.view(notebook.job).state == "completed")
+    notebook.disconnect()

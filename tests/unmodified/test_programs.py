@@ -1,0 +1,67 @@
+"""Unmodified programs, suspended, migrated and resized at random: every digest and every line as without us."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.unmodified.harness import differences, run_plain
+from tests.unmodified.pool import Pool
+from tests.unmodified.programs import PROGRAMS, Program
+from tidewright.checkpoint.program import Criu, find_criu
+
+pytestmark = pytest.mark.processes
+CRIU = find_criu()
+full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
+
+CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
+QUICK = (("ddp_mlp", 2), ("mesh_2d", 2), ("loader_workers", 1), ("logs_csv_tb", 1))
+"""What make test has time for: the wrapper, subgroups and messages, child processes, files."""
+FEW, MANY = 3, 20
+LONGER = 8
+"""So many times a program's usual steps leave room for MANY events."""
+
+
+def named(cases: list[tuple[Program, int]]) -> list[object]:
+    return [pytest.param(program, world, id=f"{program.name}-{world}") for program, world in cases]
+
+
+def prove(pool: Pool, program: Program, world: int, tmp_path: Path, events: int, longer: int) -> None:
+    """A plain run, a ride, and no difference."""
+    if lacking := program.missing():
+        pytest.skip(f"{program.name} needs {lacking}")
+    steps = program.steps * longer
+    plain = run_plain(program, world, tmp_path / "plain", steps)
+    seed = zlib.crc32(f"{program.name} {world} {events}".encode())
+    ride = pool.ride(program, world, f"{program.name}-{world}-{events}", events=events, seed=seed, steps=steps)
+    told = f"seed {seed}, events {ride.events}, refused {ride.refused}, {ride.view.why}"
+    assert ride.view.state == "completed", told
+    assert differences(plain, ride.outcome) == [], told
+    assert len(ride.events) == events, told
+
+
+@full_images
+@pytest.mark.parametrize(("program", "world"), named([case for case in CASES if (case[0].name, case[1]) in QUICK]))
+def test_a_few_events_leave_no_trace(pool: Pool, program: Program, world: int, tmp_path: Path) -> None:
+    prove(pool, program, world, tmp_path, FEW, longer=1)
+
+
+@full_images
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("program", "world"), named(CASES))
+def test_many_events_leave_no_trace(pool: Pool, program: Program, world: int, tmp_path: Path) -> None:
+    prove(pool, program, world, tmp_path, MANY, longer=LONGER)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("program", "world"), named(CASES))
+def test_plain_runs_are_equal(program: Program, world: int, tmp_path: Path) -> None:
+    """Otherwise the digests prove nothing."""
+    if lacking := program.missing():
+        pytest.skip(f"{program.name} needs {lacking}")
+    first, second = (run_plain(program, world, tmp_path / name) for name in ("first", "second"))
+    assert differences(first, second) == []
