@@ -30,4 +30,5 @@ def slowdown(devices: Column, ranks: Column, demand: Column) -> Column:
 
 def saved_us(remaining: Column, before: Column, after: Column, demand: Column, ranks: Column) -> Column:
     """Run time saved by growing from ``before`` to ``after`` devices with ``remaining`` full-speed µs to go."""
-    return remaining * (slowdown(before, ranks, demand) - slowdown(after, ranks, demand))
+    saved: Column = remaining * (slowdown(before, ranks, demand) - slowdown(after, ranks, demand))
+    return saved
