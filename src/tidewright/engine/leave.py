@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..base.units import format_duration
 from ..model.job import JobSpec, State
 from . import images
 from .book import HELD, QUEUED, Book
@@ -145,6 +146,9 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0,
     if from_image and book.image(job) is not None:
         why = f"{why}; {images.roll_back(book, job, row)}"
     else:
+        work = table.ideal.item(row)
+        if from_image and work and not keeps_work:
+            why = f"{why}; there is no image, {format_duration(work)} of work lost"
         _start_over(book, job, row, keeps_work)
     table.attempt[row] += 1
     table.level[row] = book.usual_level(book.specs[job])
