@@ -225,8 +225,9 @@ class Hosts(Pool):
         return wait_until(lambda: controller_pid(self.state) is None, 10)
 
     def restart(self) -> None:
-        """``tide up``, with the hosts that are remembered."""
-        self.tide("up", "--node-timeout", f"{NODE_TIMEOUT_S}s", "--policy", "fifo")
+        """``tide up`` where no controller is left, with the hosts that are remembered."""
+        if controller_pid(self.state) is None:
+            self.tide("up", "--node-timeout", f"{NODE_TIMEOUT_S}s", "--policy", "fifo")
 
     # -- damage -----------------------------------------------------------------------------------------------------
 
