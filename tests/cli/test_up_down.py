@@ -76,3 +76,20 @@ def test_what_stops_a_start_is_told(tide: Real) -> None:
     assert said.returncode == 2 and "did you mean 'sla'" in said.stderr
     report = tide("doctor")
     assert report.returncode == 0 and "not running" in report.stdout
+
+
+def test_hosts_are_nodes_that_a_later_start_finds_again(tide: Real) -> None:
+    first = tide("up", "--hosts", "2", "--slots", "1")
+    assert first.returncode == 0, first.stderr
+    assert "node host-1: 1 CPU slot" in first.stdout and "node host-2: 1 CPU slot" in first.stdout
+    assert tide("run", "--parsable", "--", "sleep", "300").stdout == "1\n"
+    assert tide("nodes", "-o", "name").stdout == "host-1\nhost-2\n"
+    assert tide("up", "--hosts", "2").returncode == 2, "what runs is not changed by a second start"
+    assert tide("down").returncode == 0
+    again = tide("up")
+    assert "node host-1" in again.stdout and "1 live job" in again.stdout
+    assert {path.name for path in (tide.state / "hosts").iterdir()} == {"host-1", "host-2"}
+    ended = tide("down", "--jobs")
+    assert "1 job ended" in ended.stdout
+    wrong = tide("up", "--hosts", "2", "--host", "a")
+    assert wrong.returncode == 2 and "exclude each other" in wrong.stderr
