@@ -1,0 +1,373 @@
+"""Ranks on GPUs through the agent's own parts: real processes and real CRIU, a stand-in for the driver of the devices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.agent.agent_bench import ENV, bearing
+from tidewright.agent.attempt import Memo
+from tidewright.agent.equipment import Equipment
+from tidewright.agent.layout import Layout
+from tidewright.agent.prepare import House
+from tidewright.agent.supervisor import Supervisor
+from tidewright.checkpoint.cgroup import Signals
+from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.cuda import State
+from tidewright.checkpoint.cuda_fake import FakeCuda
+from tidewright.checkpoint.processes import alive
+from tidewright.devices.fake import FakeBackend
+from tidewright.model.job import Level
+from tidewright.wire.agent import CheckpointArgs, JobReport, LaunchArgs, RankSeat, ResumeArgs, StopArgs, SuspendArgs
+
+FOUND = find_criu()
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),
+]
+A, B = "FAKE-0000", "FAKE-0001"
+MIB = 2**20
+MEMORY, NEED = 160 * MIB, 100 * MIB
+COUNT = """
+import sys, time
+from _tidewright import splice
+for i in range(int(sys.argv[1])):
+    splice.reset()
+    turn = splice._turn
+    if turn is not None:
+        turn._patience_s = 3  # who is saved while it waits, which the wrapper never does, waits for what may be no more
+    had = turn is None or turn.take()
+    print(i, "in turn" if had else "beside", flush=True)
+    splice.give_up()
+    time.sleep(0.005)
+sys.exit(7)
+"""
+
+
+def who(pid: int) -> object:
+    """What a process is to the driver, also after CRIU has brought it back: its rank, and its pid in there."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return pid
+    rank = next((each for each in environ if each.startswith(b"RANK=")), b"")
+    return rank, next(line.split()[-1] for line in lines if line.startswith("NSpid:"))
+
+
+class Node:
+    """An agent without its process and its door, on a node of two GPUs."""
+
+    def __init__(self, root: Path, api: FakeCuda) -> None:
+        self.layout, self.api, self.heard = Layout(root), api, list[JobReport]()
+        self.closed, self.next = False, None
+        self.layout.prepare()
+        self.backend = FakeBackend("n1", 2, "h100", MEMORY)
+        self.equipment = Equipment(self.layout, self.backend, "127.0.0.1", None, lambda: api)
+        house = House(self.layout, self.backend, Signals(), full=True)
+        drivers: dict = {}
+        self.supervisor = Supervisor(house, drivers, self.heard.append)
+        self.equipment.furnish(self.supervisor, drivers, house, "", 0)
+
+    async def open(self) -> Node:
+        await self.equipment.open()
+        self.supervisor.adopt()
+        return self
+
+    async def close(self) -> None:
+        self.closed = True
+        await self.supervisor.close()
+        await self.equipment.close()
+
+    async def heir(self) -> Node:
+        """The next agent of this node; this one is no more."""
+        if not self.closed:
+            await self.close()
+        self.next = await Node(self.layout.root, self.api).open()
+        return self.next
+
+    @property
+    def attempt(self):
+        return self.supervisor.attempts[1, 0]
+
+    def pid(self, rank: int = 0) -> int:
+        return self.attempt.ranks[rank].handle.pid
+
+    def state(self, rank: int = 0) -> State | None:
+        return self.api.state(self.pid(rank))
+
+    def log(self, rank: int = 0) -> str:
+        return (self.layout.logs / "1" / f"rank{rank}.0.log").read_text()
+
+    def told(self, rank: int = 0) -> dict:
+        return json.loads((self.attempt.boxes()[rank] / "reach.json").read_text())
+
+    async def hear(self, wanted: Callable[[JobReport], bool]) -> JobReport:
+        async with asyncio.timeout(30):
+            while not any(wanted(report) for report in self.heard):
+                await asyncio.sleep(0.01)
+        found = next(report for report in self.heard if wanted(report))
+        self.heard.clear()
+        return found
+
+    async def phase(self, wanted: str) -> JobReport:
+        return await self.hear(lambda report: report.state == wanted and report.verb not in ("checkpoint", "fetch"))
+
+    async def grows(self, rank: int = 0, by: int = 5) -> None:
+        least = self.log(rank).count("\n") + by
+        async with asyncio.timeout(30):
+            while self.log(rank).count("\n") < least:
+                await asyncio.sleep(0.01)
+
+    async def launch(self, count: int, *devices: int) -> None:
+        """One rank per device, each with NEED bytes of it."""
+        self.supervisor.launch(args(count, *devices), "")
+        await self.phase("running")
+        for rank, device in enumerate(devices):
+            self.api.start(self.pid(rank), ((A, B)[device],), need=NEED)
+            self.backend.held.setdefault(device, {})[self.pid(rank)] = NEED
+            await self.grows(rank)
+
+    async def suspend(self, serial: int) -> JobReport:
+        self.heard.clear()
+        self.supervisor.suspend(SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=serial), "")
+        return await self.hear(lambda report: report.state != "suspending" and report.verb == "suspend")
+
+    async def resume(self, serial: int, count: int, *devices: int) -> JobReport:
+        self.heard.clear()
+        launch = args(count, *devices)
+        self.supervisor.resume(ResumeArgs(job=1, attempt=0, serial=serial, launch=launch), "")
+        return await self.hear(lambda report: report.state != "resuming" and report.verb == "resume")
+
+
+def args(count: int, *devices: int) -> LaunchArgs:
+    seats = tuple(RankSeat(rank, rank, (device,)) for rank, device in enumerate(devices))
+    return LaunchArgs(
+        job=1, attempt=0, command=(sys.executable, "-c", COUNT, str(count)), env=ENV, workdir="/",
+        world_size=len(devices), ranks=seats,
+    )  # fmt: skip
+
+
+def whole(count: int) -> str:
+    return "".join(f"{i} in turn\n" for i in range(count))
+
+
+@pytest.fixture
+def play(tmp_path: Path):
+    """Run ``body`` on a node; it may take another agent in its place."""
+
+    def run(body: Callable[[Node], Awaitable[None]]) -> None:
+        api = FakeCuda((A, B), memory=MEMORY, identity=who)
+
+        async def whole_life() -> None:
+            node = await Node(tmp_path, api).open()
+            try:
+                await body(node)
+            finally:
+                while node.next is not None:
+                    node = node.next
+                if (1, 0) in node.supervisor.attempts and not node.attempt.over:
+                    node.supervisor.stop(StopArgs(job=1, attempt=0, grace_us=0), "")
+                    await node.phase("exited")
+                await node.close()
+
+        asyncio.run(whole_life())
+        assert not bearing(Layout(tmp_path).tag)
+
+    return run
+
+
+def test_into_an_image_and_back_on_another_device(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(400, 0)
+        report = await node.suspend(1)
+        assert (report.state, report.error) == ("suspended", "")
+        assert [call for call, _ in node.api.calls] == ["lock", "checkpoint"]
+        report = await node.resume(1, 400, 1)
+        assert (report.state, report.error) == ("running", "")
+        assert [call for call, _ in node.api.calls][2:] == ["restore", "unlock"]
+        assert (node.state(), node.api.on(node.pid())) == (State.RUNNING, (B,))
+        assert (await node.phase("exited")).code == 7 and node.log() == whole(400)
+
+    play(body)
+
+
+def test_an_image_of_ranks_that_run_on(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(400, 0, 1)
+        node.supervisor.checkpoint(CheckpointArgs(job=1, attempt=0, serial=1), "")
+        report = await node.hear(lambda report: report.verb == "checkpoint")
+        assert not report.error and [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        calls = [call for call, _ in node.api.calls]
+        assert calls == sorted(calls, key=["lock", "checkpoint", "restore", "unlock"].index), (
+            "all of one, then the next"
+        )
+        await node.grows(1)
+
+    play(body)
+
+
+def test_a_rank_that_does_not_lock_runs_on_and_is_saved_later(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(300, 0, 1)
+        node.api.stuck.add(node.pid(1))
+        report = await node.suspend(1)
+        assert report.state == "running" and "did not come out of its CUDA calls" in report.error
+        assert [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        await node.grows(0)
+        node.api.stuck.clear()
+        assert (await node.suspend(2)).state == "suspended"
+
+    play(body)
+
+
+def test_devices_that_are_refused_leave_the_image_good(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(400, 0)
+        await node.suspend(1)
+        node.api.devices = (A,)
+        report = await node.resume(1, 400, 1)
+        assert report.state == "suspended" and "device memory not restored" in report.error
+        assert not alive(node.pid(), node.attempt.ranks[0].handle.start), "nothing of the try is left"
+        node.api.devices = (A, B)
+        assert (await node.resume(1, 400, 1)).state == "running"
+        await node.phase("exited")
+        assert node.log() == whole(400)
+
+    play(body)
+
+
+def test_ranks_whose_devices_are_lost_are_ended(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(1000, 0, 1)
+        node.api.unsavable.add(node.pid(1))
+        report = await node.suspend(1)
+        if report.state == "running":
+            report = await node.phase("exited")
+        assert report.lost and "the driver has lost process" in report.why
+
+    play(body)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_agent_that_died_in_the_middle_of_a_save(play, broken: bool) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(1000, 0, 1)
+        await node.close()
+        file = node.attempt.directory / "memo.json"
+        memo = msgspec.json.decode(file.read_bytes(), type=Memo)
+        memo.checkpointing = True
+        file.write_bytes(msgspec.json.encode(memo))
+        for rank in (0, 1):
+            node.api.lock(node.pid(rank), 0)
+            os.kill(node.pid(rank), signal.SIGSTOP)
+        node.api.checkpoint(node.pid(1))
+        if broken:
+            node.api.broken.add(node.pid(1))
+        heir = await node.heir()
+        if broken:
+            report = await heir.phase("exited")
+            assert report.lost and "device memory not restored" in report.why
+        else:
+            await heir.grows(0)
+            await heir.grows(1)
+            assert [heir.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+
+    play(body)
+
+
+def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
+    """From two devices onto one, saved meanwhile, taken over by another agent, and apart again."""
+
+    async def body(node: Node) -> None:
+        await node.launch(400, 0, 1)
+        assert "turns" not in node.told()
+        await node.suspend(1)
+        assert node.attempt.memo.needs == {0: NEED, 1: NEED}
+        assert (await node.resume(1, 400, 0, 0)).error == ""
+        assert [node.told(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
+        await both(node)
+        assert sum(call == "restore" for call, _ in node.api.calls) > 6
+        node.supervisor.checkpoint(CheckpointArgs(job=1, attempt=0, serial=2), "")
+        assert not (await node.hear(lambda report: report.verb == "checkpoint")).error
+        await both(node)
+        node = await node.heir()
+        await both(node)
+        assert (await node.suspend(3)).error == ""
+        assert (await node.resume(3, 400, 0, 1)).error == "" and "turns" not in node.told()
+        assert [node.api.on(node.pid(rank)) for rank in (0, 1)] == [(A,), (B,)]
+        report = await node.phase("exited")
+        assert (report.code, report.lost) == (7, False)
+        for rank in (0, 1):
+            lines = node.log(rank).splitlines()
+            assert [int(line.split()[0]) for line in lines] == list(range(400))
+            assert sum("beside" in line for line in lines) <= 2, "two saves"
+
+    async def both(node: Node) -> None:
+        for _ in range(2):
+            await node.grows(0)
+            await node.grows(1)
+
+    play(body)
+
+
+def test_ranks_that_fit_stay_on_their_device(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(400, 0, 1)
+        for held in node.backend.held.values():
+            held.update(dict.fromkeys(held, 70 * MIB))
+        await node.suspend(1)
+        node.api.memory = 0
+        await node.resume(1, 400, 1, 1)
+        assert [node.told(rank)["turns"] for rank in (0, 1)] == ["lock"] * 2
+        assert [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        await node.phase("exited")
+        assert node.log(0) == node.log(1) == whole(400)
+
+    play(body)
+
+
+def test_when_no_turn_can_be_passed_on_the_ranks_are_ended(play, monkeypatch) -> None:
+    monkeypatch.setattr("tidewright.agent.turns.PATIENCE_US", 0)
+    monkeypatch.setattr("tidewright.agent.turns.RETRY_S", 0.01)
+
+    async def body(node: Node) -> None:
+        await node.launch(1000, 0, 1)
+        await node.suspend(1)
+        await node.resume(1, 1000, 0, 0)
+        node.api.host_full.update(node.pid(rank) for rank in (0, 1))
+        report = await node.phase("exited")
+        assert report.lost and "no turn can be passed on" in report.why and "not enough memory" in report.why
+
+    play(body)
+
+
+def test_criu_finds_no_plugins(play, tmp_path_factory, monkeypatch) -> None:
+    """Its plugin for CUDA would be in the way, wherever the system has it."""
+    directory = tmp_path_factory.mktemp("criu")
+    script, seen = directory / "criu.sh", directory / "seen"
+    script.write_text(f'#!/bin/sh\n[ -d "$CRIU_LIBS_DIR" ] && ls -A "$CRIU_LIBS_DIR" | wc -l >> {seen}\nexec "$@"\n')
+    script.chmod(0o700)
+    assert isinstance(FOUND, Criu)
+    found = Criu((str(script), *FOUND.command), FOUND.version)
+    monkeypatch.setattr("tidewright.agent.equipment.find_criu", lambda: found)
+
+    async def body(node: Node) -> None:
+        await node.launch(400, 0)
+        await node.suspend(1)
+        await node.resume(1, 400, 0)
+        await node.phase("exited")
+        assert seen.read_text().split() == ["0", "0"], "one dump, one restore"
+
+    with contextlib.suppress(FileNotFoundError):
+        seen.unlink()
+    play(body)
