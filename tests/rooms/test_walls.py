@@ -55,10 +55,28 @@ def test_base_needs_only_the_standard_library() -> None:
     assert not [line for source in sources() if source.room == "base" for line in outside(source)]
 
 
+INJECT = "launch/inject/"
+
+
+def over_torch(source: Source) -> bool:
+    """Whether a file of the wrapper is written over torch: then it is loaded only once the program has torch."""
+    return source.path.startswith(INJECT) and any("torch" in line for line in outside(source, frozenset({"torch"})))
+
+
 def test_launch_needs_only_the_standard_library_and_torch_when_called() -> None:
-    assert not [
-        line for source in sources() if source.room == "launch" for line in outside(source, frozenset({"torch"}))
-    ]
+    mine = [source for source in sources() if source.room == "launch"]
+    plain = [line for source in mine if not over_torch(source) for line in outside(source, frozenset({"torch"}))]
+    assert not [line for line in plain if line.split()[1].split(".")[0] != "_tidewright"]  # its own package, by path
+    bad = [line for source in mine if over_torch(source) for line in outside(source)]
+    assert all(line.split()[1].split(".")[0] == "torch" for line in bad), "\n".join(bad)
+
+
+def test_the_wrapper_loads_no_torch_and_starts_without_the_package() -> None:
+    inject = PACKAGE / "launch" / "inject"
+    begun = [path.stem for path in (inject / "_tidewright").glob("*.py") if path.stem in ("hooks", "patches", "here")]
+    assert len(begun) == 3
+    loaded = loaded_by(["sitecustomize", *(f"_tidewright.{name}" for name in begun)], [str(inject)])
+    assert "_tidewright" in loaded and not loaded & {"torch", "tidewright", "numpy"}
 
 
 def test_wire_loads_neither_numpy_nor_a_server() -> None:

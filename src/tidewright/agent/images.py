@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from .depot import Body, DepotClient, Silent
 
 log = logging.getLogger(__name__)
 
+COLLECT_S = 30.0
+"""Least time between two looks for pages that no image needs."""
 KEPT = 2
 """Images kept per job: the last one, and the one before in case the last turns out damaged."""
 FACTS = ".facts"
@@ -39,6 +42,7 @@ class Images:
         self.remote = remote
         self._token = token
         self._storing = threading.Lock()
+        self._collected = time.monotonic()
 
     # raw images
 
@@ -91,8 +95,17 @@ class Images:
                 if facts is None:
                     raise WorldError(f"image {serial} of job {job}, rank {rank}, is not here")
                 if not self.store.has(name):
-                    made.append(self.store.put(name, self.raw(job, serial) / str(rank), meta=facts))
+                    made.append(self._put(name, facts))
         return made
+
+    def _put(self, name: ImageName, facts: dict[str, Any]) -> PutReport:
+        """Into the store; one that is full is cleared up first."""
+        source = self.raw(name.job, name.serial) / str(name.rank)
+        try:
+            return self.store.put(name, source, meta=facts)
+        except StoreFull:
+            self.store.gc()
+            return self.store.put(name, source, meta=facts)
 
     def push(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> bool:
         """Copy images to the remote store. False: none is configured. Raises WorldError."""
@@ -105,13 +118,28 @@ class Images:
     def keep_newest(self, tenant: str, job: int, newest: int) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``."""
         serials = sorted({name.serial for name in self._names(job)} | self._raw_serials(job))
-        for serial in [serial for serial in serials if serial <= newest][:-KEPT]:
+        old = [serial for serial in serials if serial <= newest][:-KEPT]
+        for serial in old:
             self._drop(job, serial)
+        if old:
+            self._collect()
 
     def drop_job(self, job: int) -> None:
         """The job is over: nothing of it is kept here."""
         for serial in {name.serial for name in self._names(job)} | self._raw_serials(job):
             self._drop(job, serial)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Give back what dropped images took, now and then: it means to look at every image of the store."""
+        if time.monotonic() - self._collected >= COLLECT_S and self._storing.acquire(blocking=False):
+            try:
+                self._collected = time.monotonic()
+                self.store.gc()
+            except WorldError as error:
+                log.warning("the image store is not cleared up: %s", error)
+            finally:
+                self._storing.release()
 
     def _drop(self, job: int, serial: int) -> None:
         self.discard_raw(job, serial)

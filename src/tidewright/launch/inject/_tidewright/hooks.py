@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from . import reach
+
 
 class Finder:
     """Finds as the others do, and has the patch called when the module has been executed. One lookup per import."""
@@ -41,10 +43,20 @@ class Loader:
         """As importlib.abc.Loader."""
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._patch(module)
+        attempt(self._patch, module)
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
+
+
+def attempt(patch, module):
+    """A change of ours that does not fit this module must not cost the program its import: it costs a level."""
+    try:
+        patch(module)
+    except Exception as error:
+        reach.say(
+            "freeze", "%s is not as the wrapper knows it: %s: %s" % (module.__name__, type(error).__name__, error)
+        )
 
 
 def install(patches):
@@ -52,4 +64,4 @@ def install(patches):
     sys.meta_path.insert(0, Finder(patches))
     for name, patch in patches.items():
         if name in sys.modules:
-            patch(sys.modules[name])
+            attempt(patch, sys.modules[name])

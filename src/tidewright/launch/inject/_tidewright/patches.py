@@ -95,8 +95,19 @@ def _with_ours(c10d, function, args, kwargs):
             setattr(c10d, name, value)
 
 
+def _import_early():
+    """What DDP and the optimizers import anyway, while ranks still have equal heaps: then their images share it."""
+    import importlib
+
+    try:
+        importlib.import_module("torch._dynamo")
+    except Exception:  # a torch without it, or one that lacks what it needs: its own matter
+        pass
+
+
 @functools.cache
 def _maker():
+    _import_early()
     from . import functional, world
     from .group import Group
 
