@@ -54,9 +54,7 @@ def attempt(patch, module):
     try:
         patch(module)
     except Exception as error:
-        reach.say(
-            "freeze", "%s is not as the wrapper knows it: %s: %s" % (module.__name__, type(error).__name__, error)
-        )
+        reach.say("freeze", f"{module.__name__} is not as the wrapper knows it: {type(error).__name__}: {error}")
 
 
 def install(patches):

@@ -97,12 +97,11 @@ def _with_ours(c10d, function, args, kwargs):
 
 def _import_early():
     """What DDP and the optimizers import anyway, while ranks still have equal heaps: then their images share it."""
+    import contextlib
     import importlib
 
-    try:
+    with contextlib.suppress(Exception):  # a torch without it, or one that lacks what it needs: its own matter
         importlib.import_module("torch._dynamo")
-    except Exception:  # a torch without it, or one that lacks what it needs: its own matter
-        pass
 
 
 @functools.cache
