@@ -1,0 +1,135 @@
+"""Single faults around images, through the whole stack: what is lost is little, and said."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unmodified.harness import Outcome
+from tests.unmodified.pool import FINAL
+from tidewright.checkpoint.program import find_criu
+
+from .hosts import EVERY_S, HOSTS, Hosts, plain
+from .storm import Kind
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(find_criu() is None, reason="no CRIU here: tide setup criu"),
+]
+ALONE = Kind("plain_numpy", 1, 2500)
+DICE = random.Random(7)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return plain(ALONE.program, ALONE.ranks, ALONE.steps, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    found = Hosts(tmp_path)
+    found.up()
+    yield found
+    found.clean()
+    assert (found.left(), found.groups()) == ([], [])
+
+
+def begin(hosts: Hosts) -> tuple[int, str]:
+    """A running job with an image in two places, and where it is."""
+    job = hosts.begin(ALONE.program, ALONE.ranks, "job", ALONE.steps)
+    hosts.until(lambda: hosts.copied(job))
+    return job, hosts.view(job).where[0].node
+
+
+def runs_again(hosts: Hosts, job: int, attempt: int = 1) -> str:
+    """Wait until a later attempt runs; its story."""
+    hosts.until(
+        lambda: (view := hosts.view(job)).state in FINAL or (view.attempt > attempt and view.state == "running")
+    )
+    return hosts.story_of(job)
+
+
+def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
+    hosts.until(lambda: hosts.ended(job), 120)
+    assert hosts.verdict(job, expected) == [], hosts.story_of(job)
+    assert hosts.view(job).state == "completed"
+
+
+@pytest.mark.parametrize("part", ["main", "init", "shim"])
+def test_a_killed_rank_goes_on_from_its_image(hosts: Hosts, expected: Outcome, part: str) -> None:
+    job, host = begin(hosts)
+    assert hosts.kill_rank(host, part, DICE)
+    assert "rolled back" in (story := runs_again(hosts, job)) and "goes on from image" in story
+    ends_right(hosts, job, expected)
+
+
+def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    hosts.lose(host, disk=True)
+    assert f"node {host} is down" in runs_again(hosts, job)
+    view = hosts.view(job)
+    assert [held.node for held in view.where] != [host]
+    # Beyond the interval only what passed until the image was taken and the node was known to be gone.
+    assert 0 < view.lost_us < (EVERY_S + 5) * 1_000_000
+    hosts.find(host)
+    ends_right(hosts, job, expected)
+
+
+def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    first = {host: hosts.packs(host) for host in HOSTS}
+    newest = hosts.view(job).images[-1].serial
+    hosts.until(lambda: hosts.imaged(job, newest) and hosts.copied(job))
+    damaged = [path for each in HOSTS for path in hosts.packs(each) if path not in first[each]]
+    for path in damaged:
+        assert hosts.flip(path, DICE)
+    newest = hosts.view(job).images[-1].serial
+    assert damaged and hosts.kill_rank(host, "main", DICE)
+    story = runs_again(hosts, job)
+    assert f"image {newest} cannot be used any more" in story and "is damaged" in story
+    ends_right(hosts, job, expected)
+
+
+def test_no_good_image_left_is_said_and_it_starts_over(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    for each in HOSTS:
+        for path in hosts.packs(each):
+            assert hosts.truncate(path, DICE)
+    assert hosts.kill_rank(host, "main", DICE)
+    story = runs_again(hosts, job, attempt=2)
+    assert "there is no image" in story and "of work lost" in story
+    ends_right(hosts, job, expected)
+
+
+def test_criu_killed_in_a_save_leaves_the_job_running(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    pids = [pids["main"] for _, pids in hosts.ranks(host, job)]
+    hosts.client().checkpoint(job)
+    assert hosts.kill_criu(10)
+    ends_right(hosts, job, expected)
+    assert pids and hosts.view(job).attempt == 1
+
+
+def test_a_raw_image_damaged_while_suspended(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    hosts.client().suspend(job)
+    hosts.until(lambda: hosts.view(job).state == "held")
+    assert hosts.raw_files(host)
+    for path in hosts.raw_files(host):
+        assert hosts.flip(path, DICE)
+    hosts.client().resume(job)
+    hosts.until(lambda: hosts.view(job).state in ("running", *FINAL))
+    ends_right(hosts, job, expected)
+
+
+def test_both_daemons_and_all_agents_killed(hosts: Hosts, expected: Outcome) -> None:
+    job, _ = begin(hosts)
+    assert all(hosts.kill_agent(each) for each in HOSTS) and hosts.kill_controller()
+    time.sleep(0.5)
+    hosts.restart()
+    ends_right(hosts, job, expected)
