@@ -166,26 +166,35 @@ class Hosts(Pool):
         return bool(found)
 
     def lose(self, host: str, *, disk: bool = False) -> bool:
-        """The host is gone, and its disk with it if asked for; ``find`` brings it back."""
+        """The host is gone, and its disk with it if asked for (what was printed is kept: it is the evidence); ``find``
+        brings it back."""
         if host in self.decoys:
             return False
+        self.orphan(host)
+        root = self.layout(host).root
+        wait_until(lambda: not self._struck(host, self._below(str(root))), 20)
+        if disk:
+            for path in root.iterdir():
+                if path not in (self.layout(host).pid, self.layout(host).logs):
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        return True
+
+    def orphan(self, host: str) -> None:
+        """The agent is gone and stays away; its ranks live."""
         root = self.layout(host).root
         decoy = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", str(root)])
         self.decoys[host] = decoy
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            self.layout(host).pid.write_text(str(decoy.pid))
-            left = [pid for pid in self.everything(host) if pid != decoy.pid]
-            if not left:
-                break
-            send(left, signal.SIGKILL)
-            time.sleep(0.02)
+        wait_until(lambda: str(root).encode() in _command(decoy.pid), 10)
         self.layout(host).pid.write_text(str(decoy.pid))
-        if disk:
-            for path in root.iterdir():
-                if path != self.layout(host).pid and not path.is_mount():
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        return True
+        agents = lambda: [pid for pid in self._below(str(root)) if b"tidewright.agent" in _command(pid)]  # noqa: E731
+        wait_until(lambda: not self._struck(host, agents()), 20)
+        self.layout(host).pid.write_text(str(decoy.pid))
+
+    def _struck(self, host: str, pids: Iterable[int]) -> list[int]:
+        """Those killed now, the decoy spared."""
+        found = [pid for pid in pids if pid != self.decoys[host].pid]
+        send(found, signal.SIGKILL)
+        return found
 
     def find(self, host: str) -> None:
         """A lost host is started again."""

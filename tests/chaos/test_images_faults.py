@@ -80,6 +80,19 @@ def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) 
     ends_right(hosts, job, expected)
 
 
+def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhere(hosts: Hosts) -> None:
+    kind = Kind("logs_csv_tb", 1, 250)
+    expected = plain(kind.program, kind.ranks, kind.steps, hosts.root)
+    job = hosts.begin(kind.program, kind.ranks, "job", kind.steps)
+    hosts.until(lambda: hosts.copied(job))
+    host = hosts.view(job).where[0].node
+    hosts.orphan(host)
+    assert hosts.ranks(host, job)
+    assert f"node {host} is down" in runs_again(hosts, job)
+    assert not hosts.ranks(host, job)
+    ends_right(hosts, job, expected)
+
+
 def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts)
     first = {host: hosts.packs(host) for host in HOSTS}

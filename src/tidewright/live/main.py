@@ -17,6 +17,7 @@ from ..wire import api
 from .api import Api
 from .auth import BodyLimit, TokenAuth, load_token
 from .clock import Clock
+from .fence import fence
 from .hub import Hub
 from .keeper import Keeper, LocalAgent
 from .lock import StateLock
@@ -92,8 +93,9 @@ class Controller:
             loop.stop()
 
         world = loop.world = World(
-            fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced, settings.node_timeout_us
-        )
+            fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced, settings.node_timeout_us,
+            fabric.fence,
+        )  # fmt: skip
         metrics = Metrics(loop)
         loop.note = metrics.note
         parts = Parts(
@@ -140,6 +142,8 @@ class _Overheard:
     def __init__(self, fabric: Fabric, keepers: Sequence[Keeper]) -> None:
         self._fabric = fabric
         self._keepers = {str(keeper.agent.socket): keeper for keeper in keepers}
+        self._hosts = {keeper.agent.state.name: keeper for keeper in keepers}
+        """By node; a host's directory has its name."""
         self.nodes, self.call, self.copy, self.close = fabric.nodes, fabric.call, fabric.copy, fabric.close
 
     def watch(self, on_node: OnNode, on_report: OnReport) -> None:
@@ -149,6 +153,12 @@ class _Overheard:
             keeper = self._keepers.get(node.address)
             if keeper is not None:
                 keeper.connected(node.alive)
+                self._hosts[node.name] = keeper
             on_node(node)
 
         self._fabric.watch(both, on_report)
+
+    async def fence(self, node: str) -> None:
+        """End what a node of this machine still runs; others are beyond reach."""
+        if node in self._hosts:
+            await fence(self._hosts[node].agent.state)

@@ -38,15 +38,17 @@ LOGS_KEPT = 20_000
 
 Post = Callable[[Event], None]
 Later = Callable[[Callable[[], list[Event]]], None]
+Fence = Callable[[str], Coroutine[Any, Any, None]]
 
 
 class World:
     """``post`` puts an event into the run loop's inbox; ``between`` has a function called between two turns, when the
-    book agrees with the journal, and feeds the events it returns to the next turn; ``fenced`` ends this controller."""
+    book agrees with the journal, and feeds the events it returns to the next turn; ``fenced`` ends this controller;
+    ``fence`` ends what may still run on a node that is taken for dead."""
 
     def __init__(
         self, fabric: Fabric, book: Book, epoch: int, post: Post, between: Later, fenced: Callable[[str], None],
-        node_timeout_us: int = 30 * SECOND,
+        node_timeout_us: int = 30 * SECOND, fence: Fence | None = None,
     ) -> None:  # fmt: skip
         self.translator = Translator(book, self._reach)
         self.logs: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
@@ -57,6 +59,7 @@ class World:
         self._lines: dict[tuple[str, int], asyncio.Queue[Call]] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._away: dict[str, list[asyncio.TimerHandle]] = {}
+        self._fence = fence
         self._down_after_s = node_timeout_us / SECOND
         self._strays: dict[str, dict[tuple[int, int], bool]] = {}
         """Nodes on which attempts of the past still live; they take no work before those are gone."""
@@ -210,16 +213,31 @@ class World:
         text = why or "its agent does not answer"
         self._away[node] = [
             loop.call_later(min(SILENT_AFTER_S, self._down_after_s), self._post, NodeSilent(node, text)),
-            loop.call_later(self._down_after_s, self._between, lambda: self._down(node, text)),
+            loop.call_later(self._down_after_s, self._give_up, node, text),
         ]
 
     def _no_longer_awaited(self, node: str) -> None:
         for timer in self._away.pop(node, []):
             timer.cancel()
 
-    def _down(self, node: str, why: str) -> list[Event]:
+    def _give_up(self, node: str, why: str) -> None:
+        """The node is dead; first made sure of where that is possible, so that no job ever runs twice at once."""
+
+        async def surely(fence: Fence) -> None:
+            await fence(node)
+            self._between(lambda: self._down(node, why))
+
+        if self._fence is None:
+            self._between(lambda: self._down(node, why))
+        elif not self._spared(node):
+            self._spawn(surely(self._fence), node)
+
+    def _spared(self, node: str) -> bool:
         """A pool of one node waits for it for ever: there is nowhere else, and its ranks may well live."""
-        if len(self._book.nodes) < 2 or self._gate(node).is_set():
+        return len(self._book.nodes) < 2 or self._gate(node).is_set()
+
+    def _down(self, node: str, why: str) -> list[Event]:
+        if self._spared(node):
             return []
         return [NodeDown(node, why), *self.translator.gone(node)]
 
