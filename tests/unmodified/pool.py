@@ -172,7 +172,7 @@ class Pool:
         ride = Ride(Outcome({}, {}), self.view(job))
         self.reach(job, "running")
         with contextlib.suppress(Ended):
-            for at in sorted(dice.sample(range((steps or program.steps) * 3 // 4), events)):
+            for at in sorted(dice.sample(range((steps or program.steps) // 3), events)):
                 self.until(lambda at=at: self.steps(job) >= at or self._over(job), LIMIT_S)  # type: ignore[misc]
                 time.sleep(dice.uniform(0, 0.05))
                 self._one(job, world, dice, ride)

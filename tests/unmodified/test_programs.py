@@ -17,10 +17,10 @@ CRIU = find_criu()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = (("ddp_mlp", 2), ("mesh_2d", 2), ("loader_workers", 1), ("logs_csv_tb", 1))
-"""What make test has time for: the wrapper, subgroups and messages, child processes, files."""
+QUICK = (("ddp_mlp", 2), ("mesh_2d", 2), ("loader_workers", 1), ("logs_csv_tb", 1), ("pool-start-method-forkserver", 1))
+"""What make test has time for: the wrapper, subgroups and messages, child processes, files, named semaphores."""
 FEW, MANY = 3, 20
-LONGER = 8
+LONGER = 10
 """So many times a program's usual steps leave room for MANY events."""
 
 

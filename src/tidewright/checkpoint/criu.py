@@ -29,7 +29,7 @@ from . import enter, putback
 from .barred import connected, obstacles, strays
 from .cgroup import wait_until
 from .features import host, host_differences
-from .files import Capture, mapped_differences
+from .files import Capture, mapped_differences, named_again
 from .manifest import DamagedImage, read_meta, verify, write_manifest
 from .processes import PROC, Stat, alive, bears, everything, members, send, stat
 from .program import ENVIRON, Criu, find_criu
@@ -215,10 +215,12 @@ class CriuDriver:
         for path in (directory, work):
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(mode=0o700)
+        named: list[Path] = []
         try:
             times = [time.monotonic()]
             if held := connected(tasks(handle)):
                 raise WorldError(f"rank {handle.rank}: {held[0]}")
+            named = named_again(tasks(handle), handle.init)
             self._run(handle, directory, work)
             if left := strays(tasks(handle), handle.pid):
                 raise WorldError(f"rank {handle.rank}: {left[0]}")
@@ -231,6 +233,8 @@ class CriuDriver:
             took = [int((after - before) * 1e6) for before, after in itertools.pairwise(times)]
             log_bytes = (work / "dump.log").stat().st_size
         finally:
+            for name in named:
+                name.unlink(missing_ok=True)
             shutil.rmtree(work, ignore_errors=True)
         return RankDump(
             rank=handle.rank, criu_us=took[0], files_us=took[1], hash_us=took[2], size_bytes=size, log_bytes=log_bytes

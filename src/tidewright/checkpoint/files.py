@@ -6,6 +6,7 @@ rank can be restored only where they are. Reads /proc of processes that stand st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .features import fingerprint
 from .processes import PROC
+from .putback import GONE
 
 COPY_LIMIT = 2**30
 """Bytes of files that are copied into one rank's image."""
@@ -37,20 +39,58 @@ class Seen(NamedTuple):
     mapped: bool
 
 
+def _is_there(pid: int, path: str, inode: int) -> bool:
+    try:
+        return os.stat(f"{PROC / str(pid) / 'root'}{path}").st_ino == inode
+    except OSError:
+        return False
+
+
 def seen(pid: int) -> Iterator[Seen]:
     """What a process has open or mapped. Deleted files are no concern of ours: CRIU keeps those itself."""
     for entry in (PROC / str(pid) / "fd").iterdir():
         path = os.readlink(entry)
-        if path.startswith("/") and not path.endswith(" (deleted)"):
+        if path.startswith("/") and not path.endswith(GONE):
             flags = (PROC / str(pid) / "fdinfo" / entry.name).read_text().split("flags:", 1)[1].split()[0]
             yield Seen(path, entry, int(flags, 8) & os.O_ACCMODE != os.O_RDONLY, mapped=False)
     for line in (PROC / str(pid) / "maps").read_text().splitlines():
         addresses, modes, _, _, inode, *rest = line.split(maxsplit=5)
         path = rest[0] if rest else ""
-        if inode != "0" and path.startswith("/") and not path.endswith(" (deleted)"):
+        gone = path.endswith(GONE) and not (path.startswith(SHM) and _is_there(pid, path, int(inode)))
+        if inode != "0" and path.startswith("/") and not gone:
             low, high = (int(part, 16) for part in addresses.split("-"))  # map_files has no leading zeros
             via = PROC / str(pid) / "map_files" / f"{low:x}-{high:x}"
             yield Seen(path, via, writes=modes[1] == "w" and modes[3] == "s", mapped=True)
+
+
+SHM = "/dev/shm/"
+
+
+def named_again(pids: Iterable[int], init: int) -> list[Path]:
+    """Give mapped files in shared memory names by which CRIU finds them; those made, as seen from here.
+
+    A named semaphore is created under a name that is taken away at once (sem_open(3)), and lives on by another. CRIU
+    looks for it under the first, as the kernel shows it: with the remark that it is gone.
+    """
+    made: list[Path] = []
+    folder = Path(f"{PROC / str(init) / 'root'}{SHM}")
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in (PROC / str(pid) / "maps").read_text().splitlines():
+                if SHM in line and line.endswith(GONE):
+                    fields = line.split(maxsplit=5)
+                    name = folder / fields[5].removeprefix(SHM)
+                    others = alike(folder, int(fields[4]))
+                    if others and not os.path.lexists(name):
+                        os.link(others[0], name)
+                        made.append(name)
+    return made
+
+
+def alike(folder: Path, inode: int) -> list[Path]:
+    """Names of a file in its directory, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.inode() == inode)
 
 
 def standing(pid: int) -> Iterator[str]:
@@ -68,10 +108,11 @@ class Capture:
         self.dirs: dict[str, Entry] = {}
         self.box: list[Entry] = []
         self._copies = 0
+        self._root = Path("/")
 
     def take(self, pids: Iterable[int], init: int) -> dict[str, Any]:
         """Everything about the files of these processes, for ``meta.json``. Raises OSError (a full disk)."""
-        root = PROC / str(init) / "root"
+        root = self._root = PROC / str(init) / "root"
         for pid in pids:
             merged: dict[str, Seen] = {}
             for each in seen(pid):
@@ -117,7 +158,15 @@ class Capture:
             "writes": each.writes,
             "mapped": each.mapped,
             "copy": self._copy(each.via, now.st_size) if each.writes else "",
+            "links": self._links(each, now),
         }
+
+    def _links(self, each: Seen, now: os.stat_result) -> list[str]:
+        """Other names of a file in shared memory, by which other processes may open it later."""
+        if now.st_nlink < 2 or not each.path.startswith(SHM):
+            return []
+        names = [path.name for path in alike(Path(f"{self._root}{SHM}"), now.st_ino)]
+        return [f"{SHM}{name}" for name in names if f"{SHM}{name}" != each.path]
 
     def _copy(self, via: Path, size: int) -> str:
         """Copy the first ``size`` bytes; where to. Empty when that would be more than the limit."""

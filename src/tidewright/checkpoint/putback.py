@@ -18,6 +18,8 @@ INSIDE = "/run/tidewright/"
 OUTPUT = "/run/tidewright/out"
 OURS = (INSIDE, "/dev/shm/")
 """Below these, content is a rank's own memory and is put back whatever is there."""
+GONE = " (deleted)"
+"""What the kernel adds to the name of a file that has lost it."""
 CHUNK = LOG_READ = 1 << 20
 
 HARMLESS = "RLIMIT_NOFILE"
@@ -129,6 +131,8 @@ def begins_alike(path: str, entry: Entry, images: str) -> bool:
 def write_again(entry: Entry, images: str) -> None:
     """Give a file the size and, if need be, the content it had. Raises OSError."""
     path, size = entry["path"], entry["size"]
+    if entry.get("links"):
+        link_again(entry)
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         create(path, entry)
@@ -140,6 +144,32 @@ def write_again(entry: Entry, images: str) -> None:
             while piece := copy.read(CHUNK):
                 file.write(piece)
     os.truncate(path, size)
+
+
+def lent(meta: dict[str, Any]) -> list[str]:
+    """Names in shared memory that are there for CRIU alone (``files.named_again``): to be taken away when all is over."""
+    return [entry["path"] for entry in meta["files"] if entry["path"].endswith(GONE)]
+
+
+def put_away(names: list[str]) -> None:
+    """Remove files that may be gone already."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def link_again(entry: Entry) -> None:
+    """One file under all the names that it had: those that are there come from the same rank, and are its as well."""
+    path, links = entry["path"], entry.get("links", [])
+    there = next((name for name in [path, *links] if os.path.exists(name)), "")
+    if not there:
+        create(path, entry)
+        there = path
+    for name in [path, *links]:
+        if not (os.path.exists(name) and os.path.samefile(name, there)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            os.link(there, name)
 
 
 def create(path: str, entry: Entry) -> None:

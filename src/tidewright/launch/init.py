@@ -126,8 +126,11 @@ def keep_time(meta: dict[str, Any]) -> None:
             file.write(f"{name} {seconds} {rest}\n")
 
 
-def restore(spec: dict[str, Any], directory: str) -> int:
-    """Bring the rank back from its image; its pid. Raises Failed and OSError, with nothing of it left running."""
+def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
+    """Bring the rank back from its image; its pid, and files that nobody needs after it.
+
+    Raises Failed and OSError, with nothing of the rank left running.
+    """
     order = spec["restore"]
     images, deadline = order["images"], time.monotonic() + order["timeout_s"]
     try:
@@ -147,7 +150,7 @@ def restore(spec: dict[str, Any], directory: str) -> int:
         why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
-    return int(meta["pid"])
+    return int(meta["pid"]), putback.lent(meta)
 
 
 def unused_pid(images: str) -> int:
@@ -208,8 +211,9 @@ def wait_within(pid: int, deadline: float) -> int | None:
 def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int) -> None:
     """The life of init once it is a process of its own namespace."""
     surround(spec["box"], spec["log"])
+    lent: list[str] = []
     if spec.get("restore"):
-        pid, failed = restore(spec, directory), ""
+        (pid, lent), failed = restore(spec, directory), ""
     else:
         pid, failed = begin(spec)
     if failed:
@@ -220,6 +224,7 @@ def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[st
     status = child.reap(pid)
     say(f"ended {status}")
     child.clear_away(grace_s)
+    putback.put_away(lent)
 
 
 def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int) -> NoReturn:
