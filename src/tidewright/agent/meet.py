@@ -284,6 +284,10 @@ class Meet:
             found.shelf = msgspec.msgpack.decode(data, type=Shelf)
         except msgspec.DecodeError as error:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
+        # A node may have let its ranks go before this dump was made. Those that had come by then are no more: were they
+        # counted, a round would end without the ranks that come now, which would wait for ever.
+        for one in found.shelf.rounds.values():
+            one.here = {}
         found.rewrite()
         found.changed.set()
         found.changed = asyncio.Event()
