@@ -185,10 +185,11 @@ class Hosts(Pool):
         decoy = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", str(root)])
         self.decoys[host] = decoy
         wait_until(lambda: str(root).encode() in _command(decoy.pid), 10)
-        self.layout(host).pid.write_text(str(decoy.pid))
+        draft = root / "decoy"
+        draft.write_text(str(decoy.pid))
+        draft.rename(self.layout(host).pid)  # in one step: an empty file means that no agent is there
         agents = lambda: [pid for pid in self._below(str(root)) if b"tidewright.agent" in _command(pid)]  # noqa: E731
         wait_until(lambda: not self._struck(host, agents()), 20)
-        self.layout(host).pid.write_text(str(decoy.pid))
 
     def _struck(self, host: str, pids: Iterable[int]) -> list[int]:
         """Those killed now, the decoy spared."""

@@ -81,7 +81,7 @@ def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) 
 
 
 def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhere(hosts: Hosts) -> None:
-    kind = Kind("logs_csv_tb", 1, 250)
+    kind = Kind("table", 1, 2000)
     expected = plain(kind.program, kind.ranks, kind.steps, hosts.root)
     job = hosts.begin(kind.program, kind.ranks, "job", kind.steps)
     hosts.until(lambda: hosts.copied(job))

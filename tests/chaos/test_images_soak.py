@@ -21,12 +21,12 @@ FEW = {"alone": Kind("plain_numpy", 1, 1500), "pair": Kind("ddp_mlp", 2, 100), "
 MANY = {
     "numbers-1": Kind("plain_numpy", 1, 6000),
     "pair-1": Kind("ddp_mlp", 2, 400),
-    "table-1": Kind("logs_csv_tb", 1, 600),
+    "table-1": Kind("table", 1, 3000),
     "gpt-1": Kind("fsdp2_gpt", 2, 150),
     "pool-1": Kind("pool", 1, 900),
     "numbers-2": Kind("plain_numpy", 1, 6000),
     "pair-2": Kind("ddp_mlp", 2, 400),
-    "table-2": Kind("logs_csv_tb", 1, 600),
+    "table-2": Kind("table", 1, 3000),
     "gpt-2": Kind("fsdp2_gpt", 2, 150),
     "pool-2": Kind("pool", 1, 900),
 }

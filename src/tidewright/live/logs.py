@@ -35,7 +35,10 @@ def log_path(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> P
     """Where a rank of an attempt writes (rank 0 to ``output`` when that is given)."""
     if spec.output and rank == 0:
         return Path(spec.workdir or spec.env.get("HOME", "") or "/") / expand(spec.output, job, spec, attempt)
-    return state / "logs" / str(job) / f"rank{rank}.{attempt}.log"
+    below = Path("logs", str(job), f"rank{rank}.{attempt}.log")
+    # Where an attempt has moved from host to host, its whole log is where it was last.
+    hosts = sorted(state.glob(f"hosts/*/{below}"), key=lambda path: path.stat().st_mtime_ns)
+    return hosts[-1] if hosts else state / below
 
 
 class Tail:
