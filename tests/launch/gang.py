@@ -139,7 +139,9 @@ class Gang:
             self.server.stop()
 
 
-def harass(gang: Gang, seed: int, cuts: int, pause_s: float = 0.2, move: bool = True, timeout_s: float = 60) -> list[CutReport]:
+def harass(
+    gang: Gang, seed: int, cuts: int, pause_s: float = 0.2, move: bool = True, timeout_s: float = 60
+) -> list[CutReport]:
     """Cut and release at random moments until there were ``cuts`` or the ranks have ended."""
     rng = random.Random(seed)
     reports = []

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..checkpoint.barrier import Cuts, Entry, PageState
+from ..checkpoint.pages import Cuts, Entry, PageState
 from ..launch.inject._tidewright import futex
 from ..launch.inject._tidewright import page as pg
 
@@ -55,7 +55,7 @@ class LocalPages:
             page = pages.get((order.box, order.name))
             if page is not None:
                 page.words[_at(order.index) + pg.CUT] = order.number
-        phase = cuts.phase | (pg.P2P if cuts.p2p and cuts.phase == pg.DRAIN else 0)
+        phase = cuts.phase | (pg.P2P if cuts.p2p else 0) | (pg.ANYBODY if cuts.anybody else 0)
         for page in pages.values():
             if page.words[pg.HOLD]:
                 page.words[pg.TICKET] = cuts.ticket
@@ -65,7 +65,7 @@ class LocalPages:
     def release(self) -> None:
         """Let all go. When any has dropped its connections, all build theirs anew."""
         pages = [page for _, page in self._pages()]
-        dropped = any(page.words[pg.HOLD] == pg.DROP or page.words[pg.STATE] == pg.PARKED for page in pages)
+        dropped = any(_dropped(page) for page in pages)
         for box in self._boxes.values():
             (box / "ctl" / pg.HOLD_FILE).unlink(missing_ok=True)
         for page in pages:
@@ -101,6 +101,11 @@ def _stop(page: pg.Page) -> None:
 def _ring(page: pg.Page) -> None:
     page.words[pg.VERSION] = (page.words[pg.VERSION] + 1) & 0xFFFFFFFF
     futex.wake(futex.address_of(page.map, pg.VERSION * 8))
+
+
+def _dropped(page: pg.Page) -> bool:
+    words = page.words
+    return not words[pg.EXITING] and (words[pg.HOLD] == pg.DROP or words[pg.STATE] == pg.PARKED)
 
 
 def _clear_cuts(page: pg.Page) -> None:

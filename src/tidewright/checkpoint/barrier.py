@@ -15,112 +15,39 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from ..base.errors import WorldError
+from .pages import (
+    ANY,
+    DRAIN,
+    DRAINED,
+    DROP,
+    GROUP,
+    HELD,
+    PAIRED,
+    PARKED,
+    RECV,
+    RUNNING,
+    SEND,
+    STATES,
+    STOP,
+    Cuts,
+    Entry,
+    Order,
+    Pages,
+    PageState,
+)  # fmt: skip
 
-FREE, STOP, DRAIN, DROP = 0, 1, 2, 3
-"""Phases of a hold, as the control page has them."""
-P2P = 16
-GROUP, SEND, RECV, ANY, PAIRED, GONE = 1, 2, 3, 4, 16, 32
-RUNNING, HELD, DRAINED, PARKED, REBUILDING = 1, 2, 3, 4, 5
-STATES = {RUNNING: "running", HELD: "held", DRAINED: "drained", PARKED: "parked", REBUILDING: "connecting again"}
+__all__ = ["CutReport", "Cutter", "Cuts", "PageState", "Pages", "cut", "release"]
 
 POLL_S = 0.0005
 """Between two looks at the pages."""
 GRACE = 20
 """Looks for which a rank may seem to wait for a message that its counterpart has issued already. Then its tag must be
 another one, and the counterpart is let go on."""
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What one process has issued of one kind: the collectives of a group, or messages to or from a peer.
-
-    ``peer``: a rank of the world, or a group's size. ``want``: the number of the operation at which a thread was
-    stopped, ``waiting`` that of one whose completion a thread waits for; 0 for none.
-    """
-
-    index: int
-    ident: int
-    kind: int
-    peer: int
-    issued: int
-    want: int = 0
-    waiting: int = 0
-    members: tuple[int, ...] = ()
-
-    @property
-    def what(self) -> int:
-        """The kind without its flags."""
-        return self.kind & 15
-
-    @property
-    def gone(self) -> bool:
-        """Whether its group has been destroyed by this process."""
-        return bool(self.kind & GONE)
-
-
-class PageState(msgspec.Struct, frozen=True, array_like=True):
-    """One control page as it was read. ``box``: the rank's number in the job; ``rank``: that in the ``world``.
-
-    ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there.
-    """
-
-    box: int
-    name: str
-    pid: int
-    world: int
-    rank: int
-    size: int
-    state: int
-    phase: int
-    parks: int = 0
-    store_wait: bool = False
-    exiting: bool = False
-    dead: bool = False
-    left: tuple[int, int] = (0, 0)
-    entries: tuple[Entry, ...] = ()
-
-    @property
-    def over(self) -> bool:
-        """Whether it issues nothing more, whoever waits for it."""
-        return self.dead or self.exiting
-
-
-class Order(msgspec.Struct, frozen=True, array_like=True):
-    """How far an entry of a page may go."""
-
-    box: int
-    name: str
-    index: int
-    number: int
-
-
-class Cuts(msgspec.Struct, frozen=True):
-    """What is published to the pages of a node. ``p2p``: messages are to be settled; ``ticket``: of this cut alone."""
-
-    phase: int
-    ticket: int = 0
-    p2p: bool = False
-    orders: tuple[Order, ...] = ()
-
-
-class Pages(Protocol):
-    """The control pages of the ranks on one node."""
-
-    def hold(self) -> None:
-        """Stop all processes, those that appear meanwhile too, and pass a fence: what is read then is final."""
-
-    def read(self) -> list[PageState]:
-        """All pages."""
-
-    def publish(self, cuts: Cuts) -> None:
-        """Let processes go as far as that, and on to the next phase."""
-
-    def release(self) -> None:
-        """Let all go; those that have dropped their connections, and all others on this node, build them anew."""
 
 
 class CutReport(msgspec.Struct, frozen=True):
@@ -267,8 +194,9 @@ class _Scene:
         found = []
         for name, label in self._duties.get((page.world, page.rank), {}).items():
             entry = self._entries.get((key, name))
-            if entry is None or (not entry.gone and entry.issued < self._cuts[name]):
-                found.append((label, entry.issued if entry else 0, self._cuts[name]))
+            issued = entry.issued if entry else 0
+            if issued < self._cuts[name] and not (entry and entry.gone):
+                found.append((label, issued, self._cuts[name]))
         return found
 
     def behind(self, key: Key) -> bool:
@@ -312,7 +240,7 @@ def _even(page: PageState, orders: Mapping[int, int]) -> bool:
 
 def _unsettled(page: PageState) -> bool:
     """Still coming back from the last hold: its page may be half written."""
-    return not page.dead and page.state not in (RUNNING, HELD)
+    return not page.over and page.state not in (RUNNING, HELD)
 
 
 def _label(entry: Entry) -> str:
@@ -355,9 +283,10 @@ class _Hold:
         for party in self._parties:
             party.hold()
         pages = self._even_out()
-        channels = any(e.what != GROUP and not e.kind & PAIRED for page in pages.values() for e in page.entries)
-        self._reach(Cuts(DRAIN, self._ticket, channels), (DRAINED, PARKED), "complete what it has issued")
-        pages = self._reach(Cuts(DROP, self._ticket, channels), (PARKED,), "let go of its connections")
+        kinds = {entry.kind for page in pages.values() for entry in page.entries}
+        messages = Cuts(DRAIN, self._ticket, p2p=bool(kinds & {SEND, RECV, ANY}), anybody=ANY in kinds)
+        self._reach(messages, (DRAINED, PARKED), "complete what it has issued")
+        pages = self._reach(Cuts(DROP, self._ticket), (PARKED,), "let go of its connections")
         alive = [page for page in pages.values() if not page.dead]
         return CutReport(0, len({page.world for page in alive if page.world}), len(alive), self._cutter.raises)
 
@@ -385,7 +314,7 @@ class _Hold:
                 if party_at == at
                 for index, number in numbers.items()
             )
-            party.publish(Cuts(STOP, self._ticket, False, mine))
+            party.publish(Cuts(STOP, self._ticket, orders=mine))
 
     def _reach(self, cuts: Cuts, states: tuple[int, ...], what: str) -> dict[Key, PageState]:
         """Publish a phase until every process is in one of ``states``; one that has just appeared hears of it too."""
@@ -416,7 +345,9 @@ def release(parties: Sequence[Pages]) -> None:
     dropped = False
     for party in parties:
         try:
-            dropped = dropped or any(page.phase == DROP or page.state == PARKED for page in party.read())
+            dropped = dropped or any(
+                page.phase == DROP or page.state == PARKED for page in party.read() if not page.over
+            )
         except Exception as error:
             failure = failure or error
     for party in parties:

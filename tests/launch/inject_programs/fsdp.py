@@ -1,6 +1,5 @@
 """A small transformer with FSDP2 over a DeviceMesh, bf16 autocast and DTensor's functional collectives."""
 
-import os
 import random
 import sys
 
@@ -31,7 +30,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 flat = mesh if mesh.ndim == 1 else mesh["shard"]
 torch.manual_seed(100 + rank)
 losses = []
-for step in range(steps):
+for _ in range(steps):
     x = torch.randn(4, 8, 32)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled="amp" in sys.argv):
         loss = model(x).float().pow(2).mean()

@@ -1,6 +1,5 @@
 """Everything that is said between ranks: groups in two dimensions, messages, objects, every collective."""
 
-import os
 import random
 import sys
 
@@ -113,7 +112,7 @@ def collectives(step: int) -> None:
 
 pending = None
 for step in range(steps):
-    for part in range(1 + rank % 2):
+    for _ in range(1 + rank % 2):
         y = model(torch.randn(8, 64))
         y.sum().backward()
     gradient = model.weight.grad
@@ -131,10 +130,9 @@ for step in range(steps):
         if rank < 2:
             dist.barrier(group=fresh)
             dist.destroy_process_group(fresh)
-    if step % 10 == 3 and rank < 2:
-        if rank == 0:
-            early = torch.zeros(16)
-            pending = dist.irecv(early, 1, tag=20)
+    if step % 10 == 3 and rank == 0:
+        early = torch.zeros(16)
+        pending = dist.irecv(early, 1, tag=20)
     if step % 10 == 8 and rank < 2:
         if rank == 0:
             pending.wait()

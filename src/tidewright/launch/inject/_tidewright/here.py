@@ -36,6 +36,10 @@ class Here:
         """Connections are dropped and not built again yet."""
         self.downs = 0
         """How often they were."""
+        self.over = False
+        """Whether connections are closed for good."""
+        self.wakes = []
+        """What to call before connections are dropped, so that threads of other ranks wake."""
         self.cond = threading.Condition()
         self.failed = None
         self._address = 0
@@ -160,6 +164,8 @@ class Here:
         words = self.words
         hold = words[pg.HOLD]
         phase = hold & 15
+        if self.over:
+            return
         if phase == pg.FREE:
             self._go_on()
         elif phase == pg.STOP:
@@ -179,6 +185,7 @@ class Here:
             self._drop()
         if self.down:
             self._rebuild()
+        self.wakes = []
         words[pg.STATE] = pg.RUNNING
         with self.cond:
             self.cond.notify_all()
@@ -195,9 +202,9 @@ class Here:
                 break
             time.sleep(NAP_S)
         if hold & pg.P2P and wanted() and groups:
-            from . import messages
+            from . import settling
 
-            messages.settle(groups, self, wanted)
+            self.wakes = settling.settle(groups, bool(hold & pg.ANYBODY), wanted)
         return wanted()
 
     def _about_to_pass(self):
@@ -212,6 +219,8 @@ class Here:
             self.down = True
             self.downs += 1
         splice.park()
+        for wake in self.wakes:
+            wake()
         for group in self.groups:
             group.drop()
         link.drop()
@@ -270,15 +279,24 @@ class Here:
             self.cond.notify_all()
 
     def end(self):
-        """The process ends and issues nothing more. While the agent holds, it stands still here as elsewhere."""
+        """The process ends and issues nothing more. While the agent holds, it stands still here as elsewhere.
+
+        Its connections are closed at once: what follows may take the interpreter seconds, in which no thread of ours
+        would obey, and a cut need not wait for it.
+        """
         if self.page is None or self.words[pg.EXITING]:
             return
         self.words[pg.EXITING] = 1
         with self.cond:
             while self.down or self.words[pg.HOLD] != pg.FREE:
                 self.cond.wait()
+            self.down = self.over = True
         for group in self.groups[:1]:
             group.world.ended()
+        for group in self.groups:
+            group.drop()
+        link.drop()
+        self.words[pg.STATE] = pg.PARKED
 
     def forked(self):
         """In a forked child: page, thread and connections are the parent's."""

@@ -7,16 +7,14 @@ it; there both ends are brought to the same count, as for a collective.
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 import weakref
 
 import torch.distributed as dist
 
 from . import page as pg
 from . import splice
-from .here import NAP_S, here
+from .here import here
 from .work import Work
 from .world import ident
 
@@ -123,6 +121,7 @@ class Channels:
         inner = self.group.inner()
         for _, message in sorted(self.posted.items()):
             if not message.complete:
+                message.unmet = False
                 message.inner = _call(inner, message.kind, message.tensors, message.peer, message.tag)
 
     def finished(self, message):
@@ -140,8 +139,14 @@ class Channels:
             here.retire(channel.at)
 
     def tally(self):
-        """All counts, for the ranks at the other ends."""
+        """All counts, for the ranks at the other ends. ``posted``: receives that were not met yet."""
+        posted = {}
+        for message in list(self.posted.values()):
+            if message.kind != pg.SEND and not message.complete:
+                key = message.kind, message.peer, message.tag
+                posted[key] = posted.get(key, 0) + 1
         return {
+            "posted": [[*key, count] for key, count in posted.items()],
             "issued": [[*key, count] for key, count in self.counts.items()],
             "taken": [[*key, count] for key, count in self.taken.items()],
         }
@@ -164,7 +169,9 @@ class Message(dist.Work):
         self.inner, self.kind, self.tensors, self.peer, self.tag, self.count = inner, kind, tensors, peer, tag, count
         self._waiting_at, self._number = channel.at + pg.WAITING, channel.number
         self.lock = threading.Lock()
-        self.waiting = self.complete = False
+        self.complete = False
+        self.unmet = False
+        """Whether it is certain that no message for it is on its way."""
         self.source = peer
         self._error = None
 
@@ -189,7 +196,6 @@ class Message(dist.Work):
                 self._fail(here.failed or RuntimeError("the process group of this message is destroyed"))
             return
         here.words[self._waiting_at] = self._number
-        self.waiting = True
         splice.give_up()
         failure = None
         try:
@@ -198,16 +204,16 @@ class Message(dist.Work):
                 self.source = inner._source_rank()
         except RuntimeError as error:
             failure = error
+        met = failure is None and self.inner is inner and not self.unmet
         if self.inner is inner:
             self.inner = None
         del inner
-        self.waiting = False
         here.words[self._waiting_at] = 0
         splice.take()
-        if failure is None:
+        if met:
             self._end()
-        elif not here.falling(downs):
-            self._fail(failure)
+        elif failure is not None and not here.falling(downs):
+            self._fail(failure)  # otherwise it was dropped, or woken by a message that means nothing: posted again
 
     def _fail(self, error):
         self._error = error
@@ -241,101 +247,3 @@ class Message(dist.Work):
 
     def synchronize(self):
         """As torch's Work."""
-
-
-def settle(groups, here, wanted):
-    """Before connections are dropped: complete every message whose two ends are both posted.
-
-    Counts are exchanged through the store; nobody posts any more. Ends when ``wanted()`` is false.
-    """
-    world, ticket = groups[0].world, here.words[pg.TICKET]
-    _tell(world, ticket, "first", groups)
-    heard = _Heard(world, ticket, wanted)
-    anybody = any(kind == pg.ANY for group in groups for kind, _, _ in group.channels.counts)
-    for group in groups:
-        _settle_anybody(group, heard, wanted)
-    if anybody:
-        _tell(world, ticket, "final", groups)
-    due = [m for group in groups for m in list(group.channels.posted.values()) if _due(group, m, heard)]
-    _complete(due, len(due), wanted)
-
-
-def _tell(world, ticket, which, groups):
-    counts = {f"{group.ident:x}": group.channels.tally() for group in groups}
-    world.tell(f"p2p/{ticket}/{which}/{world.rank}", json.dumps(counts).encode())
-
-
-class _Heard:
-    """What other ranks have counted, asked for when needed."""
-
-    def __init__(self, world, ticket, wanted):
-        self._world, self._ticket, self._wanted = world, ticket, wanted
-        self._known = {}
-
-    def of(self, group, peer, which):
-        """The counts of ``peer``, a rank of ``group``: (issued, taken). None of a rank that ended."""
-        rank = group.ranks[peer]
-        if (rank, which) not in self._known:
-            self._known[rank, which] = self._ask(rank, which)
-        found = self._known[rank, which].get(f"{group.ident:x}", {"issued": [], "taken": []})
-        return (
-            {tuple(key): count for *key, count in found["issued"]},
-            {tuple(key): count for *key, count in found["taken"]},
-        )
-
-    def _ask(self, rank, which):
-        key = f"p2p/{self._ticket}/{which}/{rank}"
-        while self._wanted():
-            if self._world.check(key):
-                return json.loads(self._world.hear([key])[0])
-            if self._world.check(f"ended/{rank}"):
-                return {}
-            time.sleep(NAP_S)
-        return {}
-
-
-def _due(group, message, heard):
-    """Whether the other end of a message to or from a known rank is posted."""
-    me, peer, tag = group.rank(), message.peer, message.tag
-    if message.kind == pg.ANY:
-        return False
-    issued, taken = heard.of(group, peer, "first")
-    if message.kind == pg.RECV:
-        mine = group.channels.taken.get((peer, tag), 0)
-        return message.count <= issued.get((pg.SEND, me, tag), 0) - mine
-    if any(kind == pg.ANY for kind, _, _ in issued):
-        _, taken = heard.of(group, peer, "final")
-    return message.count <= issued.get((pg.RECV, me, tag), 0) + taken.get((me, tag), 0)
-
-
-def _settle_anybody(group, heard, wanted):
-    """Complete as many receives from anybody as there are messages for them on their way."""
-    channels = group.channels
-    posted = [message for message in list(channels.posted.values()) if message.kind == pg.ANY]
-    for tag in sorted({message.tag for message in posted}):
-        here_ = [message for message in posted if message.tag == tag]
-        coming = 0
-        for peer in range(group.size()):
-            issued, _ = heard.of(group, peer, "first")
-            met = channels.counts.get((pg.RECV, peer, tag), 0) + channels.taken.get((peer, tag), 0)
-            coming += max(0, issued.get((pg.SEND, group.rank(), tag), 0) - met)
-        _complete(here_, min(coming, len(here_)), wanted)
-
-
-def _complete(messages, count, wanted):
-    """Until ``count`` of them are complete. Threads that wait already are left to it."""
-    if not count:
-        return
-    for message in messages:
-        if not message.complete and not message.lock.locked():
-            threading.Thread(target=_attempt, args=(message,), daemon=True).start()
-    while sum(message.complete for message in messages) < count and wanted():
-        time.sleep(NAP_S)
-
-
-def _attempt(message):
-    if message.lock.acquire(blocking=False):
-        try:
-            message.attempt()
-        finally:
-            message.lock.release()

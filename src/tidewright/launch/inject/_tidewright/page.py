@@ -52,8 +52,9 @@ STATES = {RUNNING: "running", HELD: "held", DRAINED: "drained", PARKED: "parked"
 
 FREE, STOP, DRAIN, DROP = 0, 1, 2, 3
 """Values of HOLD. STOP: issue nothing beyond the cut. DRAIN: complete what is issued. DROP: let go of all connections.
-``P2P`` is added to DRAIN where messages between two ranks have been sent."""
-P2P = 16
+``P2P`` is added to DRAIN where messages between two ranks have been sent, ``ANYBODY`` where a rank has received from
+whoever sends."""
+P2P, ANYBODY = 16, 32
 
 GROUP, SEND, RECV, ANY = 1, 2, 3, 4
 """Kinds of entry. ANY: receives from whoever sends."""
