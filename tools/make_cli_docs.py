@@ -21,7 +21,8 @@ coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go 
 [exit-codes.md](exit-codes.md), specs and batch scripts in [jobs.md](jobs.md).
 
 `DIR/config.yaml` (optional) holds what `tide up` would be told: `policy`, `listen`, `slots`, `backend`
-(`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, and under `engine:` the engine's settings by name, durations with units (`backoff: 5s`).
+(`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, and under `engine:` the engine's settings by name, durations with
+units (`backoff: 5s`).
 A mistake in it is reported with its line.
 """
 
