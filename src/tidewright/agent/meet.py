@@ -14,6 +14,7 @@ import contextlib
 import hmac
 import os
 import secrets
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -182,9 +183,9 @@ class _Job:
 
     def _replay(self, file: Path) -> None:
         """Up to the first record that is not whole: the agent was killed while it wrote it, and answered nobody."""
-        with contextlib.suppress(OSError, ValueError, IndexError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, ValueError, IndexError, KeyError, struct.error, msgspec.DecodeError):
             text = file.read_bytes()
-            size = fr.length(text[:4])
+            (size,) = fr.HEAD.unpack(text[:4])  # a snapshot may be longer than a frame
             self.shelf = msgspec.msgpack.decode(text[4 : 4 + size], type=Shelf)
             at = 4 + size
             while at < len(text):

@@ -62,4 +62,6 @@ def number(value):
 
 def to_number(part):
     """The number of a part."""
+    if len(part) != _NUMBER.size:
+        raise ValueError("not a number")
     return _NUMBER.unpack(part)[0]

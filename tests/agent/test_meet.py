@@ -1,0 +1,203 @@
+"""The rendezvous store: its own protocol, what it keeps, and whom it lets in."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.agent.meet import Meet, Shelf
+from tidewright.base.errors import WorldError
+from tidewright.launch.inject._tidewright import frames as fr
+
+
+async def talk(meet: Meet, token: str, requests: list[tuple[int, list[bytes]]], late_ms: int = 0):
+    reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+    answers = []
+    writer.write(fr.pack(fr.HELLO, [token.encode()]))
+    answers.append(await answer(reader))
+    for code, parts in requests:
+        writer.write(fr.pack(code, [b"w", fr.number(late_ms), *parts]))
+        answers.append(await answer(reader))
+    writer.close()
+    return answers
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, list[bytes]]:
+    return fr.unpack(await reader.readexactly(fr.length(await reader.readexactly(4))))
+
+
+def served(work, directory: Path | None = None):
+    async def main():
+        meet = Meet(directory)
+        await meet.start()
+        try:
+            return await work(meet)
+        finally:
+            await meet.stop()
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_operations_answer_as_torchs_store_does() -> None:
+    async def work(meet: Meet):
+        token = meet.open_job("1")
+        return await talk(
+            meet,
+            token,
+            [
+                (fr.SET, [b"a", b"1"]),
+                (fr.GET, [b"a"]),
+                (fr.ADD, [b"n", fr.number(5)]),
+                (fr.ADD, [b"n", fr.number(-2)]),
+                (fr.GET, [b"n"]),
+                (fr.CHECK, [b"a", b"zz"]),
+                (fr.CAS, [b"new", b"", b"x"]),
+                (fr.CAS, [b"new", b"y", b"z"]),
+                (fr.CAS, [b"missing", b"y", b"z"]),
+                (fr.DELETE, [b"a"]),
+                (fr.PUSH, [b"q", b"1"]),
+                (fr.DEPTH, [b"q"]),
+                (fr.POP, [b"q"]),
+                (fr.MSET, [b"k", b"v", b"l", b"w"]),
+                (fr.MGET, [b"l", b"k"]),
+                (fr.APPEND, [b"k", b"!"]),
+                (fr.GET, [b"k"]),
+            ],
+        )
+
+    codes, parts = zip(*served(work), strict=True)
+    assert set(codes) == {fr.OK}
+    assert parts[2] == [b"1"] and parts[5] == [b"3"] and fr.to_number(parts[4][0]) == 3
+    assert fr.to_number(parts[6][0]) == 0
+    assert (parts[7], parts[8], parts[9]) == ([b"x"], [b"x"], [b"y"])
+    assert parts[13] == [b"1"] and parts[15] == [b"w", b"v"] and parts[17] == [b"v!"]
+
+
+def test_a_read_waits_for_its_key_and_gives_up_in_time() -> None:
+    async def work(meet: Meet):
+        token = meet.open_job("1")
+        late = await talk(meet, token, [(fr.GET, [b"k"])], late_ms=20)
+        reading = asyncio.create_task(talk(meet, token, [(fr.GET, [b"k"])]))
+        await asyncio.sleep(0.05)
+        await talk(meet, token, [(fr.SET, [b"k", b"v"])])
+        return late, await reading
+
+    late, read = served(work)
+    assert late[1][0] == fr.LATE and read[1] == (fr.OK, [b"v"])
+
+
+def test_only_a_jobs_own_token_opens_its_keys() -> None:
+    async def work(meet: Meet):
+        one, two = meet.open_job("1"), meet.open_job("2")
+        await talk(meet, one, [(fr.SET, [b"k", b"v"])])
+        return await talk(meet, two, [(fr.CHECK, [b"k"])]), await refused(meet)
+
+    async def refused(meet: Meet):
+        reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+        writer.write(fr.pack(fr.HELLO, [b"guess"]))
+        found = await answer(reader)
+        rest = await reader.read()
+        writer.close()
+        return found, rest
+
+    other, (no, rest) = served(work)
+    assert fr.to_number(other[1][1][0]) == 0
+    assert no[0] == fr.BAD and rest == b""
+
+
+def test_keys_travel_with_an_image() -> None:
+    async def work(meet: Meet):
+        token = meet.open_job("1")
+        await talk(meet, token, [(fr.SET, [b"k", b"v"]), (fr.PUSH, [b"q", b"1"])])
+        data = meet.dump("1")
+        meet.load("9", data)
+        return await talk(meet, meet.open_job("9"), [(fr.GET, [b"k"]), (fr.DEPTH, [b"q"])])
+
+    answers = served(work)
+    assert answers[1] == (fr.OK, [b"v"]) and fr.to_number(answers[2][1][0]) == 1
+
+
+def test_damaged_and_missing_keys_are_refused() -> None:
+    meet = Meet()
+    with pytest.raises(WorldError, match="no rendezvous keys"):
+        meet.dump("1")
+
+    async def work(meet: Meet):
+        with pytest.raises(WorldError, match="damaged"):
+            meet.load("1", b"\xffnonsense")
+
+    served(work)
+
+
+@pytest.mark.parametrize("cut_off", [0, 1, 7])
+def test_an_agent_that_was_killed_starts_with_all_it_had_answered(tmp_path: Path, cut_off: int) -> None:
+    async def first(meet: Meet):
+        token = meet.open_job("1", "token")
+        await talk(meet, token, [(fr.ADD, [b"n", fr.number(1)]) for _ in range(10)])
+        if cut_off:  # a record that was being written
+            with (tmp_path / "1.meet").open("ab") as file:
+                file.write(fr.pack(fr.ADD, [b"w", b"n", fr.number(1)])[:-cut_off])
+
+    async def second(meet: Meet):
+        return await talk(meet, meet.open_job("1", "token"), [(fr.GET, [b"n"])])
+
+    served(first, tmp_path)
+    assert served(second, tmp_path)[1] == (fr.OK, [b"10"])
+    meet_file = tmp_path / "1.meet"
+    assert meet_file.exists() and meet_file.stat().st_mode & 0o077 == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_leave_the_server_standing(junk: bytes) -> None:
+    """Frames are parsed from whatever a socket brings."""
+    if len(junk) >= 4:
+        try:
+            size = fr.length(junk[:4])
+            fr.unpack(junk[4 : 4 + size])
+        except (ValueError, IndexError):
+            pass
+
+
+def test_junk_on_the_wire_ends_that_connection_only() -> None:
+    async def work(meet: Meet):
+        token = meet.open_job("1")
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, fr.pack(fr.SET, [b"x"])):
+            reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+            writer.write(junk)
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+        bad = await talk(meet, token, [(99, [b"x"]), (fr.ADD, [b"n", b"short"]), (fr.SET, [b"only"])])
+        return bad, await talk(meet, token, [(fr.SET, [b"a", b"b"])])
+
+    bad, good = served(work)
+    assert {code for code, _ in bad[1:]} == {fr.BAD} and good[1][0] == fr.OK
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40))
+def test_rounds_never_share_a_number_between_attempts(size: int, arrivals: list[tuple[int, int]]) -> None:
+    """Ranks come under new names at any time; a round ends exactly when all are in it, and its number is new."""
+    shelf, numbers, here = Shelf(), [], {}
+    for rank, name in ((rank % size, b"%d-%d" % (rank % size, name)) for rank, name in arrivals):
+        known = any(name in found.over for found in shelf.rounds.values())
+        answer_ = shelf.act(fr.GATHER, b"w", [b"%d" % rank, b"%d" % size, name])
+        if known:
+            continue
+        here[rank] = name
+        assert (answer_ is not None) == (len(here) == size)
+        if answer_ is not None:
+            numbers.append(fr.to_number(answer_[0]))
+            here = {}
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_rank_that_ended_is_not_waited_for() -> None:
+    shelf = Shelf()
+    shelf.act(fr.SET, b"w", [b"ended/1", b"1"])
+    assert shelf.act(fr.GATHER, b"w", [b"0", b"2", b"name"]) is not None

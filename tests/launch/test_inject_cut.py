@@ -1,0 +1,101 @@
+"""Real ranks, cut at random moments, the store and their addresses elsewhere each time: bitwise the same in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tidewright.base.errors import WorldError
+
+from .gang import Gang, harass
+
+pytestmark = pytest.mark.processes
+
+PROGRAMS = {
+    "ddp": (2, ["ddp.py", "120", "accumulate", "unused"]),
+    "ddp-static-amp": (2, ["ddp.py", "120", "static", "amp"]),
+    "zero": (2, ["ddp.py", "80", "zero"]),
+    "groups": (4, ["groups.py", "20"]),
+    "groups-default-backend": (4, ["groups.py", "10", "default"]),
+    "fsdp": (2, ["fsdp.py", "40", "amp"]),
+    "hsdp": (4, ["fsdp.py", "20", "hsdp"]),
+}
+LONG = {
+    "ddp": (2, ["ddp.py", "3000"]),
+    "groups": (4, ["groups.py", "100"]),
+    "fsdp": (2, ["fsdp.py", "400"]),
+}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def run(place: Path, size: int, argv: list[str], boxed: bool, cuts: int, seed: int, pause_s: float = 0.1):
+    gang = Gang(place, size, argv, boxed=boxed)
+    try:
+        gang.start(free_port())
+        reports = harass(gang, seed, cuts, pause_s) if cuts else []
+        return gang.wait(), reports
+    finally:
+        gang.end()
+
+
+@pytest.mark.parametrize("name", ["ddp", "groups", "fsdp"])
+def test_cuts_change_nothing(name: str, tmp_path: Path) -> None:
+    size, argv = PROGRAMS[name]
+    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
+    cut, reports = run(tmp_path / "cut", size, argv, True, 10, seed=1)
+    assert reports and cut == plain
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("ddp", "groups", "fsdp")])
+def test_cuts_change_nothing_in_more_programs(name: str, tmp_path: Path) -> None:
+    size, argv = PROGRAMS[name]
+    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
+    cut, reports = run(tmp_path / "cut", size, argv, True, 10, seed=2)
+    assert reports and cut == plain
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", list(LONG))
+def test_a_thousand_cuts(name: str, tmp_path: Path) -> None:
+    """Over the three programs together, at moments a seed draws; run again until there were that many."""
+    size, argv = LONG[name]
+    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
+    count, seed = 0, 0
+    while count < 340:
+        cut, reports = run(tmp_path / f"cut{seed}", size, argv, True, 340 - count, seed, pause_s=0.05)
+        count, seed = count + len(reports), seed + 1
+        assert cut == plain, f"seed {seed - 1}"
+
+
+def test_a_hold_that_fails_names_the_rank_and_lets_all_go_on(tmp_path: Path) -> None:
+    """One rank is stopped by a signal: it neither comes nor says why."""
+    size, argv = 2, ["ddp.py", "150"]
+    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
+    gang = Gang(tmp_path / "cut", size, argv)
+    try:
+        gang.start(free_port())
+        while not gang.cut().worlds:
+            gang.release()
+            time.sleep(0.05)
+        os.kill(gang.ranks[1].pid, signal.SIGSTOP)
+        gang.release()
+        with pytest.raises(WorldError, match="rank 1"):
+            gang.cut(timeout_s=1)
+        os.kill(gang.ranks[1].pid, signal.SIGCONT)
+        gang.cut()
+        gang.release()
+        assert gang.wait() == plain
+    finally:
+        gang.end()
