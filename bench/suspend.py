@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from facts import facts, keep
-
 from tidewright import Client, JobSpec
 from tidewright.base.units import SECOND
 from tidewright.launch.environment import submitted_environment
