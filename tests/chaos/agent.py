@@ -13,6 +13,7 @@ from unittest import mock
 
 from tidewright.agent.layout import Layout
 from tidewright.agent.main import standard_drivers
+from tidewright.agent.prepare import House
 from tidewright.agent.rank import Rank
 from tidewright.agent.supervisor import Supervisor
 from tidewright.base.errors import WorldError
@@ -94,7 +95,7 @@ class Bench:
 
     async def _live(self) -> None:
         backend = FakeBackend("n1", kind="cpu")
-        self.supervisor = Supervisor(self.layout, backend, detect(), standard_drivers("n1"), self._publish)
+        self.supervisor = Supervisor(House(self.layout, backend, detect()), standard_drivers("n1"), self._publish)
         self.asked.clear()
         self.supervisor.adopt()
         while len(self.forgotten) < len(SCRIPTS):

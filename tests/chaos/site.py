@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -119,6 +120,11 @@ class Site:
         return guilty
 
     # -- the end ----------------------------------------------------------------------------------------------------
+
+    def main(self, job: int) -> int:
+        """The host's pid of the main process of a job's last attempt; in a namespace of its own it has another."""
+        started = max(self.state.glob(f"ranks/{job}.*/0*/started"), key=lambda path: path.stat().st_mtime_ns)
+        return int(json.loads(started.read_text())["pid"])
 
     def left(self) -> list[int]:
         """Every process that this site ever started and that still lives."""

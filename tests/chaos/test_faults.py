@@ -32,16 +32,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
     assert left == []
 
 
-def kill_rank(site: Site, name: str, seen: int) -> None:
-    """SIGKILL to the main process of a job that writes its pid first, once it has done so ``seen`` times."""
+def kill_rank(site: Site, job: int, name: str, seen: int) -> None:
+    """SIGKILL to the main process of a job that writes a line first, once it has done so ``seen`` times."""
     site.until(lambda: len(site.lines(name)) == seen)
-    os.kill(int(site.lines(name)[-1]), signal.SIGKILL)
+    os.kill(site.main(job), signal.SIGKILL)
 
 
 def test_a_rank_killed_with_9_is_retried_as_often_as_the_spec_says(site: Site) -> None:
     job = site.submit("often", "echo $$ >> $W/often; exec sleep 60", retries=1)
-    kill_rank(site, "often", 1)
-    kill_rank(site, "often", 2)
+    kill_rank(site, job, "often", 1)
+    kill_rank(site, job, "often", 2)
     done = site.client().wait(job, 30)
     assert (done.state, done.exit_code) == ("failed", 137)
     assert site.client().job(job).attempt == 2 and len(site.lines("often")) == 2
@@ -49,7 +49,7 @@ def test_a_rank_killed_with_9_is_retried_as_often_as_the_spec_says(site: Site) -
 
 def test_a_rank_killed_with_9_completes_on_its_retry(site: Site) -> None:
     job = site.submit("once", "echo $$ >> $W/once; [ $(wc -l < $W/once) = 2 ] || exec sleep 60", retries=3)
-    kill_rank(site, "once", 1)
+    kill_rank(site, job, "once", 1)
     done = site.client().wait(job, 30)
     assert (done.state, done.exit_code, site.client().job(job).attempt) == ("completed", 0, 2)
 
@@ -59,7 +59,7 @@ def test_only_the_named_exit_codes_are_retried(site: Site, codes: tuple[int, ...
     job = site.submit(
         "named", "echo $$ >> $W/named; [ $(wc -l < $W/named) = 2 ] || exec sleep 60", retries=5, retry_exit_codes=codes
     )
-    kill_rank(site, "named", 1)
+    kill_rank(site, job, "named", 1)
     done = site.client().wait(job, 30)
     assert done.state == ("completed" if attempts == 2 else "failed")
     assert site.client().job(job).attempt == len(site.lines("named")) == attempts
@@ -69,7 +69,7 @@ def test_a_rank_deaf_to_sigterm_is_killed_after_its_grace(site: Site) -> None:
     script = "trap '' TERM; echo $$ >> $W/deaf; while :; do sleep 0.1; done"
     job = site.submit("deaf", script, grace_us=700 * MS)
     site.until(lambda: site.client().job(job).state == "running" and bool(site.lines("deaf")))
-    pid = int(site.lines("deaf")[0])
+    pid = site.main(job)
     start = stat(pid)
     assert start is not None
     asked = site.client().info().now
