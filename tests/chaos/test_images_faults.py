@@ -19,7 +19,7 @@ from .storm import Kind
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(find_criu() is None, reason="no CRIU here: tide setup criu"),
+    pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
 ]
 ALONE = Kind("plain_numpy", 1, 2500)
 DICE = random.Random(7)
@@ -60,7 +60,9 @@ def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
     assert hosts.view(job).state == "completed"
 
 
-@pytest.mark.parametrize("part", ["main", "init", "shim"])
+@pytest.mark.parametrize(
+    "part", ["main", pytest.param("init", marks=pytest.mark.full), pytest.param("shim", marks=pytest.mark.full)]
+)
 def test_a_killed_rank_goes_on_from_its_image(hosts: Hosts, expected: Outcome, part: str) -> None:
     job, host = begin(hosts)
     assert hosts.kill_rank(host, part, DICE)
@@ -80,6 +82,7 @@ def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) 
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhere(hosts: Hosts) -> None:
     kind = Kind("table", 1, 2000)
     expected = plain(kind.program, kind.ranks, kind.steps, hosts.root)
@@ -93,6 +96,7 @@ def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhe
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts)
     first = {host: hosts.packs(host) for host in HOSTS}
@@ -140,6 +144,7 @@ def test_a_raw_image_damaged_while_suspended(hosts: Hosts, expected: Outcome) ->
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_both_daemons_and_all_agents_killed(hosts: Hosts, expected: Outcome) -> None:
     job, _ = begin(hosts)
     assert all(hosts.kill_agent(each) for each in HOSTS) and hosts.kill_controller()
