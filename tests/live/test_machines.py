@@ -20,7 +20,7 @@ from .machines import Site
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(bool(machines.possible()), reason=machines.possible() or "-"),
-    pytest.mark.skipif(find_criu() is None, reason="no CRIU; tide setup criu"),
+    pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU; tide setup criu"),
 ]
 STEPS = 300
 SCRIPT = """
