@@ -33,7 +33,6 @@ BARS = {
     "resume": 0.5,
     "migrate, request until it runs there": 2.5,
     "reconnect": 0.05,
-    "storing behind (hash, compress, write)": None,
 }
 PATIENCE_S = 120.0
 
@@ -80,12 +79,20 @@ def until(client: Client, job: int, states: set[str], where: str = "") -> Any:
     raise SystemExit(f"job {job} is {client.job(job).state} after {PATIENCE_S:g} s")
 
 
+def settled(client: Client, job: int) -> None:
+    """Until the last image is stored and copied: what goes on behind would be measured with the rest."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and not client.job(job).images[-1].copies:
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
 def steps(client: Client, job: int) -> int:
     """Lines of its log: one per step."""
     return sum(block.count(b"\n") for block in client.logs(job))
 
 
-def run(client: Client, rounds: int, width: int) -> dict[str, list[float]]:
+def run(client: Client, rounds: int, width: int) -> tuple[dict[str, list[float]], float]:
     """Suspend, resume and move one job again and again."""
     command = (sys.executable, str(CHECKOUT / "examples" / "unmodified" / "ddp_mlp.py"), "--steps", "1000000")
     spec = JobSpec(
@@ -104,19 +111,25 @@ def run(client: Client, rounds: int, width: int) -> dict[str, list[float]]:
         view = until(client, job, {"held", "suspended"})
         found["suspend until the devices are free"].append(view.save_us / SECOND)
         found["of that, until all ranks stand still (cut)"].append(view.hold_us / SECOND)
-        time.sleep(1.5)
+        settled(client, job)
+        here = next(iter(set(client.job(job).images[-1].where) - set(client.job(job).images[-1].copies)))
+        other = "b" if here == "a" else "a"
+        client.drain(other, "a resume where the image was taken is measured")
         client.resume(job)
         found["resume"].append(until(client, job, {"running"}).restore_us / SECOND)
+        client.undrain(other)
         time.sleep(1.0)
         here = client.job(job).where[0].node
         there = "b" if here == "a" else "a"
         began = time.monotonic()
         client.migrate(job, [there])
-        until(client, job, {"running"}, there)
+        view = until(client, job, {"running"}, there)
+        size = max((image.size_bytes for image in view.images), default=0) / 2
         found["migrate, request until it runs there"].append(time.monotonic() - began)
+        settled(client, job)
         print(f"round {number + 1} of {rounds}: {here} -> {there}", file=sys.stderr, flush=True)
     client.cancel(job)
-    return found
+    return found, size
 
 
 def show(found: dict[str, list[float]], size: float) -> None:
@@ -143,9 +156,8 @@ def main() -> None:
         watching = Reconnects(state)
         try:
             client = Client(state)
-            found = run(client, given.rounds, given.width)
+            found, size = run(client, given.rounds, given.width)
             found["reconnect"] = watching.seconds
-            size = 0.0
         finally:
             watching.close()
             subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
