@@ -123,7 +123,9 @@ class Site:
 
     def main(self, job: int) -> int:
         """The host's pid of the main process of a job's last attempt; in a namespace of its own it has another."""
-        started = max(self.state.glob(f"ranks/{job}.*/0*/started"), key=lambda path: path.stat().st_mtime_ns)
+        pattern = f"ranks/{job}.{self.client().job(job).attempt}/0*/started"
+        self.until(lambda: any(self.state.glob(pattern)))
+        started = max(self.state.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
         return int(json.loads(started.read_text())["pid"])
 
     def left(self) -> list[int]:
