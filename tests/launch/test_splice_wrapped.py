@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -44,8 +45,10 @@ def parked_with_a_slot(gang: Sharing) -> list[str]:
     """Files of slots that a rank has open."""
     found = []
     for page in (state for party in gang.parties() for state in party.read() if not state.dead):
-        links = [os.readlink(file) for file in Path(f"/proc/{page.pid}/fd").iterdir()]
-        found += [link for link in links if link.startswith(str(gang.slots))]
+        for file in Path(f"/proc/{page.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed just now, by a thread of the program's own
+                link = os.readlink(file)
+                found += [link] if link.startswith(str(gang.slots)) else []
     return found
 
 
