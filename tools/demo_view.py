@@ -26,7 +26,8 @@ COLUMNS = ("job", "tier", "ideal", "real", "fraction", "pre-empted", "steps lost
 LEGEND = """\
 ideal     seconds of the same program alone, never pre-empted
 real      seconds from submission to end
-fraction  GPU fraction, by the ledger; promised: premium 0.95, standard 0.70
+fraction  GPU fraction since submission, by the ledger; promised: premium 0.95, standard 0.70.
+          The half second in which another job makes room weighs 0.1 in a job of five seconds
 hash      over every step's loss, against that of the program alone
 """
 
