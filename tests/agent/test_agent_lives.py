@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.agent_bench import PATIENCE_S, bearing, groups
+from tidewright.agent.pulse import STUCK_S, Pulse
 from tidewright.base.errors import WorldError
-from tidewright.fabric.protocol import Fenced, Refused
+from tidewright.fabric.protocol import Fenced, Refused, Unknown
 
 pytestmark = pytest.mark.processes
 
@@ -324,6 +325,36 @@ def test_older_controllers_are_fenced(play):
         await bench.state_is("exited")
 
     play(body)
+
+
+def test_orders_that_reached_a_sleeping_agent_are_stale_once_their_caller_has_hung_up(play):
+    async def body(bench):
+        await bench.inventory()
+        bench.process.send_signal(signal.SIGSTOP)
+        launch = asyncio.ensure_future(bench.launch("sleep", "600"))
+        await asyncio.sleep(0)
+        bench.fabric._writer.transport.abort()
+        with pytest.raises(Unknown):
+            await launch
+        bench.process.send_signal(signal.SIGCONT)
+        assert (await bench.inventory()).jobs == ()
+        assert "launch of a caller that has hung up since" in (bench.state / "agent.log").read_text()
+        await bench.launch("sleep", "600")
+        await bench.state_is("running")
+
+    play(body)
+
+
+def test_heartbeats_are_answered_while_the_event_loop_is_busy(tmp_path):
+    pulse = Pulse()
+    pulse.open(tmp_path / "p")
+    for late_s, answer in ((0.0, b"."), (STUCK_S + 1, b"")):
+        pulse._ticked = time.monotonic() - late_s
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(PATIENCE_S)
+            line.connect(str(tmp_path / "p"))  # nothing but this thread and the pulse's runs here
+            assert line.recv(1) == answer
+    pulse.close()
 
 
 def test_a_second_agent_is_an_error(play):

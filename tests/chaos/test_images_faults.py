@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.unmodified.harness import Outcome
 from tests.unmodified.pool import FINAL
+from tidewright.checkpoint.processes import send
 from tidewright.checkpoint.program import find_criu
 
 from .hosts import EVERY_S, HOSTS, Hosts, plain
@@ -93,6 +95,32 @@ def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhe
     assert hosts.ranks(host, job)
     assert f"node {host} is down" in runs_again(hosts, job)
     assert not hosts.ranks(host, job)
+    ends_right(hosts, job, expected)
+
+
+def test_an_agent_that_hangs_is_noticed_and_its_job_goes_on_elsewhere(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    hung = hosts.agent(host)
+    assert hung is not None
+    hosts.stopped = [hung]
+    send(hosts.stopped, signal.SIGSTOP)
+    story = runs_again(hosts, job)
+    assert f"node {host} is down" in story and "has not moved" in story
+    assert not hosts.ranks(host, job), "its ranks still run"
+    assert hosts.view(job).where[0].node != host
+    hosts.until(lambda: hosts.states()[host] == "up" and hosts.agent(host) not in (None, hung))
+    ends_right(hosts, job, expected)
+
+
+def test_an_agent_that_wakes_in_time_keeps_its_job(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts)
+    hosts.stopped = [pid for pid in [hosts.agent(host)] if pid]
+    send(hosts.stopped, signal.SIGSTOP)
+    log = hosts.state / "controller.log"
+    hosts.until(lambda: "has not moved" in log.read_text())
+    hosts.thaw()
+    hosts.until(lambda: hosts.states()[host] == "up")
+    assert hosts.view(job).attempt == 1
     ends_right(hosts, job, expected)
 
 

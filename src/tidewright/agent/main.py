@@ -21,10 +21,11 @@ from ..checkpoint.protocol import Driver
 from ..devices.protocol import Backend
 from ..devices.registry import open_backend
 from ..model.job import Level
-from ..wire.agent import Inventory, JobReport, NoArgs, Usage
+from ..wire.agent import Inventory, JobReport, NoArgs, Usage, pulse_socket
 from .equipment import Equipment
 from .layout import Layout, write_whole
 from .prepare import House
+from .pulse import Pulse
 from .server import Epoch, Server
 from .supervisor import Supervisor
 from .usage import Meter
@@ -92,7 +93,7 @@ class Agent:
     def __init__(self, settings: AgentSettings, layout: Layout, backend: Backend) -> None:
         self._settings, self._layout, self._backend = settings, layout, backend
         self._epoch = Epoch(layout.epoch)
-        self._meter = Meter(backend)
+        self._meter, self._pulse = Meter(backend), Pulse()
         self._equipment = Equipment(layout, backend, settings.address, settings.token_file)
         self._node = self._equipment.node
         house = House(layout, backend, detect(), full=self._node.full)
@@ -127,6 +128,7 @@ class Agent:
             depot=self._equipment.peer,
             full=self._equipment.why_not,
             images=await asyncio.to_thread(self._equipment.listed),
+            beats=True,
         )
 
     def _unhealthy(self) -> dict[int, str]:
@@ -143,16 +145,20 @@ class Agent:
         await self._equipment.open()
         self._supervisor.adopt()
         socket = self._settings.socket or self._layout.socket
+        self._pulse.open(pulse_socket(socket))
         await self._server.open(socket)
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), PATROL_S)
             self._supervisor.patrol()
+            self._pulse.tick()
         await self._server.close()
         await self._supervisor.close()
         await self._equipment.close()
-        socket.unlink(missing_ok=True)
+        self._pulse.close()
+        for path in (socket, pulse_socket(socket)):
+            path.unlink(missing_ok=True)
 
 
 def standard_drivers(node: str) -> dict[Level, Driver]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ class Server:
             while data := await reader.read(2**16):
                 for line in framer.feed(data):
                     request = decode(line, Request)
+                    if hung_up(writer):
+                        log.warning("%s of a caller that has hung up since is not carried out", request.method)
+                        return
                     self._send(writer, encode(await self._answer(request)))
                 await writer.drain()
         except FrameError as error:
@@ -134,6 +138,19 @@ class Server:
 
 class Fenced(Exception):
     """The caller is an older controller."""
+
+
+def hung_up(writer: asyncio.StreamWriter) -> bool:
+    """Whether the other side has closed, although what it wrote before can still be read (poll(2), POLLHUP).
+
+    A controller hangs up on an agent that sleeps, and gives its work to others: orders that were sent before are stale.
+    """
+    number: int = writer.get_extra_info("socket").fileno()
+    if number < 0:
+        return True
+    line = select.poll()
+    line.register(number, 0)
+    return any(event & (select.POLLHUP | select.POLLNVAL) for _, event in line.poll(0))
 
 
 def short(path: Path) -> str:

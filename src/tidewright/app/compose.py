@@ -11,6 +11,7 @@ from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
 from ..fabric.local import LocalFabric
 from ..fabric.protocol import Fabric
+from ..fabric.pulse import silence_s
 from ..fabric.several import SeveralFabric
 from ..live.keeper import LocalAgent
 from ..live.lock import make_private
@@ -44,7 +45,8 @@ def build_controller(settings: DaemonSettings) -> Controller:
     sockets = [*(agent.socket for agent in agents), *map(Path, settings.agents.sockets)]
 
     def fabric() -> Fabric:
-        return LocalFabric(sockets[0]) if len(sockets) == 1 else SeveralFabric(sockets)
+        bound_s = silence_s(settings.node_timeout_us)
+        return LocalFabric(sockets[0], bound_s) if len(sockets) == 1 else SeveralFabric(sockets, bound_s)
 
     return Controller(
         ControllerSettings(

@@ -14,8 +14,21 @@ from typing import Any
 import msgspec
 
 from ..base.errors import NotFound, WorldError
-from ..wire.agent import ErrorReply, FrameError, Framer, Inventory, JobReport, Line, Request, decode, encode, raw
+from ..wire.agent import (
+    ErrorReply,
+    FrameError,
+    Framer,
+    Inventory,
+    JobReport,
+    Line,
+    Request,
+    decode,
+    encode,
+    pulse_socket,
+    raw,
+)
 from .protocol import FabricNode, Fenced, OnNode, OnReport, Refused, Unknown
+from .pulse import MOST_S, connect, faded
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +39,16 @@ CHUNK = 2**20
 
 
 class LocalFabric:
-    """Speaks to the agent at ``socket`` (DIR/agent.sock); must live in a running event loop once ``watch`` is called."""
+    """Speaks to the agent at ``socket`` (DIR/agent.sock); must live in a running event loop once ``watch`` is called.
 
-    def __init__(self, socket: Path) -> None:
-        self._path = socket
+    An agent that misses its heartbeats for ``silence_s`` seconds is hung up on: it counts as lost until it answers.
+    """
+
+    def __init__(self, socket: Path, silence_s: float = MOST_S) -> None:
+        self._path, self._silence_s = socket, silence_s
+        self._silence = ""
+        """Why the agent was hung up on; empty when it was not."""
+        self._pulse: asyncio.Task[None] | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Line]] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -85,7 +104,7 @@ class LocalFabric:
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            why = "its agent has closed the connection"
+            why, self._silence = "its agent has closed the connection", ""
             try:
                 reader, writer = await connect(self._path)
                 await self._converse(reader, writer)
@@ -94,6 +113,7 @@ class LocalFabric:
             except Exception as error:
                 log.exception("the connection to the agent is made anew")
                 why = f"what it said could not be used: {error}"
+            why = self._silence or why
             pause = FIRST_PAUSE_S if self._up.is_set() else min(2 * pause, LONGEST_PAUSE_S)
             self._lost(why)
             await asyncio.sleep(pause)
@@ -112,6 +132,9 @@ class LocalFabric:
             self._writer = None
             writer.close()
             await asyncio.wait([hello])
+            if self._pulse is not None:
+                self._pulse.cancel()
+                self._pulse = None
         if not hello.cancelled():
             hello.result()
 
@@ -120,13 +143,25 @@ class LocalFabric:
         try:
             async with asyncio.timeout(HELLO_S):
                 line = await self._ask("inventory", {}, "", 0)
-            self._meet(msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory))
+            found = msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory)
+            self._meet(found)
+            if found.beats:
+                self._pulse = asyncio.get_running_loop().create_task(self._feel())
         except (TimeoutError, msgspec.MsgspecError, Unknown) as error:
             log.warning("the agent's first answer is no inventory: %s", error)
             self._hang_up()
         except Exception:
             self._hang_up()
             raise
+
+    async def _feel(self) -> None:
+        """Give the connection up once the agent does not move. What it has not read yet it will not act on: it looks
+        whether its caller is still there."""
+        await faded(pulse_socket(self._path), self._silence_s)
+        self._silence = f"its agent is there but has not moved for {self._silence_s:.3g} s"
+        log.warning("%s: %s", self._path, self._silence)
+        if self._writer is not None:
+            self._writer.transport.abort()  # a close would wait until the agent has read everything
 
     def _hang_up(self) -> None:
         if self._writer is not None:
@@ -194,17 +229,6 @@ def as_exception(error: ErrorReply) -> Exception:
     if error.kind == "usage":
         return Refused(error.message, error.remedy)
     return Fenced(error.message) if error.kind == "fenced" else WorldError(error.message)
-
-
-async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a unix socket; a path beyond the 107 bytes of unix(7) goes through a descriptor of its directory."""
-    if len(os.fsencode(path)) < 108:
-        return await asyncio.open_unix_connection(str(path))
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        return await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{path.name}")
-    finally:
-        os.close(directory)
 
 
 def copy_verified(src: Path, dst: Path, digest: str) -> None:

@@ -15,6 +15,7 @@ from ..base.errors import NotFound
 from ..wire.agent import JobReport
 from .local import LocalFabric, copy_verified
 from .protocol import FabricNode, OnNode, OnReport
+from .pulse import MOST_S
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 class SeveralFabric:
     """One link per socket. A node belongs to the link that told of it first, until that link has lost it."""
 
-    def __init__(self, sockets: Iterable[Path]) -> None:
-        self._links = [LocalFabric(socket) for socket in dict.fromkeys(sockets)]
+    def __init__(self, sockets: Iterable[Path], silence_s: float = MOST_S) -> None:
+        self._links = [LocalFabric(socket, silence_s) for socket in dict.fromkeys(sockets)]
         self._owners: dict[str, LocalFabric] = {}
 
     def nodes(self) -> list[FabricNode]:

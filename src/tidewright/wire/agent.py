@@ -5,6 +5,7 @@ Knows nothing of sockets, processes or who is on the other end. Times are micros
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -239,6 +240,8 @@ class Inventory(Struct, frozen=True, kw_only=True):
     """Why it takes no full images; empty when it does, and ``node.full`` says so."""
     images: tuple[tuple[int, int, int], ...] = ()
     """(job, serial, rank) of every image in this node's store."""
+    beats: bool = False
+    """It answers heartbeats at ``pulse_socket``; agents of before they existed do not."""
 
 
 class JobUsage(Struct, frozen=True, kw_only=True):
@@ -339,6 +342,11 @@ def decode(line: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error
+
+
+def pulse_socket(socket: Path) -> Path:
+    """Where the agent that listens at ``socket`` answers heartbeats: one byte to whoever connects."""
+    return socket.with_name(f"{socket.name}.pulse")
 
 
 def raw(value: Any) -> msgspec.Raw:

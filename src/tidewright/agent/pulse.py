@@ -1,0 +1,60 @@
+"""The answer to a controller's heartbeat, given by a thread: an event loop that waits for a busy disk is no dead agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from .server import short
+
+STUCK_S = 300.0
+"""An event loop that has not moved for so long hangs for good: no disk is that busy."""
+_RETRY_S = 0.1
+_BACKLOG = 16
+
+
+class Pulse:
+    """Writes one byte to whoever connects, as long as ``tick`` was called lately."""
+
+    def __init__(self) -> None:
+        self._door: socket.socket | None = None
+        self._ticked = time.monotonic()
+
+    def tick(self) -> None:
+        """The event loop moves."""
+        self._ticked = time.monotonic()
+
+    def open(self, path: Path) -> None:
+        """Listen; what lies there is a dead agent's. Raises OSError."""
+        path.unlink(missing_ok=True)
+        door = socket.socket(socket.AF_UNIX)
+        mask = os.umask(0o177)
+        try:
+            door.bind(short(path))
+        finally:
+            os.umask(mask)
+        door.listen(_BACKLOG)
+        self._door = door
+        threading.Thread(target=self._answer, args=(door,), name="pulse", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        door, self._door = self._door, None
+        if door is not None:
+            door.shutdown(socket.SHUT_RDWR)  # wakes the thread out of accept(2), which close(2) does not
+            door.close()
+
+    def _answer(self, door: socket.socket) -> None:
+        while self._door is not None:
+            try:
+                line, _ = door.accept()
+            except OSError:  # closed, or out of descriptors
+                time.sleep(_RETRY_S)
+                continue
+            with line, contextlib.suppress(OSError):
+                if time.monotonic() - self._ticked < STUCK_S:
+                    line.send(b".")
