@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..fabric.protocol import Fabric, FabricNode, Fenced, Refused, Unknown
 from ..wire import agent as wire
 from .agreed import GONE
 from .orders import Call, Outcome, Reach, with_peers
+from .ports import Ports
 from .translate import Translator
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class World:
         self, fabric: Fabric, book: Book, epoch: int, post: Post, between: Later, fenced: Callable[[str], None],
         node_timeout_us: int = 30 * SECOND, fence: Fence | None = None,
     ) -> None:  # fmt: skip
-        self.translator = Translator(book, self._reach)
+        self.translator, self._ports = Translator(book, self._reach), Ports()
         self.logs: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         """(job, attempt) to rank to (node, path of its log), as reported."""
         self._fabric, self._book, self._epoch = fabric, book, epoch
@@ -310,9 +310,9 @@ class World:
         return self._open.setdefault(node, asyncio.Event())
 
     def _reach(self, nodes: tuple[str, ...]) -> Reach:
-        """Where the ranks of an attempt meet: a port that is free on this machine, or one beyond it by chance."""
+        """Where the ranks of an attempt meet: on the first of its nodes."""
         first = self.translator.shelf.depots.get(nodes[0]) if len(nodes) > 1 else None
-        return Reach(first.address if first else "127.0.0.1", _free_port())
+        return Reach(first.address if first else "127.0.0.1", self._ports.take())
 
     def _spawn(self, work: Coroutine[Any, Any, None], node: str) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -332,11 +332,3 @@ class World:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fabric.close()
-
-
-def _free_port() -> int:
-    """A TCP port nobody uses now; whoever gets it binds it a moment later, and a clash is a failed launch, retried."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,0 +1,29 @@
+"""Ports for gangs: none that the kernel gives to somebody else meanwhile."""
+
+from __future__ import annotations
+
+import socket
+
+from tidewright.live.ports import TORCH, Ports, kernels_own
+
+
+def test_no_port_is_one_that_the_kernel_gives_away() -> None:
+    ports, theirs = Ports(), kernels_own()
+    taken = [ports.take() for _ in range(200)]
+    assert len(set(taken)) == 200
+    assert not [port for port in taken if port in theirs or port in TORCH]
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    ports = Ports()
+    first, second = ports.take(), ports.take()
+    ports._ports, ports._next = [first, second], 0
+    assert ports.take() == first
+    with socket.socket() as other:
+        other.bind(("", second))
+        other.listen()
+        assert ports.take() == first
+
+
+def test_where_the_kernel_gives_all_away_any_port_will_do() -> None:
+    assert 0 < Ports(range(1, 65_536)).take() < 65_536
