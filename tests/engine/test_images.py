@@ -464,3 +464,38 @@ def test_before_it_is_measured_a_full_image_is_taken_to_cost_its_size() -> None:
     assert int(table.save_us[table.row[four]]) == pytest.approx(1.5 * SECOND + 1000 / 300 * SECOND, abs=1)
     frozen = running(pool, (Part(0, 2),), preempt="freeze")
     assert int(table.save_us[table.row[frozen]]) == live_settings().save_us
+
+
+# -- where they lie -----------------------------------------------------------------------------------------------------
+
+
+def test_a_planner_is_told_where_images_lie_and_a_job_comes_back_there() -> None:
+    pool = world(3)
+    job = suspended(pool, (Part(2, 1),))
+    before = pool.engine.view()
+    assert before.homes == {job: (2,)}
+    assert Engine.restore(pool.engine.snapshot()).view().homes == {job: (2,)}
+    pool.planner = make("sla")
+    pool.tell(ev.NodeUp(pool.nodes[0], "1"))
+    assert pool.state(job) is State.RUNNING and pool.engine.book.allocations[job][0].node == 2
+    assert "where its image lies (n2)" in story(pool, job)
+    pool.tell(ev.NodeDown("n2", "power"))
+    assert pool.engine.view().homes == {} and before.homes == {job: (2,)}, "a view does not change"
+
+
+def test_when_a_part_of_an_image_is_gone_its_home_is_the_copy() -> None:
+    pool = world(3)
+    job = suspended(pool, TWO)
+    assert pool.engine.view().homes == {job: (0, 1)}
+    pool.tell(ev.ImageCopied(job, 1, "n2"))
+    assert pool.engine.view().homes == {job: (0, 1)}, "each rank's image lies on its own node"
+    pool.tell(ev.NodeDown("n1", "power"))
+    assert pool.engine.view().homes == {job: (2,)}
+    pool.tell(ev.Cancel(job, "c"))
+    assert pool.engine.view().homes == {}
+
+
+def test_images_in_one_place_for_all_have_no_home() -> None:
+    pool = world(2, shared_images=1)
+    job = suspended(pool)
+    assert pool.engine.book.images[job] and pool.engine.view().homes == {}

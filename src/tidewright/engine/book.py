@@ -115,14 +115,16 @@ class Book(Gallery):
 
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""
-        return View(self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises)
+        return View(
+            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises, self.homes
+        )
 
     def own(self) -> None:
         """Make sure no living view sees what is written next."""
         if self.table.own():
             self.board = self.board.copy()
             self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
-            self.promises = self.promises.copy()
+            self.promises, self.homes = self.promises.copy(), self.homes.copy()
 
     # -- state ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ..model.node import Allocation
 from .failures import Failures
+from .settings import EngineSettings
 
 EVERYWHERE = "*"
 """Stands for a store that outlives every node."""
@@ -54,12 +55,16 @@ class Gallery:
     """The part of the book that is about images; by job."""
 
     allocations: dict[int, Allocation]
+    nodes: dict[str, int]
+    settings: EngineSettings
 
     def __init__(self) -> None:
         self.imaged: dict[int, bool] = {}
         """Jobs whose suspended attempt can be resumed: with its processes (true) or from a full image alone (false)."""
         self.images: dict[int, tuple[Image, ...]] = {}
-        """Full images that can be restored, oldest first."""
+        """Full images that can be restored, oldest first; written by ``keep_images`` alone."""
+        self.homes: dict[int, tuple[int, ...]] = {}
+        """The nodes where the latest of them lies, in rank order, for planners."""
         self.lowered: dict[int, tuple[int, str]] = {}
         """Jobs whose program rules out more than this level, and why."""
         self.dead: dict[int, bool] = {}
@@ -80,6 +85,22 @@ class Gallery:
         """How often in a row a job failed by the world's fault, and no new image between."""
         self.lost: dict[int, int] = {}
         """Full-speed run time delivered and lost again, microseconds."""
+
+    def keep_images(self, job: int, kept: tuple[Image, ...]) -> None:
+        """These are the job's images now."""
+        self.images[job] = kept
+        home = self._home_of(kept[-1]) if kept else ()
+        if home:
+            self.homes[job] = home
+        else:
+            self.homes.pop(job, None)
+
+    def _home_of(self, image: Image) -> tuple[int, ...]:
+        """Node indices: where it was taken, as long as each part is there, else where copies are. None where images lie in
+        one place that every node has equally far.
+        """
+        names = image.copies if image.torn else image.nodes
+        return () if self.settings.shared_images else tuple(self.nodes[name] for name in names if name != EVERYWHERE)
 
     def image(self, job: int) -> Image | None:
         """The job's latest image that can be restored."""
@@ -105,7 +126,7 @@ class Gallery:
     def forget_images(self, job: int) -> None:
         """Drop every trace of an ended job's images."""
         stores: tuple[dict[int, Any], ...] = (
-            self.imaged, self.images, self.serials, self.saving, self.from_image, self.measured, self.checkpoint_at,
+            self.imaged, self.images, self.homes, self.serials, self.saving, self.from_image, self.measured, self.checkpoint_at,
             self.checkpoint_failures, self.falls, self.lost, self.lowered,
         )  # fmt: skip
         for store in stores:

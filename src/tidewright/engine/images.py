@@ -34,7 +34,7 @@ def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> Non
         saving.serial, table.attempt.item(row), saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies
     )
     kept = (*book.images.get(job, ()), image)
-    book.images[job] = kept[-KEPT:]
+    book.keep_images(job, kept[-KEPT:])
     book.falls.pop(job, None)
     if kept[:-KEPT]:
         _drop(book, job, row, kept[:-KEPT], book.images[job])
@@ -50,12 +50,13 @@ def copied(book: Book, job: int, serial: int, node: str) -> None:
     """The whole image is now there too."""
     images = book.images.get(job, ())
     if any(image.serial == serial for image in images) and (node == EVERYWHERE or alive(book, node)):
-        book.images[job] = tuple(
+        more = (
             replace(image, copies=(*image.copies, node))
             if image.serial == serial and node not in image.copies
             else image
             for image in images
         )
+        book.keep_images(job, tuple(more))
 
 
 def alive(book: Book, node: str) -> bool:
@@ -69,7 +70,7 @@ def node_lost(book: Book, node: str) -> None:
     for job, images in list(book.images.items()):
         if any(node in image.places for image in images):
             left = [_without(image, node) for image in images]
-            book.images[job] = tuple(image for image in left if image.whole)
+            book.keep_images(job, tuple(image for image in left if image.whole))
             torn = tuple(image for image in left if not image.whole)
             if torn:
                 _drop(book, job, book.table.row[job], torn, book.images[job])
@@ -88,7 +89,7 @@ def spoil(book: Book, job: int) -> None:
     images = book.images.get(job, ())
     bad = tuple(image for image in images if image.serial == serial)
     if bad:
-        book.images[job] = tuple(image for image in images if image.serial != serial)
+        book.keep_images(job, tuple(image for image in images if image.serial != serial))
         book.tell(job, "IMAGE", f"image {serial} cannot be used any more")
         _drop(book, job, book.table.row[job], bad, book.images[job])
 
@@ -96,6 +97,7 @@ def spoil(book: Book, job: int) -> None:
 def forget(book: Book, job: int, attempt: int) -> None:
     """No image of the job is needed any more."""
     images = book.images.pop(job, ())
+    book.homes.pop(job, None)
     book.from_image.pop(job, None)
     book.saving.pop(job, None)
     if images:

@@ -154,6 +154,8 @@ def load(data: bytes) -> Book:
     book = Book(snapshot.settings)
     for name in _PLAIN:
         setattr(book, name, getattr(snapshot, name))
+    for job, images in snapshot.images.items():
+        book.keep_images(job, images)
     heapq.heapify(book.timers)
     book.table = _table(snapshot)
     book.board, book.phys = _boards(book, Layout.of(snapshot.layout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -83,7 +84,18 @@ class JobColumns:
 class View:
     """One revision of the book. ``board()`` is a scratch copy; everything else is shared and must not be written."""
 
-    __slots__ = ("__weakref__", "_board", "allocations", "jobs", "layout", "now", "promises", "revision", "specs")
+    __slots__ = (
+        "__weakref__",
+        "_board",
+        "allocations",
+        "homes",
+        "jobs",
+        "layout",
+        "now",
+        "promises",
+        "revision",
+        "specs",
+    )
 
     def __init__(
         self,
@@ -94,6 +106,7 @@ class View:
         specs: Mapping[int, JobSpec],
         allocations: Mapping[int, Allocation],
         promises: Mapping[int, Allocation],
+        homes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         self.now = now
         self.revision = revision
@@ -106,6 +119,8 @@ class View:
         """Job id to the devices it holds now (jobs on their way out included)."""
         self.promises = promises
         """Job id to the devices set aside for it."""
+        self.homes = homes
+        """Job id to the nodes where its latest full image lies, in rank order; not for images that every node has equally far."""
         table.lend(self)
 
     def board(self) -> Board:

@@ -93,7 +93,7 @@ def _absent(board: Board, kinds: int) -> int:
 
 def _fits_empty(view: View, ask: Ask, within: int = EVERYWHERE) -> bool:
     """Whether an empty pool (of these nodes) could hold it."""
-    known = facts(view.layout)
+    known, ask = facts(view.layout), structs.replace(ask, near=0) if ask.near else ask
     if within.bit_count() == len(view.layout.nodes):
         within = EVERYWHERE
     if within != EVERYWHERE:

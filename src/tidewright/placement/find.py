@@ -14,6 +14,7 @@ from ..model.board import Board, Layout
 from ..model.job import JobSpec
 from ..model.node import Allocation, Part, bits
 from .facts import EVERYWHERE, Facts, facts
+from .near import at_home, home_first, nearest
 
 
 class Ask(Struct, frozen=True):
@@ -28,9 +29,11 @@ class Ask(Struct, frozen=True):
     home: int = -1
     nodes: int = EVERYWHERE
     """The set of nodes it can run on."""
+    near: int = 0
+    """The set of nodes that are better than others that are equally good: its image lies there."""
 
 
-def ask_of(layout: Layout, spec: JobSpec, count: int = 0, home: int = -1, origin: int = -1) -> Ask:
+def ask_of(layout: Layout, spec: JobSpec, count: int = 0, home: int = -1, origin: int = -1, near: int = 0) -> Ask:
     """What ``spec`` asks for with ``count`` devices (0: its full allotment). ``home`` and ``origin`` are those columns."""
     count = count or spec.devices
     if not spec.device_types:
@@ -39,7 +42,7 @@ def ask_of(layout: Layout, spec: JobSpec, count: int = 0, home: int = -1, origin
         groups = tuple(1 << layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
     unit = count // spec.ranks if count > spec.ranks > 1 and count % spec.ranks == 0 else 1
     nodes = facts(layout).imaging[origin] if origin >= 0 else EVERYWHERE
-    return Ask(count, groups, spec.gpu_memory, spec.placement, unit, home, nodes)
+    return Ask(count, groups, spec.gpu_memory, spec.placement, unit, home, nodes, near)
 
 
 def place(board: Board, ask: Ask, within: int = EVERYWHERE) -> Allocation | None:
@@ -84,6 +87,7 @@ def _devices(board: Board, ask: Ask, kinds: int, within: int) -> Allocation | No
         return None
     node = best_fit(board, kinds, ask.count, within)
     if node >= 0:
+        node = at_home(board, kinds, ask.count, within & ask.near, node)
         return (Part(node, lowest(board.free[node], ask.count)),)
     if ask.mode == "one-node" or ask.home >= 0:
         return None
@@ -119,40 +123,44 @@ def _whole_nodes(board: Board, ask: Ask, kind: int, within: int, known: Facts) -
     loose = board.nodes_with(1 << kind, rest) & within if rest else full
     if full.bit_count() < whole or loose.bit_count() < whole + (rest > 0):
         return None
-    region = _smallest_region(known, full, loose, whole, whole + (rest > 0))
-    nodes = sorted(_gather(known, full & region, whole))
+    region = _smallest_region(known, full, loose, whole, whole + (rest > 0), ask.near)
+    nodes = sorted(_gather(known, full & region, whole, ask.near))
     chosen = sum(1 << node for node in nodes)
     found = [Part(node, lowest(board.free[node], usable)) for node in nodes]
     if rest:
         node = best_fit(board, 1 << kind, rest, within & region & ~chosen)
+        node = at_home(board, 1 << kind, rest, within & region & ~chosen & ask.near, node)
         found.append(Part(node, lowest(board.free[node], rest)))
     return tuple(found)
 
 
-def _smallest_region(known: Facts, full: int, loose: int, whole: int, total: int) -> int:
-    """The smallest domain with enough room; of several the one with the least room to spare."""
+def _smallest_region(known: Facts, full: int, loose: int, whole: int, total: int, near: int) -> int:
+    """The smallest domain with enough room; of several the one with the least room to spare, then the most of ``near``."""
     for level in known.regions:
-        best, spare = 0, -1
+        best, spare = 0, (-1, 0)
         for region in level:
             there = (full & region).bit_count()
             enough = there >= whole and (loose & region).bit_count() >= total
-            if enough and (spare < 0 or there < spare):
-                best, spare = region, there
+            rank = (there, -(loose & region & near).bit_count())
+            if enough and (not best or rank < spare):
+                best, spare = region, rank
         if best:
             return best
     return EVERYWHERE
 
 
-def _gather(known: Facts, nodes: int, count: int) -> Iterator[int]:
-    """``count`` of ``nodes`` from as few innermost domains as can be."""
+def _gather(known: Facts, nodes: int, count: int, near: int) -> Iterator[int]:
+    """``count`` of ``nodes`` from as few innermost domains as can be; of equal ones those of ``near``."""
     corners = [nodes & region for region in known.regions[0] if nodes & region] if known.regions else []
     stray = nodes & ~sum(corners)
     corners = sorted([*corners, stray] if stray else corners, key=lambda corner: -corner.bit_count())
     while count and corners:
-        enough = [corner for corner in corners if corner.bit_count() >= count]
-        corner = enough[-1] if enough else corners[0]
+        enough = [corner for corner in reversed(corners) if corner.bit_count() >= count]
+        size = (enough or corners)[0].bit_count()
+        alike = (corner for corner in enough or corners if corner.bit_count() == size)
+        corner = max(alike, key=lambda corner: (corner & near).bit_count())
         corners.remove(corner)
-        taken = lowest(corner, min(count, corner.bit_count()))
+        taken = nearest(corner, min(count, corner.bit_count()), near)
         count -= taken.bit_count()
         yield from bits(taken)
 
@@ -162,7 +170,7 @@ def _largest_first(board: Board, ask: Ask, kind: int, within: int, known: Facts)
     left, found, chosen = ask.count, [], 0
     for size, nodes in known.sized[kind].items():
         usable = size - size % ask.unit
-        for node in bits(board.buckets[kind][size] & nodes & within):
+        for node in home_first(board.buckets[kind][size] & nodes & within, ask.near):
             if not usable or left < usable:
                 break
             found.append(Part(node, lowest(board.free[node], usable)))
@@ -171,26 +179,38 @@ def _largest_first(board: Board, ask: Ask, kind: int, within: int, known: Facts)
     if not left:
         return tuple(found)
     node = best_fit(board, 1 << kind, left, within & ~chosen)
-    return None if node < 0 else (*found, Part(node, lowest(board.free[node], left)))
+    if node < 0:
+        return None
+    node = at_home(board, 1 << kind, left, within & ~chosen & ask.near, node)
+    return (*found, Part(node, lowest(board.free[node], left)))
 
 
 def _fragments(board: Board, ask: Ask, kind: int, within: int, known: Facts) -> Allocation | None:
     bucket = board.buckets[kind]
-    region = next(
-        (r for level in known.regions for r in level if _room(bucket, r & within, ask.unit) >= ask.count), None
-    )
-    region = within if region is None else region & within
+    region = within & _corner(bucket, ask, within, known)
     if _room(bucket, region, ask.unit) < ask.count:
         return None
     left, found = ask.count, []
     for free in range(ask.unit, len(bucket)):
-        for node in bits(bucket[free] & region):
+        for node in home_first(bucket[free] & region, ask.near):
             mine = min(left, free - free % ask.unit)
             found.append(Part(node, lowest(board.free[node], mine)))
             left -= mine
             if not left:
                 return tuple(sorted(found))
     return None
+
+
+def _corner(bucket: list[int], ask: Ask, within: int, known: Facts) -> int:
+    """A domain of the innermost level where one has room: the one with the most of ``ask.near``, then the first."""
+    for level in known.regions:
+        roomy = (region for region in level if _room(bucket, region & within, ask.unit) >= ask.count)
+        found = (
+            max(roomy, key=lambda region: (region & ask.near).bit_count(), default=0) if ask.near else next(roomy, 0)
+        )
+        if found:
+            return found
+    return EVERYWHERE
 
 
 def _room(bucket: list[int], region: int, unit: int) -> int:
@@ -200,20 +220,22 @@ def _room(bucket: list[int], region: int, unit: int) -> int:
 def _share(board: Board, ask: Ask, kinds: int, within: int) -> Allocation | None:
     """The fullest shared device that still has room, else a device of the tightest node."""
     layout = board.layout
-    best: tuple[int, int, int] | None = None
+    best: tuple[int, bool, int, int] | None = None
     milli = 0
     for (node, device), used in board.partial.items():
         if not (board.up & within) >> node & 1 or not kinds >> layout.node_kind[node] & 1:
             continue
         share = layout.share_milli(node, ask.memory)
-        rank = (-used, node, device)
+        rank = (-used, not ask.near >> node & 1, node, device)
         if used + share <= WHOLE_DEVICE and (best is None or rank < best):
             best, milli = rank, share
     if best is not None:
-        return (Part(best[1], best[2], milli),)
+        return (Part(best[2], best[3], milli),)
     while (node := best_fit(board, kinds, 1, within)) >= 0:
         share = layout.share_milli(node, ask.memory)
         if share <= WHOLE_DEVICE:
-            return (Part(node, lowest(board.free[node], 1), share),)
+            large = sum(1 << home for home in bits(ask.near) if layout.share_milli(home, ask.memory) <= WHOLE_DEVICE)
+            node = at_home(board, kinds, 1, within & large, node)
+            return (Part(node, lowest(board.free[node], 1), layout.share_milli(node, ask.memory)),)
         within &= ~(1 << node)
     return None

@@ -16,6 +16,7 @@ from ..model.board import Board
 from ..model.node import Allocation, Part, bits
 from .facts import EVERYWHERE, facts, flags
 from .find import Ask, lowest, place, split
+from .near import cheapest
 from .offers import Offer, cover
 
 
@@ -180,7 +181,7 @@ class Victims:
             return None
         if ask.count < width:
             self._price(ask.count)
-            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count, ask.nodes)
+            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count, ask.nodes, ask.near)
             if node >= 0 and np.isfinite(self._cost[node, ask.count]):
                 return self._clear(node, ask.count, {}), 1 << node
         if ask.home >= 0 or ask.mode == "one-node":
@@ -193,13 +194,15 @@ class Victims:
             self.board.undo(mark)
         return None
 
-    def _cheapest(self, kinds: int, count: int, nodes: int) -> int:
+    def _cheapest(self, kinds: int, count: int, nodes: int, near: int) -> int:
         column = self._cost[:, count]
         if nodes != EVERYWHERE:
             column = np.where(flags(nodes, len(column)), column, np.inf)
         if kinds != (1 << len(self.board.layout.kinds)) - 1:
             wanted = [bool(kinds >> kind & 1) for kind in range(len(self.board.layout.kinds))]
             column = np.where(np.array(wanted)[self._known.kind_of], column, np.inf)
+        if near and len(column):
+            return int(cheapest(column, 1, near)[0])
         return int(column.argmin()) if len(column) else -1
 
     def _clear(self, node: int, count: int, gone: dict[int, bool]) -> dict[int, bool]:
@@ -232,7 +235,7 @@ class Victims:
         if ask.nodes != EVERYWHERE:
             of_kind &= flags(ask.nodes, len(of_kind))
         prices = np.where(of_kind, self._cost[:, usable], np.inf)
-        order = np.argsort(prices, kind="stable")[:whole]
+        order = cheapest(prices, whole, ask.near)
         if len(order) < whole or not np.isfinite(prices[order]).all():
             return None
         nodes = {int(node): usable for node in order}
@@ -274,7 +277,7 @@ class Victims:
             for cost, chosen in self._sharers(node, rows, ask):
                 if best is None or (cost, node, chosen) < best:
                     best = (cost, node, chosen)
-        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1, ask.nodes)
+        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1, ask.nodes, ask.near)
         fits = node >= 0 and self.board.layout.share_milli(node, ask.memory) <= WHOLE_DEVICE
         if fits and float(self._cost[node, 1]) < (best[0] if best else np.inf):
             return self._clear(node, 1, {}), 1 << node
@@ -296,14 +299,8 @@ class Victims:
         for device, sharers in devices.items():
             over = self.board.partial.get((node, device), 0) + share - WHOLE_DEVICE
             offers = sorted(
-                Offer(
-                    sharer.cost / sharer.allocation[0].milli,
-                    (sharer.row,),
-                    sharer.cost,
-                    sharer.allocation[0].milli,
-                    False,
-                )
-                for sharer in sharers
+                Offer(one.cost / one.allocation[0].milli, (one.row,), one.cost, one.allocation[0].milli, False)
+                for one in sharers
             )
             if sum(offer.gain for offer in offers) >= over:
                 chosen = cover(offers, over)

@@ -21,6 +21,7 @@ from ..model.view import View
 from ..placement.explain import limit
 from ..placement.facts import EVERYWHERE
 from ..placement.find import Ask, ask_of, best_fit, place
+from ..placement.near import in_rank_order, members, told
 from ..placement.victims import Holder
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
@@ -34,7 +35,7 @@ _CHUNK = 32
 _EXPLAINED = 2
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
-_SUSPENDED = int(State.SUSPENDED)
+_QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
 
 _Shape = tuple[int, ...]
 """All that decides whether a row can be placed."""
@@ -68,10 +69,16 @@ class Composer:
 
     def ask(self, row: int, count: int = 0) -> Ask:
         """What a row needs of a board: its floor, or ``count`` devices."""
-        jobs = self.jobs
+        jobs, job = self.jobs, self.jobs.id.item(row)
         home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
-        spec, origin = self.view.specs[jobs.id.item(row)], jobs.origin.item(row)
-        return ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin)
+        spec, origin = self.view.specs[job], jobs.origin.item(row)
+        near = members(self._image_at(row)) if job in self.view.homes else 0
+        return ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin, near)
+
+    def _image_at(self, row: int) -> tuple[int, ...]:
+        """The nodes where the image lies that a waiting row comes back from, in rank order."""
+        waiting = self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.home.item(row) < 0
+        return self.view.homes.get(self.jobs.id.item(row), ()) if waiting else ()
 
     def start(self, row: int, within: int = EVERYWHERE) -> bool:
         """Place a row on free devices of the nodes ``within``."""
@@ -368,8 +375,9 @@ class Composer:
         parting = f"makes room for job {job}: {why}"
         moves: list[Move] = [Suspend(int(ids[row]), parting, self._eager.get(row, False)) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
-        resumes = self.jobs.state.item(step.row) == _SUSPENDED
-        moves.append(Resume(job, step.allocation, why) if resumes else Start(job, step.allocation, why))
+        resumes, home = self.jobs.state.item(step.row) == _SUSPENDED, self._image_at(step.row)
+        allocation, why = in_rank_order(step.allocation, home), why + told(self.view.layout, step.allocation, home)
+        moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
         return moves
 
     def _blocked(self) -> tuple[Blocked, ...]:

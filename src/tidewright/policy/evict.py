@@ -107,7 +107,7 @@ class Evictor:
         if self._everybody:
             cost = np.where(self.selected[pool], cost * _SELECTED_COST, cost)
         tied = pool[cost == cost.min()].tolist()
-        return self._take_one(tied) if len(tied) <= _TIED else None
+        return self._take_one(tied, ask.near) if len(tied) <= _TIED else None
 
     def _all_simple(self) -> bool:
         """Whether all nodes work and everybody who may go holds whole devices of the only kind, to give back all or none."""
@@ -120,10 +120,11 @@ class Evictor:
             odd |= jobs.memory > 0
         return not np.count_nonzero(odd & rows)
 
-    def _take_one(self, tied: list[int]) -> Room:
-        """Take a device of the one on the lowest node of several that are equally cheap."""
+    def _take_one(self, tied: list[int], near: int) -> Room:
+        """Take a device of the one on the lowest node (of ``near``, if one is there) of several that are equally cheap."""
         board, ids, allocations = self.board, self.jobs.id, self.view.allocations
-        node, victim = min((min(part.node for part in allocations[ids.item(row)]), row) for row in tied)
+        lowest_nodes = ((min(part.node for part in allocations[ids.item(row)]), row) for row in tied)
+        _, node, victim = min((not near >> node & 1, node, row) for node, row in lowest_nodes)
         board.give(allocations[ids.item(victim)])
         mine = (Part(node, lowest(board.free[node], 1), WHOLE_DEVICE),)
         board.take(mine)

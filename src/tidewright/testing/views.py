@@ -43,6 +43,7 @@ class ViewBuilder:
         self.specs: dict[int, JobSpec] = {}
         self.allocations: dict[int, Allocation] = {}
         self.promises: dict[int, Allocation] = {}
+        self.homes: dict[int, tuple[int, ...]] = {}
 
     def queue(self, spec: JobSpec, **columns: Any) -> int:
         """Add a waiting job; returns its id."""
@@ -87,7 +88,7 @@ class ViewBuilder:
     def view(self) -> View:
         """The book as it is now. The builder must not be used on while the view is."""
         self.board.forget_marks()
-        return View(self.now, 1, self.table, self.board, self.specs, self.allocations, self.promises)
+        return View(self.now, 1, self.table, self.board, self.specs, self.allocations, self.promises, self.homes)
 
 
 def random_view(
@@ -121,7 +122,9 @@ def random_view(
         imaged = [builder.board.layout.node_kind[at] for at, node in enumerate(kinds) if node.full]
         if imaged and not frozen and not spec.device_types and dice.random() < 0.3:
             state = {"state": int(State.SUSPENDED), "level": int(Level.FULL), "origin": dice.choice(imaged)}
-        builder.queue(spec, submit=NOW - waited, since=NOW - waited, wait_since=NOW - waited, **state)
+        job = builder.queue(spec, submit=NOW - waited, since=NOW - waited, wait_since=NOW - waited, **state)
+        if "origin" in state:
+            builder.homes[job] = tuple(dice.choices(range(nodes), k=dice.choice((1, 1, 2, 3))))
     if mixed and dice.random() < 0.3:
         builder.board.set_up(dice.randrange(nodes), False)
     return builder.view()

@@ -1,0 +1,94 @@
+"""Among places that are equally good, those where a job's image lies.
+
+Coming back where the image lies costs a restore; coming back elsewhere costs fetching and unpacking it first. That is
+seconds to minutes, once. A hole broken in the pool can keep a larger job waiting for hours, a gang spread over more nodes
+or a wider corner is slower for as long as it runs, and a dearer victim loses work. So nearness settles ties and no more:
+see docs/why/home.md. This file knows sets of nodes, not images.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.board import Board, Layout
+from ..model.node import Allocation, Part, bits
+from ..model.table import Column
+
+
+def at_home(board: Board, kinds: int, count: int, near: int, tightest: int) -> int:
+    """The node of ``near`` for ``count`` devices if that breaks no larger hole than on the ``tightest``, else that one."""
+    if not near:
+        return tightest
+    least, best = _broken(board, tightest, count), tightest
+    rank: tuple[int, int] | None = None
+    for node in bits(near & board.up):
+        free = board.free[node].bit_count()
+        if free < count or not kinds >> board.layout.node_kind[node] & 1:
+            continue
+        mine = (_broken(board, node, count), free)
+        if mine[0] <= least and (rank is None or mine < rank):
+            rank, best = mine, node
+    return best
+
+
+def _broken(board: Board, node: int, count: int) -> int:
+    """Devices of the hole that is gone once ``count`` of a node's free devices are; 0 when as large a one is left."""
+    free, size = board.free[node].bit_count(), board.layout.node_size[node]
+    before = _hole(free, size)
+    return before if _hole(free - count, size) < before else 0
+
+
+def _hole(free: int, size: int) -> int:
+    """The largest job that this many free devices of a node can take: an untouched node, or a power of two, since that is
+    what jobs ask for.
+    """
+    return free if free == size or not free else 1 << free.bit_length() - 1
+
+
+def members(nodes: tuple[int, ...]) -> int:
+    """Node indices as a set."""
+    return sum(1 << node for node in dict.fromkeys(nodes))
+
+
+def nearest(nodes: int, count: int, near: int) -> int:
+    """``count`` of a set of nodes: those of ``near`` first, then the lowest."""
+    return sum(1 << node for node in home_first(nodes, near)[:count])
+
+
+def home_first(nodes: int, near: int) -> list[int]:
+    """A set of nodes as a list, those of ``near`` before the others."""
+    return [*bits(nodes & near), *bits(nodes & ~near)] if near else list(bits(nodes))
+
+
+def cheapest(prices: Column, count: int, near: int) -> Column:
+    """Indices of the ``count`` lowest prices; of equal ones those of ``near``, then the lowest. Shape (count,), int64."""
+    if not near:
+        return np.argsort(prices, kind="stable")[:count]
+    away = np.ones(len(prices), bool)
+    away[bits(near)] = False
+    return np.lexsort((away, prices))[:count]
+
+
+def in_rank_order(allocation: Allocation, home: tuple[int, ...]) -> Allocation:
+    """The same devices, each node at the place in the gang that it has in ``home`` where that can be.
+
+    Ranks are dealt out part by part, so that a rank comes to the node that has its own image.
+    """
+    if len(allocation) < 2 or not home:
+        return allocation
+    left = {part.node: part for part in allocation}
+    placed: list[Part | None] = [left.pop(node, None) for node in home[: len(allocation)]]
+    placed += [None] * (len(allocation) - len(placed))
+    others = iter([part for part in allocation if part.node in left])
+    return tuple(part if part is not None else next(others) for part in placed)
+
+
+def told(layout: Layout, allocation: Allocation, home: tuple[int, ...]) -> str:
+    """What to say of where the image lies; empty when there is nothing to say."""
+    if not home:
+        return ""
+    mine = dict.fromkeys(part.node for part in allocation)
+    names = ", ".join(layout.nodes[node].name for node in dict.fromkeys(home))
+    if all(node in home for node in mine):
+        return f"; where its image lies ({names})"
+    return f"; its image comes from {names}: no place as good was free there"
