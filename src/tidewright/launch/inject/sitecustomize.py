@@ -7,13 +7,14 @@ import sys
 def _chain():
     """Run the ``sitecustomize`` that would have been found without this one."""
     import importlib.machinery
-    import importlib.util
 
     mine = os.path.dirname(os.path.abspath(__file__))
     others = [place for place in sys.path if os.path.abspath(place or os.getcwd()) != mine]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
+    import importlib.util
+
     module = importlib.util.module_from_spec(spec)
     kept = sys.modules.get("sitecustomize")
     sys.modules["sitecustomize"] = module
@@ -25,8 +26,8 @@ def _chain():
 
 
 if os.environ.get("TIDE_BOX"):
-    from _tidewright import hooks, patches
+    from _tidewright import hooks
 
-    hooks.install(patches.PATCHES)
+    hooks.install()
 
 _chain()

@@ -1,39 +1,48 @@
-"""Being told when a module has been imported, without importing it: the first finder on ``sys.meta_path``."""
+"""Being told when a module has been imported, without importing it: the first finder on ``sys.meta_path``.
 
-from __future__ import annotations
+Every Python that a rank starts comes here, most of them without torch; so nothing is imported before it is needed.
+"""
 
-import importlib.util
 import sys
 
-from . import reach
+PATCHES = {
+    "torch.distributed": "distributed",
+    "torch.optim.optimizer": "optimizer",
+    "torch._dynamo.variables.distributed": "dynamo",
+    "torch._dynamo.trace_rules": "trace_rules",
+    "torch.distributed.rpc": "rpc",
+    "torch.distributed._symmetric_memory": "symmetric_memory",
+}
+"""Modules, and which function of ``patches`` is called with each when its import is complete."""
 
 
 class Finder:
     """Finds as the others do, and has the patch called when the module has been executed. One lookup per import."""
 
-    def __init__(self, patches):
-        self._patches = patches
+    def __init__(self):
         self._busy = set()
 
     def find_spec(self, name, path=None, target=None):
         """As importlib.abc.MetaPathFinder."""
-        if name not in self._patches or name in self._busy:
+        if name not in PATCHES or name in self._busy:
             return None
+        import importlib.util
+
         self._busy.add(name)
         try:
             spec = importlib.util.find_spec(name)
         finally:
             self._busy.discard(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = Loader(spec.loader, self._patches[name])
+            spec.loader = Loader(spec.loader)
         return spec
 
 
 class Loader:
-    """Another loader, and what is to be done when it is through."""
+    """Another loader, and the patch when it is through."""
 
-    def __init__(self, loader, patch):
-        self._loader, self._patch = loader, patch
+    def __init__(self, loader):
+        self._loader = loader
 
     def create_module(self, spec):
         """As importlib.abc.Loader."""
@@ -43,23 +52,25 @@ class Loader:
         """As importlib.abc.Loader."""
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        attempt(self._patch, module)
+        attempt(module)
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
 
 
-def attempt(patch, module):
+def attempt(module):
     """A change of ours that does not fit this module must not cost the program its import: it costs a level."""
+    from . import patches, reach
+
     try:
-        patch(module)
+        getattr(patches, PATCHES[module.__name__])(module)
     except Exception as error:
         reach.say("freeze", f"{module.__name__} is not as the wrapper knows it: {type(error).__name__}: {error}")
 
 
-def install(patches):
-    """Call ``patches[name](module)`` after each import of such a module. Those that are there are patched at once."""
-    sys.meta_path.insert(0, Finder(patches))
-    for name, patch in patches.items():
+def install():
+    """Have each module patched after its import. Those that are there are patched at once."""
+    sys.meta_path.insert(0, Finder())
+    for name in PATCHES:
         if name in sys.modules:
-            attempt(patch, sys.modules[name])
+            attempt(sys.modules[name])

@@ -248,14 +248,3 @@ def _telling(module, name, what):
         return original(*args, **kwargs)
 
     setattr(module, name, telling)
-
-
-PATCHES = {
-    "torch.distributed": distributed,
-    "torch.optim.optimizer": optimizer,
-    "torch._dynamo.variables.distributed": dynamo,
-    "torch._dynamo.trace_rules": trace_rules,
-    "torch.distributed.rpc": rpc,
-    "torch.distributed._symmetric_memory": symmetric_memory,
-}
-"""What is called with a module when its import is complete."""
