@@ -181,6 +181,18 @@ def test_a_suspended_job_comes_back_smaller() -> None:
     assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 1}
 
 
+@pytest.mark.parametrize(("placement", "devices", "most"), [("any", 5, 4), ("one-node", 3, 2)])
+def test_a_job_in_an_image_is_not_scaled_beyond_the_nodes_that_can_restore_it(placement, devices, most) -> None:
+    pool = Worldlet(2, 2, settings=live_settings(check_every=1), kind="cpu", full=True)
+    pool.tell(ev.NodeUp(NodeSpec(name="bare", kind="cpu", devices=8), "1"))
+    job = pool.submit(8, min_devices=1, placement=placement)
+    pool.plan(Start(job, (Part(0, 3),), "test"))
+    pool.plan(Suspend(job, "room"))
+    refused = scale(pool, job, devices)
+    assert f"they have {most}, not {devices}" in refused.error and refused.remedy.endswith(f"tide scale {job} {most}")
+    assert pool.engine.book.wishes == {} and not scale(pool, job, most).error
+
+
 @pytest.mark.parametrize(
     ("devices", "fields", "reason"),
     [

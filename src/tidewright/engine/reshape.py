@@ -156,11 +156,30 @@ def _wish(book: Book, job: int, devices: int) -> None:
 
 
 def _wait_anew(book: Book, job: int) -> list[int]:
-    """A job that has no devices: what it was promised may be of the wrong size."""
+    """A job that has no devices: what it was promised may be of the wrong size. Raises Refusal when it would wait forever."""
+    _restorable(book, job)
     if job in book.promises:
         book.revoke(job)
     book.arrived = True
     return []
+
+
+def _restorable(book: Book, job: int) -> None:
+    """Whether the nodes that can restore the job's image have as many devices as it now wants."""
+    row, layout = book.table.row[job], book.board.layout
+    origin, wanted = book.table.origin.item(row), book.table.floor.item(row)
+    if origin < 0:
+        return
+    alike = [
+        node.devices for kind, node in zip(layout.node_kind, layout.nodes, strict=True) if node.full and kind == origin
+    ]
+    most = max(alike, default=0) if book.specs[job].placement == "one-node" else sum(alike)
+    if wanted > most:
+        raise Refusal(
+            f"job {job} comes back from an image, on nodes that take full images and have {layout.kinds[origin]} devices; "
+            f"they have {most}, not {wanted}",
+            f"the nearest: tide scale {job} {most}" if most else "try again when such a node is there",
+        )
 
 
 def _resize(book: Book, job: int) -> list[int]:
