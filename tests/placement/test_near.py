@@ -8,7 +8,7 @@ from tidewright.model.board import Board, Layout
 from tidewright.model.job import JobSpec
 from tidewright.model.node import Allocation, NodeSpec, Part, device_count
 from tidewright.placement.find import Ask, place
-from tidewright.placement.near import in_rank_order, told
+from tidewright.placement.near import in_rank_order
 from tidewright.placement.victims import Holder, Victims
 from tidewright.plan.moves import Resume, Start
 from tidewright.policy.registry import make
@@ -150,7 +150,3 @@ def test_a_plan_that_cannot_says_where_the_image_comes_from():
 def test_a_gang_is_planned_rank_by_rank():
     move = waiting("suspended", (2, 0), busy=-1, devices=8)
     assert nodes(move.allocation) == [2, 0]
-
-
-def test_nothing_is_said_of_images_where_there_is_none():
-    assert told(Layout.of(pool(2)), (Part(0, 1),), ()) == ""

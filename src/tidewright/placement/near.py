@@ -74,7 +74,7 @@ def in_rank_order(allocation: Allocation, home: tuple[int, ...]) -> Allocation:
 
     Ranks are dealt out part by part, so that a rank comes to the node that has its own image.
     """
-    if len(allocation) < 2 or not home:
+    if len(allocation) < 2:
         return allocation
     left = {part.node: part for part in allocation}
     placed: list[Part | None] = [left.pop(node, None) for node in home[: len(allocation)]]
@@ -84,9 +84,7 @@ def in_rank_order(allocation: Allocation, home: tuple[int, ...]) -> Allocation:
 
 
 def told(layout: Layout, allocation: Allocation, home: tuple[int, ...]) -> str:
-    """What to say of where the image lies; empty when there is nothing to say."""
-    if not home:
-        return ""
+    """What to say of where the image lies."""
     mine = dict.fromkeys(part.node for part in allocation)
     names = ", ".join(layout.nodes[node].name for node in dict.fromkeys(home))
     if all(node in home for node in mine):

@@ -72,13 +72,14 @@ class Composer:
         jobs, job = self.jobs, self.jobs.id.item(row)
         home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
         spec, origin = self.view.specs[job], jobs.origin.item(row)
-        near = members(self._image_at(row)) if job in self.view.homes else 0
+        near = members(self._image_at(row)) if self.view.homes else 0
         return ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin, near)
 
     def _image_at(self, row: int) -> tuple[int, ...]:
         """The nodes where the image lies that a waiting row comes back from, in rank order."""
-        waiting = self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.home.item(row) < 0
-        return self.view.homes.get(self.jobs.id.item(row), ()) if waiting else ()
+        home = self.view.homes.get(self.jobs.id.item(row), ())
+        waiting = home and self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.home.item(row) < 0
+        return home if waiting else ()
 
     def start(self, row: int, within: int = EVERYWHERE) -> bool:
         """Place a row on free devices of the nodes ``within``."""
@@ -375,8 +376,10 @@ class Composer:
         parting = f"makes room for job {job}: {why}"
         moves: list[Move] = [Suspend(int(ids[row]), parting, self._eager.get(row, False)) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
-        resumes, home = self.jobs.state.item(step.row) == _SUSPENDED, self._image_at(step.row)
-        allocation, why = in_rank_order(step.allocation, home), why + told(self.view.layout, step.allocation, home)
+        resumes, allocation = self.jobs.state.item(step.row) == _SUSPENDED, step.allocation
+        home = self._image_at(step.row)
+        if home:
+            allocation, why = in_rank_order(allocation, home), why + told(self.view.layout, allocation, home)
         moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
         return moves
 
