@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -29,19 +30,26 @@ A mistake in it is reported with its line.
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, "```text\n" + _help(tide, click.Context(tide, info_name="tide")) + "\n```\n"]
+    top = click.Context(tide, info_name="tide")
+    parts = [HEAD, f"```text\n{_help(tide, top)}\n```\n"]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
-        parts.extend(_command(name) for name in names)
+        for name in names:
+            parts.extend(_command(name, top))
     return "\n".join(parts)
 
 
-def _command(name: str) -> str:
-    parent = click.Context(tide, info_name="tide")
-    command = tide.get_command(parent, name)
+def _command(name: str, parent: click.Context) -> Iterator[str]:
+    """A command's section, and those of the commands under it."""
+    assert isinstance(parent.command, click.Group)
+    command = parent.command.get_command(parent, name)
     assert command is not None
     context = click.Context(command, info_name=name, parent=parent)
-    return f"### tide {name}\n\n```text\n{_help(command, context)}\n```\n"
+    marks = "###" if parent.parent is None else "####"
+    yield f"{marks} {context.command_path}\n\n```text\n{_help(command, context)}\n```\n"
+    if isinstance(command, click.Group):
+        for under in command.list_commands(context):
+            yield from _command(under, context)
 
 
 def _help(command: click.Command, context: click.Context) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tidewright.base.errors import Conflict
 from tidewright.base.units import MS, SECOND
 from tidewright.wire import api
 
@@ -36,6 +37,16 @@ def test_moves_are_asked_for(tide: Terminal) -> None:
     assert tide("migrate", "train").out == "job 17 is being moved to other nodes\n"
     assert tide.stub.calls == [("migrate", "17", ("n2", "n3")), ("migrate", "train", ())]
     assert tide("migrate", "99").code == 3
+
+
+def test_a_move_that_is_refused_says_what_to_do(tide: Terminal) -> None:
+    def refuse(ref: Any, to: Any) -> api.ActionReply:
+        raise Conflict("job 17 already runs on n1, all of it", "name another node")
+
+    tide.stub.migrate = refuse  # type: ignore[method-assign]
+    said = tide("migrate", "17", "--to", "n1", "--wait")
+    assert said.code == 4 and said.out == "" and "already runs on n1" in said.err and "name another node" in said.err
+    assert "on the nodes named already" in " ".join(tide("migrate", "--help").out.split())
 
 
 @pytest.mark.parametrize("arguments", [("migrate", "17", "--wait"), ("migrate", "17", "--to", "n2", "--wait")])

@@ -67,6 +67,18 @@ def test_a_gang_moves_whole_to_several_nodes() -> None:
     assert where(pool, job) == {"n1": 4, "n2": 2} or where(pool, job) == {"n1": 2, "n2": 4}
 
 
+def test_a_move_to_where_the_job_is_changes_nothing_and_is_refused() -> None:
+    pool = world()
+    job, gang = running(pool, Part(0, 1)), running(pool, Part(0, 2), Part(1, 3))
+    pool.tell(ev.NodeDrain("n0", True, "service"))
+    for moved, nodes, said in ((job, ("n0", "n0"), "n0"), (gang, ("n1", "n0"), "n0 and n1")):
+        given = len(pool.said)
+        reply = move(pool, moved, *nodes)
+        assert reply.error == f"job {moved} already runs on {said}, all of it" and reply.kind == "conflict"
+        assert f"tide migrate {moved}" in reply.remedy and len(pool.said) == given + 1, "nothing but the answer"
+    assert not move(pool, gang, "n1").error and where(pool, gang) == {"n1": 3}, "some of it was elsewhere"
+
+
 def test_a_suspended_image_is_brought_back_where_its_user_says() -> None:
     pool = world()
     job = running(pool, Part(0, 1))

@@ -21,6 +21,8 @@ from .types import DURATION
 def command(session: Session, job: str, nodes: tuple[str, ...], wait: bool, timeout: int | None) -> int:
     """Bring a running JOB (an id or a unique name) to other nodes; it goes on at the very step where it was.
 
+    Refused, with nothing done, when all of it runs on the nodes named already.
+
     \b
     tide migrate 17                    anywhere but where it is
     tide migrate 17 --to host-2        there

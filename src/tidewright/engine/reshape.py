@@ -8,6 +8,7 @@ from ..model.job import Level, State
 from ..model.node import Allocation, Part, bits, device_count
 from ..plan.moves import Migrate, Resize, Resume
 from . import events as ev
+from . import images
 from .admit import never_fits
 from .book import Book
 from .land import apply, illegal, misshapen, unsuspendable
@@ -29,6 +30,7 @@ def move(book: Book, event: ev.Move) -> list[int]:
     """Bring a job to other nodes. Returns the jobs that were promised devices; raises Refusal."""
     job = event.job
     row, state = book.table.row[job], book.state(job)
+    _not_there_yet(book, job, state, event.nodes)
     where = _nodes_named(book, event.nodes)
     _movable(book, job, row, state)
     mine = book.allocations.get(job, ())
@@ -47,6 +49,16 @@ def move(book: Book, event: ev.Move) -> list[int]:
     apply(book, wanted, promised)
     book.freed = True
     return promised
+
+
+def _not_there_yet(book: Book, job: int, state: State, names: tuple[str, ...]) -> None:
+    """Whether the job is not on just these nodes already, where a move would cost an image and change nothing."""
+    here = sorted(images.names(book, book.allocations.get(job, ())))
+    if state is State.RUNNING and sorted(dict.fromkeys(names)) == here:
+        raise Refusal(
+            f"job {job} already runs on {' and '.join(here)}, all of it",
+            f"name another node (tide nodes lists them), or let it choose: tide migrate {job}",
+        )
 
 
 def _nodes_named(book: Book, names: tuple[str, ...]) -> int:
