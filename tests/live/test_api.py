@@ -64,6 +64,14 @@ def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]
             client.cancel(99)
 
 
+def test_a_move_to_where_the_job_is_is_refused(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        (job,) = client.submit([_spec("a")]).ids
+        _until(client, job, "running")
+        with pytest.raises(Conflict, match=f"job {job} already runs on here, all of it\n.*tide migrate {job}"):
+            client.migrate("a", ("here",))
+
+
 def test_why_and_dry_run_speak_of_the_same_limit(running) -> None:  # type: ignore[no-untyped-def]
     with running() as world, world.client() as client:
         client.submit([_spec("holder", devices=4, ranks=4)])
@@ -243,6 +251,15 @@ def test_metrics_are_prometheus_text(running) -> None:  # type: ignore[no-untype
         assert all(name.startswith("tidewright_") for name in families)
         ended = {sample.labels["state"]: sample.value for sample in families["tidewright_jobs_ended"].samples}
         assert ended["completed"] == 1
+
+
+def test_every_metric_is_on_its_page(running, pytestconfig: pytest.Config) -> None:  # type: ignore[no-untyped-def]
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with running() as world, world.client() as client:
+        samples = [one for family in text_string_to_metric_families(client.metrics()) for one in family.samples]
+    page = (pytestconfig.rootpath / "docs" / "metrics.md").read_text()
+    assert [one.name for one in samples if f"`{one.name}" not in page] == []
 
 
 def test_the_journal_replays_to_the_same_book(running) -> None:  # type: ignore[no-untyped-def]

@@ -7,12 +7,13 @@ from typing import Any
 
 from ..engine.commands import Command, Ended
 from ..model.job import State
+from .archive import GPU_SECOND
 from .loop import Loop
 from .say import held_devices
 
 
 class Metrics:
-    """A collector for ``prometheus_client``; counters run since this controller started."""
+    """A collector for ``prometheus_client``; counters run since this controller started, except for what the book keeps."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -44,6 +45,11 @@ class Metrics:
         yield ended
         yield CounterMetricFamily("tidewright_preemptions", "Preemptions of ended jobs.", value=self._preemptions)
         yield CounterMetricFamily("tidewright_held_gpu_seconds", "GPU-seconds held by ended jobs.", value=self._held_s)
+        lost = CounterMetricFamily(
+            "tidewright_lost_gpu_seconds", "GPU-seconds of work done and lost again, by all jobs of the journal.",
+            value=book.ledger.lost_total / GPU_SECOND,
+        )  # fmt: skip
+        yield lost
         total = sum(book.board.layout.node_size)
         yield GaugeMetricFamily("tidewright_devices", "Devices of the pool.", value=total)
         yield GaugeMetricFamily("tidewright_devices_held", "Devices in use.", value=held_devices(book))
