@@ -133,6 +133,36 @@ def test_the_agent_is_killed_at_any_moment_of_a_suspension(play) -> None:
     play(body)
 
 
+def test_the_remote_copies_of_a_job_that_is_over_are_removed_whoever_dies(play, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/remote"
+    copies = tmp_path / "remote" / "default" / "images"
+
+    async def body(bench: Bench) -> None:
+        def again() -> None:
+            bench.kill()
+            bench.start("--backend", "cpu", "--slots", "4", "--images", url)
+
+        again()
+        await launch(bench)
+        await bench.verb("suspend", level=FULL, serial=1)
+        await bench.until(lambda r: r.image is not None and r.image.remote)
+        assert list(copies.iterdir())
+        shutil.move(tmp_path / "remote", tmp_path / "away")
+        (tmp_path / "remote").touch()  # out of reach
+        await bench.verb("stop", grace_us=0)
+        await bench.state_is("exited")
+        await bench.verb("forget", images=True)
+        while not any((bench.state / "images" / "graves").glob("*/*")):
+            await asyncio.sleep(0.02)
+        again()
+        (tmp_path / "remote").unlink()
+        shutil.move(tmp_path / "away", tmp_path / "remote")
+        while list(copies.iterdir()):
+            await asyncio.sleep(0.05)
+
+    play(body)
+
+
 def test_a_damaged_raw_image_gives_way_to_the_stores(play) -> None:
     async def body(bench: Bench) -> None:
         await launch(bench)

@@ -26,6 +26,7 @@ from .attempt import Attempt
 from .depot import Depot, Handler
 from .full import Full
 from .gang import Gangs
+from .graves import Graves
 from .images import Images
 from .layout import Layout, write_whole
 from .meet import Meet
@@ -38,6 +39,8 @@ from .turns import Turns, held
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
+TEND_S = 5.0
+"""Between two rounds of removing remote copies; of no hurry, and what fails is tried again then."""
 
 
 def read_token(path: Path) -> str:
@@ -74,6 +77,7 @@ class Equipment:
         self._depot: Depot | None = None
         self._images: Images | None = None
         self._turns: Turns | None = None
+        self._tending: asyncio.Task[None] | None = None
 
     def furnish(
         self, supervisor: Supervisor, drivers: dict[Level, Driver], house: House, remote: str, quota_bytes: int
@@ -112,9 +116,13 @@ class Equipment:
         write_whole(self._layout.depot_port, f"{self._depot.port} {self._meet.port}\n".encode())
         if self._images is not None:
             await asyncio.to_thread(self._images.sweep)
+            if self._images.graves is not None:
+                self._tending = asyncio.create_task(_tend(self._images.graves))
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and removing what is elsewhere."""
+        if self._tending is not None:
+            self._tending.cancel()
         if self._depot is not None:
             await self._depot.close()
         await self._meet.stop()
@@ -138,6 +146,13 @@ class Equipment:
     def listed(self) -> tuple[tuple[int, int, int], ...]:
         """(job, serial, rank) of the images here."""
         return self._images.listed() if self._images is not None else ()
+
+
+async def _tend(graves: Graves) -> None:
+    """For ever: remove copies elsewhere that nobody needs."""
+    while True:
+        await asyncio.to_thread(graves.tend)
+        await asyncio.sleep(TEND_S)
 
 
 def _remembered(path: Path) -> tuple[int, int]:

@@ -19,9 +19,10 @@ from typing import Any
 
 from ..base.errors import WorldError
 from ..checkpoint.manifest import DamagedImage, verify
-from ..checkpoint.store import ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull
+from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull
 from ..wire.agent import FetchArgs, Peer
 from .depot import Body, DepotClient, Silent
+from .graves import Graves
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,15 @@ FACTS = ".facts"
 
 
 class Images:
-    """``token`` opens the depots of other nodes; ``remote`` (optional) is where every image is pushed to as well."""
+    """``token`` opens the depots of other nodes; ``remote`` (optional) is where every image is pushed to as well, and is
+    removed from (``graves``) once it is dropped here."""
 
-    def __init__(self, root: Path, token: str, quota_bytes: int = 0, remote: Remote | None = None) -> None:
+    def __init__(self, root: Path, token: str, quota_bytes: int = 0, remote: Erasable | None = None) -> None:
         self._work = root / "work"
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.store = ImageStore(root / "store", quota_bytes=quota_bytes, secret=token.encode())
         self.remote = remote
+        self.graves = Graves(root / "graves", self.store, remote) if remote is not None else None
         self._token = token
         self._storing = threading.Lock()
         self._collected = time.monotonic()
@@ -111,9 +114,16 @@ class Images:
         """Copy images to the remote store. False: none is configured. Raises WorldError."""
         if self.remote is None:
             return False
-        for rank in ranks:
-            self.store.push(ImageName(tenant, job, serial, rank), self.remote)
+        for name in (ImageName(tenant, job, serial, rank) for rank in ranks):
+            self.store.push(name, self.remote)
+            if not self.store.has(name):  # dropped while it was on its way
+                self._bury(name.tenant, name.file)
         return True
+
+    def _bury(self, tenant: str, grave: str) -> None:
+        """See that copies in the remote store go, too."""
+        if self.graves is not None:
+            self.graves.dig(tenant, grave)
 
     def keep_newest(self, tenant: str, job: int, newest: int) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``."""
@@ -125,7 +135,10 @@ class Images:
             self._collect()
 
     def drop_job(self, job: int) -> None:
-        """The job is over: nothing of it is kept here."""
+        """The job is over: nothing of it is kept, here or in the remote store."""
+        last = {name.tenant: name.serial for name in sorted(self._names(job), key=lambda name: name.serial)}
+        for tenant, serial in last.items():
+            self._bury(tenant, f"{job}.{serial}")  # whoever made them
         for serial in {name.serial for name in self._names(job)} | self._raw_serials(job):
             self._drop(job, serial)
         self._collect()
@@ -145,6 +158,7 @@ class Images:
         self.discard_raw(job, serial)
         for name in self._names(job):
             if name.serial == serial:
+                self._bury(name.tenant, name.file)
                 self.store.drop(name)
 
     def _names(self, job: int | None = None) -> list[ImageName]:

@@ -3,7 +3,7 @@
 from .check import Finding
 from .errors import ImageDamaged, ImageMissing, StoreFull
 from .names import ImageName
-from .remote import FsspecRemote, Remote
+from .remote import Erasable, FsspecRemote, Remote
 from .served import Objects
 from .store import Entry, ImageStore, PutReport
 from .sweep import Freed
@@ -11,6 +11,7 @@ from .transfer import Moved
 
 __all__ = [
     "Entry",
+    "Erasable",
     "Finding",
     "Freed",
     "FsspecRemote",

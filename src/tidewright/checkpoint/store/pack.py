@@ -150,9 +150,8 @@ class PackWriter:
         self._begin()
 
     def _index(self) -> PackIndex:
-        id_ = f"{self._key.id}-{secrets.token_hex(8)}"
         frames = np.array(self._frames, dtype=FRAME)
-        return PackIndex(id_, np.vstack(self._hashes), np.concatenate(self._lengths), frames)
+        return PackIndex(new_id(self._key), np.vstack(self._hashes), np.concatenate(self._lengths), frames)
 
     def publish(self) -> list[PackIndex]:
         """Give all packs their names, first their pages and then their indexes; durable when this returns."""
@@ -179,6 +178,11 @@ def publish_pack(disk: Disk, drafts: Path, packs: Path, draft: Path, id_: str, i
     """Name a flushed draft of pages, then its index. Without an index a pack is nobody's and gc removes it."""
     disk.rename(draft, packs / f"{id_}{PACK}")
     write_whole(disk, drafts, packs / f"{id_}{INDEX}", index)  # flushes the directory's names, too
+
+
+def new_id(key: TenantKey) -> str:
+    """A pack's name that nobody else uses."""
+    return f"{key.id}-{secrets.token_hex(8)}"
 
 
 def lengths_of(total: int) -> NDArray[np.uint16]:

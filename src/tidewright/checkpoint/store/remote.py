@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterable
@@ -33,6 +34,14 @@ class Remote(Protocol):
 
     def list(self, prefix: str) -> list[str]:
         """Keys that begin with ``prefix``, which ends within a key's last part."""
+        ...
+
+
+class Erasable(Remote, Protocol):
+    """One from which objects may be removed."""
+
+    def remove(self, key: str) -> None:
+        """Remove an object; harmless when there is none."""
         ...
 
 
@@ -117,6 +126,13 @@ class FsspecRemote:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+
+    def remove(self, key: str) -> None:
+        def erase() -> None:
+            with contextlib.suppress(FileNotFoundError, KeyError):  # KeyError: memory://
+                self._files.rm_file(self._path(key))
+
+        self._do(f"removing {key}", erase)
 
     def list(self, prefix: str) -> list[str]:
         folder, _, start = prefix.rpartition("/")

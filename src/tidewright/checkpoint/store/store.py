@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...base.errors import Conflict, UsageError, WorldError
 from ...base.units import format_bytes
-from . import check, sweep
+from . import away, check, sweep
 from .check import Finding
 from .disk import Disk, scratch, size_below, write_whole
 from .errors import ImageDamaged, ImageMissing, StoreFull
@@ -30,7 +30,7 @@ from .manifest import BadManifest, Header, Manifest, key_of, read_header
 from .names import KEYS, ImageName, folder, tenant_of
 from .outlet import Damage, materialise
 from .pack import PackWriter
-from .remote import Remote
+from .remote import Erasable, Remote
 from .served import Objects
 from .shelf import Shelf
 from .sweep import Freed
@@ -298,6 +298,26 @@ class ImageStore:
         with self._lock.shared():
             shelf = self._shelf(name.tenant)
         return Pull(shelf, self._lock.shared, name, remote, self._room(name)).run(data)
+
+    @_plainly
+    def drop_away(self, remote: Erasable, tenant: str, job: int, serial: int, rank: int | None = None) -> int:
+        """Remove an image over there or, without a rank, all of a job up to ``serial``, if made with our key; how many.
+
+        Their pages go with ``gc_away``. Raises WorldError, and may be repeated.
+        """
+        with self._lock.shared():
+            shelf = self._shelf(tenant)
+        return away.drop(shelf, remote, job, serial, rank)
+
+    @_plainly
+    def gc_away(self, remote: Erasable, now_s: float, grace_s: float = away.GRACE_S) -> Freed:
+        """Mark, and later remove, packs over there that no image needs. ``bytes`` is not known. Raises WorldError."""
+        with self._lock.shared():
+            shelves = self._all()
+        freed = Freed()
+        for shelf in shelves:
+            freed += away.Away(shelf, remote, now_s, grace_s).collect()
+        return freed
 
     def _their_key(self, tenant: str, id_: str, remote: Remote) -> TenantKey:
         key = decode_key(remote.read(f"{folder(tenant)}/{KEYS}/{id_}"))

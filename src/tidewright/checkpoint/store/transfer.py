@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from ...base.errors import WorldError
+from .away import marked
 from .disk import draft_name, write_whole
 from .errors import ImageDamaged, ImageMissing
 from .index import Runs, Values
@@ -19,7 +20,7 @@ from .keys import Hashes, TenantKey, encode_key
 from .manifest import BadManifest, Manifest
 from .manifest import decode as decode_manifest
 from .names import INDEX, KEYS, PACK, PACKS, ImageName, folder
-from .pack import BadIndex, PackIndex, publish_pack
+from .pack import BadIndex, PackIndex, new_id, publish_pack
 from .remote import Remote
 from .shelf import Shelf, View
 
@@ -71,6 +72,8 @@ class Push:
         self._shelf, self._lock, self._name, self._remote = shelf, lock, name, remote
         self._there = Runs()
         self._known: set[str] = set()
+        self._going: set[str] = set()
+        """Packs that are about to be removed over there, or were: their names are used up."""
         self._tally = _Tally(remote)
 
     def run(self) -> Moved:
@@ -78,16 +81,30 @@ class Push:
         shelf, tally = self._shelf, self._tally
         manifest = self._manifest()
         if not self._remote.has([self._name.key]):
-            for _ in range(_ATTEMPTS):
-                if self._send(manifest.hashes):
-                    break
-            else:
-                raise ImageDamaged(str(self._name), "pages of it are not in the store")
+            self._pages(manifest)
             key = f"{folder(shelf.tenant)}/{KEYS}/{shelf.key.id}"
             if not self._remote.has([key]):
                 tally.write(key, encode_key(shelf.key))
             tally.write(self._name.key, b"".join(manifest.encode(shelf.key)))
+            for _ in range(_ATTEMPTS):
+                if self._stays():
+                    break
+                self._there, self._known = Runs(), set()
+                self._pages(manifest)
+            else:
+                raise WorldError(f"{self._name}: its pages are removed over there while they are sent")
         return Moved(objects=tally.objects, bytes=tally.bytes, image_bytes=manifest.header.raw_bytes)
+
+    def _pages(self, manifest: Manifest) -> None:
+        for _ in range(_ATTEMPTS):
+            if self._send(manifest.hashes):
+                return
+        raise ImageDamaged(str(self._name), "pages of it are not in the store")
+
+    def _stays(self) -> bool:
+        """Whether all packs that were counted on are there still, now that everybody can see the image (away.py)."""
+        going = marked(self._remote, _prefix(self._shelf))
+        return self._known - going <= set(_ids(self._remote, self._shelf)) and not self._known & going
 
     def _manifest(self) -> Manifest:
         with self._lock():
@@ -112,8 +129,9 @@ class Push:
     def _learn(self, view: View) -> None:
         """Which pages are there already. Packs that are here too need not be asked for."""
         here = {pack.id: pack for pack in view.packs}
+        self._going = marked(self._remote, _prefix(self._shelf))
         for id_ in _ids(self._remote, self._shelf):
-            if id_ in self._known:
+            if id_ in self._known or id_ in self._going:
                 continue
             pack = here.get(id_) or self._foreign(id_)
             self._known.add(id_)
@@ -136,11 +154,12 @@ class Push:
         if broken := broken_frames(self._shelf.key, pack, data):
             self._shelf.mark_bad(pack.id, broken)
             return False
-        path = f"{folder(self._shelf.tenant)}/{PACKS}/{pack.id}"
+        id_ = pack.id if pack.id not in self._going else new_id(self._shelf.key)
+        path = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}"
         self._tally.write(path + PACK, data)
         self._tally.write(path + INDEX, b"".join(pack.encode(self._shelf.key)))
         self._there = self._there.plus(pack.hashes)
-        self._known.add(pack.id)
+        self._known.add(id_)
         return True
 
 
