@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tidewright.agent.meet import Meet
@@ -141,9 +142,18 @@ class Gang:
 
 
 def harass(
-    gang: Gang, seed: int, cuts: int, pause_s: float = 0.2, move: bool = True, timeout_s: float = 60
+    gang: Gang,
+    seed: int,
+    cuts: int,
+    pause_s: float = 0.2,
+    move: bool = True,
+    timeout_s: float = 60,
+    check: Callable[[Gang], None] | None = None,
 ) -> list[CutReport]:
-    """Cut and release at random moments until there were ``cuts`` or the ranks have ended."""
+    """Cut and release at random moments until there were ``cuts`` or the ranks have ended.
+
+    ``check`` instead of ``check_parked``: for programs with sockets of their own.
+    """
     rng = random.Random(seed)
     reports = []
     while gang.running() and len(reports) < cuts:
@@ -151,7 +161,7 @@ def harass(
         report = gang.cut(timeout_s)
         if report.ranks:
             reports.append(report)
-            check_parked(gang)
+            (check or check_parked)(gang)
             if move:
                 move_to(gang, rng)
         gang.release()

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 
-from . import futex, reach, splice
+from . import futex, loops, reach, splice
 from . import page as pg
 from .meet import link
 
@@ -49,6 +49,10 @@ class Here:
         self._stopped = set()
         self.closing = set()
         """Sockets of groups that were destroyed."""
+        self._loops = []
+        """Of backends, whose descriptors a forked child inherits."""
+        self._forks = threading.RLock()
+        """Held while connections come and go and it is not known which there are: nobody forks then."""
 
     def appear(self):
         """Make the page, and start to obey it. Nothing happens outside a box, or a second time."""
@@ -105,6 +109,13 @@ class Here:
                 (place, ident, kind | pg.GONE if place == at else kind, *rest)
                 for place, ident, kind, *rest in self._entries
             ]
+
+    def watch(self, make):
+        """Call ``make``, which makes the device of a backend: that, and the event loop it came with."""
+        with self._forks:
+            made, loop = loops.watch(make)
+            self._loops = [*(each for each in self._loops if each.descriptors()), loop]
+        return made, loop
 
     def stop(self, wants):
         """Do not issue ``wants``, pairs of an entry and the number of its next operation, before the cut includes them.
@@ -219,15 +230,19 @@ class Here:
             self.down = True
             self.downs += 1
         splice.park()
+        with self._forks:
+            self._close()
+        self.words[pg.PARKS] += 1
+        self.words[pg.STATE] = pg.PARKED
+
+    def _close(self):
         for wake in self.wakes:
             wake()
         for group in self.groups:
             group.drop()
         link.drop()
         self._await_closed()
-        self.closing = set()
-        self.words[pg.PARKS] += 1
-        self.words[pg.STATE] = pg.PARKED
+        self.closing, self._loops = set(), []
 
     def _await_closed(self):
         """A backend closes its sockets a little later than we let go of it, as do threads that we woke out of a wait."""
@@ -246,16 +261,20 @@ class Here:
         self._introduce()
         self._rewrite()
         link.reopen()
-        made = [group for group in self.groups if group.made]
-        if made:  # as on every rank of the world, whose default group was the first
-            number = made[0].world.gather()
-            for group in sorted(made, key=lambda group: group.key):
-                group.build(number)
+        with self._forks:
+            self._connect()
         self._built = build
         with self.cond:
             self.failed = None
             self.down = False
             self.cond.notify_all()
+
+    def _connect(self):
+        made = [group for group in self.groups if group.made]
+        if made:  # as on every rank of the world, whose default group was the first
+            number = made[0].world.gather()
+            for group in sorted(made, key=lambda group: group.key):
+                group.build(number)
 
     def _rewrite(self):
         """The page says what we know: the file under it may be another one, or have gone on without us."""
@@ -298,19 +317,28 @@ class Here:
         link.drop()
         self.words[pg.STATE] = pg.PARKED
 
+    def before_fork(self):
+        """Whoever forks waits here while the thread of our own connects or disconnects."""
+        self._forks.acquire()
+        link.before_fork()
+
+    def after_fork(self):
+        """In the parent."""
+        link.after_fork()
+        self._forks.release()
+
     def forked(self):
-        """In a forked child: page, thread and connections are the parent's."""
+        """In a forked child: page, thread and connections are the parent's. The child is no rank, but may become one."""
+        link.forked()
+        self._forks = threading.RLock()
         if self.page is None:
             return
         atexit.unregister(self.end)
-        self.words = array.array("Q", bytes(pg.SIZE))
-        self.page = None
-        self.cond = threading.Condition()
-        self.down = False
-        groups, self.groups = self.groups, []
+        groups = self.groups
+        loops.let_go(self._loops)
+        self.__init__()
         for group in groups:
             group.forked()
-        link.forked()
 
 
 def _sockets():
@@ -320,4 +348,4 @@ def _sockets():
 
 
 here = Here()
-os.register_at_fork(after_in_child=here.forked)
+os.register_at_fork(before=here.before_fork, after_in_parent=here.after_fork, after_in_child=here.forked)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from . import reach
+from .here import here
 from .store import TidewrightStore
 
 PATIENCE = datetime.timedelta(minutes=5)
@@ -72,10 +73,12 @@ def _make(group, build):
 def _gloo(group, store, limit):
     options = Gloo._Options()
     host = reach.read().get("host", "")
-    options._devices = [Gloo.create_device(hostname=host) if host else Gloo.create_default_device()]
+    device, loop = here.watch(lambda: Gloo.create_device(hostname=host) if host else Gloo.create_default_device())
+    options._devices = [device]
     options._threads = 2  # as torch's own
     options._timeout = limit
     found = Gloo(store, group.rank(), group.size(), options)
+    loop.note()
     _name(found.options, group)
     _limit(found, group.timeout)
     return found

@@ -78,6 +78,14 @@ class Link:
             self._shut = False
             self._cond.notify_all()
 
+    def before_fork(self):
+        """No connection is being made that nobody has noted yet."""
+        self._cond.acquire()
+
+    def after_fork(self):
+        """In the parent."""
+        self._cond.release()
+
     def forked(self):
         """In a forked child: the connections are the parent's. Closed without a word."""
         sockets, self._sockets = self._sockets, {}
@@ -117,28 +125,44 @@ class Link:
 
     def _connect(self):
         where = reach.read()
-        found = socket.create_connection((where["address"], int(where["port"])), timeout=10) if where else None
-        if found is None:
+        if not where:
             raise OSError("no reach.json")
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found = self._open(where["address"], int(where["port"]))
         found.sendall(frames.pack(frames.HELLO, [where["token"].encode()]))
         outcome, _ = _receive(found)
         if outcome != frames.OK:
-            found.close()
             raise OSError("the rendezvous store does not know this job")
         found.settimeout(None)
+        return found
+
+    def _open(self, host, port):
+        """A connection to the store, at the first of its addresses that answers."""
+        failure = None
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            found = self._noted(family, kind, protocol)
+            try:
+                found.settimeout(10)
+                found.connect(place)
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return found
+            except OSError as error:
+                failure = error
+                self._forget()
+        raise failure or OSError("the rendezvous store has no address")
+
+    def _noted(self, *kind):
+        """A socket, known to whoever drops all or forks before it is connected."""
         with self._cond:
             if self._shut:
-                found.close()
                 raise OSError("standing still")
-            self._sockets[threading.get_ident()] = found
-        return found
+            found = self._sockets[threading.get_ident()] = socket.socket(*kind)
+            return found
 
     def _forget(self):
         with self._cond:
             found = self._sockets.pop(threading.get_ident(), None)
-        if found is not None:
-            _close(found)
+            if found is not None:
+                _close(found)
 
 
 def _nap(slept, patience_s):
