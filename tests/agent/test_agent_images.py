@@ -67,6 +67,7 @@ async def stored(bench: Bench, serial: int) -> JobReport:
 
 def test_into_an_image_and_back(play) -> None:
     async def body(bench: Bench) -> None:
+        assert isinstance(FOUND, Criu) and (await bench.inventory()).criu == FOUND.version
         await launch(bench)
         for serial in (1, 2, 3):
             await lines(bench, 25 * serial)

@@ -146,6 +146,16 @@ def test_nodes_say_whether_they_take_full_images(tide: Terminal) -> None:
         assert piece in tide("nodes", "-o", "wide").out
 
 
+def test_nodes_say_their_level_and_their_criu(tide: Terminal) -> None:
+    (node,) = tide.stub.nodes().nodes
+    changed = msgspec.structs.replace(node, full=True, level="full", criu="4.1.1")
+    tide.stub.nodes = lambda: api.NodeList(nodes=(changed,), now=NOW)  # type: ignore[method-assign]
+    head, row = tide("nodes", "-o", "wide").out.splitlines()
+    for name, text in (("LEVEL", "full"), ("CRIU", "4.1.1")):
+        assert row[head.index(name) :].split()[0] == text
+    assert "CRIU" not in tide("nodes").out
+
+
 @pytest.mark.parametrize(("given", "us"), [("auto", 0), ("never", -1), ("10m", 600 * SECOND)])
 def test_the_time_between_images_travels(tide: Terminal, given: str, us: int) -> None:
     assert tide("run", "--checkpoint-every", given, "--level", "full", "--", "true").code == 0

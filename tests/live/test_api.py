@@ -10,6 +10,7 @@ import stat
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidewright.base.errors import Conflict, NotFound, UsageError
@@ -120,6 +121,17 @@ def test_names_that_several_live_jobs_share_are_not_guessed(running) -> None:  #
         ids = client.submit([_spec("twin"), _spec("twin")]).ids
         with pytest.raises(Conflict, match=f"{ids[0]}, {ids[1]}"):
             client.job("twin")
+
+
+@pytest.mark.parametrize(
+    ("kind", "full", "level"), [("cpu", True, "full"), ("cpu", False, "freeze"), ("h100", False, "cooperative")]
+)
+def test_a_node_says_what_it_can_do(running, kind: str, full: bool, level: str) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    fabric.node = msgspec.structs.replace(fabric.node, kind=kind, full=full)
+    with running(fabric) as world, world.client() as client:
+        _until_node(client)
+        assert client.nodes().nodes[0].level == level
 
 
 def test_drain_keeps_work_off(running) -> None:  # type: ignore[no-untyped-def]

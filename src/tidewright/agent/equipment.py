@@ -72,6 +72,7 @@ class Equipment:
         self._token = read_token(token_file or layout.root / "agent.token")
         self._criu = find_criu()
         self.why_not = self._criu if isinstance(self._criu, str) else ""
+        self.criu = "" if isinstance(self._criu, str) else self._criu.version
         self.node = replace(backend.discover(), full=not self.why_not)
         self._meet = Meet(layout.root / "meetings")
         self._depot: Depot | None = None

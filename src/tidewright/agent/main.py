@@ -127,6 +127,7 @@ class Agent:
             unhealthy=self._unhealthy(),
             depot=self._equipment.peer,
             full=self._equipment.why_not,
+            criu=self._equipment.criu,
             images=await asyncio.to_thread(self._equipment.listed),
             beats=True,
         )

@@ -20,7 +20,9 @@ COLUMNS: list[Column[NodeView]] = [
     Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True),
     Column("CPUS", lambda node: str(node.cpus) if node.cpus else "-", wide=True, right=True),
     Column("HOST-MEMORY", lambda node: format_bytes(node.memory) if node.memory else "-", wide=True, right=True),
+    Column("LEVEL", lambda node: node.level or "-", wide=True),
     Column("FULL", lambda node: full(node), wide=True),
+    Column("CRIU", lambda node: node.criu or "-", wide=True),
     Column("IMAGES", lambda node: str(node.images), wide=True, right=True),
     Column("ADDRESS", lambda node: node.address or "-", wide=True),
     Column("BUSY", lambda node: busy(node), wide=True),
@@ -35,7 +37,8 @@ COLUMNS: list[Column[NodeView]] = [
 def command(session: Session, output: str, headers: bool) -> None:
     """List nodes, their devices and the jobs on them. MEMORY is of one device.
 
-    FULL (-o wide) says whether jobs on the node can be imaged whole, moved and failed over, or why not.
+    With -o wide: LEVEL is the highest level at which jobs on the node can be suspended, FULL whether they can be imaged
+    whole, moved and failed over, or why not, and CRIU the version of the program that does it.
     """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)

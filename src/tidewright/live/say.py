@@ -13,7 +13,7 @@ from ..engine.book import Book
 from ..engine.commands import Ended
 from ..engine.ledger import PoolLedger
 from ..model.job import TIER_TARGET, JobSpec, Level, State
-from ..model.node import Allocation, bits, device_count, milli_devices
+from ..model.node import Allocation, NodeSpec, bits, device_count, milli_devices
 from ..plan.reasons import Reason
 from ..wire import agent as wire
 from ..wire import api
@@ -163,8 +163,15 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
         name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
         memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why, full=spec.full,
-        busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
+        level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
     )  # fmt: skip
+
+
+def level(book: Book, spec: NodeSpec) -> str:
+    """The highest level that a node supports: what it has no CRIU for is frozen, where that frees the devices."""
+    if spec.full:
+        return "full"
+    return "freeze" if spec.kind in book.settings.freeze_kinds else "cooperative"
 
 
 def told(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
@@ -172,7 +179,7 @@ def told(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
     if inventory is None:
         return node
     address = f"{inventory.depot.address}:{inventory.depot.port}" if inventory.depot else ""
-    return replace(node, full_why=inventory.full, address=address, images=len(inventory.images))
+    return replace(node, full_why=inventory.full, criu=inventory.criu, address=address, images=len(inventory.images))
 
 
 def held_devices(book: Book) -> int:

@@ -238,6 +238,8 @@ class Inventory(Struct, frozen=True, kw_only=True):
     """Where other agents reach this one."""
     full: str = ""
     """Why it takes no full images; empty when it does, and ``node.full`` says so."""
+    criu: str = ""
+    """Version of the CRIU it takes them with; empty when there is none."""
     images: tuple[tuple[int, int, int], ...] = ()
     """(job, serial, rank) of every image in this node's store."""
     beats: bool = False

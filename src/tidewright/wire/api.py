@@ -276,9 +276,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
     busy: tuple[tuple[int, ...], ...] = ()
     """Device by device: the jobs on it."""
     full: bool = False
-    """Whether jobs there can be imaged whole, moved and failed over."""
     full_why: str = ""
-    """Why not."""
+    level: str = ""
+    criu: str = ""
+    """Whether jobs there can be imaged whole; why not; the highest level to suspend them at; the version of its CRIU."""
     address: str = ""
     """Where other nodes' agents reach its own."""
     images: int = 0
