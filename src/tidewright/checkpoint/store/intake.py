@@ -83,9 +83,8 @@ class Intake:
             return
         self._fresh = self._fresh.plus(hashes[new])
         lengths = lengths_of(len(segment))[at[new]]
-        data = b"".join(segment[start:stop] for start, stop in _stretches(at[new], len(segment)))
-        self.new_bytes += len(data)
-        self._writer.add(data, lengths, hashes[new])
+        self.new_bytes += int(lengths.sum(dtype=np.int64))
+        self._writer.add((segment[a:b] for a, b in _stretches(at[new], len(segment))), lengths, hashes[new])
 
 
 def used_pages(segment: memoryview) -> np.ndarray:

@@ -112,9 +112,10 @@ class PackWriter:
         self._frames: list[tuple[int, int, int, int, int, bytes]] = []
         self._offset = self._pages = 0
 
-    def add(self, data: bytes | memoryview, lengths: NDArray[np.uint16], hashes: Hashes) -> None:
-        """Pages one after the other, their lengths and hashes."""
-        self._pending += data
+    def add(self, pieces: Iterable[bytes | memoryview], lengths: NDArray[np.uint16], hashes: Hashes) -> None:
+        """Pages one after the other in pieces of any size, their lengths and hashes."""
+        for piece in pieces:
+            self._pending += piece
         self._waiting = np.concatenate((self._waiting, lengths))
         self._hashes.append(hashes)
         self._lengths.append(lengths)

@@ -109,8 +109,8 @@ def _copy_frame(
         shelf.mark_bad(pack.id, frozenset((frame,)))
         return
     at = pages - int(pack.frames[frame]["first"])
-    content = b"".join(data[int(starts[one]) : int(starts[one + 1])] for one in at)
-    writer.add(content, pack.lengths[pages], pack.hashes[pages])
+    view = memoryview(data)
+    writer.add((view[int(starts[one]) : int(starts[one + 1])] for one in at), pack.lengths[pages], pack.hashes[pages])
 
 
 def remove(shelf: Shelf) -> Freed:
