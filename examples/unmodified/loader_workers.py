@@ -1,4 +1,4 @@
-"""A DataLoader with two persistent worker processes that draw random numbers of their own.
+"""A DataLoader with two worker processes that draw random numbers of their own: persistent, or new in every epoch.
 
 python loader_workers.py --steps 60            or            torchrun --nproc-per-node 2 loader_workers.py
 """
@@ -40,6 +40,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--new-workers", action="store_true", help="start the workers anew in every epoch")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -66,7 +67,7 @@ def train(args, rank, world):
         shuffle=sampler is None,
         sampler=sampler,
         num_workers=args.workers,
-        persistent_workers=args.workers > 0,
+        persistent_workers=args.workers > 0 and not args.new_workers,
         worker_init_fn=seed_worker,
         generator=draw,
         drop_last=True,
