@@ -1,0 +1,353 @@
+"""What it costs a job that it could be suspended, as long as nothing happens to it.
+
+The same plain PyTorch program (programs/steps.py) runs twice, side by side, on the same cores: once as ``tide run``
+starts it (box, namespaces, wrapper; *on*) and once as ``tide run --level none`` does (*off*), through the agent's own
+code and real shims. They train by turns, off-on, on-off, off-on, and whoever does not train sleeps. So the two of a pair
+are a second apart, and a machine that is slower for a while is slower for both.
+
+A figure is the time of a step in a stretch of many. What is held against a bar is not the best guess but the upper end of its
+95 % interval, from a bootstrap over starts of the program and over the pairs of each: processes differ by the luck of
+their memory, which more pairs of the same two would not show.
+
+    python bench/overhead.py [--starts 10] [--pairs 3] [--keep]        (30 pairs of each kind; some 7 minutes)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from facts import keep
+from tidewright.agent.attempt import Attempt
+from tidewright.agent.layout import Layout
+from tidewright.agent.meet import Meet
+from tidewright.agent.meeting import Meeting
+from tidewright.agent.prepare import House, specs
+from tidewright.checkpoint.cgroup import detect
+from tidewright.checkpoint.criu import find_criu
+from tidewright.checkpoint.processes import PROC
+from tidewright.devices.cpu import open_backend
+from tidewright.launch.environment import submitted_environment
+from tidewright.launch.surroundings import INJECT
+from tidewright.model.job import Level
+from tidewright.wire.agent import LaunchArgs, RankSeat
+
+PROGRAM = Path(__file__).with_name("programs") / "steps.py"
+PATIENCE_S = 120.0
+RESAMPLES = 4000
+WAYS = ("mean", "median", "cpu")
+"""How a stretch is summed up: the mean step, the median step, and the CPU time of a step (all threads of a rank)."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One thing that is measured: ``ranks`` with a model, ``ms`` per step, so many steps at a stretch, and its bar."""
+
+    name: str
+    model: str
+    ranks: int
+    ms: float
+    warm: int
+    steps: int
+    bar: float
+    percent: bool
+
+
+KINDS = (
+    Kind("two ranks, short steps", "short", 2, 1.0, 100, 800, 0.06, False),
+    Kind("two ranks, long steps", "long", 2, 52.0, 2, 25, 2.0, True),
+    Kind("not distributed, short steps", "short", 1, 1.0, 100, 800, 0.06, False),
+)
+BAR_IMPORT_MS = 50.0
+
+
+class Site:
+    """What an agent launches ranks with, in a state directory of its own; the meeting is served by a thread."""
+
+    def __init__(self, root: Path, nice: bool) -> None:
+        self._layout, self._nice = Layout(root), nice
+        self._layout.prepare()
+        full = os.geteuid() == 0 and PROC.exists() and not isinstance(find_criu(), str)
+        self._house = House(self._layout, open_backend("bench"), detect(), full=full)
+        self._meet, self._jobs = Meet(), 0
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._do(self._meet.start("127.0.0.1"))
+        self._meeting = Meeting("bench", "127.0.0.1", "a token", self._meet)
+
+    def _do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def start(self, ranks: int, on: bool) -> Job:
+        """The program, as an agent starts it."""
+        self._jobs += 1
+        place = self._layout.root / f"job{self._jobs}"
+        place.mkdir()
+        args = LaunchArgs(
+            job=self._jobs, attempt=1, command=(sys.executable, str(PROGRAM), str(place)), workdir=str(place),
+            env=submitted_environment(os.environ), world_size=ranks, devices=ranks, level=-1 if on else int(Level.NONE),
+            ranks=tuple(RankSeat(rank, rank, (rank,)) for rank in range(ranks)), master_port=29500 + self._jobs,
+        )  # fmt: skip
+        for rank in range(ranks):
+            for name in ("order", "answer"):
+                os.mkfifo(place / f"{name}.{rank}")
+        return self._do(self._launch(args, place))
+
+    async def _launch(self, args: LaunchArgs, place: Path) -> Job:
+        attempt = Attempt.create(self._layout, args, specs(args, self._house))
+        if any(box.is_dir() for box in attempt.boxes().values()):
+            await self._meeting.write(attempt)
+        await asyncio.gather(*(rank.spawn() for rank in attempt.ranks))
+        if self._nice:
+            for handle in attempt.handles():
+                go_first(handle.pid)
+        return Job(attempt, place)
+
+    def close(self) -> None:
+        """No more meetings."""
+        self._do(self._meet.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class Job:
+    """Ranks that train when they are told to. Opening the pipes waits until they are ready."""
+
+    def __init__(self, attempt: Attempt, place: Path) -> None:
+        self._attempt, self._place = attempt, place
+        self._pipes: list[tuple[Any, Any]] = []
+
+    def open(self) -> None:
+        """Wait until the ranks have met."""
+        for rank in self._attempt.ranks:
+            orders = self._opened(rank)
+            self._pipes.append((orders, (self._place / f"answer.{rank.number}").open()))
+
+    def _opened(self, rank: Any) -> Any:
+        """The pipe to a rank, once it reads it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and rank.ending() is None:
+            with contextlib.suppress(OSError):  # nobody reads it yet
+                return os.fdopen(os.open(self._place / f"order.{rank.number}", os.O_WRONLY | os.O_NONBLOCK), "w")
+            time.sleep(0.05)
+        raise SystemExit(f"a rank does not start:\n{Path(rank.spec.log).read_text()[-2000:]}")
+
+    def train(self, kind: Kind, rows: int, steps: int = 0) -> dict[str, float]:
+        """Milliseconds per step over a stretch, by WAYS, and of the fastest step; means over the ranks."""
+        order = {"model": kind.model, "rows": rows, "warm": kind.warm, "steps": steps or kind.steps}
+        for orders, _ in self._pipes:
+            print(json.dumps(order), file=orders, flush=True)
+        found = [json.loads(answers.readline()) for _, answers in self._pipes]
+        return {name: statistics.mean(each[name] for each in found) for name in (*WAYS, "least")}
+
+    def end(self) -> None:
+        """Let the program end, and see to it that it has."""
+        for orders, _ in self._pipes:
+            orders.close()
+        deadline = time.monotonic() + 20
+        while any(rank.ending() is None for rank in self._attempt.ranks) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for rank in self._attempt.ranks:
+            rank.end()
+            rank.tidy()
+        for _, answers in self._pipes:
+            answers.close()
+
+
+@contextmanager
+def running(site: Site) -> Iterator[dict[tuple[int, bool], Job]]:
+    """One start of everything: jobs by their number of ranks and whether they are on."""
+    jobs = {(ranks, on): site.start(ranks, on) for ranks in (2, 1) for on in (False, True)}
+    try:
+        for job in jobs.values():
+            job.open()
+        yield jobs
+    finally:
+        for job in jobs.values():
+            job.end()
+
+
+def calibrated(job: Job, kind: Kind) -> int:
+    """Rows of a batch with which the fastest step takes ``kind.ms``, or one row: a busy machine changes little in that."""
+    low, high = 1, 4096
+    quick = replace(kind, warm=kind.warm // 4)
+    while low < high - low // 8 - 1:
+        middle = round((low * high) ** 0.5)
+        if job.train(quick, middle, max(4, kind.steps // 10))["least"] < kind.ms:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+Pairs = dict[str, list[list[tuple[dict[str, float], dict[str, float]]]]]
+"""By kind, by start: what off and on took in each pair."""
+
+
+def measure(starts: int, pairs: int, nice: bool) -> tuple[Pairs, dict[str, int]]:
+    """Train by turns."""
+    found: Pairs = {kind.name: [] for kind in KINDS}
+    rows: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="tide-bench-") as folder:
+        site = Site(Path(folder), nice)
+        try:
+            for start in range(starts):
+                with running(site) as jobs:
+                    for kind in KINDS:
+                        off, on = jobs[kind.ranks, False], jobs[kind.ranks, True]
+                        if not start:
+                            rows[kind.name] = calibrated(off, kind)
+                        for job in (off, on):
+                            job.train(kind, rows[kind.name], kind.steps // 4)
+                        found[kind.name].append(
+                            [pair(kind, rows[kind.name], off, on, number + start) for number in range(pairs)]
+                        )
+                print(f"start {start + 1} of {starts}: {brief(found)}", file=sys.stderr, flush=True)
+        finally:
+            site.close()
+    return found, rows
+
+
+def pair(kind: Kind, rows: int, off: Job, on: Job, number: int) -> tuple[dict[str, float], dict[str, float]]:
+    """One stretch of each, the other one first every time."""
+    if number % 2:
+        later = on.train(kind, rows)
+        return off.train(kind, rows), later
+    return off.train(kind, rows), on.train(kind, rows)
+
+
+def added(kind: Kind, each: tuple[dict[str, float], dict[str, float]], by: str) -> float:
+    """What ``on`` took more: milliseconds, or per cent."""
+    off, on = each[0][by], each[1][by]
+    return 100 * (on / off - 1) if kind.percent else on - off
+
+
+def brief(found: Pairs) -> str:
+    """The last start's middle pair of each kind."""
+    parts = []
+    for kind in KINDS:
+        value = statistics.median(added(kind, each, "median") for each in found[kind.name][-1])
+        parts.append(f"{value:+.1f} %" if kind.percent else f"{value:+.3f} ms")
+    return "  ".join(parts)
+
+
+def interval(starts: list[list[float]]) -> tuple[float, float, float]:
+    """The mean over pairs, and its 95 % interval: starts drawn again, and of each its pairs."""
+    draw = random.Random(0)
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = [value for one in draw.choices(starts, k=len(starts)) for value in draw.choices(one, k=len(one))]
+        means.append(statistics.fmean(drawn))
+    means.sort()
+    mean = statistics.fmean(value for one in starts for value in one)
+    return mean, means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
+
+
+def results(found: Pairs, rows: dict[str, int]) -> list[dict[str, Any]]:
+    """One record per kind, by each of WAYS."""
+    made = []
+    for kind in KINDS:
+        starts = found[kind.name]
+        record: dict[str, Any] = {
+            "name": kind.name, "unit": "percent" if kind.percent else "ms", "bar": kind.bar, "rows": rows[kind.name],
+            "pairs": sum(map(len, starts)),
+        }  # fmt: skip
+        for by in WAYS:
+            mean, low, high = interval([[added(kind, each, by) for each in one] for one in starts])
+            off = statistics.median(each[0][by] for one in starts for each in one)
+            record[by] = {"off_ms": off, "added": mean, "low": low, "high": high}
+        made.append(record)
+    return made
+
+
+def go_first(pid: int) -> None:
+    """Put a process and its session before the others (sched(7), autogroup). Children inherit the former only."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, -20)
+        Path(f"/proc/{pid}/autogroup").write_text("-20")
+
+
+def imports(rounds: int) -> dict[str, list[float]]:
+    """Milliseconds added to the start of Python, and to a start with ``import torch``: on less off, pair by pair."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as box:
+        plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        around = {False: plain, True: {**plain, "TIDE_BOX": box, "PYTHONPATH": str(INJECT)}}
+        for code, times in (("pass", rounds), ("import torch, torch.distributed", max(2, rounds // 3))):
+            for environment in around.values():
+                _start_ms(code, environment)
+            for number in range(times):
+                order = (False, True) if number % 2 else (True, False)
+                took = {on: _start_ms(code, around[on]) for on in order}
+                found.setdefault(code, []).append(took[True] - took[False])
+    return found
+
+
+def _start_ms(code: str, environment: dict[str, str]) -> float:
+    """CPU time of a whole process: other work on the machine does not count as ours."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def show(records: list[dict[str, Any]], starting: dict[str, Any]) -> bool:
+    """The table; whether all bars are met."""
+    good = True
+    print(f"\n{'':28} {'off':>9} {'added':>10} {'95 % interval':>22} {'bar':>10}")
+    for record in records:
+        unit = "%" if record["unit"] == "percent" else "ms"
+        for by in WAYS:
+            each = record[by]
+            bar = f"{record['bar']:g} {unit}" if by == "mean" else "-"
+            print(f"{record['name']:28} {each['off_ms']:6.3f} ms {each['added']:+7.3f} {unit:2} "
+                  f"{each['low']:+9.3f} to {each['high']:+7.3f} {unit:2} {bar:>10}  ({by} step)")  # fmt: skip
+        good = good and record["mean"]["high"] <= record["bar"]
+    for code, each in starting.items():
+        print(f"python -c '{code}': {each['added']:+.1f} ms ({each['low']:+.1f} to {each['high']:+.1f}; "
+              f"bar {BAR_IMPORT_MS:g} ms)")  # fmt: skip
+        good = good and each["high"] <= BAR_IMPORT_MS
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starts", type=int, default=10, help="how often all programs are started anew")
+    parser.add_argument("--pairs", type=int, default=3, help="of each kind and start")
+    parser.add_argument("--nice", action="store_true", help="go before other processes (needs root)")
+    parser.add_argument("--keep", action="store_true", help="write bench/results")
+    given = parser.parse_args()
+    if given.nice:
+        os.setsid()
+        go_first(os.getpid())
+    if len(os.sched_getaffinity(0)) < 2:
+        print("not measured: two ranks need two cores")
+        return 0
+    starting = {}
+    for code, values in imports(3 * given.starts).items():
+        mean, low, high = interval([[value] for value in values])
+        starting[code] = {"added": mean, "low": low, "high": high, "pairs": len(values)}
+    records = results(*measure(given.starts, given.pairs, given.nice))
+    good = show(records, starting)
+    if given.keep:
+        print(keep("overhead", {"starts": given.starts, "steps": records, "import_ms": starting}))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
