@@ -302,3 +302,15 @@ def test_clear_words_for_what_libraries_raise(error: Exception, words: str, tmp_
     remote._files = Refusing()
     with pytest.raises(WorldError, match=words):
         remote.has(["a/images/b"])
+
+
+def test_a_copy_in_a_directory_survives_a_power_cut_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every directory on the way to an object is flushed after the name in it was given."""
+    flushed: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(os.readlink(f"/proc/self/fd/{file}")), real(file)))
+    FsspecRemote(f"file://{tmp_path}/remote").write("team/packs/one", b"x")
+    assert flushed[-1] == str(tmp_path / "remote/team/packs")
+    assert {str(tmp_path), str(tmp_path / "remote"), str(tmp_path / "remote/team")} <= set(flushed)

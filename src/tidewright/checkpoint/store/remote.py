@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ...base.errors import UsageError, WorldError
+from .disk import Disk
 
 T = TypeVar("T")
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"})
@@ -113,8 +114,8 @@ class FsspecRemote:
 
     @staticmethod
     def _write_file(text: str, data: bytes) -> None:
-        path = Path(text)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path, disk = Path(text), Disk()
+        disk.make_directory(path.parent)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -123,6 +124,7 @@ class FsspecRemote:
                 file.flush()
                 os.fsync(file.fileno())
             draft.rename(path)
+            disk.sync_directory(path.parent)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
