@@ -95,13 +95,20 @@ class Host:
         self.images: dict[tuple[int, int], dict[int, float]] = {}
         self.connected = True
         self.dead = False
+        self.boots = 1
 
     def serve(self, method: str, args: Any, op_id: str) -> Any:
         if method == "inventory":
             jobs = tuple(ranks.report for _, ranks in sorted(self.ranks.items()))
             images = tuple((*key, rank) for key, held in sorted(self.images.items()) for rank in sorted(held))
             return wire.Inventory(
-                node=self.spec, incarnation="boot", epoch=1, pid=1, jobs=jobs, depot=self.peer, images=images
+                node=self.spec,
+                incarnation=f"boot-{self.boots}",
+                epoch=1,
+                pid=1,
+                jobs=jobs,
+                depot=self.peer,
+                images=images,
             )
         return getattr(self, method)((args.job, args.attempt), args, op_id)
 
@@ -320,7 +327,9 @@ class Fleet:
 
     @staticmethod
     def _node(host: Host) -> FabricNode:
-        return FabricNode(name=host.name, incarnation="boot", address=host.name, alive=host.connected, spec=host.spec)
+        return FabricNode(
+            name=host.name, incarnation=f"boot-{host.boots}", address=host.name, alive=host.connected, spec=host.spec
+        )
 
     def watch(self, on_node: OnNode, on_report: OnReport) -> None:
         self._on_node, self._on_report = on_node, on_report

@@ -84,6 +84,50 @@ def test_an_image_is_copied_to_another_node_and_outlives_its_own() -> None:
     assert play(body).fleet.comebacks == [(1, 1)]
 
 
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_machine_that_was_only_started_anew_has_its_images_still(forgetful: bool) -> None:
+    """The only one there is, so that there are no copies; with ``forgetful`` the controller was on it."""
+
+    async def body(fleet: Fleet, site: Site) -> None:
+        held = await site.submit(5)
+        runs = await site.submit(20, checkpoint_us=1_000_000)
+        await site.until(lambda: site.state(held) == "RUNNING")
+        site.put(ev.Hold(held, "h"))
+        await site.until(lambda: site.state(held) == "HELD" and len(site.book.images.get(runs, ())) == 2)
+        await asyncio.sleep(0.5)
+        last = site.book.image(runs).serial
+        fleet.kill("n0")
+        fleet.hosts["n0"].boots += 1
+        if forgetful:
+            await site.again()
+        await asyncio.sleep(0.3)
+        fleet.connect("n0", True)
+        await site.until(lambda: site.state(runs) == "RUNNING")
+        assert site.state(held) == "HELD" and site.book.image(held) is not None
+        site.put(ev.Release(held, "r"))
+        await site.until(lambda: (held, 1) in fleet.comebacks)
+        assert (runs, last) in fleet.comebacks
+
+    play(body, hosts=1)
+
+
+def test_a_machine_that_comes_back_with_another_disk_has_none() -> None:
+    async def body(fleet: Fleet, site: Site) -> None:
+        job = await site.submit(5)
+        await site.until(lambda: site.state(job) == "RUNNING")
+        site.put(ev.Hold(job, "h"))
+        await site.until(lambda: site.state(job) == "HELD")
+        await asyncio.sleep(0.5)
+        fleet.kill("n0")
+        fleet.hosts["n0"].boots += 1
+        fleet.hosts["n0"].images.clear()
+        fleet.connect("n0", True)
+        await site.until(lambda: site.book.image(job) is None)
+        site.put(ev.Release(job, "r"))
+
+    play(body, hosts=1)
+
+
 def test_a_gang_over_two_nodes_is_copied_both_ways_and_survives_either() -> None:
     async def body(fleet: Fleet, site: Site) -> None:
         job = await site.submit(9, ranks=4, devices=4, placement="any", checkpoint_us=1_000_000)

@@ -172,7 +172,9 @@ class Images:
         found = {(name.job, name.serial, name.rank) for name in self._names()}
         for path in self._work.glob(f"[0-9]*.*/*{FACTS}"):
             job, _, serial = path.parent.name.partition(".")
-            found.add((int(job), int(serial), int(path.stem)))
+            name = int(job), int(serial), int(path.stem)
+            if self.has_raw(*name):  # a power cut leaves names without content
+                found.add(name)
         return tuple(sorted(found))
 
     def sweep(self) -> None:

@@ -77,6 +77,8 @@ class NodeDown(Struct, frozen=True, tag=True):
 
     name: str
     why: str
+    kept: tuple[tuple[int, int], ...] = ()
+    """(job, serial) of images of which it was found to have its part still: it was only started anew."""
 
 
 class NodeSilent(Struct, frozen=True, tag=True):

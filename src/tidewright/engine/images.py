@@ -65,11 +65,11 @@ def alive(book: Book, node: str) -> bool:
     return index is not None and index not in book.dead
 
 
-def node_lost(book: Book, node: str) -> None:
-    """What lay on a node is gone. Jobs that were to start from an image that died with it go further back."""
+def node_lost(book: Book, node: str, kept: frozenset[tuple[int, int]] = frozenset()) -> None:
+    """What lay on a node is gone, but for images (job, serial) in ``kept``."""
     for job, images in list(book.images.items()):
         if any(node in image.places for image in images):
-            left = [_without(image, node) for image in images]
+            left = [image if (job, image.serial) in kept else _without(image, node) for image in images]
             book.keep_images(job, tuple(image for image in left if image.whole))
             torn = tuple(image for image in left if not image.whole)
             if torn:

@@ -70,7 +70,7 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
         book.world_failures.count += 1
     _close(book, index, event.why)
     book.dead[index] = True
-    images.node_lost(book, event.name)
+    images.node_lost(book, event.name, frozenset(event.kept))
     why = f"node {event.name} is down: {event.why}"
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from ..engine.book import Book
 from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered
+from ..engine.gallery import Image
 from ..model.job import Level, State
 from ..wire import agent as wire
 from .agreed import GONE
@@ -139,6 +141,27 @@ class Copies:
         if image is None or node not in self._asked.get((job, image.serial), []):
             return []
         return self._ask(job, image.attempt, image.serial)
+
+    def kept(self, node: str, held: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
+        """(job, serial) of images of which a node that was started anew has its part still.
+
+        ``held``: (job, serial, rank) of what lies there; whoever restores it compares it with its hashes. Of an image
+        that several nodes made, one's part is known only from what it has said since the controller was started.
+        """
+        there = frozenset(held)
+        return tuple(
+            (job, image.serial)
+            for job, images in sorted(self.book.images.items())
+            for image in images
+            if (part := self._part(node, job, image)) and all((job, image.serial, rank) in there for rank in part)
+        )
+
+    def _part(self, node: str, job: int, image: Image) -> tuple[int, ...]:
+        """The ranks of an image that the node should have; none when that is not known."""
+        if node in image.copies or image.nodes == (node,):
+            return tuple(range(self.book.specs[job].ranks))
+        made = self.shelf.made.get(job, {}).get(image.serial, {}).get(node)
+        return made.ranks if made is not None and node in image.nodes else ()
 
     def gone(self, node: str) -> None:
         """The node is down; should it come back with what it held, that is news."""

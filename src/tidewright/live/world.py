@@ -273,7 +273,8 @@ class World:
             # Two steps: what the agent still lists is of attempts that the first step ends.
             self._between(lambda: self._in_line(node, inventory))
             why = "it was started anew; whatever ran on it is gone"
-            return [NodeDown(node, why), *self.translator.gone(node), NodeUp(inventory.node, inventory.incarnation)]
+            down = NodeDown(node, why, self.translator.copies.kept(node, inventory.images))
+            return [down, *self.translator.gone(node), NodeUp(inventory.node, inventory.incarnation)]
         for entry in inventory.jobs:
             self._note_logs(node, entry)
         self.nodes[node] = inventory
