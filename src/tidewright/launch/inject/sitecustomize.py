@@ -1,5 +1,6 @@
 """Runs in every Python that a rank starts, because its directory comes first on PYTHONPATH. Chains to the next one."""
 
+import atexit
 import os
 import sys
 
@@ -25,9 +26,17 @@ def _chain():
         raise
 
 
+def _end():
+    """The last of all that is done at exit, because it was registered first: what others do there may need groups."""
+    here = sys.modules.get("_tidewright.here")
+    if here is not None:
+        here.here.end()
+
+
 if os.environ.get("TIDE_BOX"):
     from _tidewright import hooks
 
     hooks.install()
+    atexit.register(_end)
 
 _chain()

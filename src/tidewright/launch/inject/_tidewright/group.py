@@ -43,6 +43,8 @@ class Group(dist.ProcessGroup):
         self.at = here.enlist(self, self.ident, pg.GROUP, len(ranks), () if whole else tuple(ranks))
         self._issued = self.at + pg.ISSUED
         self._inner = None
+        self.without = []
+        """Its ranks that have ended; it is not connected any more then."""
         self.store = None
         """Where the inner group's ranks find each other."""
         self.sockets = set()
@@ -104,7 +106,8 @@ class Group(dist.ProcessGroup):
     def inner(self):
         """The group that does the work. Raises when it could not be built again."""
         if self._inner is None:
-            raise RuntimeError("this process group could not be connected again: %s" % (here.failed or "destroyed"))
+            ended = self.without and f"ranks {self.without} of the world have ended"
+            raise RuntimeError(f"this process group is not connected: {ended or here.failed or 'destroyed'}")
         return self._inner
 
     def settled(self):

@@ -8,7 +8,6 @@ No torch here: what must be completed, dropped and built again is asked of the `
 from __future__ import annotations
 
 import array
-import atexit
 import os
 import secrets
 import threading
@@ -73,7 +72,6 @@ class Here:
                 self.words[pg.HOLD] = pg.STOP
             self.page = page
         threading.Thread(target=self._watch, name="tidewright", daemon=True).start()
-        atexit.register(self.end)
 
     def _introduce(self):
         self.words[pg.PID] = os.getpid()
@@ -125,6 +123,8 @@ class Here:
         just before it is taken back; then the cut includes the operation, which is why they pass while draining too.
         """
         words = self.words
+        if self.over:
+            raise RuntimeError("this process is ending: its process groups are gone")
         splice.give_up()
         with self.cond:
             self._stopped.update(wants)
@@ -183,10 +183,10 @@ class Here:
             if self.down and words[pg.BUILD] != self._built:  # let go, and held again before we could see it
                 self._rebuild()
             if not self.down:
-                words[pg.STATE] = pg.HELD
+                self._be(pg.HELD)
         elif phase == pg.DRAIN:
             if not self.down and self._drain(hold):
-                words[pg.STATE] = pg.DRAINED
+                self._be(pg.DRAINED)
         elif not self.down and (words[pg.STATE] == pg.DRAINED or self._drain(hold)):
             self._drop()
 
@@ -197,7 +197,7 @@ class Here:
         if self.down:
             self._rebuild()
         self.wakes = []
-        words[pg.STATE] = pg.RUNNING
+        self._be(pg.RUNNING)
         with self.cond:
             self.cond.notify_all()
 
@@ -225,7 +225,7 @@ class Here:
 
     def _drop(self):
         """No connection is left afterwards, and nothing that waits with a timer."""
-        self.words[pg.STATE] = pg.DRAINED
+        self._be(pg.DRAINED)
         with self.cond:
             self.down = True
             self.downs += 1
@@ -233,7 +233,7 @@ class Here:
         with self._forks:
             self._close()
         self.words[pg.PARKS] += 1
-        self.words[pg.STATE] = pg.PARKED
+        self._be(pg.PARKED)
 
     def _close(self):
         for wake in self.wakes:
@@ -255,7 +255,7 @@ class Here:
 
     def _rebuild(self):
         words = self.words
-        words[pg.STATE] = pg.REBUILDING
+        self._be(pg.REBUILDING)
         build = words[pg.BUILD]
         splice.reset()
         self._introduce()
@@ -270,11 +270,20 @@ class Here:
             self.cond.notify_all()
 
     def _connect(self):
+        """A rank that has ended is not waited for: groups it was in stay unconnected, and only who uses one minds.
+
+        All that remain agree on who has ended: a rank ends only after it was connected to those that gathered with it,
+        which each of them is after looking.
+        """
         made = [group for group in self.groups if group.made]
         if made:  # as on every rank of the world, whose default group was the first
-            number = made[0].world.gather()
+            world = made[0].world
+            number = world.gather()
+            gone = world.gone()
             for group in sorted(made, key=lambda group: group.key):
-                group.build(number)
+                group.without = sorted(gone.intersection(group.ranks))
+                if not group.without:
+                    group.build(number)
 
     def _rewrite(self):
         """The page says what we know: the file under it may be another one, or have gone on without us."""
@@ -292,10 +301,16 @@ class Here:
     def _fail(self, error):
         """Connections could not be had again: whoever needs them raises this."""
         self.failed = error
-        self.words[pg.STATE] = pg.RUNNING
+        self._be(pg.RUNNING)
         with self.cond:
-            self.down = False
+            self.down = self.over
             self.cond.notify_all()
+
+    def _be(self, state):
+        """Say it, unless the process ends: then whoever closes its connections has the last word."""
+        with self.cond:
+            if not self.over:
+                self.words[pg.STATE] = state
 
     def end(self):
         """The process ends and issues nothing more. While the agent holds, it stands still here as elsewhere.
@@ -314,7 +329,7 @@ class Here:
             group.world.ended()
         for group in self.groups:
             group.drop()
-        link.drop()
+        link.end()
         self.words[pg.STATE] = pg.PARKED
 
     def before_fork(self):
@@ -333,7 +348,6 @@ class Here:
         self._forks = threading.RLock()
         if self.page is None:
             return
-        atexit.unregister(self.end)
         groups = self.groups
         loops.let_go(self._loops)
         self.__init__()

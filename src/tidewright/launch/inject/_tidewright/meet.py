@@ -29,7 +29,7 @@ class Link:
         self._sockets = {}
         self._busy = 0
         self._drops = 0
-        self._shut = False
+        self._shut = self._over = False
         self.waiting = 0
         """How many threads wait for a key somebody else must set."""
 
@@ -72,6 +72,13 @@ class Link:
                 _close(found)
             self._sockets = {}
 
+    def end(self):
+        """Close everything for good; whoever asks hears of it."""
+        self.drop()
+        with self._cond:
+            self._over = True
+            self._cond.notify_all()
+
     def reopen(self):
         """Let them ask again, wherever reach.json says now."""
         with self._cond:
@@ -97,8 +104,10 @@ class Link:
 
     def _begin(self, waits):
         with self._cond:
-            while self._shut:
+            while self._shut and not self._over:
                 self._cond.wait()
+            if self._over:
+                raise RuntimeError("this process is ending: it has left the rendezvous store")
             if waits:
                 self.waiting += 1
             else:

@@ -78,4 +78,11 @@ class World:
     def ended(self):
         """Say that this rank will not come again. Nobody waits for it, so it does not matter much if it is lost."""
         with contextlib.suppress(OSError, RuntimeError):
-            link.ask(frames.SET, self._control, [b"ended/%d" % self.rank, b"1"], patience_s=0)
+            for key in (b"ended", b"ended/%d" % self.rank):  # in this order: see ``gone``
+                link.ask(frames.SET, self._control, [key, b"1"], patience_s=0)
+
+    def gone(self):
+        """The ranks that have ended; seldom any, so it is one question."""
+        if not self.check("ended"):
+            return set()
+        return {rank for rank in range(self.size) if rank != self.rank and self.check(f"ended/{rank}")}

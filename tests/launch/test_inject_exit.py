@@ -1,0 +1,28 @@
+"""Ranks that end, one of them long before the other, while cuts are asked for all the time: nobody is waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .gang import Gang, harass
+from .test_inject_cut import free_port
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("cuts", [0, 40, pytest.param(1000, marks=pytest.mark.full)])
+def test_what_is_done_at_exit_is_done(cuts: int, tmp_path: Path) -> None:
+    """The groups are there until all that the program has registered at exit has run; then the other goes on without."""
+    gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "3"])
+    try:
+        gang.start(free_port())
+        if cuts:
+            reports = harass(gang, 3, cuts, 0.02)
+            assert reports
+        found = gang.wait()
+    finally:
+        gang.end()
+    sums = [4.0 * (2 * step + 1) for step in range(30)]
+    assert found == {rank: {"sums": sums, "last": 2.0} for rank in range(2)}
