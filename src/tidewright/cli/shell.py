@@ -45,6 +45,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "Check the state directory and say what can be recovered.",
         "setup": "Get what this machine lacks: CRIU, for full images.",
     },
+    "Kubernetes": {
+        "kube": "Share the GPUs of a Kubernetes cluster by memory.",
+    },
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
         "replay": "Run a recorded journal again under another policy.",

@@ -1,0 +1,83 @@
+"""Put together what runs in or beside a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import UsageError
+from ..kube.api import NODES, PODS, Api
+from ..kube.credentials import Cluster, find_cluster
+from ..kube.inspect import Inspection, as_json, details, summary
+from ..kube.serve import ExtenderSettings, Service
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster; empty: as kubectl finds it."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+
+def serve_extender(target: Target, token_file: Path | None, **options: Any) -> None:
+    """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of ExtenderSettings."""
+    settings = ExtenderSettings(**options, token=read_token(token_file))
+    asyncio.run(_serve(find_cluster(target.kubeconfig, target.context), settings))
+
+
+async def _serve(cluster: Cluster, settings: ExtenderSettings) -> None:
+    service = Service(cluster, settings, lambda line: print(line, file=sys.stderr, flush=True))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop)
+    await service.run()
+
+
+def read_token(path: Path | None) -> str:
+    """The bearer token in a file that nobody else may read. Raises UsageError."""
+    if path is None:
+        return ""
+    try:
+        mode, token = stat.S_IMODE(os.stat(path).st_mode), path.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"the token cannot be read: {error}", "write one line into the file") from error
+    if mode & 0o077:
+        raise UsageError(f"others may read {path} (mode {mode:04o})", f"chmod 600 {path}")
+    if not token:
+        raise UsageError(f"{path} is empty", "write the token into it")
+    return token
+
+
+def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[str, ...]]:
+    """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, json."""
+    found = asyncio.run(_inspect(find_cluster(target.kubeconfig, target.context)))
+    if node:
+        found = found.only(node)
+    if form == "json":
+        return json.dumps(as_json(found), indent=2) + "\n", found.odd
+    return (details if form == "details" else summary)(found), found.odd
+
+
+async def _inspect(cluster: Cluster) -> Inspection:
+    async with Api(cluster) as api:
+        nodes, pods = await asyncio.gather(_all(api, NODES), _all(api, PODS))
+        return Inspection.of(nodes, pods)
+
+
+async def _all(api: Api, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    query = {"limit": "500"}
+    while True:
+        page = await api.get(path, **query)
+        found += page.get("items") or ()
+        if not (more := (page.get("metadata") or {}).get("continue")):
+            return found
+        query["continue"] = str(more)

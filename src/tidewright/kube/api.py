@@ -1,0 +1,173 @@
+"""Plain HTTP to a Kubernetes API server: eight endpoints, JSON dicts, no generated client.
+
+Source: Kubernetes API concepts (watch, resourceVersion, patch types). The official client's informer retries without a
+pause when the server is gone, and a generated model of all of Kubernetes is 126 MB; see docs/why/kube.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..base.errors import UsageError, WorldError
+from .credentials import Cluster
+
+if TYPE_CHECKING:
+    import aiohttp
+
+PODS, NODES, CONFIG_MAPS = "/api/v1/pods", "/api/v1/nodes", "/api/v1/configmaps"
+TIMEOUT_S = 10.0
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+LONGEST_LINE = 16 << 20
+"""Bytes of one watch event; objects in etcd are at most 1.5 MiB, and JSON may be a few times longer."""
+
+
+class ApiError(WorldError):
+    """The API server said no. ``status``: HTTP; ``reason``: the machine's word, such as ``Conflict`` or ``Expired``."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"the API server answered {status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+class NoAnswer(WorldError):
+    """The API server could not be reached or did not answer in time: whether it acted is unknown."""
+
+
+class Api:
+    """One cluster. Use as an async context; requests may run at the same time."""
+
+    def __init__(self, cluster: Cluster, timeout_s: float = TIMEOUT_S) -> None:
+        self.cluster = cluster
+        self.timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise UsageError("talking to Kubernetes needs aiohttp", "pip install 'tidewright[kube]'") from error
+        connector = aiohttp.TCPConnector(ssl=self.cluster.tls() or True, limit=64)
+        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=LONGEST_LINE)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, **query: str) -> dict[str, Any]:
+        """One object, or a list of them."""
+        return await self._ask("GET", path, query=query)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create."""
+        return await self._ask("POST", path, body)
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace; with ``metadata.resourceVersion`` only what was read."""
+        return await self._ask("PUT", path, body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], kind: str = MERGE) -> dict[str, Any]:
+        """Change; ``metadata.uid`` and ``resourceVersion`` in the body are preconditions."""
+        return await self._ask("PATCH", path, body, kind)
+
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Delete; ``body``: DeleteOptions."""
+        return await self._ask("DELETE", path, body)
+
+    async def watch(self, path: str, version: str, for_s: int) -> AsyncIterator[dict[str, Any]]:
+        """Events after ``version`` until the server ends the stream. Raises ApiError (410 too), NoAnswer."""
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(for_s)}
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s, sock_read=for_s + self.timeout_s)
+        try:
+            async with self._open.get(
+                self._url(path), params=query, headers=self._headers(), timeout=timeout
+            ) as answer:
+                if answer.status != 200:
+                    raise _error(answer.status, await answer.read())
+                async for line in answer.content:
+                    event = _event(line)
+                    if event["type"] == "ERROR":
+                        raise _refusal(500, event.get("object"))
+                    yield event
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise NoAnswer(f"the watch of {path} broke off: {error or type(error).__name__}") from error
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use Api as an async context"
+        return self._session
+
+    def _url(self, path: str) -> str:
+        return self.cluster.server + path
+
+    def _headers(self) -> dict[str, str]:
+        found = {"User-Agent": "tidewright", "Accept": "application/json"}
+        if token := self.cluster.token():
+            found["Authorization"] = f"Bearer {token}"
+        return found
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        import aiohttp
+
+        headers = self._headers()
+        data = None
+        if body is not None:
+            headers["Content-Type"] = kind
+            data = json.dumps(body, separators=(",", ":")).encode()
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+        try:
+            async with self._open.request(
+                method, self._url(path), data=data, params=query, headers=headers, timeout=timeout
+            ) as answer:
+                text = await answer.read()
+                if answer.status >= 300:
+                    raise _error(answer.status, text)
+                found = json.loads(text) if text else {}
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NoAnswer(f"no answer to {method} {path}: {error or type(error).__name__}") from error
+        except ValueError as error:
+            raise NoAnswer(f"the answer to {method} {path} is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise NoAnswer(f"the answer to {method} {path} is no JSON object")
+        return found
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    found = json.loads(line)
+    if not isinstance(found, dict) or "type" not in found:
+        raise ValueError("a line is no watch event")
+    return found
+
+
+def _error(status: int, text: bytes) -> ApiError:
+    """From a v1 Status, or whatever a proxy put there."""
+    try:
+        return _refusal(status, json.loads(text))
+    except ValueError:
+        return ApiError(status, "", text[:200].decode("utf-8", "replace"))
+
+
+def _refusal(status: int, found: Any) -> ApiError:
+    """``found``: a v1 Status, perhaps."""
+    if not isinstance(found, dict):
+        return ApiError(status, "", str(found)[:200])
+    code = found.get("code")
+    return ApiError(
+        code if isinstance(code, int) else status, str(found.get("reason", "")), str(found.get("message", ""))
+    )

@@ -1,0 +1,230 @@
+"""What a pod asks of GPUs and what it holds, read from its JSON. Pure: no API, no clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..base.errors import UsageError
+from . import names
+from .quantity import whole
+
+Json = Mapping[str, Any]
+POLICIES = ("best-fit", "spread", "fgd")
+ENDED = ("Succeeded", "Failed")
+"""Phases that the kubelet sets only when every container is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One container that asks for GPU memory; ``index`` counts within ``spec.containers`` or ``spec.initContainers``."""
+
+    name: str
+    index: int
+    units: int
+    init: bool = False
+    sidecar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``units`` of memory on each of ``count`` GPUs of one node. ``policy`` empty: the cluster's own."""
+
+    uid: str
+    namespace: str
+    name: str
+    units: int
+    count: int = 1
+    parts: tuple[Part, ...] = ()
+    policy: str = ""
+    priority: int = 0
+
+    @property
+    def total(self) -> int:
+        """Units over all its GPUs: what the kubelet counts."""
+        return self.units * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """GPUs of ``node`` taken by a pod: units by GPU index. ``bound``: the API server says that the pod runs there."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    units: Mapping[int, int]
+    bound: bool
+    assigned: bool = False
+    priority: int = 0
+
+
+def title(pod: Json) -> str:
+    """namespace/name for messages."""
+    meta = pod.get("metadata") or {}
+    return f"{meta.get('namespace', 'default')}/{meta.get('name', '?')}"
+
+
+def notes_of(thing: Json) -> Json:
+    """Of a pod or a node; empty where there are none."""
+    return (thing.get("metadata") or {}).get("annotations") or {}
+
+
+def asks_memory(pod: Json) -> bool:
+    """Whether any container limits gpu-mem: only those pods are ours."""
+    spec = pod.get("spec") or {}
+    return any(
+        names.MEM in _limits(found) for kind in ("containers", "initContainers") for found in spec.get(kind) or ()
+    )
+
+
+def ask_of(pod: Json) -> Ask:
+    """What ``pod`` asks. Raises UsageError, in words meant for the pod's event, when it makes no sense.
+
+    The sum is that of the scheduler (KEP-753): containers and sidecars run together; each other init container runs
+    together with the sidecars that started before it; the larger of the two counts.
+    """
+    meta = pod.get("metadata") or {}
+    parts = tuple(_parts(pod))
+    total = _together(parts)
+    if total <= 0:
+        raise UsageError(f"pod {title(pod)} asks for no {names.MEM}", f"set limits: {{{names.MEM}: UNITS}}")
+    count = _gpus(pod)
+    if total % count:
+        remedy = f"ask for {total - total % count + count} or another multiple of {count}"
+        raise UsageError(f"{total} units of {names.MEM} do not divide into {count} GPUs", remedy)
+    policy = str(notes_of(pod).get(names.POLICY, ""))
+    if policy and policy not in POLICIES:
+        raise UsageError(f"annotation {names.POLICY} is {policy!r}", f"choose one of {', '.join(POLICIES)}")
+    return Ask(
+        uid=str(meta.get("uid", "")),
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta.get("name", "")),
+        units=total // count,
+        count=count,
+        parts=parts,
+        policy=policy,
+        priority=int((pod.get("spec") or {}).get("priority") or 0),
+    )
+
+
+def holding_of(pod: Json) -> Holding | None:
+    """The GPUs a pod holds by its annotations; None when it holds none: never annotated, nowhere, or ended.
+
+    A pod that is being deleted holds its GPUs until its containers are gone, which the phase or its disappearance says.
+    Raises UsageError when the annotations cannot be understood.
+    """
+    notes = notes_of(pod)
+    meta, spec, status = (pod.get(name) or {} for name in ("metadata", "spec", "status"))
+    if status.get("phase") in ENDED or (names.IDX not in notes and names.ALLOCATION not in notes):
+        return None
+    node = spec.get("nodeName") or notes.get(names.NODE) or ""
+    units = _annotated(notes, title(pod))
+    if not node or not units:
+        return None
+    return Holding(
+        uid=str(meta.get("uid", "")),
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta.get("name", "")),
+        node=str(node),
+        units=units,
+        bound=bool(spec.get("nodeName")),
+        assigned=notes.get(names.ASSIGNED) == "true",
+        priority=int(spec.get("priority") or 0),
+    )
+
+
+def marks(ask: Ask, node: str, gpus: Mapping[int, int], card_units: int, now_ns: int) -> dict[str, str]:
+    """The annotations that give ``gpus`` (units by index) of ``node`` to a pod, as gpushare and its tools read them."""
+    first = min(gpus)
+    found = {
+        names.IDX: str(first),
+        names.DEV: str(card_units),
+        names.POD: str(ask.total),
+        names.ASSIGNED: "false",
+        names.ASSUME_TIME: str(now_ns),
+        names.NODE: node,
+    }
+    if len(gpus) > 1:
+        found[names.ALLOCATION] = json.dumps(_by_container(ask, gpus), separators=(",", ":"))
+    return found
+
+
+def _by_container(ask: Ask, gpus: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """Which container's units lie on which GPU: one GPU after the other is filled, so each holds what was chosen for it.
+
+    What only an init container needs is written to the last container, or the GPUs' sums would be too small.
+    """
+    left = {gpu: gpus[gpu] for gpu in sorted(gpus)}
+    main = [part for part in ask.parts if not part.init] or [Part("", 0, 0)]
+    found: dict[str, dict[str, int]] = {}
+    for part in main:
+        wanted = part.units if part is not main[-1] else sum(left.values())
+        shares = found.setdefault(str(part.index), {})
+        for gpu in left:
+            if share := min(wanted, left[gpu]):
+                shares[str(gpu)] = share
+                left[gpu] -= share
+                wanted -= share
+    return found
+
+
+def _annotated(notes: Json, who: str) -> dict[int, int]:
+    if not (text := notes.get(names.ALLOCATION)):
+        index = whole(notes[names.IDX], f"annotation {names.IDX} of {who}") if notes[names.IDX] != "-1" else -1
+        units = whole(notes.get(names.POD, "0"), f"annotation {names.POD} of {who}")
+        return {index: units} if index >= 0 and units else {}
+    found: dict[int, int] = {}
+    try:
+        for gpus in json.loads(text).values():
+            for gpu, units in gpus.items():
+                at = whole(gpu, "GPU index")
+                found[at] = found.get(at, 0) + whole(units, "units")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"annotation {names.ALLOCATION} of {who} cannot be read: {error}") from error
+    return found
+
+
+def _parts(pod: Json) -> Iterator[Part]:
+    spec = pod.get("spec") or {}
+    for kind in ("initContainers", "containers"):
+        for index, found in enumerate(spec.get(kind) or ()):
+            limits = _limits(found)
+            if names.MEM in limits:
+                name = str(found.get("name", index))
+                units = whole(limits[names.MEM], f"{names.MEM} of container {name}")
+                init = kind == "initContainers"
+                yield Part(name, index, units, init, init and found.get("restartPolicy") == "Always")
+
+
+def _together(parts: tuple[Part, ...]) -> int:
+    """Units needed at the worst moment of the pod's life; ``parts`` with init containers first, in their order."""
+    sidecars = worst = 0
+    for part in parts:
+        if part.sidecar:
+            sidecars += part.units
+            worst = max(worst, sidecars)
+        elif part.init:
+            worst = max(worst, sidecars + part.units)
+    return max(worst, sidecars + sum(part.units for part in parts if not part.init))
+
+
+def _gpus(pod: Json) -> int:
+    """Over how many GPUs: a limit on any container, else the label or annotation; 1 without."""
+    spec, meta = pod.get("spec") or {}, pod.get("metadata") or {}
+    found = [_limits(one)[names.COUNT] for one in spec.get("containers") or () if names.COUNT in _limits(one)]
+    found += [place[names.COUNT] for place in (meta.get("labels") or {}, notes_of(pod)) if names.COUNT in place]
+    counts = [whole(value, names.COUNT) for value in found]
+    count = max(counts, default=1) or 1
+    if count > MOST_GPUS:
+        raise UsageError(f"{names.COUNT} is {count}: no node has so many GPUs", f"ask for {MOST_GPUS} at most")
+    return count
+
+
+MOST_GPUS = 128
+
+
+def _limits(container: Json) -> Json:
+    return (container.get("resources") or {}).get("limits") or {}

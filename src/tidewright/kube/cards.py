@@ -1,0 +1,106 @@
+"""The GPUs of a node, one by one: as our device plugin publishes them, else as gpushare's totals let them be guessed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..base.errors import UsageError
+from . import names
+from .ask import MOST_GPUS, notes_of
+from .quantity import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU. ``units``: its memory; ``foreign``: what whole-GPU pods and processes outside use; ``ok``: may be used."""
+
+    index: int
+    units: int
+    uuid: str = ""
+    model: str = ""
+    ok: bool = True
+    foreign: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A node's GPUs by index. ``ready``: pods may be bound there; ``note`` says why not, or what was assumed."""
+
+    node: str
+    cards: tuple[Card, ...]
+    ready: bool = True
+    note: str = ""
+    published: bool = False
+    """By our device plugin, so each GPU's own size is known."""
+
+
+def table_of(node: Mapping[str, Any], unhealthy: frozenset[int] = frozenset()) -> Table:
+    """``node``'s GPUs as of this moment. ``unhealthy``: indices listed in its ConfigMap. Never raises: says it in ``note``."""
+    name = str((node.get("metadata") or {}).get("name", ""))
+    try:
+        return _published(name, node, unhealthy) or _guessed(name, node, unhealthy)
+    except UsageError as error:
+        return Table(name, (), ready=False, note=error.message)
+
+
+def publish(cards: tuple[Card, ...], ready: bool = True, note: str = "") -> str:
+    """The value of the node annotation ``tidewright.io/gpus``."""
+    return json.dumps(
+        {"v": 1, "ready": ready, "note": note, "gpus": [asdict(card) for card in cards]}, separators=(",", ":")
+    )
+
+
+def _published(name: str, node: Mapping[str, Any], unhealthy: frozenset[int]) -> Table | None:
+    text = notes_of(node).get(names.TABLE)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        cards = tuple(_card(entry, unhealthy) for entry in found["gpus"][:MOST_GPUS])
+        if len({card.index for card in cards}) != len(cards):
+            raise ValueError("two GPUs with one index")
+        ready, note = bool(found.get("ready", True)), str(found.get("note", ""))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UsageError(f"annotation {names.TABLE} of node {name} cannot be read: {error}") from error
+    allocatable = _amount(node, "allocatable")
+    if ready and cards and not allocatable:
+        ready, note = False, f"the kubelet offers no {names.MEM}: the device plugin is not registered there"
+    return Table(name, cards, ready, note, published=True)
+
+
+def _card(entry: Mapping[str, Any], unhealthy: frozenset[int]) -> Card:
+    index = whole(entry["index"], "GPU index")
+    if index >= MOST_GPUS:
+        raise ValueError(f"GPU index {index}")
+    return Card(
+        index=index,
+        units=whole(entry["units"], "units"),
+        uuid=str(entry.get("uuid", "")),
+        model=str(entry.get("model", "")),
+        ok=bool(entry.get("ok", True)) and index not in unhealthy,
+        foreign=whole(entry.get("foreign", 0), "foreign units"),
+    )
+
+
+def _guessed(name: str, node: Mapping[str, Any], unhealthy: frozenset[int]) -> Table:
+    """gpushare's own reading: all GPUs of a node are equal, total over count."""
+    total, count = _amount(node, "capacity"), _amount(node, "capacity", names.COUNT)
+    if not total:
+        return Table(name, (), ready=False, note=f"no {names.MEM} on this node")
+    count = min(count or 1, MOST_GPUS)
+    each = total // count
+    return Table(name, tuple(Card(at, each, ok=at not in unhealthy) for at in range(count)))
+
+
+def _amount(node: Mapping[str, Any], kind: str, resource: str = names.MEM) -> int:
+    found = ((node.get("status") or {}).get(kind) or {}).get(resource, 0)
+    return whole(found, f"{kind} {resource}")
+
+
+def unhealthy_of(config_map: Mapping[str, Any] | None) -> frozenset[int]:
+    """The indices in ``data.gpus`` of a node's ConfigMap; words that are no index are passed over."""
+    text = str(((config_map or {}).get("data") or {}).get(names.UNHEALTHY_KEY, ""))
+    return frozenset(int(word) for word in text.replace(" ", "").split(",") if word.isascii() and word.isdigit())

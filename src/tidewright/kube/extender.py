@@ -1,0 +1,155 @@
+"""The scheduler extender's HTTP face: gpushare's paths, and health, readiness and metrics beside them.
+
+Sources: gpushare-scheduler-extender's routes; kube-scheduler's HTTP extender, which ignores the body of an answer that is
+not 200, so refusals travel in ``Error`` of a 200. (gpushare answers a failed bind with 500: the scheduler does the same
+with it, but the pod's event then lacks the reason.)
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..base.errors import UsageError
+from .binder import Binder
+from .measures import Measures
+from .shares import shares
+from .site import Site
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+PREFIX = "/gpushare-scheduler"
+VERSION = "0.1.0"
+"""What gpushare answers; its tools compare nothing else."""
+LONGEST_BODY = 256 << 20
+"""Bytes; five thousand full Node objects are about 100 MB."""
+
+
+class Extender:
+    """Answers from ``site`` once there is one. Cheap and synchronous, but for bind.
+
+    Filter and prioritize need no lead, only knowledge: while the API server is away they answer from what was known.
+    """
+
+    def __init__(self, measures: Measures, token: str = "") -> None:
+        self.measures = measures
+        self.site: Site | None = None
+        self.binder: Binder | None = None
+        self._token = token.encode()
+
+    def begin(self, site: Site, binder: Binder) -> None:
+        """``site`` has read the whole cluster."""
+        self.site, self.binder = site, binder
+
+    def end(self) -> None:
+        """Another replica leads."""
+        self.site = self.binder = None
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        verbs = {"filter": self._filter, "prioritize": self._prioritize, "preempt": self._preempt, "bind": self._bind}
+        routes = [Route(f"{PREFIX}/{name}", self._verb(name, verb), methods=["POST"]) for name, verb in verbs.items()]
+        routes += [Route(f"{PREFIX}/inspect", self._inspect), Route(f"{PREFIX}/inspect/{{node}}", self._inspect)]
+        routes += [Route("/version", self._version), Route("/healthz", self._health), Route("/readyz", self._readiness)]
+        return Starlette(routes=[*routes, Route("/metrics", self._metrics)])
+
+    def _verb(
+        self, name: str, verb: Callable[[Any], Awaitable[tuple[int, Any]]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            began = time.perf_counter()
+            status, found = await self._guarded(request, verb)
+            self.measures.answered(name, status, time.perf_counter() - began)
+            return _json(found, status)
+
+        return answer
+
+    async def _guarded(self, request: Request, verb: Callable[[Any], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
+        """401, 413 and 400 with a reason; else what ``verb`` says."""
+        if not self._allowed(request):
+            return 401, {"Error": "the bearer token is missing or wrong"}
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LONGEST_BODY:
+                return 413, {"Error": f"a body of more than {LONGEST_BODY} bytes"}
+        try:
+            return await verb(msgspec.json.decode(bytes(body)))
+        except (msgspec.DecodeError, RecursionError) as error:
+            return 400, {"Error": f"the body is no JSON: {error}"}
+        except UsageError as error:
+            return 400, {"Error": f"{error.message}: {error.remedy}" if error.remedy else error.message}
+
+    async def _filter(self, args: Any) -> tuple[int, Any]:
+        if self.site is None:
+            return 200, {
+                "Nodes": None,
+                "NodeNames": None,
+                "FailedNodes": {},
+                "FailedAndUnresolvableNodes": {},
+                "Error": NOT_NOW,
+            }
+        return 200, self.site.desk.filter(args, self.site.clock(), self.site.stale_s())
+
+    async def _prioritize(self, args: Any) -> tuple[int, Any]:
+        return 200, self.site.desk.prioritize(args, self.site.clock()) if self.site else []
+
+    async def _preempt(self, args: Any) -> tuple[int, Any]:
+        return 200, self.site.desk.preempt(args) if self.site else {"NodeNameToMetaVictims": {}}
+
+    async def _bind(self, args: Any) -> tuple[int, Any]:
+        return 200, {"Error": await self.binder.bind(args) if self.binder else NOT_NOW}
+
+    async def _inspect(self, request: Request) -> Response:
+        if not self._allowed(request):
+            return _json({"error": "the bearer token is missing or wrong"}, 401)
+        if self.site is None:
+            return _json({"nodes": [], "error": NOT_NOW}, 503)
+        node = request.path_params.get("node", "")
+        found = shares(self.site.desk.chooser.pool, node)
+        if node and not found["nodes"]:
+            return _json({"nodes": [], "error": f"node {node} shares no GPU"}, 404)
+        return _json(found)
+
+    async def _version(self, request: Request) -> Response:
+        return _text(VERSION)
+
+    async def _health(self, request: Request) -> Response:
+        return _text("ok")
+
+    async def _readiness(self, request: Request) -> Response:
+        return _text("ok") if self.site else _text(NOT_NOW, 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        self.measures.look(self.site, self.binder is not None and self.binder.may_act())
+        return _text(self.measures.text())
+
+    def _allowed(self, request: Request) -> bool:
+        """Compared in constant time; without a token everybody may ask (gpushare's way, on a node port)."""
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        return not self._token or hmac.compare_digest(given, self._token)
+
+
+NOT_NOW = "this replica stands by: it does not lead, or has not read the cluster yet"
+
+
+def _json(found: Any, status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    return Response(msgspec.json.encode(found), status, media_type="application/json")
+
+
+def _text(found: str, status: int = 200) -> Response:
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse(found, status)

@@ -1,0 +1,41 @@
+"""The words on the wire: what Alibaba's gpushare calls its resources, annotations and variables, and the few we add.
+
+Read off gpushare-scheduler-extender c0b6141 and gpushare-device-plugin 45fb8b8 as facts; every value is a string.
+"""
+
+from __future__ import annotations
+
+MEM = "aliyun.com/gpu-mem"
+"""Schedulable resource: units of GPU memory, GiB or MiB by the cluster's convention."""
+COUNT = "aliyun.com/gpu-count"
+"""On nodes the number of GPUs. On a pod (limit, label or annotation): over how many GPUs its memory is spread evenly."""
+WHOLE = "nvidia.com/gpu"
+"""Whole GPUs, handed out by NVIDIA's own plugin on the same nodes."""
+
+IDX = "ALIYUN_COM_GPU_MEM_IDX"
+"""The GPU's index, chosen at bind."""
+DEV = "ALIYUN_COM_GPU_MEM_DEV"
+"""Units of one whole GPU."""
+POD = "ALIYUN_COM_GPU_MEM_POD"
+"""Units of the pod."""
+CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
+"""Variable only: units of the container."""
+ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+""" "false" at bind, "true" once the node's plugin has handed the GPU over."""
+ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+"""Decimal nanoseconds since 1970: of the bind, later of the handing over."""
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+"""JSON ``{"<container index>": {"<GPU index>": units}}``, for pods on several GPUs."""
+
+NODE = "tidewright.io/gpu-node"
+"""The node a pod was annotated for. Without it an annotated pod that was never bound counts nowhere after a restart."""
+POLICY = "tidewright.io/gpu-policy"
+"""On a pod: ``best-fit``, ``spread`` or ``fgd``."""
+TABLE = "tidewright.io/gpus"
+"""On a node: every GPU as it is, written by our device plugin (see cards)."""
+
+LEVEL = "tidewright.io/gpu-isolation"
+"""On nodes and pods: the isolation level in force, such as ``L0 watchdog``."""
+
+UNHEALTHY_PREFIX, UNHEALTHY_NAMESPACE, UNHEALTHY_KEY = "unhealthy-gpu-", "kube-system", "gpus"
+"""The ConfigMap of a node whose ``data.gpus`` lists indices not to be used, separated by commas."""

@@ -1,0 +1,167 @@
+"""The GPUs of a cluster and who holds them: one matrix of free units, a row per node. Pure: time is an argument.
+
+Every change goes through ``hold``, ``reserve`` and ``release``, which refuse nothing that the API server already says
+(what is, is) but never *choose* a GPU that lacks room. So what this extender decides cannot over-commit, and what others
+decided is still counted: free units may then be negative, and stay so until the pods are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ask import Ask, Holding
+from .cards import Table
+
+Ints = NDArray[np.int64]
+NEVER = -(2**62)
+"""Free units where there is no usable GPU: less than anybody asks."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """``holding`` not yet seen on the pod itself. ``until_s``: when to ask the API server what became of it."""
+
+    holding: Holding
+    until_s: float
+
+
+@dataclass(slots=True)
+class Pool:
+    """``free[row, gpu]``: units that may still be given out; rows by ``row`` of a node's name."""
+
+    row: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    held: dict[str, Holding] = field(default_factory=dict)
+    """By pod uid: what pods hold, seen or reserved."""
+    reserved: dict[str, Reservation] = field(default_factory=dict)
+    free: Ints = field(default_factory=lambda: np.full((64, 8), NEVER, dtype=np.int64))
+    version: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
+    """Of each row; grows with each change, so scores can be kept for rows that did not change."""
+    _on: dict[str, set[str]] = field(default_factory=dict)
+    _spare: list[int] = field(default_factory=list)
+
+    def set_node(self, table: Table) -> None:
+        """A node appeared or changed; nothing happens when it is as before."""
+        if self.tables.get(table.node) == table:
+            return
+        self.tables[table.node] = table
+        if table.node not in self.row:
+            self.row[table.node] = self._spare.pop() if self._spare else len(self.row)
+        self._grow(
+            max(self.row[table.node] + 1, len(self.row)), 1 + max((card.index for card in table.cards), default=0)
+        )
+        self._refill(table.node)
+
+    def drop_node(self, node: str) -> None:
+        """A node is gone. What its pods hold is remembered: the node may come back before they go."""
+        if self.tables.pop(node, None) is not None:
+            row = self.row.pop(node)
+            self._spare.append(row)
+            self.free[row] = NEVER
+            self.version[row] += 1
+
+    def hold(self, holding: Holding) -> None:
+        """A pod holds this, says the API server; replaces what it held before, reservations included."""
+        self.reserved.pop(holding.uid, None)
+        if self.held.get(holding.uid) != holding:
+            self._take(holding)
+
+    def reserve(self, holding: Holding, until_s: float) -> None:
+        """Ours, decided now. ``until_s`` on the caller's clock."""
+        self._take(holding)
+        self.reserved[holding.uid] = Reservation(holding, until_s)
+
+    def release(self, uid: str) -> None:
+        """The pod holds nothing (any more)."""
+        self.reserved.pop(uid, None)
+        if found := self.held.pop(uid, None):
+            self._on[found.node].discard(uid)
+            self._add(found, +1)
+
+    def overdue(self, now_s: float) -> tuple[Holding, ...]:
+        """Reservations whose pods have said nothing for too long."""
+        return tuple(found.holding for found in self.reserved.values() if found.until_s <= now_s)
+
+    def rows(self, nodes: Iterable[str]) -> Ints:
+        """Row of each node, -1 for one without GPUs to share."""
+        get = self.row.get
+        return np.fromiter((get(node, -1) for node in nodes), dtype=np.int64)
+
+    def fits(self, ask: Ask, rows: Ints) -> NDArray[np.bool_]:
+        """Where ``count`` GPUs have ``units`` free each."""
+        enough: NDArray[np.bool_] = (self.free[rows] >= ask.units).sum(axis=1) >= ask.count
+        return enough & (rows >= 0)
+
+    def on(self, node: str) -> tuple[Holding, ...]:
+        """Holdings on a node, by pod name."""
+        found = (self.held[uid] for uid in self._on.get(node, ()))
+        return tuple(sorted(found, key=lambda holding: (holding.namespace, holding.name, holding.uid)))
+
+    def free_of(self, node: str) -> dict[int, int]:
+        """Free units by GPU index; GPUs that must not be used are left out."""
+        if node not in self.row:
+            return {}
+        found = self.free[self.row[node]]
+        return {
+            card.index: int(found[card.index]) for card in self.tables[node].cards if found[card.index] > NEVER // 2
+        }
+
+    def used(self, node: str) -> dict[int, int]:
+        """Units held by pods, by GPU index, also of GPUs that the node does not have (any more)."""
+        found: dict[int, int] = {}
+        for uid in self._on.get(node, ()):
+            for gpu, units in self.held[uid].units.items():
+                found[gpu] = found.get(gpu, 0) + units
+        return found
+
+    def overcommitted(self) -> dict[str, dict[int, int]]:
+        """Nodes on which pods hold more of a GPU than it has, and by how much. Empty, unless others gave it away."""
+        found = {}
+        for node, table in self.tables.items():
+            used = self.used(node)
+            over = {
+                card.index: used[card.index] - card.units
+                for card in table.cards
+                if used.get(card.index, 0) > card.units
+            }
+            if over:
+                found[node] = over
+        return found
+
+    def _take(self, holding: Holding) -> None:
+        self.release(holding.uid)
+        self.held[holding.uid] = holding
+        self._on.setdefault(holding.node, set()).add(holding.uid)
+        self._add(holding, -1)
+
+    def _add(self, holding: Holding, sign: int) -> None:
+        row = self.row.get(holding.node)
+        if row is None:
+            return
+        for gpu, units in holding.units.items():
+            if 0 <= gpu < self.free.shape[1] and self.free[row, gpu] > NEVER // 2:
+                self.free[row, gpu] += sign * units
+        self.version[row] += 1
+
+    def _refill(self, node: str) -> None:
+        row, table = self.row[node], self.tables[node]
+        self.free[row] = NEVER
+        used = self.used(node)
+        for card in table.cards if table.ready else ():
+            if card.ok:
+                self.free[row, card.index] = card.units - card.foreign - used.get(card.index, 0)
+        self.version[row] += 1
+
+    def _grow(self, rows: int, gpus: int) -> None:
+        """Room for so many rows and GPUs, at least doubling."""
+        old_rows, old_gpus = self.free.shape
+        if rows <= old_rows and gpus <= old_gpus:
+            return
+        shape = (max(old_rows, rows, 2 * old_rows if rows > old_rows else 0), max(old_gpus, gpus))
+        free, version = np.full(shape, NEVER, dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
+        free[:old_rows, :old_gpus], version[:old_rows] = self.free, self.version
+        self.free, self.version = free, version

@@ -1,0 +1,127 @@
+"""A local copy of one kind of object, kept up to date for as long as it runs: list, watch, bookmarks, list again.
+
+Source: Kubernetes API concepts, "Efficient detection of changes"; client-go ``reflector``. A broken watch is taken up where
+it broke; 410 (Expired, Gone) means listing anew and telling what differs, deletions too; failures wait longer and longer,
+with jitter, so that a thousand clients do not come back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..base.errors import TideError
+from .api import Api, ApiError, NoAnswer
+
+WATCH_S = 300
+"""The server ends a watch after this; also how long a dead connection may go unnoticed."""
+BACKOFF_S = (0.2, 30.0)
+"""First pause and longest; each is doubled, and drawn from its upper half."""
+PAGE = "500"
+Told = Callable[[str, dict[str, Any]], None]
+"""("put" | "gone", object); called in the event loop, must not raise."""
+Trim = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""What to keep of an object, its metadata's names, uid and resourceVersion at least; None: it does not concern us."""
+
+
+class Reflector:
+    """Objects under ``path``, by uid. ``synced`` is set after the first list and never cleared: see ``stale_s``."""
+
+    def __init__(
+        self, api: Api, path: str, told: Told, trim: Trim | None = None, watch_s: int = WATCH_S,
+        rng: random.Random | None = None,
+    ) -> None:  # fmt: skip
+        self.api, self.path, self.told, self.watch_s = api, path, told, watch_s
+        self._trim = trim or (lambda item: item)
+        self.synced = asyncio.Event()
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.relists = 0
+        self.failure = ""
+        """Why the last try failed; empty while all is well."""
+        self._rng = rng or random.Random()
+        self._version = ""
+        self._heard_s = time.monotonic()
+
+    def stale_s(self) -> float:
+        """Seconds since the server was last known to be in touch; 0 while a watch is open."""
+        return 0.0 if not self.failure and self.synced.is_set() else time.monotonic() - self._heard_s
+
+    async def run(self) -> None:
+        """For ever; end it by cancelling."""
+        tries = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                self._well()
+                tries = 0
+                await self._watch()
+            except (ApiError, NoAnswer, TideError) as error:
+                if isinstance(error, ApiError) and error.status in (410, 404):
+                    self._version = ""
+                if not self.failure:
+                    self._heard_s = time.monotonic()
+                self.failure = str(error)
+                low, high = BACKOFF_S
+                await asyncio.sleep(min(high, low * 2**tries) * self._rng.uniform(0.5, 1.0))
+                tries = min(tries + 1, 16)
+
+    def _well(self) -> None:
+        self.failure, self._heard_s = "", time.monotonic()
+        self.synced.set()
+
+    async def _list(self) -> None:
+        """All objects, in pages; what disappeared meanwhile is told as gone."""
+        found: dict[str, dict[str, Any]] = {}
+        query: dict[str, str] = {"limit": PAGE}
+        while True:
+            page = await self.api.get(self.path, **query)
+            for item in page.get("items") or ():
+                if (kept := self._trim(item)) is not None:
+                    found[uid_of(kept)] = kept
+            meta = page.get("metadata") or {}
+            if not meta.get("continue"):
+                break
+            query["continue"] = str(meta["continue"])
+        self.relists += 1
+        for uid in self.objects.keys() - found.keys():
+            self._gone(uid, self.objects[uid])
+        for uid, item in found.items():
+            self._put(uid, item)
+        self._version = str(meta.get("resourceVersion") or "0")
+
+    async def _watch(self) -> None:
+        async for event in self.api.watch(self.path, self._version, self.watch_s):
+            item = event.get("object") or {}
+            kind, uid = event["type"], uid_of(item)
+            kept = self._trim(item) if kind in ("ADDED", "MODIFIED") else None
+            if kept is not None:
+                self._put(uid, kept)
+            elif kind != "BOOKMARK":
+                self._gone(uid, item)
+            self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
+            self._heard_s = time.monotonic()
+
+    def _put(self, uid: str, item: dict[str, Any]) -> None:
+        """``item``: trimmed."""
+        known = self.objects.get(uid)
+        self.objects[uid] = item
+        if known is None or _version(known) != _version(item):
+            self.told("put", item)
+
+    def _gone(self, uid: str, item: dict[str, Any]) -> None:
+        if self.objects.pop(uid, None) is not None:
+            self.told("gone", item)
+
+
+def uid_of(item: dict[str, Any]) -> str:
+    """The uid; namespace and name where there is none."""
+    meta = item.get("metadata") or {}
+    return str(meta.get("uid") or f"{meta.get('namespace', '')}/{meta.get('name', '')}")
+
+
+def _version(item: dict[str, Any]) -> str:
+    return str((item.get("metadata") or {}).get("resourceVersion", ""))

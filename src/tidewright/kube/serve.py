@@ -1,0 +1,115 @@
+"""``tide kube extender``: the socket, TLS, and the replica behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.errors import UsageError
+from .api import Api
+from .ask import POLICIES
+from .credentials import Cluster
+from .extender import Extender
+from .lead import Replica, Unfenced, may_lease
+from .lease import DURATION_S, Lease
+from .measures import Measures
+from .site import Note
+
+LEASE = "tidewright-extender"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderSettings:
+    """``port`` 0: any free one. ``lead``: ``auto`` uses a Lease where the account may, ``on`` insists, ``off`` does without."""
+
+    host: str = "127.0.0.1"
+    port: int = 39999
+    policy: str = "best-fit"
+    namespace: str = "kube-system"
+    who: str = ""
+    lead: str = "auto"
+    lease_s: int = DURATION_S
+    certificate: Path | None = None
+    key: Path | None = None
+    token: str = ""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"policy {self.policy!r} does not exist", f"choose one of {', '.join(POLICIES)}")
+        if self.lead not in ("auto", "on", "off"):
+            raise UsageError(f"lead is {self.lead!r}", "choose auto, on or off")
+        if bool(self.certificate) != bool(self.key):
+            raise UsageError("a certificate needs its key, and a key its certificate", "give both")
+
+
+class Service:
+    """``address`` once ``listening``; runs until ``stop`` is called."""
+
+    def __init__(self, cluster: Cluster, settings: ExtenderSettings, note: Note) -> None:
+        self.cluster, self.settings, self.note = cluster, settings, note
+        self.api = Api(cluster)
+        self.address = ("", 0)
+        self.listening = asyncio.Event()
+        self.extender = Extender(Measures(), settings.token)
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish what is under way, then end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until ``stop``."""
+        async with self.api as api:
+            lease = await self._lease(api)
+            replica = Replica(api, lease, self.extender, self.settings.policy, self.note)
+            leading = asyncio.create_task(replica.run())
+            try:
+                await self._serve(leading)
+            finally:
+                leading.cancel()
+                with suppress(asyncio.CancelledError):
+                    await leading
+
+    async def _lease(self, api: Api) -> Lease | Unfenced:
+        settings = self.settings
+        if settings.lead == "off":
+            return Unfenced()
+        if settings.lead == "auto" and not await may_lease(api, settings.namespace):
+            self.note("no right to Leases: runs without one, so there must be one replica only")
+            return Unfenced()
+        margin_s = min(5.0, settings.lease_s / 3)
+        who = settings.who or socket.gethostname()
+        return Lease(api, settings.namespace, LEASE, who, settings.lease_s, settings.lease_s / 5, margin_s)
+
+    async def _serve(self, leading: asyncio.Task[None]) -> None:
+        import uvicorn
+
+        settings = self.settings
+        # asyncio turns Nagle's algorithm off only where the protocol is named; with it each answer waits 40 ms for an ACK.
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listening.bind((settings.host, settings.port))
+            except OSError as error:
+                raise UsageError(
+                    f"cannot listen on {settings.host}:{settings.port}: {error}", "give another --port"
+                ) from error
+            self.address = listening.getsockname()[:2]
+            config = uvicorn.Config(
+                self.extender.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=10, access_log=False,
+                ssl_certfile=settings.certificate, ssl_keyfile=settings.key,
+            )  # fmt: skip
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            self.listening.set()
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({serving, stopping, leading}, return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+            stopping.cancel()
+            await serving
+            if leading.done() and not leading.cancelled():
+                leading.result()

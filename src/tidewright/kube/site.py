@@ -1,0 +1,207 @@
+"""The cluster as the extender knows it: reflectors feeding the pool. Built anew each time this replica comes to lead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..base.errors import TideError, UsageError
+from . import names
+from .api import CONFIG_MAPS, NODES, PODS, Api
+from .ask import Holding, asks_memory, holding_of, title
+from .cards import table_of, unhealthy_of
+from .reflector import Reflector
+from .shapes import ConfigMap, Node, Pod, shaped
+from .verbs import RESERVED_S, Desk
+
+Note = Callable[[str], None]
+KEPT_NOTES = {
+    names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE, names.POLICY, names.TABLE,
+    names.COUNT,
+}  # fmt: skip
+
+
+class Site:
+    """Keeps ``desk``'s pool as the API server has it. ``note``: told what could not be understood, once per change."""
+
+    def __init__(self, api: Api, desk: Desk, note: Note, clock: Callable[[], float] = time.monotonic) -> None:
+        self.api, self.desk, self.note, self.clock = api, desk, note, clock
+        self.pods = Reflector(api, PODS, self._pod, trim_pod)
+        self.nodes = Reflector(api, NODES, self._node, trim_node)
+        self.maps = Reflector(api, CONFIG_MAPS, self._map, trim_map)
+        self._unhealthy: dict[str, frozenset[int]] = {}
+        self._node_by_name: dict[str, dict[str, Any]] = {}
+
+    def reflectors(self) -> tuple[Reflector, ...]:
+        """All that must be in step."""
+        return self.nodes, self.maps, self.pods
+
+    def stale_s(self) -> float:
+        """Of the oldest knowledge, in seconds."""
+        return max(one.stale_s() for one in self.reflectors())
+
+    async def run(self) -> None:
+        """For ever; end it by cancelling."""
+        async with asyncio.TaskGroup() as group:
+            for one in self.reflectors():
+                group.create_task(one.run())
+
+    async def synced(self) -> None:
+        """Until everything was listed once."""
+        for one in self.reflectors():
+            await one.synced.wait()
+
+    def pod(self, uid: str) -> dict[str, Any] | None:
+        """As last seen, trimmed."""
+        return self.pods.objects.get(uid)
+
+    def _pod(self, what: str, item: dict[str, Any]) -> None:
+        uid, pool = str(item["metadata"].get("uid", "")), self.desk.chooser.pool
+        if what == "gone":
+            self.desk.forget(uid)
+            pool.release(uid)
+            return
+        try:
+            held = holding_of(shaped(item, Pod))
+        except UsageError as error:
+            self.note(f"pod {title(item)}: {error.message}")
+            return
+        self.settle(uid, held)
+
+    def settle(self, uid: str, held: Holding | None) -> None:
+        """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
+        about to write there ourselves stays reserved though the pod does not show it yet."""
+        pool = self.desk.chooser.pool
+        ours = pool.reserved.get(uid)
+        if held is None:
+            if ours is None:
+                pool.release(uid)
+        elif held.bound:
+            pool.hold(held)
+        elif ours is None or (ours.holding.node, ours.holding.units) != (held.node, dict(held.units)):
+            pool.reserve(held, self.clock() + RESERVED_S)
+
+    def _node(self, what: str, item: dict[str, Any]) -> None:
+        name = str(item["metadata"].get("name", ""))
+        if what == "gone":
+            self._node_by_name.pop(name, None)
+            self.desk.chooser.pool.drop_node(name)
+            return
+        self._node_by_name[name] = item
+        self._set_node(name)
+
+    def _set_node(self, name: str) -> None:
+        try:
+            node = shaped(self._node_by_name[name], Node)
+        except UsageError as error:
+            self.note(f"node {name}: {error.message}")
+            return
+        table = table_of(node, self._unhealthy.get(name, frozenset()))
+        if table.cards or name in self.desk.chooser.pool.tables:
+            self.desk.chooser.pool.set_node(table)
+
+    def _map(self, what: str, item: dict[str, Any]) -> None:
+        node = str(item["metadata"]["name"]).removeprefix(names.UNHEALTHY_PREFIX)
+        try:
+            found = unhealthy_of(shaped(item, ConfigMap)) if what == "put" else frozenset[int]()
+        except UsageError as error:
+            self.note(f"ConfigMap {names.UNHEALTHY_PREFIX}{node}: {error.message}")
+            return
+        self._unhealthy[node] = found
+        if node in self._node_by_name:
+            self._set_node(node)
+
+
+async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
+    """Ask what became of pods whose reservation ran out: bound after all, gone, or never bound, then their marks go."""
+    for held in overdue:
+        path = pod_path(held.namespace, held.name)
+        try:
+            found = await _current(site.api, path, held.uid)
+            if found is not None and not (found.get("spec") or {}).get("nodeName"):
+                await strip(site.api, path, found)
+                found = None
+        except TideError as error:
+            site.note(f"pod {held.namespace}/{held.name}: {error}; its GPU stays reserved")
+            continue
+        if found is None:
+            site.desk.chooser.pool.release(held.uid)
+        else:
+            site.settle(held.uid, holding_of(shaped(found, Pod)))
+
+
+async def _current(api: Api, path: str, uid: str) -> dict[str, Any] | None:
+    from .api import ApiError
+
+    try:
+        found = await api.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return found if (found.get("metadata") or {}).get("uid") == uid else None
+
+
+async def strip(api: Api, path: str, pod: dict[str, Any]) -> None:
+    """Take our marks off a pod that was not bound; only if nobody changed it meanwhile, so a bind on its way then fails."""
+    meta = pod["metadata"]
+    gone = dict.fromkeys(
+        (names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE)
+    )
+    body = {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion"), "annotations": gone}
+    await api.patch(path, {"metadata": body})
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Of a pod in the API."""
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def trim_pod(pod: dict[str, Any]) -> dict[str, Any] | None:
+    """What is read of a pod: a tenth of what the API server sends. None for pods without GPU memory."""
+    if not asks_memory(pod):
+        return None
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    kept = {key: spec[key] for key in ("nodeName", "priority") if key in spec}
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            kept[kind] = [_trim_container(one) for one in spec[kind]]
+    return {"metadata": _trim_meta(pod), "spec": kept, "status": {"phase": status.get("phase")}}
+
+
+def trim_node(node: dict[str, Any]) -> dict[str, Any]:
+    """What is read of a node."""
+    status = node.get("status") or {}
+    amounts = {
+        kind: {name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT)}
+        for kind in ("capacity", "allocatable")
+    }
+    return {"metadata": _trim_meta(node), "status": {**amounts, "addresses": status.get("addresses") or []}}
+
+
+def trim_map(config_map: dict[str, Any]) -> dict[str, Any] | None:
+    """Only the ones that list unhealthy GPUs."""
+    meta = config_map.get("metadata") or {}
+    ours = meta.get("namespace") == names.UNHEALTHY_NAMESPACE and str(meta.get("name", "")).startswith(
+        names.UNHEALTHY_PREFIX
+    )
+    return config_map if ours else None
+
+
+def _trim_meta(item: dict[str, Any]) -> dict[str, Any]:
+    meta = item.get("metadata") or {}
+    kept = {
+        key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp") if key in meta
+    }
+    for kind in ("annotations", "labels"):
+        kept[kind] = {key: value for key, value in (meta.get(kind) or {}).items() if key in KEPT_NOTES}
+    return kept
+
+
+def _trim_container(container: dict[str, Any]) -> dict[str, Any]:
+    limits = ((container.get("resources") or {}).get("limits")) or {}
+    kept: dict[str, Any] = {key: container[key] for key in ("name", "restartPolicy") if key in container}
+    kept["resources"] = {"limits": {key: value for key, value in limits.items() if key in (names.MEM, names.COUNT)}}
+    return kept

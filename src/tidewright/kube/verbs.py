@@ -1,0 +1,271 @@
+"""What the scheduler asks an extender, answered from the pool. Pure: JSON in, JSON out, time an argument.
+
+Source: kube-scheduler's extender v1 types, whose Go fields have no JSON tags: capitalised keys, matched without regard to
+case. A filter is answered from what is free *now*; between it and the bind the scheduler already filters the next pod, so
+the node a pod is likely to get is remembered for a moment and kept from the next pod, where that one has a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import UsageError
+from . import names
+from .ask import Ask, Holding, Json, ask_of, marks
+from .cards import table_of
+from .choose import Chooser, scores
+from .pool import NEVER, Ints
+from .preempt import cheapest_victims, give_back
+from .shapes import Node, Pod, shaped
+
+LIKELY_S = 3.0
+"""So long a node is kept for the pod that will probably be bound there; a bind follows its filter within a second."""
+STALE_S = 5.0
+RESERVED_S = 30.0
+"""So long after a bind was decided the pod itself should say so; then the API server is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """GPUs chosen for a pod that is to be bound, reserved in the pool; ``notes`` are the pod's new annotations."""
+
+    ask: Ask
+    holding: Holding
+    notes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Likely:
+    ask: Ask
+    node: str
+    until_s: float
+
+
+@dataclass(slots=True)
+class Desk:
+    """Answers the verbs. ``max_nodes``: names in one question; more are refused."""
+
+    chooser: Chooser
+    max_nodes: int = 20_000
+    _likely: dict[str, _Likely] = field(default_factory=dict)
+    _known: dict[str, None] = field(default_factory=dict)
+
+    def filter(self, args: Json, now_s: float, stale_s: float = 0.0) -> dict[str, Any]:
+        """ExtenderFilterResult. ``stale_s``: age of what is known, told where it matters. Raises UsageError for a question
+        that makes no sense as such."""
+        nodes, names_only = self._nodes(args)
+        pod = _pod(args)
+        try:
+            ask = ask_of(pod)
+        except UsageError as error:
+            return _filtered([], nodes, names_only, {}, dict.fromkeys(nodes, _line(error)))
+        self._learn(ask)
+        rows = self.chooser.pool.rows(nodes)
+        fits = self._reduced(ask, rows, now_s)
+        kept = [node for node, fit in zip(nodes, fits, strict=True) if fit]
+        age = f" (as of {stale_s:.0f} s ago: the API server does not answer)" if stale_s >= STALE_S else ""
+        failed, hopeless = self._reasons(ask, [node for node, fit in zip(nodes, fits, strict=True) if not fit], age)
+        if len(kept) == 1:
+            self._expect(ask, kept[0], now_s)
+        return _filtered(kept, nodes, names_only, failed, hopeless)
+
+    def prioritize(self, args: Json, now_s: float) -> list[dict[str, Any]]:
+        """HostPriorityList: 10 for the best node."""
+        nodes, _ = self._nodes(args)
+        pod = _pod(args)
+        try:
+            ask = ask_of(pod)
+        except UsageError:
+            return [{"Host": node, "Score": 0} for node in nodes]
+        costs = self.chooser.cost(ask, self.chooser.pool.rows(nodes))
+        found = scores(costs)
+        if nodes and np.isfinite(costs).any():
+            self._expect(ask, list(nodes)[int(costs.argmin())], now_s)
+        return [{"Host": node, "Score": score} for node, score in zip(nodes, found, strict=True)]
+
+    def decide(self, pod: Json, node: str, now_s: float, now_ns: int) -> Decision:
+        """Choose GPUs of ``node`` for ``pod`` and reserve them. Asked twice, the answer is the same.
+
+        ``now_ns`` is wall-clock time for the annotation. Raises UsageError, in words for the pod's event.
+        """
+        ask, pool = ask_of(pod), self.chooser.pool
+        self._likely.pop(ask.uid, None)
+        held = pool.held.get(ask.uid)
+        if held is not None and held.node == node and sum(held.units.values()) == ask.total:
+            gpus = tuple(held.units)
+        else:
+            pool.release(ask.uid)
+            gpus = self.chooser.pick(ask, node)
+        if not gpus:
+            failed, hopeless = self._reasons(ask, [node])
+            raise UsageError((failed | hopeless)[node], "the scheduler tries again")
+        units = dict.fromkeys(gpus, ask.units)
+        holding = Holding(ask.uid, ask.namespace, ask.name, node, units, bound=False, priority=ask.priority)
+        pool.reserve(holding, now_s + RESERVED_S)
+        table = pool.tables[node]
+        size = next(card.units for card in table.cards if card.index == min(gpus))
+        return Decision(ask, holding, marks(ask, node, units, size, now_ns))
+
+    def preempt(self, args: Json) -> dict[str, Any]:
+        """ExtenderPreemptionResult: nodes on which the proposed victims, and as few more as needed, make room."""
+        proposed = pick(args, "NodeNameToMetaVictims") or pick(args, "NodeNameToVictims") or {}
+        if not isinstance(proposed, Mapping):
+            raise UsageError("NodeNameToMetaVictims is no object", "send what kube-scheduler sends")
+        ask = ask_of(_pod(args))
+        answer = {}
+        for node, victims in proposed.items():
+            asked = [_uid(victim) for victim in pick(victims or {}, "Pods") or ()]
+            chosen = self._victims(ask, str(node), asked)
+            if chosen is not None:
+                violations = int(pick(victims or {}, "NumPDBViolations") or 0)
+                answer[node] = {"Pods": [{"UID": uid} for uid in chosen], "NumPDBViolations": violations}
+        return {"NodeNameToMetaVictims": answer}
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone."""
+        self._likely.pop(uid, None)
+        self._known.pop(uid, None)
+
+    def _victims(self, ask: Ask, node: str, asked: Sequence[str]) -> list[str] | None:
+        """Who must go from ``node``: all that the scheduler proposed (it needs them for other reasons too), then the
+        cheapest of lower priority until ``ask`` fits; None when even all of them do not make room."""
+        pool = self.chooser.pool
+        if node not in pool.row:
+            return None
+        free = pool.free_of(node)
+        chosen = list(asked)
+        here = {holding.uid: holding for holding in pool.on(node)}
+        for uid in asked:
+            give_back(free, here.get(uid))
+        lower = [held for held in here.values() if held.priority < ask.priority and held.uid not in chosen]
+        more = cheapest_victims(ask, free, lower)
+        return None if more is None else chosen + more
+
+    def _learn(self, ask: Ask) -> None:
+        """Each pod counts once towards what pods look like here, however often it is asked about."""
+        if ask.uid not in self._known:
+            self._known[ask.uid] = None
+            self.chooser.workload.add(ask)
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+
+    def _expect(self, ask: Ask, node: str, now_s: float) -> None:
+        self._likely[ask.uid] = _Likely(ask, node, now_s + LIKELY_S)
+
+    def _reduced(self, ask: Ask, rows: Ints, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Where ``ask`` fits, leaving room for pods on their way to a node, unless it then fits nowhere."""
+        pool = self.chooser.pool
+        fits = pool.fits(ask, rows)
+        self._likely = {uid: found for uid, found in self._likely.items() if found.until_s > now_s}
+        coming = [found for uid, found in self._likely.items() if uid != ask.uid and uid not in pool.held]
+        if not coming:
+            return fits
+        reduced = fits.copy()
+        for node in {found.node for found in coming}:
+            free = dict(pool.free_of(node))
+            for found in coming:
+                if found.node == node:
+                    for gpu in sorted(free, key=lambda at: free[at]):
+                        if free[gpu] >= found.ask.units:
+                            free[gpu] -= found.ask.units
+                            break
+            if sum(units >= ask.units for units in free.values()) < ask.count:
+                reduced[rows == pool.row.get(node, -2)] = False
+        return reduced if reduced.any() else fits
+
+    def _reasons(self, ask: Ask, nodes: Sequence[str], age: str = "") -> tuple[dict[str, str], dict[str, str]]:
+        """Why not there: (another pod's going would help, nothing would).
+
+        The scheduler joins equal texts into one line with a count, so few distinct ones are used and the numbers in them
+        are about all of these nodes together.
+        """
+        pool, failed, hopeless = self.chooser.pool, {}, {}
+        rows = pool.rows(nodes)
+        most = pool.free[rows[rows >= 0]].max(initial=0)
+        wants = f"{ask.units} units of {names.MEM} on {'one GPU' if ask.count == 1 else f'each of {ask.count} GPUs'}"
+        now = f"the most free on one GPU is {max(int(most), 0)}" if most > NEVER // 2 else "no GPU is usable"
+        for node in nodes:
+            table = pool.tables.get(node)
+            if table is None or not table.cards:
+                hopeless[node] = f"no shared GPUs ({names.MEM}) on the node"
+            elif not table.ready:
+                hopeless[node] = table.note or "its device plugin is not ready"
+            elif sum(card.ok and card.units >= ask.units for card in table.cards) < ask.count:
+                hopeless[node] = f"its GPUs are too few or too small for {wants}"
+            else:
+                failed[node] = f"Insufficient GPU Memory in one device: wants {wants}, {now}{age}"
+        return failed, hopeless
+
+    def _nodes(self, args: Json) -> tuple[Sequence[str] | dict[str, Json], bool]:
+        """The nodes asked about, by name; with their objects when those were sent (``nodeCacheCapable: false``)."""
+        listed = pick(args, "NodeNames")
+        if listed is not None:
+            if not isinstance(listed, list) or not all(isinstance(node, str) for node in listed):
+                raise UsageError("NodeNames is no list of names", "send what kube-scheduler sends")
+            self._not_too_many(len(listed))
+            return listed, True
+        nodes = pick(args, "Nodes") or {}
+        items = nodes.get("items") if isinstance(nodes, Mapping) else None
+        if not isinstance(items, list):
+            raise UsageError("neither NodeNames nor Nodes", "send what kube-scheduler sends")
+        self._not_too_many(len(items))
+        found = {node["metadata"]["name"]: node for node in (shaped(item, Node) for item in items)}
+        for name, node in found.items():
+            if name not in self.chooser.pool.tables:
+                self.chooser.pool.set_node(table_of(node))
+        return found, False
+
+    def _not_too_many(self, count: int) -> None:
+        if count > self.max_nodes:
+            raise UsageError(f"{count} nodes in one question", f"at most {self.max_nodes}")
+
+
+REMEMBERED = 100_000
+
+
+def pick(body: Any, key: str) -> Any:
+    """``body[key]`` without regard to case, as Go's decoder; None when absent. Raises UsageError when it is no object."""
+    if not isinstance(body, Mapping):
+        raise UsageError("the body is no JSON object", "send what kube-scheduler sends")
+    if key in body:
+        return body[key]
+    wanted = key.lower()
+    return next((value for name, value in body.items() if str(name).lower() == wanted), None)
+
+
+def _pod(args: Json) -> Json:
+    pod = pick(args, "Pod")
+    if pod is None:
+        raise UsageError("no Pod in the body", "send what kube-scheduler sends")
+    return shaped(pod, Pod)
+
+
+def _uid(victim: Json) -> str:
+    return str(pick(victim, "UID") or (victim.get("metadata") or {}).get("uid") or "")
+
+
+def _line(error: UsageError) -> str:
+    return f"{error.message}: {error.remedy}" if error.remedy else error.message
+
+
+def _filtered(
+    kept: Sequence[str],
+    nodes: Sequence[str] | Mapping[str, Json],
+    names_only: bool,
+    failed: Mapping[str, str],
+    hopeless: Mapping[str, str],
+) -> dict[str, Any]:
+    whole = None
+    if not names_only and isinstance(nodes, Mapping):
+        whole = {"metadata": {}, "items": [nodes[name] for name in kept]}
+    return {
+        "Nodes": whole,
+        "NodeNames": list(kept) if names_only else None,
+        "FailedNodes": dict(failed),
+        "FailedAndUnresolvableNodes": dict(hopeless),
+        "Error": "",
+    }

@@ -1,0 +1,343 @@
+"""A Kubernetes API server small enough to start in every test: what the kube room asks of one, with its refusals.
+
+Source: Kubernetes API concepts (resourceVersion, watch, bookmarks, 410, patch types), ``BindingREST`` and the traffic
+recorded from a v1.36 server. Misbehaves on request: see ``Mischief``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+import socket
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+Object = dict[str, Any]
+KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event"}
+PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+BOOKMARK_S = 0.5
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+class Refused(Exception):
+    """Answered with a v1 Status."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message = code, reason, message
+
+    def status(self) -> Object:
+        return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.code,
+                "reason": self.reason, "message": self.message}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Mischief:
+    """``decide(method, path)`` for each write: "" (well), "before" (503, nothing done), "after" (done, then no answer)."""
+
+    decide: Callable[[str, str], str] = lambda method, path: ""
+    down: bool = False
+    """Every request is answered 503 and every watch cut."""
+    forbidden: tuple[str, ...] = ()
+    """Parts of paths that are answered 403, as without the right."""
+
+
+@dataclass(slots=True)
+class Store:
+    """Objects by (kind, namespace, name), and what happened to them since the last compaction."""
+
+    objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
+    version: int = 100
+    compacted: int = 0
+    log: deque[tuple[int, str, str, Object]] = field(default_factory=deque)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    woken: int = 0
+
+    def put(self, kind: str, item: Object, what: str) -> Object:
+        """Keep a new version of ``item``."""
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        meta = item["metadata"]
+        key = (kind, meta.get("namespace", ""), meta["name"])
+        if what == "DELETED":
+            del self.objects[key]
+        else:
+            self.objects[key] = item
+        self.log.append((self.version, kind, what, copy.deepcopy(item)))
+        return item
+
+    def compact(self) -> None:
+        """Forget the past: watches from before now are answered 410."""
+        self.compacted = self.version
+        self.log.clear()
+
+    def found(self, kind: str, namespace: str, name: str) -> Object:
+        try:
+            return self.objects[kind, namespace, name]
+        except KeyError:
+            raise Refused(404, "NotFound", f'{kind} "{name}" not found') from None
+
+
+class FakeApi:
+    """``url`` once served. Tests may change ``store`` through ``create``, ``change`` and ``remove``."""
+
+    def __init__(self) -> None:
+        self.store, self.mischief = Store(), Mischief()
+        self.url = ""
+        self.requests: list[tuple[str, str, Any]] = []
+        self._cut = 0
+
+    async def create(self, kind: str, item: Object) -> Object:
+        """As ``kubectl create``."""
+        meta = item.setdefault("metadata", {})
+        if not meta.get("name"):
+            raise Refused(422, "Invalid", "metadata.name: Required value")
+        if (kind, meta.get("namespace", ""), meta["name"]) in self.store.objects:
+            raise Refused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists')
+        _check_notes(meta)
+        meta.setdefault("uid", str(uuid.uuid4()))
+        made = self.store.put(kind, copy.deepcopy(item), "ADDED")
+        await self._wake()
+        return made
+
+    async def change(self, kind: str, namespace: str, name: str, patch: Object, *, status: bool = False) -> Object:
+        """As a merge patch; nulls delete. ``status``: through the subresource."""
+        old = self.store.found(kind, namespace, name)
+        wanted = patch.get("metadata") or {}
+        if wanted.get("uid") not in (None, old["metadata"]["uid"]):
+            raise Refused(409, "Conflict", f"the UID in the precondition ({wanted['uid']}) does not match")
+        if wanted.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", MODIFIED)
+        new = _merged(old, patch)
+        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+        if kind == "pods" and (new.get("spec") or {}).get("nodeName") != (old.get("spec") or {}).get("nodeName"):
+            raise Refused(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than a few")
+        if not status and kind in ("pods", "nodes"):
+            new["status"] = old.get("status")
+        _check_notes(new["metadata"])
+        if new == old:
+            return old
+        made = self.store.put(kind, new, "MODIFIED")
+        await self._wake()
+        return made
+
+    async def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Gone at once, as with a grace period of 0."""
+        self.store.put(kind, copy.deepcopy(self.store.found(kind, namespace, name)), "DELETED")
+        await self._wake()
+
+    async def bind(self, namespace: str, name: str, binding: Object) -> None:
+        """BindingREST: uid and resourceVersion are preconditions, a bound pod stays where it is."""
+        pod = self.store.found("pods", namespace, name)
+        meta = binding.get("metadata") or {}
+        if meta.get("uid") not in (None, "", pod["metadata"]["uid"]):
+            raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {meta['uid']}")
+        if meta.get("resourceVersion") not in (None, "", pod["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", MODIFIED)
+        node = (binding.get("target") or {}).get("name")
+        if not node:
+            raise Refused(422, "Invalid", "target.name: Required value")
+        if (pod.get("spec") or {}).get("nodeName"):
+            raise Refused(409, "Conflict", f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"')
+        if (pod["metadata"]).get("deletionTimestamp"):
+            raise Refused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
+        self.store.put("pods", _merged(pod, {"spec": {"nodeName": node}}), "MODIFIED")
+        await self._wake()
+
+    async def cut_watches(self) -> None:
+        """End every open watch in the middle."""
+        self._cut += 1
+        await self._wake()
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[FakeApi]:
+        """On a free port of the loopback."""
+        with socket.socket(proto=socket.IPPROTO_TCP) as listening:
+            listening.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            settings = uvicorn.Config(self._app(), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+            server = uvicorn.Server(settings)
+            task = asyncio.create_task(server.serve(sockets=[listening]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            try:
+                yield self
+            finally:
+                server.should_exit = True
+                await self.cut_watches()
+                await task
+
+    def _app(self) -> Starlette:
+        core, named = "/api/v1", "/apis/coordination.k8s.io/v1/namespaces/{ns}"
+        plain = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+        routes = [
+            Route(core + "/namespaces/{ns}/pods/{name}/{sub}", self._serve, methods=plain),
+            Route(core + "/nodes/{name}/{sub}", self._serve, methods=plain),
+            Route(core + "/namespaces/{ns}/{kind}/{name}", self._serve, methods=plain),
+            Route(core + "/namespaces/{ns}/{kind}", self._serve, methods=plain),
+            Route(named + "/{kind}/{name}", self._serve, methods=plain),
+            Route(named + "/{kind}", self._serve, methods=plain),
+            Route(core + "/nodes/{name}", self._serve, methods=plain),
+            Route(core + "/{kind}", self._serve, methods=plain),
+        ]
+        return Starlette(routes=routes)
+
+    async def _serve(self, request: Request) -> Response:
+        path = request.url.path
+        write = request.method != "GET"
+        try:
+            if self.mischief.down:
+                raise Refused(503, "ServiceUnavailable", "apiserver is shutting down")
+            if any(part in path for part in self.mischief.forbidden):
+                raise Refused(403, "Forbidden", f"{path} is forbidden")
+            todo = self.mischief.decide(request.method, path) if write else ""
+            if todo == "before":
+                raise Refused(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+            answer = await self._answer(request)
+            return _Nothing() if todo == "after" else answer
+        except Refused as error:
+            return JSONResponse(error.status(), error.code)
+
+    async def _answer(self, request: Request) -> Response:
+        part, method = request.path_params, request.method
+        kind = part.get("kind") or ("nodes" if "/nodes/" in request.url.path else "pods")
+        namespace, name, sub = part.get("ns", ""), part.get("name", ""), part.get("sub", "")
+        if kind not in KINDS:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if method == "GET":
+            if request.query_params.get("watch"):
+                return StreamingResponse(self._watch(kind, request), media_type="application/json")
+            return JSONResponse(
+                self.store.found(kind, namespace, name) if name else self._list(kind, namespace, request)
+            )
+        body = await _body(request)
+        self.requests.append((method, request.url.path, body))
+        if sub == "binding" and method == "POST":
+            await self.bind(namespace, name, body)
+            return JSONResponse({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, 201)
+        if (sub == "eviction" and method == "POST") or method == "DELETE":
+            await self.remove(kind, namespace, name)
+            return JSONResponse({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+        if method == "POST":
+            body.setdefault("metadata", {}).setdefault("namespace", namespace)
+            return JSONResponse(await self.create(kind, body), 201)
+        if method == "PATCH":
+            if request.headers.get("content-type") not in PATCHES:
+                raise Refused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+            return JSONResponse(await self.change(kind, namespace, name, body, status=sub == "status"))
+        return JSONResponse(await self._replace(kind, namespace, name, body))
+
+    async def _replace(self, kind: str, namespace: str, name: str, body: Object) -> Object:
+        old = self.store.found(kind, namespace, name)
+        if body["metadata"].get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", MODIFIED)
+        body["metadata"]["uid"] = old["metadata"]["uid"]
+        made = self.store.put(kind, body, "MODIFIED")
+        await self._wake()
+        return made
+
+    def _list(self, kind: str, namespace: str, request: Request) -> Object:
+        """In pages, by name; a page asked for after a compaction is answered 410."""
+        version, after = str(self.store.version), ""
+        if token := request.query_params.get("continue"):
+            version, after = json.loads(token)
+            if int(version) < self.store.compacted:
+                raise Refused(410, "Expired", "The provided continue parameter is too old")
+        keys = sorted(key for key in self.store.objects if key[0] == kind and (not namespace or key[1] == namespace))
+        keys = [key for key in keys if "/".join(key[1:]) > after]
+        limit = int(request.query_params.get("limit") or 0) or len(keys)
+        meta = {"resourceVersion": version}
+        if len(keys) > limit:
+            meta["continue"] = json.dumps([version, "/".join(keys[limit - 1][1:])])
+        return {"kind": f"{KINDS[kind]}List", "apiVersion": "v1", "metadata": meta,
+                "items": [self.store.objects[key] for key in keys[:limit]]}  # fmt: skip
+
+    async def _watch(self, kind: str, request: Request) -> AsyncIterator[bytes]:
+        at, cut = int(request.query_params.get("resourceVersion") or 0), self._cut
+        if at < self.store.compacted:
+            gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
+            yield _line("ERROR", gone.status())
+            return
+        ends = asyncio.get_running_loop().time() + int(request.query_params.get("timeoutSeconds") or 1800)
+        while not self.mischief.down and asyncio.get_running_loop().time() < ends:
+            for version, what, item in self._since(kind, at):
+                yield _line(what, item)
+                at = version
+            if self._cut != cut:
+                yield b'{"type":"MODI'
+                return
+            seen = self.store.woken
+            try:
+                async with asyncio.timeout(BOOKMARK_S), self.store.changed:
+                    await self.store.changed.wait_for(lambda seen=seen: self.store.woken != seen)  # type: ignore[misc]
+            except TimeoutError:
+                if self._since(kind, at):
+                    continue
+                at = max(at, self.store.version)
+                yield _line("BOOKMARK", {"kind": KINDS[kind], "metadata": {"resourceVersion": str(at)}})
+
+    def _since(self, kind: str, version: int) -> list[tuple[int, str, Object]]:
+        return [(at, what, item) for at, found, what, item in self.store.log if found == kind and at > version]
+
+    async def _wake(self) -> None:
+        self.store.woken += 1
+        async with self.store.changed:
+            self.store.changed.notify_all()
+
+
+class _Nothing(Response):
+    """The connection is closed without an answer."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"10")]})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+
+
+async def _body(request: Request) -> Object:
+    try:
+        found = json.loads(await request.body() or b"{}")
+    except ValueError:
+        raise Refused(400, "BadRequest", "the object provided is unrecognized") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "BadRequest", "the object provided is unrecognized")
+    return found
+
+
+def _line(what: str, item: Object) -> bytes:
+    return json.dumps({"type": what, "object": item}).encode() + b"\n"
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), value)
+    return copy.deepcopy(found)
+
+
+def _check_notes(meta: Object) -> None:
+    for key, value in (meta.get("annotations") or {}).items():
+        if not isinstance(value, str):
+            raise Refused(
+                400, "BadRequest", f"json: cannot unmarshal into Go struct field annotations of type string: {key}"
+            )
+        if not _NOTE_KEY.fullmatch(key):
+            raise Refused(422, "Invalid", f"metadata.annotations: Invalid value: {key!r}")

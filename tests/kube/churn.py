@@ -1,0 +1,102 @@
+"""A scheduler, users and a bad day: random pods come, are bound through the extender and go, while everything fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.kube.extending import Extending
+from tests.kube.objects import pod
+from tidewright.kube import names
+from tidewright.kube.ask import POLICIES, holding_of
+from tidewright.testing.kube_api import FakeApi
+
+NODES = {"n0": (30, 2), "n1": (32, 4), "n2": (8, 1), "n3": (96, 4)}
+
+
+def overcommitted(api: FakeApi) -> dict[tuple[str, int], int]:
+    """By the API server's own records: GPUs of which bound pods that have not ended hold more than there is."""
+    used: dict[tuple[str, int], int] = defaultdict(int)
+    for (kind, *_), item in api.store.objects.items():
+        held = holding_of(item) if kind == "pods" and item["spec"].get("nodeName") else None
+        for gpu, units in (held.units if held else {}).items():
+            used[item["spec"]["nodeName"], gpu] += units
+    return {where: units for where, units in used.items() if units > NODES[where[0]][0] // NODES[where[0]][1]}
+
+
+@dataclass
+class Churn:
+    """``extenders``: replicas of which one leads; a dead one is left out by its owner."""
+
+    api: FakeApi
+    rng: random.Random
+    extenders: list[Extending]
+    faults: float = 0.1
+    made: int = 0
+    bound: int = 0
+    refused: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def arm(self) -> None:
+        """Let a share of all writes of annotations and bindings fail before or after they are done."""
+
+        def decide(method: str, path: str) -> str:
+            return self.rng.choice(["before", "after"]) if "/pods/" in path and self.rng.random() < self.faults else ""
+
+        self.api.mischief.decide = decide
+
+    async def step(self) -> None:
+        """One thing happens."""
+        what = self.rng.choices(["come", "go", "end", "cut", "compact"], [10, 5, 3, 0.3, 0.2])[0]
+        pods = [key for key in self.api.store.objects if key[0] == "pods"]
+        if what == "come" or not pods:
+            await self._come()
+        elif what == "go":
+            await self.api.remove(*self.rng.choice(pods))
+        elif what == "end":
+            chosen = self.rng.choice(pods)
+            if self.api.store.objects[chosen]["spec"].get("nodeName"):
+                await self.api.change(*chosen, {"status": {"phase": "Succeeded"}}, status=True)
+        elif what == "cut":
+            await self.api.cut_watches()
+        else:
+            self.api.store.compact()
+        assert not (over := overcommitted(self.api)), over
+
+    async def _come(self) -> None:
+        name = f"p{self.made}"
+        self.made += 1
+        count = self.rng.choice([1, 1, 1, 2])
+        notes = {names.POLICY: self.rng.choice(POLICIES)}
+        made = await self.api.create("pods", pod(name, count * self.rng.randint(1, 8), count, notes=notes))
+        task = asyncio.create_task(self.schedule(made))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if len(self._tasks) > 4:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def schedule(self, made: dict[str, Any]) -> None:
+        """As kube-scheduler: filter, choose, bind; twice at most, as the pod may not fit."""
+        for _ in range(2):
+            try:
+                extender = self.rng.choice(self.extenders)
+                found = await extender.filter(made, list(NODES))
+                if not found["NodeNames"]:
+                    continue
+                why = await extender.bind(made, self.rng.choice(found["NodeNames"]))
+            except (aiohttp.ClientError, AssertionError):
+                continue
+            if not why:
+                self.bound += 1
+                return
+            self.refused += 1
+
+    async def settle(self) -> None:
+        """Nothing is on its way any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,161 @@
+"""What pods ask and hold, read from their JSON."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kube.objects import node, placed, pod
+from tidewright.base.errors import UsageError
+from tidewright.kube import names
+from tidewright.kube.ask import ask_of, holding_of, marks
+from tidewright.kube.cards import Card, publish, table_of, unhealthy_of
+from tidewright.kube.quantity import LIMIT, whole
+from tidewright.kube.shapes import Pod, shaped
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("8", 8), ("2k", 2000), ("131M", 131_000_000), ("1e3", 1000), (7, 7), ("4.0", 4)]
+)
+def test_whole_numbers_as_the_api_server_writes_them(text: object, value: int) -> None:
+    assert whole(text, "x") == value
+
+
+@pytest.mark.parametrize(
+    "text", ["-1", "9223372036854775808", "1Gi", "1.5", "500m", "", "abc", None, True, [], "1e99", "9" * 50, "٣"]
+)
+def test_absurd_quantities_are_refused_with_a_reason(text: object) -> None:
+    with pytest.raises(UsageError, match=r"gpu-mem is"):
+        whole(text, "gpu-mem")
+
+
+@given(
+    st.one_of(
+        st.text(max_size=30), st.integers(), st.from_regex(r"[+-]?\d{1,25}(\.\d{1,5})?([numkMGTPE]|[eE]-?\d{1,3})?")
+    )
+)
+def test_any_quantity_is_a_whole_number_or_refused(value: object) -> None:
+    with suppress(UsageError):
+        assert 0 <= whole(value, "x") < LIMIT
+
+
+def container(mem: int, **more: object) -> dict[str, object]:
+    return {"name": f"c{mem}", "resources": {"limits": {names.MEM: str(mem)}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "total"),
+    [
+        ([], [3, 2], 5),
+        ([(9, False)], [3, 2], 9),
+        ([(4, False), (4, False)], [3, 2], 5),
+        ([(2, True)], [3, 2], 7),
+        ([(2, True), (9, False)], [3], 11),
+        ([(9, False), (2, True)], [3], 9),
+    ],
+)
+def test_init_containers_run_before_sidecars_beside(init: list[tuple[int, bool]], main: list[int], total: int) -> None:
+    found = pod()
+    found["spec"]["initContainers"] = [
+        container(mem, **({"restartPolicy": "Always"} if side else {})) for mem, side in init
+    ]
+    found["spec"]["containers"] = [container(mem) for mem in main]
+    assert ask_of(found).units == total
+
+
+def test_memory_is_spread_over_the_gpus_asked_for() -> None:
+    assert (ask_of(pod(mem=8, count=2)).units, ask_of(pod(mem=8, count=2)).count) == (4, 2)
+    assert ask_of(pod(mem=8, labels={names.COUNT: "4"})).count == 4
+    with pytest.raises(UsageError, match="do not divide"):
+        ask_of(pod(mem=9, count=2))
+    with pytest.raises(UsageError, match="no node has so many"):
+        ask_of(pod(mem=9, count=10_000))
+
+
+def test_a_policy_that_does_not_exist_is_named() -> None:
+    assert ask_of(pod(notes={names.POLICY: "spread"})).policy == "spread"
+    with pytest.raises(UsageError, match=names.POLICY):
+        ask_of(pod(notes={names.POLICY: "worst"}))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_is_annotated_is_read_back(count: int) -> None:
+    asking = pod(mem=12, count=count)
+    ask = ask_of(asking)
+    units = dict.fromkeys(range(1, 1 + count), ask.units)
+    asking["metadata"]["annotations"] = marks(ask, "n", units, 15, 42)
+    held = holding_of(asking)
+    assert held is not None
+    assert (held.node, dict(held.units), held.bound, held.assigned) == ("n", units, False, False)
+
+
+def test_a_container_with_an_odd_share_still_fits_its_gpus() -> None:
+    """2 containers of 3 and 5 units over 2 GPUs: 4 on each, whichever container they belong to."""
+    asking = pod(count=2)
+    asking["spec"]["containers"] = [container(3), container(5)]
+    asking["metadata"]["labels"] = {names.COUNT: "2"}
+    asking["metadata"]["annotations"] = marks(ask_of(asking), "n", {0: 4, 1: 4}, 15, 42)
+    held = holding_of(asking)
+    assert held is not None
+    assert dict(held.units) == {0: 4, 1: 4}
+
+
+def test_memory_is_free_only_when_containers_are_gone() -> None:
+    going = placed("p", "n", 1, 4, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert holding_of(going) is not None
+    assert holding_of({**going, "status": {"phase": "Failed"}}) is None
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {names.IDX: "x"},
+        {names.IDX: "1", names.POD: "-4"},
+        {names.ALLOCATION: "[1]"},
+        {names.ALLOCATION: '{"0":{"a":1}}'},
+    ],
+)
+def test_marks_that_cannot_be_read_are_refused(notes: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        holding_of(pod(node="n", notes=notes))
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner) | st.dictionaries(
+    st.sampled_from(["metadata", "spec", "status", "containers", "resources", "limits", names.MEM, "annotations", "name"]), inner
+)))  # fmt: skip
+def test_any_json_is_a_pod_or_refused(value: object) -> None:
+    with suppress(UsageError):
+        ask_of(shaped(value, Pod))
+
+
+def test_cards_come_from_our_table_or_from_gpushares_totals() -> None:
+    assert [card.units for card in table_of(node(mem=30, count=2)).cards] == [15, 15]
+    cards = (Card(0, 80, "GPU-a", "A100"), Card(3, 24, "GPU-b", "A10", ok=False, foreign=5))
+    found = table_of(node(annotations={names.TABLE: publish(cards)}), frozenset({0}))
+    assert [(card.index, card.units, card.ok) for card in found.cards] == [(0, 80, False), (3, 24, False)]
+    assert found.published
+
+
+def test_a_node_whose_plugin_is_not_registered_is_not_ready() -> None:
+    beat = node(mem=0, annotations={names.TABLE: publish((Card(0, 80),))})
+    assert not table_of(beat).ready
+    assert "not registered" in table_of(beat).note
+
+
+TWICE = json.dumps({"gpus": [{"index": 1, "units": 1}] * 2})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": 3}', '{"gpus": [{"index": -1, "units": 3}]}', TWICE])
+def test_a_table_that_cannot_be_read_makes_the_node_unready(text: str) -> None:
+    found = table_of(node(annotations={names.TABLE: text}))
+    assert (found.cards, found.ready) == ((), False)
+    assert "cannot be read" in found.note or "GPU index" in found.note
+
+
+def test_unhealthy_lists_pass_over_what_is_no_index() -> None:
+    assert unhealthy_of({"data": {"gpus": "0, 3,x,"}}) == {0, 3}
+    assert unhealthy_of(None) == frozenset()

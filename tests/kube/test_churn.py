@@ -1,0 +1,146 @@
+"""Whatever fails between any two steps: no GPU is given away twice, no reservation outlives its pod, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.kube.churn import NODES, Churn, overcommitted
+from tests.kube.extending import Extending, extending, until
+from tests.kube.objects import node, pod
+from tidewright.kube import site
+from tidewright.kube.ask import holding_of
+from tidewright.testing.kube_api import FakeApi
+
+pytestmark = pytest.mark.processes
+
+
+async def cluster(api: FakeApi) -> None:
+    for name, (mem, count) in NODES.items():
+        await api.create("nodes", node(name, mem, count))
+
+
+def truth(api: FakeApi) -> dict[str, tuple[str, dict[int, int]]]:
+    """Who holds what, from a look at every pod."""
+    held = [holding_of(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
+    return {one.uid: (one.node, dict(one.units)) for one in held if one and one.bound}
+
+
+def known(extender: Extending) -> dict[str, tuple[str, dict[int, int]]]:
+    """Who holds what, as the extender has it."""
+    return {uid: (held.node, dict(held.units)) for uid, held in extender.pool.held.items()}
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(1, 250), (2, 250), pytest.param(3, 100_000, marks=[pytest.mark.full, pytest.mark.timeout(3000)])],
+)
+def test_random_churn_with_failures_never_overcommits(seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "RESERVED_S", 0.5)
+    monkeypatch.setattr("tidewright.kube.verbs.RESERVED_S", 0.5)
+
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            await cluster(api)
+            async with extending(api, lead="off") as extender:
+                churn = Churn(api, random.Random(seed), [extender])
+                churn.arm()
+                for at in range(steps):
+                    await churn.step()
+                    if at % 1000 == 999:
+                        print(f"{at + 1} of {steps}: {churn.bound} bound, {churn.refused} refused", flush=True)
+                await churn.settle()
+                api.mischief.decide = lambda method, path: ""
+                await until(lambda: not extender.pool.reserved and known(extender) == truth(api))
+                async with extending(api, lead="off") as second:
+                    assert second.pool.held == extender.pool.held
+                assert churn.bound > steps / 20
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seed", "pods"), [(5, 60), pytest.param(6, 500, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+)
+def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods keep coming while leaders die in the middle of binds; in the end every pod that still exists is bound."""
+    monkeypatch.setattr(site, "RESERVED_S", 0.5)
+    monkeypatch.setattr("tidewright.kube.verbs.RESERVED_S", 0.5)
+    rng = random.Random(seed)
+
+    async def main() -> None:
+        async with FakeApi().served() as api, AsyncExitStack() as stack:
+            for at in range(pods // 8 + 1):
+                await api.create("nodes", node(f"n{at}", 32, 2))
+            started = 0
+
+            async def start() -> Extending:
+                nonlocal started
+                started += 1
+                return await stack.enter_async_context(extending(api, ready=False, who=f"r{started}", lease_s=2))
+
+            replicas = [await start(), await start()]
+            waiting = [await api.create("pods", pod(f"p{at}", rng.randint(1, 4))) for at in range(pods)]
+            nodes = [f"n{at}" for at in range(pods // 8 + 1)]
+            kills = 0
+            async with asyncio.timeout(900):
+                while waiting:
+                    leaders = [one for one in replicas if one.service.extender.site is not None]
+                    if not leaders:
+                        await asyncio.sleep(0.05)
+                        continue
+                    batch = waiting[: rng.randint(1, 8)]
+                    binds = asyncio.gather(*(bind(one, leaders[0], nodes, rng) for one in batch))
+                    if kills < max(2, pods // 50) and rng.random() < 0.3:
+                        await asyncio.sleep(rng.uniform(0, 0.05))
+                        kills += 1
+                        await leaders[0].kill()
+                        replicas.remove(leaders[0])
+                        replicas.append(await start())
+                    await binds
+                    over = overcommit_of(api)
+                    assert not over, over
+                    waiting = [
+                        one
+                        for one in waiting
+                        if not api.store.objects["pods", "default", one["metadata"]["name"]]["spec"].get("nodeName")
+                    ]
+            assert kills >= 2
+            assert len(truth(api)) == pods
+
+    asyncio.run(main())
+
+
+def overcommit_of(api: FakeApi) -> dict[tuple[str, int], int]:
+    """All nodes have two GPUs of 16."""
+    used: dict[tuple[str, int], int] = {}
+    for where, units in truth(api).values():
+        for gpu, size in units.items():
+            used[where, gpu] = used.get((where, gpu), 0) + size
+    return {where: size for where, size in used.items() if size > 16}
+
+
+async def bind(made: dict[str, object], extender: Extending, nodes: list[str], rng: random.Random) -> None:
+    """One try; its failure is the scheduler's daily bread."""
+    try:
+        found = await extender.filter(made, nodes)  # type: ignore[arg-type]
+        if found["NodeNames"]:
+            await extender.bind(made, rng.choice(found["NodeNames"]))  # type: ignore[arg-type]
+    except Exception:
+        await asyncio.sleep(0.05)
+
+
+def test_the_judge_sees_an_overcommitted_gpu() -> None:
+    """Or the tests above prove nothing."""
+
+    async def main() -> None:
+        api = FakeApi()
+        for at in range(2):
+            notes = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "8"}
+            await api.create("pods", pod(f"p{at}", 8, node="n2", notes=notes, phase="Running"))
+        assert overcommitted(api) == {("n2", 0): 16}
+
+    asyncio.run(main())

@@ -1,0 +1,132 @@
+"""``tide kube`` as a user types it, against a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kube.extending import until
+from tests.kube.objects import node, placed
+from tidewright.app.kube import read_token
+from tidewright.base.errors import UsageError
+from tidewright.kube.credentials import find_cluster, from_kubeconfig
+from tidewright.testing.kube_api import FakeApi
+
+pytestmark = pytest.mark.processes
+TIDE = str(Path(sys.executable).with_name("tide"))
+
+
+def kubeconfig(path: Path, server: str, **user: object) -> Path:
+    path.write_text(json.dumps({
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+    }))  # fmt: skip
+    return path
+
+
+async def tide(*words: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        TIDE, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_inspect_and_extender_from_the_command_line(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            await api.create("nodes", node("n1"))
+            await api.create("pods", placed("a", "n1", 0, 6))
+            config = str(kubeconfig(tmp_path / "config", api.url))
+            code, out, _ = await tide("kube", "inspect", "--kubeconfig", config)
+            assert (code, out.splitlines()[1].split()) == (0, ["n1", "unknown", "6/15", "0/15", "6/30"])
+            code, out, _ = await tide("kube", "inspect", "--kubeconfig", config, "-o", "json", "n1")
+            assert json.loads(out)["nodes"][0]["pods"][0]["name"] == "a"
+            code, _, err = await tide("kube", "inspect", "--kubeconfig", config, "other")
+            assert (code, "nodes that do: n1" in err) == (2, True)
+            process = await asyncio.create_subprocess_exec(
+                TIDE, "kube", "extender", "--kubeconfig", config, "--port", "0", stderr=asyncio.subprocess.PIPE
+            )
+            assert process.stderr is not None
+            assert b"leads" in await process.stderr.readline()
+            assert b"1 nodes share GPUs, 1 pods hold some" in await process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+            lease = next(item for (kind, *_), item in api.store.objects.items() if kind == "leases")
+            await until(lambda: lease is not None)
+            assert api.store.objects["leases", "kube-system", "tidewright-extender"]["spec"]["holderIdentity"] == ""
+
+    asyncio.run(main())
+
+
+def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    config = str(kubeconfig(tmp_path / "config", "http://127.0.0.1:1"))
+    code, _, err = asyncio.run(tide("kube", "inspect", "--kubeconfig", config))
+    assert code != 0
+    assert "no answer" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "no kubeconfig"), ("[", "cannot be read"), ("{}", "no context")])
+def test_a_kubeconfig_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        from_kubeconfig(path)
+
+
+def test_without_any_cluster_it_says_where_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="no cluster is known") as caught:
+        find_cluster()
+    assert "--kubeconfig" in caught.value.remedy
+
+
+def test_a_token_comes_from_a_plugin_and_is_asked_for_again_when_it_expires(tmp_path: Path) -> None:
+    script = tmp_path / "login"
+    script.write_text(
+        f"#!{sys.executable}\nimport json, os\nasked = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
+        "assert asked['kind'] == 'ExecCredential' and os.environ['EXTRA'] == 'yes'\n"
+        "print(json.dumps({'status': {'token': str(os.getpid()), 'expirationTimestamp': '2000-01-01T00:00:00Z'}}))\n"
+    )
+    script.chmod(0o700)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(script),
+        "env": [{"name": "EXTRA", "value": "yes"}],
+    }
+    cluster = from_kubeconfig(kubeconfig(tmp_path / "config", "http://x", exec=plugin))
+    first = cluster.token()
+    assert first.isdigit()
+    assert cluster.token() == first, "kept for a moment"
+    cluster._until_s = -1.0
+    assert cluster.token() != first
+
+
+def test_a_plugin_that_fails_is_named_with_its_hint(tmp_path: Path) -> None:
+    plugin = {"command": "/no/such/plugin", "installHint": "install it first"}
+    cluster = from_kubeconfig(kubeconfig(tmp_path / "config", "http://x", exec=plugin))
+    with pytest.raises(UsageError, match="/no/such/plugin") as caught:
+        cluster.token()
+    assert caught.value.remedy == "install it first"
+
+
+def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    os.chmod(path, 0o644)
+    with pytest.raises(UsageError, match="others may read"):
+        read_token(path)
+    os.chmod(path, 0o600)
+    assert read_token(path) == "secret"

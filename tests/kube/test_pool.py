@@ -1,0 +1,153 @@
+"""The pool and the choice of GPUs: never more than there is, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.kube.ask import POLICIES, Ask, Holding
+from tidewright.kube.cards import Card, Table
+from tidewright.kube.choose import Chooser, Workload, fragmentation, growth, scores
+from tidewright.kube.pool import NEVER, Pool
+from tidewright.kube.preempt import cheapest_victims
+
+
+def table(name: str, *units: int, bad: int = -1) -> Table:
+    return Table(name, tuple(Card(at, size, ok=at != bad) for at, size in enumerate(units)))
+
+
+def holding(uid: str, node: str, units: dict[int, int], priority: int = 0) -> Holding:
+    return Holding(uid, "default", uid, node, units, bound=True, priority=priority)
+
+
+def ask(units: int, count: int = 1, policy: str = "", uid: str = "u", priority: int = 0) -> Ask:
+    return Ask(uid, "default", uid, units, count, policy=policy, priority=priority)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["place", "hold", "release", "node", "drop"]), st.integers(0, 5), st.integers(0, 3),
+        st.integers(1, 12), st.integers(1, 3), st.sampled_from(POLICIES),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(STEPS)
+@settings(max_examples=300)
+def test_what_is_chosen_never_overcommits(steps: list[tuple[str, int, int, int, int, str]]) -> None:
+    """Others (hold) may overcommit; a choice of ours may not make any GPU fuller than it is."""
+    pool = Pool()
+    chooser = Chooser(pool)
+    for what, who, where, size, count, policy in steps:
+        uid, node = f"u{who}", f"n{where}"
+        if what == "node":
+            pool.set_node(table(node, *[size] * count, bad=who))
+        elif what == "drop":
+            pool.drop_node(node)
+        elif what == "release":
+            pool.release(uid)
+        elif what == "hold":
+            pool.hold(holding(uid, node, {count - 1: size}))
+        elif uid not in pool.held:
+            before = pool.overcommitted().get(node, {})
+            chooser.workload.add(ask(size, count))
+            gpus = chooser.pick(ask(size, count, policy), node)
+            fits = pool.row.get(node, -1) >= 0 and bool(pool.fits(ask(size, count), pool.rows([node]))[0])
+            assert bool(gpus) == fits
+            if gpus:
+                pool.reserve(holding(uid, node, dict.fromkeys(gpus, size)), 0.0)
+                assert pool.overcommitted().get(node, {}) == before
+        check(pool)
+
+
+def check(pool: Pool) -> None:
+    """The matrix is what follows from the tables and the holdings."""
+    for name, found in pool.tables.items():
+        used = pool.used(name)
+        for card in found.cards:
+            value = pool.free[pool.row[name], card.index]
+            assert value == (card.units - card.foreign - used.get(card.index, 0) if card.ok else NEVER)
+
+
+def test_a_node_that_changes_size_is_read_anew() -> None:
+    pool = Pool()
+    pool.set_node(table("n", 15))
+    pool.hold(holding("a", "n", {0: 10}))
+    pool.set_node(table("n", 15, 40))
+    assert pool.free_of("n") == {0: 5, 1: 40}
+    pool.set_node(table("n", 8, 40))
+    assert pool.free_of("n") == {0: -2, 1: 40}
+    assert pool.overcommitted() == {"n": {0: 2}}
+
+
+@pytest.mark.parametrize(("policy", "gpu"), [("best-fit", 1), ("spread", 0)])
+def test_policies_choose_the_fullest_or_the_emptiest(policy: str, gpu: int) -> None:
+    pool = Pool()
+    pool.set_node(table("n", 16, 16, 16))
+    pool.hold(holding("a", "n", {1: 10}))
+    pool.hold(holding("b", "n", {2: 4}))
+    assert Chooser(pool, policy).pick(ask(4), "n") == (gpu,)
+
+
+def test_fgd_leaves_room_for_what_usually_comes() -> None:
+    """Pods of 10 come; 6 units go beside another 6, not to the GPU where they would keep a ten out."""
+    pool = Pool()
+    pool.set_node(table("n", 16, 16))
+    pool.hold(holding("a", "n", {0: 7}))
+    chooser = Chooser(pool, "fgd")
+    chooser.workload.expect({(10, 1): 1})
+    assert chooser.pick(ask(6), "n") == (0,)
+    assert np.argmin(chooser.cost(ask(6), pool.rows(["n"]))) == 0
+
+
+FREE = st.lists(st.lists(st.integers(-2, 16), min_size=3, max_size=3), min_size=1, max_size=5)
+
+
+@given(FREE, st.integers(1, 10), st.integers(1, 3))
+def test_the_growth_of_fragmentation_is_after_less_before(free: list[list[int]], units: int, count: int) -> None:
+    typical = ((4, 1, 0.5), (8, 1, 0.25), (16, 2, 0.25))
+    rows = np.array(free, dtype=np.int64)
+    grown, gpu = growth(rows, units, count, typical)
+    for row, value, at in zip(rows, grown, gpu, strict=True):
+        if (row >= units).sum() < count:
+            assert value == np.inf
+        elif count == 1:
+            after = row.copy()
+            after[at] -= units
+            assert value == pytest.approx(float(fragmentation(after, typical) - fragmentation(row, typical)))
+
+
+def test_scores_single_the_best_out() -> None:
+    assert scores(np.array([3.0, 1.0, 1.01, np.inf, 9.0])) == [7, 10, 9, 0, 0]
+    assert scores(np.array([2.0, 2.0])) == [10, 10]
+    assert scores(np.array([np.inf])) == [0]
+
+
+def test_typical_pods_cover_most_of_what_was_seen() -> None:
+    workload = Workload()
+    workload.expect({(4, 1): 90, (8, 1): 8, (1, 1): 2})
+    assert [(units, count) for units, count, _ in workload.typical] == [(4, 1), (8, 1)]
+    assert sum(share for *_, share in workload.typical) == pytest.approx(1.0)
+
+
+HERE = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 3)), max_size=8)
+
+
+@given(HERE, st.integers(1, 16))
+def test_the_cheapest_victims_make_room_and_none_is_in_vain(here: list[tuple[int, int, int]], units: int) -> None:
+    held = [holding(f"v{at}", "n", {gpu: size}, priority) for at, (gpu, size, priority) in enumerate(here)]
+    free = {gpu: 16 - sum(one.units.get(gpu, 0) for one in held) for gpu in range(3)}
+    lower = [one for one in held if one.priority < 2]
+    chosen = cheapest_victims(ask(units, priority=2), dict(free), lower)
+    room = {gpu: free[gpu] + sum(one.units.get(gpu, 0) for one in lower) for gpu in free}
+    assert (chosen is None) == all(value < units for value in room.values())
+    if chosen:
+        gone = [one for one in lower if one.uid in chosen]
+        gpus = {gpu for one in gone for gpu in one.units}
+        assert len(gpus) == 1, "all from the one GPU that is wanted"
+        for spared in gone:
+            kept = sum(one.units.get(min(gpus), 0) for one in gone if one is not spared)
+            assert free[min(gpus)] + kept < units
