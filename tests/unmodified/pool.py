@@ -36,6 +36,8 @@ class Ride:
     view: JobView
     events: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    last: str = ""
+    """The end of what its ranks printed, for whoever must find out why it failed."""
 
 
 class Refused(Exception):
@@ -177,7 +179,8 @@ class Pool:
                 time.sleep(dice.uniform(0, 0.05))
                 self._one(job, world, dice, ride)
         self.until(lambda: self._over(job), LIMIT_S)
-        ride.outcome, ride.view = read([self.log(job, rank) for rank in range(world)]), self.view(job)
+        logs = [self.log(job, rank) for rank in range(world)]
+        ride.outcome, ride.view, ride.last = read(logs), self.view(job), "\n".join(log[-4000:] for log in logs)
         return ride
 
     def _one(self, job: int, world: int, dice: random.Random, ride: Ride) -> None:

@@ -17,8 +17,11 @@ CRIU = find_criu()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = (("ddp_mlp", 2), ("mesh_2d", 2), ("loader_workers", 1), ("logs_csv_tb", 1), ("pool-start-method-forkserver", 1))
-"""What make test has time for: the wrapper, subgroups and messages, child processes, files, named semaphores."""
+QUICK = (
+    ("ddp_mlp", 2), ("mesh_2d", 2), ("loader_workers", 1), ("logs_csv_tb", 1), ("pool-start-method-forkserver", 1),
+    ("accelerate-launch", 1),
+)  # fmt: skip
+"""What make test has time for: the wrapper, subgroups and messages, forked children, files, named semaphores, a launcher."""
 FEW, MANY = 3, 20
 LONGER = 4
 """So many times a program's usual steps leave room for several events."""
@@ -41,7 +44,7 @@ def prove(pool: Pool, program: Program, world: int, tmp_path: Path, events: int,
         name = f"{program.name}-{world}-{events}-{number}"
         ride = pool.ride(program, world, name, events=events - len(done), seed=seed, steps=steps)
         told = f"seed {seed}, events {ride.events}, refused {ride.refused}, {ride.view.why}"
-        assert ride.view.state == "completed", told
+        assert ride.view.state == "completed", f"{told}\n{ride.last}"
         assert differences(plain, ride.outcome) == [], told
         done += ride.events
         if len(done) >= events:

@@ -165,10 +165,13 @@ def unused_pid(images: str) -> int:
 
 
 def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
-    """In the child: what CRIU restores is born as CRIU itself is (group, cores, personality)."""
+    """In the child: what CRIU restores is born as CRIU itself is (group, cores, personality).
+
+    Layouts come from the image; what restored processes start anew gets a random one (inject/_tidewright/layout).
+    """
     try:
         child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
-        child.confine(spec)
+        child.confine({**spec, "no_aslr": False})
         command = [*spec["restore"]["criu"], *arguments(images, directory)]
         os.execve(command[0], command, {**os.environ, "CRIU_LIBS_DIR": no_plugins(directory)})
     except OSError as error:

@@ -15,6 +15,16 @@ PATCHES = {
 }
 """Modules, and which function of ``patches`` is called with each when its import is complete."""
 
+STARTS_PROGRAMS = "_posixsubprocess"
+"""What subprocess and multiprocessing start programs with: whoever imports it may do so."""
+
+
+def randomize():
+    """See ``layout``, which is not loaded by a Python that starts nothing."""
+    from . import layout
+
+    layout.randomize()
+
 
 class Finder:
     """Finds as the others do, and has the patch called when the module has been executed. One lookup per import."""
@@ -24,6 +34,8 @@ class Finder:
 
     def find_spec(self, name, path=None, target=None):
         """As importlib.abc.MetaPathFinder."""
+        if name == STARTS_PROGRAMS:
+            randomize()
         if name not in PATCHES or name in self._busy:
             return None
         import importlib.util
@@ -71,6 +83,8 @@ def attempt(module):
 def install():
     """Have each module patched after its import. Those that are there are patched at once."""
     sys.meta_path.insert(0, Finder())
+    if STARTS_PROGRAMS in sys.modules:
+        randomize()
     for name in PATCHES:
         if name in sys.modules:
             attempt(sys.modules[name])
