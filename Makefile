@@ -39,10 +39,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Rings 1 and 2 share nothing and run side by side; ring 3 starts real processes and has the machine to itself.
+# Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own.
 test: lint types
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes and not gpu and not full'
-	$(BIN)/pytest -m 'processes and not full'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'processes and not full'
 
 test-full: lint types
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes'
