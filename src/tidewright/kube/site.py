@@ -10,7 +10,7 @@ from typing import Any
 from ..base.errors import TideError, UsageError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, Api
-from .ask import Holding, asks_memory, holding_of, title
+from .ask import ENDED, Holding, asks_memory, holding_of, title
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
 from .shapes import ConfigMap, Node, Pod, shaped
@@ -68,7 +68,10 @@ class Site:
         except UsageError as error:
             self.note(f"pod {title(item)}: {error.message}")
             return
-        self.settle(uid, held)
+        if held is None and (item.get("status") or {}).get("phase") in ENDED:
+            pool.release(uid)
+        else:
+            self.settle(uid, held)
 
     def settle(self, uid: str, held: Holding | None) -> None:
         """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
@@ -126,10 +129,11 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
         except TideError as error:
             site.note(f"pod {held.namespace}/{held.name}: {error}; its GPU stays reserved")
             continue
-        if found is None:
+        now = None if found is None else holding_of(shaped(found, Pod))
+        if now is None:
             site.desk.chooser.pool.release(held.uid)
         else:
-            site.settle(held.uid, holding_of(shaped(found, Pod)))
+            site.settle(held.uid, now)
 
 
 async def _current(api: Api, path: str, uid: str) -> dict[str, Any] | None:

@@ -267,12 +267,12 @@ class FakeApi:
 
     async def _watch(self, kind: str, request: Request) -> AsyncIterator[bytes]:
         at, cut = int(request.query_params.get("resourceVersion") or 0), self._cut
-        if at < self.store.compacted:
-            gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
-            yield _line("ERROR", gone.status())
-            return
         ends = asyncio.get_running_loop().time() + int(request.query_params.get("timeoutSeconds") or 1800)
         while not self.mischief.down and asyncio.get_running_loop().time() < ends:
+            if at < self.store.compacted:
+                gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
+                yield _line("ERROR", gone.status())
+                return
             for version, what, item in self._since(kind, at):
                 yield _line(what, item)
                 at = version
