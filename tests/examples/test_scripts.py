@@ -56,6 +56,7 @@ def test_the_hash_tells_runs_apart(script: str, tmp_path: Path) -> None:
     assert short_run(script, tmp_path / "seeded.json", seed=1)["hash"] != first["hash"]
 
 
+@pytest.mark.full
 def test_cooperative_run_interrupted_twice_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = run("train_cooperative.py", tmp_path / "whole.json", "--steps", "250", "--batch", "256")
     options = ["--steps", "250", "--batch", "256", "--checkpoint", str(tmp_path / "saved.pt")]

@@ -48,7 +48,7 @@ def run(place: Path, size: int, argv: list[str], boxed: bool, cuts: int, seed: i
         gang.end()
 
 
-@pytest.mark.parametrize("name", ["ddp", "groups", "fsdp"])
+@pytest.mark.parametrize("name", ["ddp", "groups"])
 def test_cuts_change_nothing(name: str, tmp_path: Path) -> None:
     size, argv = PROGRAMS[name]
     plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
@@ -57,7 +57,7 @@ def test_cuts_change_nothing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("ddp", "groups", "fsdp")])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("ddp", "groups")])
 def test_cuts_change_nothing_in_more_programs(name: str, tmp_path: Path) -> None:
     size, argv = PROGRAMS[name]
     plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)

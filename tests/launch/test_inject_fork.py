@@ -15,6 +15,7 @@ pytestmark = pytest.mark.processes
 STEPS = 150
 
 
+@pytest.mark.full
 def test_children_have_what_is_the_programs_and_nothing_else(tmp_path: Path) -> None:
     """Forks at every step, so some while the rank stands still, or is connecting again."""
     left: dict[str, dict] = {}

@@ -105,6 +105,7 @@ def copied_since(view: JobView, serial: int) -> bool:
     return any(image.serial > serial and image.copies for image in view.images)
 
 
+@pytest.mark.full
 def test_a_gang_moves_between_machines_and_outlives_one(site: Site) -> None:
     (alone,) = site.client().submit([train(site, "alone", 0.0, checkpoint_us=-1)]).ids
     assert site.client().wait(alone, 100).exit_code == 0, site.story()
