@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +20,14 @@ from tidewright.testing.kube_api import FakeApi
 NODES = {"n0": (30, 2), "n1": (32, 4), "n2": (8, 1), "n3": (96, 4)}
 
 
-def overcommitted(api: FakeApi) -> dict[tuple[str, int], int]:
+def overcommitted(api: FakeApi, nodes: Mapping[str, tuple[int, int]] = NODES) -> dict[tuple[str, int], int]:
     """By the API server's own records: GPUs of which bound pods that have not ended hold more than there is."""
     used: dict[tuple[str, int], int] = defaultdict(int)
     for (kind, *_), item in api.store.objects.items():
         held = holding_of(item) if kind == "pods" and item["spec"].get("nodeName") else None
         for gpu, units in (held.units if held else {}).items():
             used[item["spec"]["nodeName"], gpu] += units
-    return {where: units for where, units in used.items() if units > NODES[where[0]][0] // NODES[where[0]][1]}
+    return {where: units for where, units in used.items() if units > nodes[where[0]][0] // nodes[where[0]][1]}
 
 
 @dataclass

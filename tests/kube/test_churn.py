@@ -101,7 +101,7 @@ def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: p
                         replicas.remove(leaders[0])
                         replicas.append(await start())
                     await binds
-                    over = overcommit_of(api)
+                    over = overcommitted(api, dict.fromkeys(nodes, (32, 2)))
                     assert not over, over
                     waiting = [
                         one
@@ -112,15 +112,6 @@ def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: p
             assert len(truth(api)) == pods
 
     asyncio.run(main())
-
-
-def overcommit_of(api: FakeApi) -> dict[tuple[str, int], int]:
-    """All nodes have two GPUs of 16."""
-    used: dict[tuple[str, int], int] = {}
-    for where, units in truth(api).values():
-        for gpu, size in units.items():
-            used[where, gpu] = used.get((where, gpu), 0) + size
-    return {where: size for where, size in used.items() if size > 16}
 
 
 async def bind(made: dict[str, object], extender: Extending, nodes: list[str], rng: random.Random) -> None:

@@ -73,11 +73,4 @@ async def _inspect(cluster: Cluster) -> Inspection:
 
 
 async def _all(api: Api, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    query = {"limit": "500"}
-    while True:
-        page = await api.get(path, **query)
-        found += page.get("items") or ()
-        if not (more := (page.get("metadata") or {}).get("continue")):
-            return found
-        query["continue"] = str(more)
+    return [item async for page in api.pages(path) for item in page.get("items") or ()]

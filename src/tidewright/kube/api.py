@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..base.errors import UsageError, WorldError
 from .credentials import Cluster
+from .names import UNHEALTHY_NAMESPACE
 
 if TYPE_CHECKING:
     import aiohttp
 
-PODS, NODES, CONFIG_MAPS = "/api/v1/pods", "/api/v1/nodes", "/api/v1/configmaps"
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+CONFIG_MAPS = f"/api/v1/namespaces/{UNHEALTHY_NAMESPACE}/configmaps"
 TIMEOUT_S = 10.0
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -64,6 +66,16 @@ class Api:
     async def get(self, path: str, **query: str) -> dict[str, Any]:
         """One object, or a list of them."""
         return await self._ask("GET", path, query=query)
+
+    async def pages(self, path: str, size: int = 500) -> AsyncIterator[dict[str, Any]]:
+        """All objects of a kind, a list of at most ``size`` at a time; the last tells the version to watch from."""
+        query = {"limit": str(size)}
+        while True:
+            page = await self.get(path, **query)
+            yield page
+            if not (more := (page.get("metadata") or {}).get("continue")):
+                return
+            query["continue"] = str(more)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create."""

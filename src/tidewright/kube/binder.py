@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..base.errors import TideError, UsageError
 from .api import STRATEGIC, ApiError, NoAnswer
 from .ask import Json, holding_of
 from .shapes import Pod, shaped
-from .site import Site, pod_path, strip
+from .site import Site, bound_to, current_pod, pod_path, strip
 from .verbs import Decision, pick
 
 PATIENCE_S = 5.0
@@ -50,7 +51,7 @@ class Binder:
     async def _carry_out(self, path: str, uid: str, node: str, decision: Decision) -> str:
         try:
             marked = await self._annotate(path, uid, decision)
-            bound = (marked.get("spec") or {}).get("nodeName")
+            bound = bound_to(marked)
             if not bound:
                 await self._bind(path, uid, node, marked)
             elif bound != node:
@@ -65,18 +66,10 @@ class Binder:
         return ""
 
     async def _pod(self, path: str, uid: str) -> Json:
-        known = self.site.pod(uid)
-        if known is not None:
-            return known
-        try:
-            found = await self.site.api.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                raise UsageError("the pod is gone") from error
-            raise
-        if (found.get("metadata") or {}).get("uid") != uid:
-            raise UsageError("the pod was deleted and another has its name")
-        return shaped(found, Pod)
+        known = self.site.pod(uid) or await current_pod(self.site.api, path, uid)
+        if known is None:
+            raise UsageError("the pod is gone, or another has its name")
+        return shaped(known, Pod)
 
     async def _annotate(self, path: str, uid: str, decision: Decision) -> dict[str, Any]:
         """Writing the same marks twice does no harm, so a server that is away for a moment is asked again."""
@@ -107,7 +100,7 @@ class Binder:
                 if error.status != 409:
                     raise
                 marked = await self.site.api.get(path)
-                if marked["metadata"].get("uid") == uid and (marked.get("spec") or {}).get("nodeName") == node:
+                if marked["metadata"].get("uid") == uid and bound_to(marked) == node:
                     return
                 if not left or not self._still_marked(marked, uid):
                     raise
@@ -122,29 +115,23 @@ class Binder:
 
     async def _after_silence(self, path: str, uid: str, node: str, why: str) -> str:
         """It may have happened. The GPU stays reserved until the pod tells; the scheduler's next try gets the same one."""
-        try:
-            found = await self.site.api.get(path)
-        except TideError:
-            return f"{why}; the GPU stays reserved for the next try"
-        meta, spec = found.get("metadata") or {}, found.get("spec") or {}
-        if meta.get("uid") == uid and spec.get("nodeName") == node:
-            return ""
+        with suppress(TideError):
+            found = await current_pod(self.site.api, path, uid)
+            if found is not None and bound_to(found) == node:
+                return ""
         return f"{why}; the GPU stays reserved for the next try"
 
     async def _after_refusal(self, path: str, uid: str, error: ApiError) -> str:
         """It did not happen. The GPU is free again once the marks are off the pod; else the sweep takes them off later."""
         try:
-            found = await self.site.api.get(path)
-            same = (found.get("metadata") or {}).get("uid") == uid
-            if same and not (found.get("spec") or {}).get("nodeName"):
+            found = await current_pod(self.site.api, path, uid)
+            if found is not None and bound_to(found):
+                return str(error)
+            if found is not None:
                 await strip(self.site.api, path, found)
-            elif same:
+        except TideError as second:
+            if not (isinstance(second, ApiError) and second.status == 404):
                 return str(error)
-        except ApiError as second:
-            if second.status != 404:
-                return str(error)
-        except TideError:
-            return str(error)
         self.site.desk.chooser.pool.release(uid)
         return str(error)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .ask import Holding, ask_of, asks_memory, holding_of
+from .ask import ENDED, Holding, ask_of, asks_memory, holding_of
 from .cards import Table, table_of
 from .shapes import Node, Pod, shaped
 
@@ -207,7 +207,7 @@ def _share(pod: Row) -> Share | None:
     """None for pods that are elsewhere, ended, or have nothing to do with GPUs."""
     if not asks_memory(shaped(pod, Pod)) or not (pod.get("spec") or {}).get("nodeName"):
         return None
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if (pod.get("status") or {}).get("phase") in ENDED:
         return None
     held: Holding | None = holding_of(pod)
     meta = pod["metadata"]

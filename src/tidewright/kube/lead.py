@@ -23,7 +23,6 @@ class Unfenced:
     """Instead of a Lease, where the account has no right to one: there must be one replica, as gpushare's manifest has it."""
 
     term = 0
-    failure = ""
 
     def holds(self) -> bool:
         """Always."""

@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +34,6 @@ class Lease:
     ) -> None:  # fmt: skip
         self.api, self.who, self.duration_s, self.renew_s, self.margin_s = api, who, duration_s, renew_s, margin_s
         self.term = -1
-        self.failure = ""
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name, self._namespace = name, namespace
         self._clock = clock
@@ -58,18 +58,8 @@ class Lease:
     async def step(self) -> None:
         """One try to take or renew it."""
         began = self._clock()
-        try:
-            try:
-                found = await self.api.get(f"{self._folder}/{self._name}")
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                made = await self.api.post(self._folder, self._record(0, None))
-                self._mine(made, began)
-                return
-            await self._claim(found, began)
-        except TideError as error:
-            self.failure = str(error)
+        with suppress(TideError):  # the term runs out by itself
+            await self._seek(began)
 
     async def release(self) -> None:
         """On an orderly end, so that a standby need not wait the term out."""
@@ -81,6 +71,16 @@ class Lease:
             spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
             await self.api.put(f"{self._folder}/{self._name}", {**found, "spec": spec})
 
+    async def _seek(self, began: float) -> None:
+        try:
+            found = await self.api.get(f"{self._folder}/{self._name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._mine(await self.api.post(self._folder, self._record(0, None)), began)
+        else:
+            await self._claim(found, began)
+
     async def _claim(self, found: dict[str, Any], began: float) -> None:
         spec, version = found.get("spec") or {}, str(found["metadata"].get("resourceVersion", ""))
         holder = str(spec.get("holderIdentity") or "")
@@ -89,7 +89,7 @@ class Lease:
         transitions = int(spec.get("leaseTransitions") or 0)
         run_out = began - self._seen[1] >= int(spec.get("leaseDurationSeconds") or self.duration_s)
         if holder not in ("", self.who) and not run_out:
-            self._until_s, self._others, self.failure = float("-inf"), True, ""
+            self._until_s, self._others = float("-inf"), True
             return
         if holder != self.who:
             transitions += 1
@@ -98,7 +98,7 @@ class Lease:
 
     def _mine(self, record: dict[str, Any], began: float) -> None:
         """The term runs from before the request was sent."""
-        self._until_s, self._others, self.failure = began + self.duration_s, False, ""
+        self._until_s, self._others = began + self.duration_s, False
         self.term = int((record.get("spec") or {}).get("leaseTransitions") or 0)
         self._seen = (str(record["metadata"].get("resourceVersion", "")), began)
 

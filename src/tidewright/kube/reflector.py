@@ -20,7 +20,6 @@ WATCH_S = 300
 """The server ends a watch after this; also how long a dead connection may go unnoticed."""
 BACKOFF_S = (0.2, 30.0)
 """First pause and longest; each is doubled, and drawn from its upper half."""
-PAGE = "500"
 Told = Callable[[str, dict[str, Any]], None]
 """("put" | "gone", object); called in the event loop, must not raise."""
 Trim = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -76,16 +75,12 @@ class Reflector:
     async def _list(self) -> None:
         """All objects, in pages; what disappeared meanwhile is told as gone."""
         found: dict[str, dict[str, Any]] = {}
-        query: dict[str, str] = {"limit": PAGE}
-        while True:
-            page = await self.api.get(self.path, **query)
+        meta: dict[str, Any] = {}
+        async for page in self.api.pages(self.path):
+            meta = page.get("metadata") or {}
             for item in page.get("items") or ():
                 if (kept := self._trim(item)) is not None:
                     found[uid_of(kept)] = kept
-            meta = page.get("metadata") or {}
-            if not meta.get("continue"):
-                break
-            query["continue"] = str(meta["continue"])
         self.relists += 1
         for uid in self.objects.keys() - found.keys():
             self._gone(uid, self.objects[uid])

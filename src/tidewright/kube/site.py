@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.errors import TideError, UsageError
 from . import names
-from .api import CONFIG_MAPS, NODES, PODS, Api
+from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
 from .ask import ENDED, Holding, asks_memory, holding_of, title
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
@@ -122,8 +122,8 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
     for held in overdue:
         path = pod_path(held.namespace, held.name)
         try:
-            found = await _current(site.api, path, held.uid)
-            if found is not None and not (found.get("spec") or {}).get("nodeName"):
+            found = await current_pod(site.api, path, held.uid)
+            if found is not None and not bound_to(found):
                 await strip(site.api, path, found)
                 found = None
         except TideError as error:
@@ -136,9 +136,8 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
             site.settle(held.uid, now)
 
 
-async def _current(api: Api, path: str, uid: str) -> dict[str, Any] | None:
-    from .api import ApiError
-
+async def current_pod(api: Api, path: str, uid: str) -> dict[str, Any] | None:
+    """The pod as it is now; None when it is gone, or another has its name. Raises ApiError, NoAnswer."""
     try:
         found = await api.get(path)
     except ApiError as error:
@@ -146,6 +145,11 @@ async def _current(api: Api, path: str, uid: str) -> dict[str, Any] | None:
             return None
         raise
     return found if (found.get("metadata") or {}).get("uid") == uid else None
+
+
+def bound_to(pod: dict[str, Any]) -> str:
+    """The node; empty while there is none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 async def strip(api: Api, path: str, pod: dict[str, Any]) -> None:
