@@ -7,13 +7,13 @@ of a job up to that serial. Never for later ones: a job that starts over makes n
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ..base.errors import TideError
 from ..checkpoint.store import Erasable, ImageStore
+from ..checkpoint.store.disk import Disk
 from ..checkpoint.store.names import folder, tenant_of
 
 log = logging.getLogger(__name__)
@@ -32,14 +32,10 @@ class Graves:
 
     def dig(self, tenant: str, name: str) -> None:
         """Note, durably, what has to go over there. Raises OSError."""
-        directory = self._root / folder(tenant)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory, disk = self._root / folder(tenant), Disk()
+        disk.make_directory(directory)
         (directory / name).touch(mode=0o600)
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        disk.sync_directory(directory)
 
     def waiting(self) -> list[tuple[str, str]]:
         """(tenant, name) of what has not been removed yet."""

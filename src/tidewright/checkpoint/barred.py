@@ -7,6 +7,7 @@ connections to elsewhere, addresses of this host.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import os
 import stat
@@ -95,12 +96,13 @@ def mirrored(pids: Iterable[int]) -> list[str]:
     started with the same executable and no random layout have such mappings, and the child then gets wrong code and data.
     """
     mine, found = set(pids), []
+    maps = functools.cache(_private)  # a parent of many is read once
     for pid in sorted(mine):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             known = process(pid)
             parent = known.parent if known else 0
             if parent in mine and os.readlink(PROC / str(pid) / "exe") == os.readlink(PROC / str(parent) / "exe"):
-                own, other = _private(pid), _private(parent)
+                own, other = maps(pid), maps(parent)
                 if odd := [own[at] for at in own.keys() & other.keys() if own[at] != other[at]]:
                     path = min(path for path, _ in odd)
                     found.append(f"{_name(pid)} maps {path} where its parent does, but another part of it")
@@ -109,11 +111,10 @@ def mirrored(pids: Iterable[int]) -> list[str]:
 
 def _private(pid: int) -> dict[tuple[str, str], tuple[str, str]]:
     """Private mappings of files: (path, offset) by (addresses, device and inode)."""
-    lines = (line.split(maxsplit=5) for line in (PROC / str(pid) / "maps").read_text().splitlines())
     return {
         (fields[0], f"{fields[3]} {fields[4]}"): (fields[5], fields[2])
-        for fields in lines
-        if len(fields) > 5 and fields[1].endswith("p") and fields[4] != "0"
+        for fields in _maps(PROC / str(pid))
+        if fields[1].endswith("p") and fields[4] != "0"
     }
 
 
@@ -138,9 +139,14 @@ def _of_process(pid: int, init: int) -> Iterator[str]:
 
 
 def _mapped(directory: Path) -> list[str]:
-    """Names of a process's mappings (proc(5), maps): files, and what has a name in brackets."""
+    """Names of a process's mappings: files, and what has a name in brackets."""
+    return sorted({fields[5] for fields in _maps(directory)})
+
+
+def _maps(directory: Path) -> list[list[str]]:
+    """Named mappings (proc(5), maps): addresses, permissions, offset, device, inode, name."""
     lines = (line.split(maxsplit=5) for line in (directory / "maps").read_text().splitlines())
-    return sorted({fields[5] for fields in lines if len(fields) > 5})
+    return [fields for fields in lines if len(fields) > 5]
 
 
 def _mapping(path: str) -> str:
