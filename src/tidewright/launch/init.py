@@ -150,6 +150,7 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
         why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
+    os.kill(-1, signal.SIGCONT)  # all at once: nobody runs before everybody may
     return int(meta["pid"]), putback.lent(meta)
 
 
@@ -190,11 +191,14 @@ def no_plugins(directory: str) -> str:
 
 
 def arguments(images: str, directory: str) -> list[str]:
-    """CRIU's for a restore. Its log and its statistics go to the rank's directory: images may be read-only and shared."""
+    """CRIU's for a restore. Its log and its statistics go to the rank's directory: images may be read-only and shared.
+
+    It leaves all stopped: it lets processes go one by one, and fails when one of them ends another before its turn.
+    """
     return [
         *("restore", "--images-dir", images, "--work-dir", directory, "--log-file", "restore.log", "-v1"),
         *("--restore-detached", "--manage-cgroups=ignore", "--tcp-established", "--network-lock", "skip"),
-        "--file-locks",
+        *("--file-locks", "--leave-stopped"),
     ]
 
 
