@@ -74,6 +74,7 @@ def user_environment(scratch: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "HF_HOME": str(scratch / "hf"),
+        "IPYTHONDIR": str(scratch / "ipython"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import sys
 import time
 from typing import Any
@@ -40,6 +42,16 @@ class Notebook:
 
     def disconnect(self) -> None:
         self.client.stop_channels()
+
+    def be_heard(self) -> None:
+        """Ask until output comes, too: a client subscribes anew after a reset, later than it can send (a nudge)."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            self.client.kernel_info()
+            with contextlib.suppress(queue.Empty):
+                self.client.get_iopub_msg(timeout=0.3)
+                return
+        raise AssertionError("no output of the kernel arrives")
 
     def run(self, code: str) -> str:
         """Execute a cell; what it printed."""
@@ -80,6 +92,7 @@ def test_an_idle_kernel_keeps_its_variables(pool: Pool, transport: str, connecte
         notebook.resume()
         if not connected:
             notebook.connect()
+        notebook.be_heard()
         said = notebook.run(f"kept[1]['a'] += {number}; print(kept[0] == os.getpid(), kept[1], lock.locked())")
         assert said == f"True {{'a': {1 + number}}} False"
     notebook.disconnect()
@@ -92,6 +105,7 @@ def test_a_kernel_moves_to_the_other_host(pool: Pool) -> None:
     before = places(pool.view(notebook.job))
     pool.client().migrate(notebook.job)
     pool.until(lambda: pool.view(notebook.job).state == "running" and places(pool.view(notebook.job)) != before)
+    notebook.be_heard()
     assert notebook.run("print(x + 1)") == "42"
     notebook.client.shutdown()
     pool.until(lambda: pool.view(notebook.job).state == "completed")
