@@ -34,6 +34,8 @@ from .manifest import DamagedImage, read_meta, verify, write_manifest
 from .processes import PROC, Stat, alive, bears, everything, members, send, stat
 from .program import ENVIRON, Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
+from .regfiles import forget_sizes
+from .shared import MARK, BeingWritten, Known, Others
 
 __all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "RanksLost", "check_host", "find_criu"]
 
@@ -45,8 +47,8 @@ GHOST_LIMIT = 2**30
 END_S = 10.0
 SWEEP_S = 2.0
 WORDS = 4096
-MARK = "TIDEWRIGHT_DUMP"
-"""A variable in the environment of CRIU and its helpers, and of nothing else; its value says which rank is dumped."""
+TRIES, AGAIN_S = 12, 0.02
+"""A rank that is in the middle of writing to a shared file is let run on to be done with it, each time for longer."""
 FINISH_S = 30.0
 """How long the CRIU of an agent that died may go on before it is killed."""
 
@@ -103,6 +105,7 @@ class CriuDriver:
         self.node, self.criu = node, criu
         self._directory, self._bring = directory, bring
         self._restored: dict[str, tuple[RankHandle, ...]] = {}
+        self._shared: set[Known] = set()
 
     # the parts that agents use
 
@@ -130,7 +133,8 @@ class CriuDriver:
             settle(handle)
         known = [handle for handle in handles if alive(handle.pid, handle.start)]
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
-            results = list(pool.map(self._try, handles, [directory / str(handle.rank) for handle in handles]))
+            save = functools.partial(self._try, others=Others(handles, self._shared))
+            results = list(pool.map(save, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
         if errors or leave_running:
             self.let_run(handles)
@@ -202,15 +206,21 @@ class CriuDriver:
 
     # one rank
 
-    def _try(self, handle: RankHandle, directory: Path) -> RankDump | WorldError:
+    def _try(self, handle: RankHandle, directory: Path, others: Others, tries: int = 1) -> RankDump | WorldError:
         try:
-            return self._dump(handle, directory)
+            return self._dump(handle, directory, others)
+        except BeingWritten as error:
+            if tries == TRIES:
+                return WorldError(f"rank {handle.rank}: {error}")
         except WorldError as error:
             return error
         except OSError as error:
             return WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+        self.let_run([handle])
+        time.sleep(AGAIN_S * tries)
+        return self._try(handle, directory, others, tries + 1)
 
-    def _dump(self, handle: RankHandle, directory: Path) -> RankDump:
+    def _dump(self, handle: RankHandle, directory: Path, others: Others) -> RankDump:
         work = directory.with_name(f".{directory.name}.criu")
         for path in (directory, work):
             shutil.rmtree(path, ignore_errors=True)
@@ -225,7 +235,8 @@ class CriuDriver:
             if left := strays(tasks(handle), handle.pid):
                 raise WorldError(f"rank {handle.rank}: {left[0]}")
             times.append(time.monotonic())
-            meta = self._meta(handle, directory)
+            meta = self._meta(handle, directory, others)
+            forget_sizes(directory, [entry["path"] for entry in meta["files"] if entry["shared"]])
             (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
             times.append(time.monotonic())
             size = write_manifest(directory).size_bytes
@@ -265,7 +276,7 @@ class CriuDriver:
             why = putback.complaint(str(work / "dump.log")) or words or f"it gives no reason (exit code {code})"
             raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
 
-    def _meta(self, handle: RankHandle, directory: Path) -> dict[str, Any]:
+    def _meta(self, handle: RankHandle, directory: Path, others: Others) -> dict[str, Any]:
         """What a restore needs to know besides CRIU's own files. The rank stands still."""
         return {
             "version": 1,
@@ -274,7 +285,7 @@ class CriuDriver:
             "taken": time.time(),
             "clocks": clocks(handle.pid),
             "host": host(),
-            **Capture(directory).take(tasks(handle), handle.init),
+            **Capture(directory, others=others).take(tasks(handle), handle.init),
         }
 
 

@@ -1,7 +1,8 @@
 """The files of a stopped rank: which it has open or mapped, and copies of those it writes, so that they can be put back.
 
 A copy is taken of every file that the rank writes to, up to a limit in all; larger ones are recorded only, and then the
-rank can be restored only where they are. Reads /proc of processes that stand still.
+rank can be restored only where they are. What processes of others write to as well is recorded only, too.
+Reads /proc of processes that stand still.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .features import fingerprint
 from .processes import PROC
-from .putback import GONE
+from .putback import GONE, OURS
+from .shared import Identity, Known, Others, fdinfo, refuse_locked, writes
 
 COPY_LIMIT = 2**30
 """Bytes of files that are copied into one rank's image."""
@@ -51,8 +53,7 @@ def seen(pid: int) -> Iterator[Seen]:
     for entry in (PROC / str(pid) / "fd").iterdir():
         path = os.readlink(entry)
         if path.startswith("/") and not path.endswith(GONE):
-            flags = (PROC / str(pid) / "fdinfo" / entry.name).read_text().split("flags:", 1)[1].split()[0]
-            yield Seen(path, entry, int(flags, 8) & os.O_ACCMODE != os.O_RDONLY, mapped=False)
+            yield Seen(path, entry, writes(fdinfo(pid, entry.name)), mapped=False)
     for line in (PROC / str(pid) / "maps").read_text().splitlines():
         addresses, modes, _, _, inode, *rest = line.split(maxsplit=5)
         path = rest[0] if rest else ""
@@ -99,33 +100,33 @@ def standing(pid: int) -> Iterator[str]:
 
 
 class Capture:
-    """Takes down the files of one rank into ``directory`` (its image)."""
+    """Takes down the files of one rank into ``directory`` (its image). Without ``others`` every file is its own."""
 
-    def __init__(self, directory: Path, limit: int = COPY_LIMIT) -> None:
-        self._directory, self._left = directory, limit
+    def __init__(self, directory: Path, limit: int = COPY_LIMIT, others: Others | None = None) -> None:
+        self._directory, self._left, self._others = directory, limit, others
         self.files: dict[str, Entry] = {}
         self.maps: dict[str, Entry] = {}
         self.dirs: dict[str, Entry] = {}
         self.box: list[Entry] = []
         self._copies = 0
         self._root = Path("/")
+        self._shared: set[Identity] = set()
 
-    def take(self, pids: Iterable[int], init: int) -> dict[str, Any]:
-        """Everything about the files of these processes, for ``meta.json``. Raises OSError (a full disk)."""
+    def take(self, pids: Sequence[int], init: int) -> dict[str, Any]:
+        """Everything about the files of these processes, for ``meta.json``.
+
+        Raises OSError (a full disk), and BeingWritten for a rank that is in the middle of writing to a shared file.
+        """
         root = self._root = PROC / str(init) / "root"
+        found = [each for pid in pids for each in self._merged(pid)]
+        if self._others is not None:
+            self._shared = self._others.write_to(_may_be_shared(found))
+            refuse_locked(pids, self._shared)
         for pid in pids:
-            merged: dict[str, Seen] = {}
-            for each in seen(pid):
-                if each.mapped and not each.writes:
-                    self._mapped(each)
-                    continue
-                before = merged.get(each.path)
-                if before is None or (each.writes and (not before.writes or each.mapped)):
-                    merged[each.path] = each
             for path in standing(pid):
                 self._directory_entry(path, root)
-            for each in merged.values():
-                self._entry(each, root)
+        for each in found:
+            self._entry(each, root)
         self._rest_of_box(root)
         written = {path for path, entry in self.files.items() if entry["writes"]}
         return {
@@ -134,6 +135,18 @@ class Capture:
             "dirs": list(self.dirs.values()),
             "box": self.box,
         }
+
+    def _merged(self, pid: int) -> list[Seen]:
+        """What a process has open or writes to, each file once; what it has mapped to read is taken down here."""
+        merged: dict[str, Seen] = {}
+        for each in seen(pid):
+            if each.mapped and not each.writes:
+                self._mapped(each)
+                continue
+            before = merged.get(each.path)
+            if before is None or (each.writes and (not before.writes or each.mapped)):
+                merged[each.path] = each
+        return list(merged.values())
 
     def _entry(self, each: Seen, root: Path) -> None:
         if each.path.startswith("/proc/") or (each.path in self.files and not each.writes):
@@ -147,6 +160,7 @@ class Capture:
             self.files[each.path] = self._record(each, now)
 
     def _record(self, each: Seen, now: os.stat_result) -> Entry:
+        shared = (now.st_dev, now.st_ino) in self._shared
         return {
             "path": each.path,
             "size": now.st_size,
@@ -157,7 +171,8 @@ class Capture:
             "mtime": now.st_mtime_ns,
             "writes": each.writes,
             "mapped": each.mapped,
-            "copy": self._copy(each.via, now.st_size) if each.writes else "",
+            "shared": shared,
+            "copy": self._copy(each.via, now.st_size) if each.writes and not shared else "",
             "links": self._links(each, now),
         }
 
@@ -209,6 +224,12 @@ class Capture:
                 if path in self.files or path in LEFT or not stat.S_ISREG(now.st_mode) or now.st_size > BOX_LIMIT:
                     continue
                 self.box.append(self._record(Seen(path, via, writes=True, mapped=False), now))
+
+
+def _may_be_shared(found: Iterable[Seen]) -> set[Known]:
+    """Regular files that are written to and not the rank's own memory or box."""
+    mine = [(each.path, os.stat(each.via)) for each in found if each.writes and not each.path.startswith(OURS)]
+    return {((now.st_dev, now.st_ino), path) for path, now in mine if stat.S_ISREG(now.st_mode)}
 
 
 def mapped_differences(maps: Iterable[Entry]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Runs inside a rank's namespaces just before its restore, or (``dry``) anywhere to learn what stands in the way. The very
 file that the rank had open gets the content it had then. Another file in its place is never overwritten: unless it
-begins as the rank's did, it is a difference, and the restore is refused with all of them. Standard library only, loaded
-by path.
+begins as the rank's did, it is a difference, and the restore is refused with all of them. A file that others wrote to as
+well is only looked for. Standard library only, loaded by path.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def put_back(meta: dict[str, Any], images: str, *, dry: bool = False) -> list[st
     for entry in meta["dirs"]:
         make_directory(entry)
     for entry in entries:
-        if entry["writes"]:
+        if entry["writes"] and not entry.get("shared"):
             write_again(entry, images)
     for entry in meta["box"]:
         if not os.path.lexists(entry["path"]):
@@ -87,6 +87,8 @@ def differs(entry: Entry, images: str) -> str:
         return f"{path}: {error.strerror}"
     if not stat.S_ISREG(now.st_mode):
         return f"{path} is not a regular file any more"
+    if entry.get("shared"):
+        return ""
     if path.startswith(OURS) and entry["copy"] and path != OUTPUT:
         return ""
     if not entry["writes"]:
@@ -103,6 +105,8 @@ def differs(entry: Entry, images: str) -> str:
 
 
 def _why_no_copy(entry: Entry) -> str:
+    if entry.get("shared"):
+        return ", and was not the rank's alone to make again"
     return ", and was too large to keep a copy of" if entry["writes"] else ""
 
 
