@@ -61,11 +61,14 @@ def play(root: Path, nursery: Nursery, plans: list[tuple[list[int], bool]]) -> l
     return asyncio.run(whole())
 
 
-def test_a_crash_at_any_side_effect(tmp_path: Path, nursery: Nursery) -> None:
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_crash_at_any_side_effect(tmp_path: Path, nursery: Nursery, both: bool) -> None:
+    """Before it and after it; otherwise by turns."""
     (whole,) = play(tmp_path / "whole", nursery, [([], False)])
     effects = whole.fuses[0].effects
     assert set(effects) - {"freezer", "group made"} == KINDS and whole.suspended
-    plans = [([at], after) for at in range(1, len(effects) + 1) for after in (False, True)]
+    moments = [(at, after) for at in range(1, len(effects) + 1) for after in (False, True)]
+    plans = [([at], after) for at, after in moments if both or (at + after) % 2 == 0]
     benches = play(tmp_path / "cut", nursery, plans)
     hit = {bench.fuses[0].blown for bench in benches}
     assert hit >= KINDS

@@ -44,9 +44,8 @@ def short_run(script: str, out: Path, steps: int = 3, seed: int = 0) -> dict[str
     return run(script, out, "--steps", str(steps), "--batch", "8", "--seed", str(seed))
 
 
-@pytest.mark.parametrize(
-    "script", [SCRIPTS[0], *(pytest.param(script, marks=pytest.mark.full) for script in SCRIPTS[1:])]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_the_hash_tells_runs_apart(script: str, tmp_path: Path) -> None:
     """Equal for the same arguments; another with one step or one seed more."""
     first = short_run(script, tmp_path / "first.json")
@@ -105,6 +104,7 @@ def wait_until_importing_torch(pid: int) -> str:
     return ""
 
 
+@pytest.mark.full
 def test_two_ranks_repeat_and_differ_from_one(tmp_path: Path) -> None:
     first, second = (two_ranks(tmp_path, number) for number in (1, 2))
     alone = run("train_ddp.py", tmp_path / "alone.json", "--steps", "3", "--batch", "8")

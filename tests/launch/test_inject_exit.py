@@ -12,7 +12,9 @@ from .test_inject_cut import free_port
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("cuts", [0, 40, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "cuts", [pytest.param(0, marks=pytest.mark.full), 40, pytest.param(1000, marks=pytest.mark.full)]
+)
 def test_what_is_done_at_exit_is_done(cuts: int, tmp_path: Path) -> None:
     """The groups are there until all that the program has registered at exit has run; then the other goes on without."""
     gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "3"])

@@ -99,7 +99,7 @@ class Pool:
             with contextlib.suppress(TideError):
                 if true():
                     return
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise AssertionError(self.story())
 
     def reach(self, job: int, *states: str) -> str:

@@ -22,8 +22,8 @@ from .index import NO_HASHES
 from .keys import HASH_BYTES, PAGE, SEAL_BYTES, Hashes, TenantKey
 from .names import INDEX, PACK
 
-LEVEL = 1
-"""zstd: level 3 saved 2-5 % more of a torch process's pages and took 15 % longer."""
+LEVEL = -1
+"""zstd: level 1 saved 6 % more of a torch process's pages, level 3 another 2-5 %; each took 15 % longer."""
 FRAME_PAGES = 64
 """256 KiB: larger frames gained under 1 %, smaller ones lost 2-4 % (docs/why/store.md)."""
 PACK_BYTES = 32 * 2**20
@@ -119,29 +119,34 @@ class PackWriter:
         self._waiting = np.concatenate((self._waiting, lengths))
         self._hashes.append(hashes)
         self._lengths.append(lengths)
-        while len(self._waiting) >= FRAME_PAGES:
-            self._frame(FRAME_PAGES)
+        self._frames_of(FRAME_PAGES)
         if self._offset >= PACK_BYTES:
             self._end_pack()
 
-    def _frame(self, count: int) -> None:
+    def _frames_of(self, least: int) -> None:
+        """Write frames while at least so many pages wait for it; what was written goes at once, as the rest must move."""
+        taken = written = 0
+        with memoryview(self._pending) as pending:
+            while len(lengths := self._waiting[taken : taken + FRAME_PAGES]) >= least:
+                raw = int(lengths.sum())
+                self._frame(pending[written : written + raw], len(lengths))
+                taken, written = taken + len(lengths), written + raw
+        del self._pending[:written]
+        self._waiting = self._waiting[taken:]
+
+    def _frame(self, piece: memoryview, count: int) -> None:
         if self._file < 0:
             self._draft = draft_name(self._drafts)
             self._file = self._disk.create(self._draft)
-        raw = int(self._waiting[:count].sum())
-        with memoryview(self._pending) as pending:
-            packed = self._compress(pending[:raw])
+        packed = self._compress(piece)
         self._room(len(packed) + FRAME.itemsize + count * (HASH_BYTES + 2))
         self._disk.write(self._file, packed)
-        self._frames.append((self._offset, len(packed), raw, self._pages, count, self._key.frame(packed)))
-        del self._pending[:raw]
-        self._waiting = self._waiting[count:]
+        self._frames.append((self._offset, len(packed), len(piece), self._pages, count, self._key.frame(packed)))
         self._offset += len(packed)
         self._pages += count
 
     def _end_pack(self) -> None:
-        if len(self._waiting):
-            self._frame(len(self._waiting))
+        self._frames_of(1)
         if self._file < 0:
             return
         self._disk.sync(self._file)
