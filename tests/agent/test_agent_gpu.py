@@ -115,8 +115,9 @@ class Node:
         async with asyncio.timeout(30):
             while not any(wanted(report) for report in self.heard):
                 await asyncio.sleep(0.01)
-        found = next(report for report in self.heard if wanted(report))
-        self.heard.clear()
+        at = next(at for at, report in enumerate(self.heard) if wanted(report))
+        found = self.heard[at]
+        del self.heard[: at + 1]
         return found
 
     async def phase(self, wanted: str) -> JobReport:

@@ -140,6 +140,7 @@ def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, ex
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_no_good_image_left_is_said_and_it_starts_over(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts)
     for each in HOSTS:

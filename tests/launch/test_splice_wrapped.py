@@ -52,7 +52,8 @@ def parked_with_a_slot(gang: Sharing) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("size", [2, 3])
 def test_turns_change_no_bit_and_are_gone_at_a_cut(tmp_path, monkeypatch, size):
     program = ["ddp.py", "60", "accumulate"]
     alone = Gang(tmp_path / "alone", size, program, boxed=False)

@@ -17,8 +17,8 @@ CRIU = find_criu()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = (("ddp_mlp", 2), ("mesh_2d", 2), ("logs_csv_tb", 1), ("pool-start-method-forkserver", 1))
-"""What make test has time for: the wrapper, subgroups and messages, files, named semaphores and children started anew."""
+QUICK = (("mesh_2d", 2), ("logs_csv_tb", 1), ("pool-start-method-forkserver", 1))
+"""What make test has time for: DDP beside subgroups and messages, files, named semaphores and children started anew."""
 FEW, MANY = 3, 20
 LONGER = 4
 """So many times a program's usual steps leave room for several events."""
