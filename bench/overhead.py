@@ -6,10 +6,10 @@ code and real shims. They train by turns, off-on, on-off, off-on, and whoever do
 are a second apart, and a machine that is slower for a while is slower for both.
 
 A figure is the time of a step in a stretch of many. What is held against a bar is not the best guess but the upper end of its
-95 % interval, from a bootstrap over starts of the program and over the pairs of each: processes differ by the luck of
-their memory, which more pairs of the same two would not show.
+95 % interval, from a bootstrap over starts of the program and over the pairs of each. The model is built anew for each
+stretch, as steps differ by up to 10 % by the luck of where in memory it lies.
 
-    python bench/overhead.py [--starts 10] [--pairs 3] [--keep]        (30 pairs of each kind; some 7 minutes)
+    python bench/overhead.py [--starts 6] [--pairs 8] [--keep]        (48 pairs of each kind; some 10 minutes)
 """
 
 from __future__ import annotations
@@ -327,8 +327,8 @@ def show(records: list[dict[str, Any]], starting: dict[str, Any]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", type=int, default=10, help="how often all programs are started anew")
-    parser.add_argument("--pairs", type=int, default=3, help="of each kind and start")
+    parser.add_argument("--starts", type=int, default=6, help="how often all programs are started anew")
+    parser.add_argument("--pairs", type=int, default=8, help="of each kind and start")
     parser.add_argument("--nice", action="store_true", help="go before other processes (needs root)")
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
