@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from .kube_plugin import command as device_plugin
+
 CONFIG = click.option(
     "--kubeconfig", default="", help="Kubeconfig file. Default: KUBECONFIG, the pod's account, ~/.kube/config."
 )
@@ -66,3 +68,6 @@ def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str
     for line in odd:
         click.echo(f"passed over: {line}", err=True)
     click.echo(text, nl=False)
+
+
+command.add_command(device_plugin)

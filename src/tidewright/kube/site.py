@@ -11,6 +11,7 @@ from ..base.errors import TideError, UsageError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
 from .ask import ENDED, Holding, asks_memory, holding_of, title
+from .beat import Beats
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
 from .shapes import ConfigMap, Node, Pod, shaped
@@ -19,8 +20,10 @@ from .verbs import RESERVED_S, Desk
 Note = Callable[[str], None]
 KEPT_NOTES = {
     names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE, names.POLICY, names.TABLE,
-    names.COUNT,
+    names.COUNT, names.PLUGIN,
 }  # fmt: skip
+LISTEN_S = 5.0
+"""How often silent device plugins are looked for."""
 
 
 class Site:
@@ -31,6 +34,7 @@ class Site:
         self.pods = Reflector(api, PODS, self._pod, trim_pod)
         self.nodes = Reflector(api, NODES, self._node, trim_node)
         self.maps = Reflector(api, CONFIG_MAPS, self._map, trim_map)
+        self.beats = Beats()
         self._unhealthy: dict[str, frozenset[int]] = {}
         self._node_by_name: dict[str, dict[str, Any]] = {}
 
@@ -47,6 +51,16 @@ class Site:
         async with asyncio.TaskGroup() as group:
             for one in self.reflectors():
                 group.create_task(one.run())
+            group.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        """Silence makes no event, so it is looked for; while we are deaf ourselves it says nothing."""
+        while True:
+            await asyncio.sleep(LISTEN_S)
+            if self.nodes.stale_s():
+                self.beats.excuse(self.clock())
+            for name in self.beats.silent(self.clock()):
+                self._set_node(name)
 
     async def synced(self) -> None:
         """Until everything was listed once."""
@@ -90,9 +104,11 @@ class Site:
         name = str(item["metadata"].get("name", ""))
         if what == "gone":
             self._node_by_name.pop(name, None)
+            self.beats.forget(name)
             self.desk.chooser.pool.drop_node(name)
             return
         self._node_by_name[name] = item
+        self.beats.see(name, item, self.clock())
         self._set_node(name)
 
     def _set_node(self, name: str) -> None:
@@ -102,6 +118,7 @@ class Site:
             self.note(f"node {name}: {error.message}")
             return
         table = table_of(node, self._unhealthy.get(name, frozenset()))
+        table = self.beats.heeded(table, node, self.clock())
         if table.cards or name in self.desk.chooser.pool.tables:
             self.desk.chooser.pool.set_node(table)
 
@@ -186,7 +203,9 @@ def trim_node(node: dict[str, Any]) -> dict[str, Any]:
         kind: {name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT)}
         for kind in ("capacity", "allocatable")
     }
-    return {"metadata": _trim_meta(node), "status": {**amounts, "addresses": status.get("addresses") or []}}
+    info = {"bootID": str((status.get("nodeInfo") or {}).get("bootID") or "")}
+    kept = {**amounts, "addresses": status.get("addresses") or [], "nodeInfo": info}
+    return {"metadata": _trim_meta(node), "status": kept}
 
 
 def trim_map(config_map: dict[str, Any]) -> dict[str, Any] | None:

@@ -94,7 +94,9 @@ class Desk:
         """
         ask, pool = ask_of(pod), self.chooser.pool
         self._likely.pop(ask.uid, None)
-        held = pool.held.get(ask.uid)
+        held, table = pool.held.get(ask.uid), pool.tables.get(node)
+        if table is not None and table.published and not table.ready:
+            raise UsageError(table.note, "the scheduler tries again")
         if held is not None and held.node == node and sum(held.units.values()) == ask.total:
             gpus = tuple(held.units)
         else:
@@ -106,8 +108,7 @@ class Desk:
         units = dict.fromkeys(gpus, ask.units)
         holding = Holding(ask.uid, ask.namespace, ask.name, node, units, bound=False, priority=ask.priority)
         pool.reserve(holding, now_s + RESERVED_S)
-        table = pool.tables[node]
-        size = next(card.units for card in table.cards if card.index == min(gpus))
+        size = next(card.units for card in pool.tables[node].cards if card.index == min(gpus))
         return Decision(ask, holding, marks(ask, node, units, size, now_ns))
 
     def preempt(self, args: Json) -> dict[str, Any]:

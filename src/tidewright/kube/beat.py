@@ -1,0 +1,100 @@
+"""The device plugin's heartbeat, an annotation of its node: written there, heeded by the extender. Pure.
+
+A pod that is bound while the kubelet waits for its device plugin fails for good ("no healthy devices present", measured on
+1.36), so no pod is bound to a node whose plugin is known to be unregistered, silent, or not back since a reboot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import names
+from .ask import notes_of
+from .cards import Table
+
+EVERY_S = 30.0
+SILENT_BEATS = 3
+"""A plugin that missed so many is taken for silent."""
+LONGEST_EVERY_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """``registered``: the kubelet has the node's devices. ``at``: for people, RFC 3339. ``boot``: the kernel's boot id."""
+
+    registered: bool
+    at: str
+    every_s: float = EVERY_S
+    boot: str = ""
+
+
+def written(beat: Beat) -> str:
+    """The annotation's value."""
+    found = {"v": 1, "registered": beat.registered, "at": beat.at, "every_s": beat.every_s, "boot": beat.boot}
+    return json.dumps(found, separators=(",", ":"))
+
+
+def read(text: str) -> Beat | None:
+    """None when it cannot be understood."""
+    try:
+        found = json.loads(text)
+        every_s = min(max(float(found["every_s"]), 1.0), LONGEST_EVERY_S)
+        return Beat(found["registered"] is True, str(found["at"]), every_s, str(found.get("boot", "")))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+@dataclass(slots=True)
+class Beats:
+    """What an extender heard. By its own clock, as leases are: when an annotation last changed *as seen here*, whatever
+    the time in it says, so clocks that differ make no node unusable."""
+
+    _heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def see(self, name: str, node: Mapping[str, Any], now_s: float) -> None:
+        """A node as it is now."""
+        text = notes_of(node).get(names.PLUGIN)
+        if text is None:
+            self._heard.pop(name, None)
+        elif self._heard.get(name, ("", 0.0))[0] != text:
+            self._heard[name] = (str(text), now_s)
+
+    def forget(self, name: str) -> None:
+        """The node is gone."""
+        self._heard.pop(name, None)
+
+    def excuse(self, now_s: float) -> None:
+        """Nothing could be heard until now: silence is counted from here."""
+        self._heard = {name: (text, now_s) for name, (text, _) in self._heard.items()}
+
+    def silent(self, now_s: float) -> tuple[str, ...]:
+        """Nodes whose plugin should have been heard again."""
+        return tuple(name for name in self._heard if self._late(name, now_s))
+
+    def heeded(self, table: Table, node: Mapping[str, Any], now_s: float) -> Table:
+        """``table``, not ready when its plugin's heartbeat says so. Nodes without our table or heartbeat stay as they are."""
+        if not table.published or not table.ready or table.node not in self._heard:
+            return table
+        why = self._why_not(table.node, node, now_s)
+        return replace(table, ready=False, note=why) if why else table
+
+    def _why_not(self, name: str, node: Mapping[str, Any], now_s: float) -> str:
+        beat = read(self._heard[name][0])
+        if beat is None:
+            return f"the device plugin's heartbeat ({names.PLUGIN}) cannot be read"
+        if not beat.registered:
+            return "its device plugin is not registered with the kubelet"
+        boot = str((((node.get("status") or {}).get("nodeInfo")) or {}).get("bootID") or "")
+        if boot and beat.boot and boot != beat.boot:
+            return "its device plugin has not registered since the node was started"
+        if self._late(name, now_s):
+            return f"its device plugin has been silent since {beat.at}"
+        return ""
+
+    def _late(self, name: str, now_s: float) -> bool:
+        text, heard_s = self._heard[name]
+        beat = read(text)
+        return beat is not None and now_s - heard_s > SILENT_BEATS * beat.every_s

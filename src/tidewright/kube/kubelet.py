@@ -1,0 +1,101 @@
+"""The kubelet's folder: its socket and our own below it, its checkpoint, and saying hello.
+
+Source: kubernetes pkg/kubelet/cm/devicemanager. A kubelet that starts removes every socket in the folder and makes its own
+anew; it tells nobody. So the folder is looked at every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import UsageError, WorldError
+from . import names
+from .match import Entry, entries
+from .v1beta1 import PLUGIN, REGISTRATION, VERSION, caller, grpc_module, handlers, messages
+
+FOLDER = Path("/var/lib/kubelet/device-plugins")
+SOCKET, OURS, CHECKPOINT = "kubelet.sock", "tidewright-gpushare.sock", "kubelet_internal_checkpoint"
+REGISTER_S = 10.0
+LONGEST_PATH = 107
+"""Bytes of a unix socket's path."""
+LONGEST_REQUEST = 32 << 20
+"""Bytes; a GetPreferredAllocation names all free ids, and the sender is the kubelet on this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """``/var/lib/kubelet/device-plugins`` or another; nothing outside it is touched."""
+
+    path: Path = FOLDER
+
+    def check(self) -> None:
+        """Raises UsageError when sockets could not be made here."""
+        if len(os.fsencode(self.path / OURS)) > LONGEST_PATH:
+            raise UsageError(
+                f"{self.path} is too long for a socket's path", f"at most {LONGEST_PATH} bytes with {OURS}"
+            )
+
+    def kubelet(self) -> tuple[int, int] | None:
+        """Which socket the kubelet has now; None while there is none."""
+        return _socket(self.path / SOCKET)
+
+    def ours(self) -> tuple[int, int] | None:
+        """Which socket lies under our name."""
+        return _socket(self.path / OURS)
+
+    def allocated(self) -> tuple[Entry, ...]:
+        """By the kubelet's checkpoint as of now. Raises WorldError."""
+        try:
+            return entries((self.path / CHECKPOINT).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorldError(f"the kubelet's checkpoint cannot be read: {error}") from error
+
+
+def _socket(path: Path) -> tuple[int, int] | None:
+    """Inode numbers are used again at once on some file systems, so the time of its making counts too."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
+
+
+async def serve(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
+    """A running gRPC server on our socket, for this user only. Raises WorldError."""
+    grpc, path = grpc_module(), folder.path / OURS
+    path.unlink(missing_ok=True)
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", LONGEST_REQUEST)])
+    server.add_generic_rpc_handlers((handlers(PLUGIN, does),))
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+    except (RuntimeError, OSError) as error:
+        await server.stop(0)
+        raise WorldError(f"cannot listen on {path}: {error}") from error
+    finally:
+        os.umask(before)
+    return server
+
+
+async def register(folder: Folder, pre_start: bool) -> None:
+    """Tell the kubelet of our socket. Raises WorldError."""
+    grpc, kinds = grpc_module(), messages()
+    options = kinds.DevicePluginOptions(pre_start_required=pre_start, get_preferred_allocation_available=True)
+    asked = kinds.RegisterRequest(version=VERSION, endpoint=OURS, resource_name=names.MEM, options=options)
+    # Proxies of the environment are for the network; this never leaves the node.
+    async with grpc.aio.insecure_channel(
+        f"unix:{folder.path / SOCKET}", options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
+        try:
+            async with asyncio.timeout(REGISTER_S):
+                await caller(channel, REGISTRATION, "Register")(asked)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "no answer"
+            raise WorldError(f"the kubelet did not register us: {why}") from error

@@ -1,0 +1,148 @@
+"""Whose container it is that the kubelet allocates for. Pure.
+
+The kubelet names only device ids. Exactly, by its own checkpoint: once it has allocated, the entry with these ids names pod
+and container. By guess, before that: it allocates pod after pod, for each init container and then each container that asks,
+in their order (recorded from 1.36), so the next container of the pod that waits longest and has this size is meant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..base.errors import UsageError, WorldError
+from . import names
+from .ask import ENDED, Holding, Json, Part, ask_of, holding_of, notes_of, title
+from .quantity import whole
+from .shapes import Pod, shaped
+
+Key = tuple[str, str]
+"""(pod uid, container name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the kubelet allocated to one container."""
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One container of a pod whose GPUs were chosen. ``last``: no other container of the pod comes after it."""
+
+    pod: Json
+    holding: Holding
+    part: Part
+    last: bool = True
+
+
+def entries(text: str) -> tuple[Entry, ...]:
+    """Those of ``kubelet_internal_checkpoint`` for our resource. Raises WorldError when it cannot be read.
+
+    Source: kubernetes pkg/kubelet/cm/devicemanager/checkpoint (DeviceIDs by NUMA node since 1.20, a plain list before).
+    """
+    try:
+        found = json.loads(text)["Data"]["PodDeviceEntries"] or ()
+        return tuple(
+            Entry(str(one["PodUID"]), str(one["ContainerName"]), _ids(one["DeviceIDs"]))
+            for one in found
+            if one["ResourceName"] == names.MEM
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise WorldError(f"the kubelet's checkpoint cannot be read: {type(error).__name__} {error}") from error
+
+
+def _ids(value: Any) -> frozenset[str]:
+    lists = value.values() if isinstance(value, Mapping) else (value,)
+    return frozenset(str(one) for some in lists for one in some or ())
+
+
+def owner(found: Iterable[Entry], ids: Iterable[str], gone: Collection[str] = ()) -> Entry | None:
+    """The entry with exactly these ids; ``gone``: uids of pods that ended. Raises WorldError when two pods have them.
+
+    An init container and an app container of one pod may have equal sets: the kubelet uses the ids again. The app
+    container's entry is taken; pod, size and GPU are the same.
+    """
+    wanted = frozenset(ids)
+    same = [entry for entry in found if entry.ids == wanted and entry.uid not in gone]
+    if len({entry.uid for entry in same}) > 1:
+        raise WorldError("the kubelet's checkpoint gives the same devices to two pods")
+    return same[-1] if same else None
+
+
+def claim_of(pod: Json, container: str) -> Claim:
+    """What the extender chose for a container. Raises UsageError, in words for the pod's event."""
+    held = holding_of(shaped(pod, Pod))
+    if held is None:
+        raise UsageError(
+            f"no GPU was chosen for pod {title(pod)}: the scheduler did not ask the extender, or the pod was bound past it",
+            "set the extender up in the scheduler's configuration and create the pod anew",
+        )
+    parts = ask_of(pod).parts
+    part = next((one for one in parts if one.name == container), None)
+    if part is None:
+        raise UsageError(f"container {container} of pod {title(pod)} asks for no {names.MEM}", "create the pod anew")
+    return Claim(pod, held, part, part is parts[-1])
+
+
+def waiting(pods: Iterable[Json], done: Collection[Key]) -> list[Claim]:
+    """The next container of each pod that was assumed and not handed over, in the order in which the kubelet comes to
+    them: pods it has begun first, then by the time of the bind. Pods on their way out are left out, and so are ones that
+    cannot be understood."""
+    found = []
+    for pod in pods:
+        try:
+            claim = _next(pod, done)
+            if claim is not None:
+                begun = any(uid == claim.holding.uid for uid, _ in done)
+                found.append((not begun, _assumed_ns(pod), title(pod), claim))
+        except UsageError:
+            continue
+    return [claim for *_, claim in sorted(found, key=lambda one: one[:3])]
+
+
+def _next(pod: Json, done: Collection[Key]) -> Claim | None:
+    meta, phase = pod.get("metadata") or {}, (pod.get("status") or {}).get("phase")
+    if meta.get("deletionTimestamp") or phase in ENDED or notes_of(pod).get(names.ASSIGNED) == "true":
+        return None
+    held = holding_of(shaped(pod, Pod))
+    if held is None:
+        return None
+    parts = [part for part in ask_of(pod).parts if part.units]
+    left = [part for part in parts if (held.uid, part.name) not in done]
+    return Claim(pod, held, left[0], len(left) == 1) if left else None
+
+
+def _assumed_ns(pod: Json) -> int:
+    """Nanoseconds do not fit a double, so they are read as digits, not as a quantity."""
+    text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 24 else 0
+
+
+def guess(pods: Iterable[Json], size: int, done: Collection[Key]) -> Claim | None:
+    """Whose request of ``size`` units this probably is."""
+    return next((claim for claim in waiting(pods, done) if claim.part.units == size), None)
+
+
+def only(pods: Iterable[Json], size: int, done: Collection[Key]) -> Claim | None:
+    """As ``guess``, but None unless there is just one pod it can be."""
+    found = [claim for claim in waiting(pods, done) if claim.part.units == size]
+    return found[0] if len(found) == 1 else None
+
+
+def gpus_of(claim: Claim) -> dict[int, int]:
+    """The container's units by GPU. One of several containers on several GPUs has only its own, if it was said which."""
+    every = dict(claim.holding.units)
+    text = notes_of(claim.pod).get(names.ALLOCATION)
+    if text and not claim.part.init:
+        own = (json.loads(text) or {}).get(str(claim.part.index))
+        if isinstance(own, Mapping) and own:
+            return {whole(gpu, "GPU index"): whole(units, "units") for gpu, units in own.items()}
+    if len(every) == 1:
+        return dict.fromkeys(every, claim.part.units)
+    return every

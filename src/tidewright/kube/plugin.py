@@ -1,0 +1,254 @@
+"""The device plugin's answers to the kubelet. Knows no sockets: methods take a request and give an answer.
+
+Two ways to know whose container it is (docs/why/kube.md). Late: Allocate promises a CDI device, and PreStartContainer, when
+the kubelet's checkpoint names pod and container, writes what is behind it. Match: Allocate guesses by size and time of bind.
+A container never gets an environment that makes it fail later: what cannot be known is an error, with an event on the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..base.errors import TideError, UsageError, WorldError
+from . import names, units
+from .ask import Json, Part, ask_of, holding_of, notes_of, title
+from .cards import Card
+from .cdi import Shelf, name_of, qualified
+from .gpus import Gpu
+from .kubelet import Folder
+from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
+from .tell import LOOK_S, PodsHere, Teller
+from .v1beta1 import HEALTHY, UNHEALTHY, grpc_module, messages
+
+REASON = "GPUShareFailed"
+GUESSES = 4
+"""So often a request is matched anew when no pod fits: the kubelet may have heard of the pod before us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The node's GPUs and how many units each has, both by index."""
+
+    node: str
+    gpus: Mapping[int, Gpu]
+    units: Mapping[int, int]
+
+    def cards(self, faults: Mapping[int, str]) -> tuple[Card, ...]:
+        """For the node's table."""
+        return tuple(
+            Card(at, self.units[at], gpu.uuid, gpu.model, ok=at not in faults) for at, gpu in sorted(self.gpus.items())
+        )
+
+
+class Plugin:
+    """``late``: by CDI, else by matching. ``woken``: called when the kubelet begins or ends to listen."""
+
+    def __init__(
+        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, *, late: bool = True,
+        woken: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.stock, self.folder, self.shelf, self.pods, self.tell = stock, folder, shelf, pods, tell
+        self.late, self.cgpu_off, self._woken = late, False, woken
+        self.faults: dict[int, str] = {}
+        self.listening = 0
+        """Open ListAndWatch streams: more than none means that the kubelet has our devices."""
+        self._changed = asyncio.Event()
+        self._done: set[Key] = set()
+        self._one = asyncio.Lock()
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """By their names in the API."""
+        return {
+            "GetDevicePluginOptions": self._options,
+            "ListAndWatch": self._list_and_watch,
+            "GetPreferredAllocation": self._preferred,
+            "Allocate": self._allocate,
+            "PreStartContainer": self._pre_start,
+        }
+
+    def set_faults(self, faults: Mapping[int, str]) -> bool:
+        """GPUs that must not be used, and why; whether that is news."""
+        if dict(faults) == self.faults:
+            return False
+        self.faults = dict(faults)
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return True
+
+    async def _options(self, request: Any, context: Any) -> Any:
+        return messages().DevicePluginOptions(pre_start_required=self.late, get_preferred_allocation_available=True)
+
+    async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.listening += 1
+        self._woken()
+        try:
+            while True:
+                changed = self._changed
+                yield self._devices()
+                await changed.wait()
+        finally:
+            self.listening -= 1
+            self._woken()
+
+    def _devices(self) -> Any:
+        kinds = messages()
+        devices = [
+            kinds.Device(ID=one, health=UNHEALTHY if units.gpu_of(one) in self.faults else HEALTHY)
+            for one in units.ids(self.stock.units)
+        ]
+        return kinds.ListAndWatchResponse(devices=devices)
+
+    async def _preferred(self, request: Any, context: Any) -> Any:
+        """Ids of the GPU that was chosen, so that what the kubelet reports agrees with it. Only a wish: a wrong one costs
+        nothing but that."""
+        kinds, answer, done = messages(), messages().PreferredAllocationResponse(), await self._handed()
+        for asked in request.container_requests:
+            claim = guess(self.pods.known(), asked.allocation_size, done)
+            chosen = units.prefer(
+                asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size, _shares(claim)
+            )
+            answer.container_responses.append(kinds.ContainerPreferredAllocationResponse(deviceIDs=chosen))
+        return answer
+
+    async def _allocate(self, request: Any, context: Any) -> Any:
+        kinds, answer = messages(), messages().AllocateResponse()
+        async with self._one:
+            for asked in request.container_requests:
+                ids = list(asked.devices_ids)
+                if self.late:
+                    promised = [kinds.CDIDevice(name=qualified(name_of(ids)))]
+                    one = kinds.ContainerAllocateResponse(envs=await self._hints(len(ids)), cdi_devices=promised)
+                else:
+                    one = kinds.ContainerAllocateResponse(envs=await self._guessed(len(ids), context))
+                answer.container_responses.append(one)
+        return answer
+
+    async def _pre_start(self, request: Any, context: Any) -> Any:
+        pod: Json | None = None
+        try:
+            if self.late:
+                entries = await asyncio.to_thread(self.folder.allocated)
+                entry = owner(entries, request.devices_ids, self.pods.ended())
+                if entry is None:
+                    raise WorldError("the kubelet's checkpoint names no container with these devices; it tries again")
+                pod = await self.pods.by_uid(entry.uid)
+                claim = claim_of(pod, entry.container)
+                self.shelf.put(name_of(entry.ids), *self._outfit(claim, len(entry.ids)))
+                self.shelf.keep_only(name_of(one.ids) for one in entries)
+                await self._mark(claim)
+        except TideError as error:
+            await self._refuse(context, error, () if pod is None else (pod,))
+        return messages().PreStartContainerResponse()
+
+    async def _mark(self, claim: Claim) -> None:
+        """Once per pod. When it fails nothing is lost: whose container it is does not depend on it."""
+        key = (claim.holding.uid, claim.part.name)
+        if key not in self._done and notes_of(claim.pod).get(names.ASSIGNED) != "true":
+            await self.tell.assigned(claim)
+        self._remember(key)
+
+    def _remember(self, key: Key) -> None:
+        here = {str((pod.get("metadata") or {}).get("uid", "")) for pod in self.pods.known()}
+        self._done = {old for old in self._done if old[0] in here} | {key}
+
+    async def _hints(self, size: int) -> dict[str, str]:
+        """The legacy variables, where there is only one pod it can be. CDI's replace them; which GPU to open is not among
+        them, so a runtime without CDI opens none rather than a wrong one."""
+        claim = only(self.pods.known(), size, await self._handed())
+        if claim is None:
+            return {}
+        try:
+            env, _ = self._outfit(claim, size)
+        except TideError:
+            return {}
+        return {key: value for key, value in env.items() if key != names.VISIBLE}
+
+    async def _guessed(self, size: int, context: Any) -> dict[str, str]:
+        pods: tuple[Json, ...] = ()
+        try:
+            pods, claim = await self._look(size)
+            env, _ = self._outfit(claim, size)
+            self._remember((claim.holding.uid, claim.part.name))
+            if claim.last:
+                await self.tell.assigned(claim)
+            return env
+        except TideError as error:
+            await self._refuse(context, error, _suspects(pods or self.pods.known(), size))
+            raise
+
+    async def _look(self, size: int) -> tuple[tuple[Json, ...], Claim]:
+        done = await self._handed()
+        pods = self.pods.known()
+        for left in reversed(range(GUESSES)):
+            if (claim := guess(pods, size, done)) is not None:
+                return pods, claim
+            if left:
+                await asyncio.sleep(LOOK_S)
+                pods = await self.pods.listed()
+        raise UsageError(
+            f"no pod on this node waits for {size} units of {names.MEM}: it was not bound by the extender, or is matched already",
+            "set the extender up in the scheduler's configuration and create the pod anew",
+        )
+
+    async def _handed(self) -> set[Key]:
+        """Containers that have their devices: by the kubelet's checkpoint, which outlives us, and by what we remember."""
+        try:
+            found = {(entry.uid, entry.container) for entry in await asyncio.to_thread(self.folder.allocated)}
+        except WorldError:
+            found = set()
+        return found if self.late else found | self._done
+
+    def _outfit(self, claim: Claim, size: int) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Environment and device files of a container. Raises UsageError when its GPU cannot be."""
+        held, chosen = claim.holding, sorted(gpus_of(claim))
+        if held.node != self.stock.node:
+            raise UsageError(f"pod {title(claim.pod)} was assumed for node {held.node}", "create it anew")
+        if strange := [gpu for gpu in chosen if gpu not in self.stock.gpus]:
+            there = ", ".join(map(str, sorted(self.stock.gpus)))
+            raise UsageError(
+                f"GPU {strange[0]} was chosen for pod {title(claim.pod)}, and this node has {there}", "create it anew"
+            )
+        gpus = [self.stock.gpus[gpu] for gpu in chosen]
+        env = {
+            names.VISIBLE: ",".join(gpu.uuid for gpu in gpus),
+            names.IDX: str(chosen[0]),
+            names.POD: str(sum(held.units.values())),
+            names.CONTAINER: str(size),
+            names.DEV: str(self.stock.units[chosen[0]]),
+        }
+        if self.cgpu_off:
+            env[names.CGPU_OFF] = "true"
+        return env, tuple(dict.fromkeys(node for gpu in gpus for node in gpu.nodes))
+
+    async def _refuse(self, context: Any, error: TideError, pods: Iterable[Json]) -> None:
+        """Ends the call with an error that says what to do."""
+        remedy = getattr(error, "remedy", "")
+        text = f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"
+        self.tell.note(text)
+        for pod in pods:
+            await self.tell.event(pod, REASON, text)
+        await context.abort(grpc_module().StatusCode.FAILED_PRECONDITION, text)
+
+
+def _shares(claim: Claim | None) -> dict[int, int]:
+    """Units by GPU, empty when unknown."""
+    try:
+        return gpus_of(claim) if claim is not None else {}
+    except UsageError:
+        return {}
+
+
+def _suspects(pods: Iterable[Json], size: int) -> list[Json]:
+    """Pods that a failed request may have been for: pending here, with a container of this size, and no GPU chosen."""
+    return [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Pending" and _asks(pod, size)]
+
+
+def _asks(pod: Json, size: int) -> bool:
+    try:
+        parts: tuple[Part, ...] = ask_of(pod).parts
+        return holding_of(pod) is None and any(part.units == size for part in parts)
+    except UsageError:
+        return False

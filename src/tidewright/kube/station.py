@@ -1,0 +1,237 @@
+"""``tide kube device-plugin``: a plugin that is served, registered, kept registered, and heard of by the extender."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import TideError, UsageError, WorldError
+from . import names
+from .api import Api
+from .ask import Json
+from .beat import EVERY_S, Beat, written
+from .cards import publish
+from .cdi import Shelf
+from .credentials import Cluster
+from .gpus import Gpus
+from .kubelet import FOLDER, Folder, register, serve
+from .plugin import Plugin, Stock
+from .site import Note
+from .tell import PodsHere, Teller
+from .units import Split, check_message
+from .v1beta1 import grpc_module, messages
+
+BINDINGS = ("auto", "late", "match")
+BACKOFF_S = (0.5, 30.0)
+"""First pause after a failed registration and longest; doubled, and drawn from its upper half."""
+UNHEARD_S = 5.0
+"""A kubelet that registered us opens its stream at once; after this long without one it is told again."""
+FAREWELL_S = 3.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """``node``: its name in the API. ``poll_s``: how often the kubelet's folder is looked at."""
+
+    node: str
+    split: Split = field(default_factory=Split)
+    binding: str = "auto"
+    folder: Path = FOLDER
+    cdi: Path = Path("/var/run/cdi")
+    beat_s: float = EVERY_S
+    health_s: float = 5.0
+    poll_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.node:
+            raise UsageError("the node's name is not known", "set NODE_NAME (in a DaemonSet from spec.nodeName)")
+        if self.binding not in BINDINGS:
+            raise UsageError(f"binding {self.binding!r} does not exist", f"choose one of {', '.join(BINDINGS)}")
+
+
+class Station:
+    """Runs until ``stop`` is called. ``gpus``: already open, so that a node without any says so at the start."""
+
+    def __init__(self, cluster: Cluster, settings: PluginSettings, gpus: Gpus, note: Note) -> None:
+        grpc_module()
+        messages()
+        self.settings, self.gpus, self.note = settings, gpus, note
+        self.folder = Folder(settings.folder)
+        self.folder.check()
+        found = {gpu.index: gpu for gpu in gpus.found()}
+        units = check_message({at: gpu.memory_mib for at, gpu in found.items()}, settings.split)
+        self.api = Api(cluster)
+        tell = Teller(self.api, settings.node, note)
+        pods = PodsHere(self.api, settings.node)
+        self.plugin = Plugin(
+            Stock(settings.node, found, units), self.folder, Shelf(settings.cdi), pods, tell, woken=self._wake
+        )
+        self._stop, self._due = asyncio.Event(), asyncio.Event()
+        self._server: Any = None
+        self._saw: tuple[object, object] = (None, None)
+        self._retry_s, self._tries, self._waiting = 0.0, 0, False
+
+    def stop(self) -> None:
+        """Say that the node is not served any more, then end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Raises UsageError for what will never work; all else is tried again."""
+        async with self.api:
+            await self._know_node()
+            await self._look_at_health()
+            loops = (self._keep_registered(), self._keep_told(), self._keep_healthy(), self.plugin.pods.reflector.run())
+            running: list[asyncio.Task[None]] = [asyncio.create_task(loop) for loop in loops]
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+                for task in running:
+                    if task.done():
+                        task.result()
+            finally:
+                stopping.cancel()
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(stopping, *running, return_exceptions=True)
+                await self._farewell()
+
+    def _wake(self) -> None:
+        self._due.set()
+
+    async def _know_node(self) -> None:
+        """How containers are bound, by what the node says of itself. A node that cannot be asked counts as a new one: the
+        kubelet must not wait for the API server, or every pod it admits meanwhile fails for good."""
+        node: Json = {}
+        try:
+            node = await self.plugin.tell.read_node()
+        except TideError as error:
+            self.note(f"node {self.settings.node} cannot be read: {error}")
+        late, why = late_binding(node)
+        if self.settings.binding != "auto":
+            late, why = self.settings.binding == "late", "as told"
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        self.plugin.late, self.plugin.cgpu_off = late, labels.get(names.CGPU_LABEL) == "true"
+        self.note(f"binds containers by {'CDI, late' if late else 'size and time'} ({why})")
+
+    async def _keep_registered(self) -> None:
+        while True:
+            await self._tend(asyncio.get_running_loop().time())
+            await asyncio.sleep(self.settings.poll_s)
+
+    async def _tend(self, now_s: float) -> None:
+        """One look at the kubelet's folder."""
+        if self.plugin.listening:
+            self._tries = 0
+        kubelet = self.folder.kubelet()
+        if kubelet is None:
+            if not self._waiting:
+                self.note(f"waits for the kubelet's socket in {self.folder.path}")
+            self._waiting, self._tries, self._retry_s = True, 0, now_s
+            return
+        fresh = self._server is None or (kubelet, self.folder.ours()) != self._saw
+        if fresh and kubelet != self._saw[0]:
+            self._tries, self._retry_s = 0, now_s  # another kubelet: what the last one refused means nothing
+        if now_s < self._retry_s or not (fresh or not self.plugin.listening):
+            return
+        self._waiting = False
+        try:
+            await self._begin(kubelet)
+            # Not heard of by the next look but one: another plugin took the resource over, or the kubelet is ending.
+            self._retry_s = now_s + self._pause(UNHEARD_S)
+        except WorldError as error:
+            self._saw = (kubelet, self.folder.ours())
+            if not self._tries:
+                self.note(str(error))
+            self._retry_s = now_s + self._pause(BACKOFF_S[0])
+        self._tries += 1
+
+    def _pause(self, first_s: float) -> float:
+        return float(min(BACKOFF_S[1], first_s * 2 ** min(self._tries, 8)) * random.uniform(0.5, 1.0))
+
+    async def _begin(self, kubelet: object) -> None:
+        """Listen anew and register. Raises WorldError."""
+        await self._end_server(0)
+        self._server = await serve(self.folder, self.plugin.methods())
+        self._saw = (kubelet, self.folder.ours())
+        await register(self.folder, self.plugin.late)
+        self.note(f"registered with the kubelet: {sum(self.plugin.stock.units.values())} units of {names.MEM}")
+
+    async def _keep_told(self) -> None:
+        """The node's table and the heartbeat, at once when the kubelet begins or ends to listen."""
+        while True:
+            self._due.clear()
+            await self._tell_node(self.plugin.listening > 0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.beat_s):
+                    await self._due.wait()
+
+    async def _tell_node(self, registered: bool) -> None:
+        plugin, tell = self.plugin, self.plugin.tell
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        beat = Beat(registered, now, self.settings.beat_s, boot_id())
+        notes = {names.TABLE: publish(plugin.stock.cards(plugin.faults)), names.PLUGIN: written(beat)}
+        await tell.node_notes(notes)
+        await tell.count(len(plugin.stock.gpus))
+        await tell.unhealthy(plugin.faults)
+
+    async def _keep_healthy(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.health_s)
+            await self._look_at_health()
+
+    async def _look_at_health(self) -> None:
+        faults, before = await asyncio.to_thread(self.gpus.faults), self.plugin.faults
+        for gpu in sorted(faults.keys() | before.keys()):
+            if faults.get(gpu) != before.get(gpu):
+                self.note(f"GPU {gpu}: {faults.get(gpu, 'well again')}")
+        if self.plugin.set_faults(faults):
+            self._wake()
+
+    async def _farewell(self) -> None:
+        """First the extender hears of it, then the kubelet."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self._tell_node(registered=False)
+        await self._end_server(1)
+
+    async def _end_server(self, grace_s: float) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+
+def boot_id() -> str:
+    """The kernel's, which a node shows as ``bootID``; empty where it cannot be read."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def late_binding(node: Json) -> tuple[bool, str]:
+    """Whether a node's runtime resolves CDI names given by a device plugin, and why.
+
+    Sources: the kubelet passes them since 1.29 (feature DevicePluginCDIDevices, beta); containerd resolves them by default
+    since 2.0, CRI-O since 1.24.
+    """
+    info = ((node.get("status") or {}).get("nodeInfo")) or {}
+    kubelet, runtime = str(info.get("kubeletVersion", "")), str(info.get("containerRuntimeVersion", ""))
+    name, _, version = runtime.partition("://")
+    needed = {"containerd": (2, 0), "cri-o": (1, 24)}.get(name)
+    if not runtime or not kubelet:
+        return True, "the node does not say what it runs"
+    if needed is None or _version(version) < needed or _version(kubelet) < (1, 29):
+        return False, f"kubelet {kubelet} with {runtime} does not resolve CDI names"
+    return True, f"kubelet {kubelet} with {runtime}"
+
+
+def _version(text: str) -> tuple[int, int]:
+    found = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,176 @@
+"""What the device plugin reads from and writes to the API server: pods here, the node, unhealthy GPUs, events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from ..base.errors import TideError, WorldError
+from . import names
+from .api import CONFIG_MAPS, NODES, PODS, STRATEGIC, Api, ApiError
+from .ask import ENDED, Json, notes_of
+from .cards import unhealthy_of
+from .match import Claim
+from .reflector import Reflector, uid_of
+from .site import Note, bound_to, pod_path, trim_pod
+
+SOURCE = "tidewright-device-plugin"
+LOOKS, LOOK_S = 4, 0.5
+"""A pod is looked for so often, so far apart: the kubelet may have heard of it before us."""
+EVENT_AGAIN_S = 300.0
+"""The same words about the same pod at most this often: the kubelet tries a container again every few seconds."""
+
+
+class PodsHere:
+    """Pods bound to one node that ask for GPU memory, kept up to date while ``reflector`` runs."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self.api, self.node = api, node
+        self.path = f"{PODS}?fieldSelector=spec.nodeName%3D{quote(node, safe='')}"
+        self.reflector = Reflector(api, self.path, lambda what, item: None, self._trim)
+
+    def known(self) -> tuple[Json, ...]:
+        """As last seen."""
+        return tuple(self.reflector.objects.values())
+
+    def ended(self) -> frozenset[str]:
+        """Uids of pods whose containers are all gone."""
+        return frozenset(uid_of(dict(pod)) for pod in self.known() if (pod.get("status") or {}).get("phase") in ENDED)
+
+    async def listed(self) -> tuple[Json, ...]:
+        """As the API server has them now. Raises ApiError, NoAnswer."""
+        found = [self._trim(pod) async for page in self.api.pages(self.path) for pod in page.get("items") or ()]
+        return tuple(pod for pod in found if pod is not None)
+
+    async def by_uid(self, uid: str) -> Json:
+        """Raises WorldError when there is none after a few looks."""
+        why = "the API server has no such pod on this node"
+        for left in reversed(range(LOOKS)):
+            known = self.reflector.objects.get(uid)
+            if known is not None and names.ASSUME_TIME in notes_of(known):
+                return known
+            try:
+                found = next((pod for pod in await self.listed() if uid_of(dict(pod)) == uid), known)
+            except TideError as error:
+                found, why = known, str(error)
+            if found is not None:
+                return found
+            if left:
+                await asyncio.sleep(LOOK_S)
+        raise WorldError(f"the pod with uid {uid} is not known: {why}")
+
+    def _trim(self, pod: dict[str, Any]) -> dict[str, Any] | None:
+        return trim_pod(pod) if bound_to(pod) == self.node else None
+
+
+class Teller:
+    """Writes. ``note``: told what could not be written, once while it lasts."""
+
+    def __init__(self, api: Api, node: str, note: Note) -> None:
+        self.api, self.node, self.note = api, node, note
+        self._node_path = f"{NODES}/{quote(node, safe='')}"
+        self._failing: dict[str, str] = {}
+        self._told: dict[tuple[str, str], float] = {}
+
+    async def read_node(self) -> dict[str, Any]:
+        """Raises ApiError, NoAnswer."""
+        return await self.api.get(self._node_path)
+
+    async def node_notes(self, notes: Mapping[str, str]) -> bool:
+        """Annotations of the node; whether it went well."""
+        return await self._try("the node's annotations", self._patch_node(notes))
+
+    async def count(self, gpus: int) -> bool:
+        """``aliyun.com/gpu-count`` in the node's status, as gpushare's plugin writes it. The kubelet owns the rest."""
+        return await self._try(f"{names.COUNT} of the node", self._patch_count(gpus))
+
+    async def unhealthy(self, gpus: Iterable[int]) -> bool:
+        """The ConfigMap of this node. What an administrator wrote there stays."""
+        return await self._try("the list of unhealthy GPUs", self._put_unhealthy(frozenset(gpus)))
+
+    async def assigned(self, claim: Claim) -> bool:
+        """Mark the pod as served."""
+        held = claim.holding
+        marks = {names.ASSIGNED: "true", names.ASSUME_TIME: str(time.time_ns())}
+        body = {"metadata": {"uid": held.uid, "annotations": marks}}
+        asked = self.api.patch(pod_path(held.namespace, held.name), body, STRATEGIC)
+        return await self._try(f"the mark of pod {held.namespace}/{held.name}", asked)
+
+    async def event(self, pod: Json, reason: str, text: str) -> None:
+        """A warning that ``kubectl describe pod`` shows."""
+        meta, now = pod.get("metadata") or {}, time.monotonic()
+        key = (str(meta.get("uid", "")), text)
+        if now - self._told.get(key, -EVENT_AGAIN_S) < EVENT_AGAIN_S:
+            return
+        self._told = {old: at for old, at in self._told.items() if now - at < EVENT_AGAIN_S} | {key: now}
+        namespace = str(meta.get("namespace", "default"))
+        await self._try(
+            "an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", self._event(meta, reason, text))
+        )
+
+    def _event(self, meta: Json, reason: str, text: str) -> dict[str, Any]:
+        about = {key: meta.get(key) for key in ("name", "namespace", "uid")}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": text[:1000], "count": 1,
+            "metadata": {"name": f"{meta.get('name')}.{time.time_ns():x}", "namespace": meta.get("namespace")},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **about},
+            "source": {"component": SOURCE, "host": self.node}, "firstTimestamp": now, "lastTimestamp": now,
+        }  # fmt: skip
+
+    async def _patch_node(self, notes: Mapping[str, str]) -> None:
+        await self.api.patch(self._node_path, {"metadata": {"annotations": dict(notes)}}, STRATEGIC)
+
+    async def _patch_count(self, gpus: int) -> None:
+        amounts = {names.COUNT: str(gpus)}
+        body = {"status": {"capacity": amounts, "allocatable": amounts}}
+        await self.api.patch(f"{self._node_path}/status", body, STRATEGIC)
+
+    async def _put_unhealthy(self, gpus: frozenset[int]) -> None:
+        name = names.UNHEALTHY_PREFIX + self.node
+        path = f"{CONFIG_MAPS}/{quote(name, safe='')}"
+        try:
+            found = await self.api.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            if gpus:
+                meta = {
+                    "name": name,
+                    "namespace": names.UNHEALTHY_NAMESPACE,
+                    "annotations": {names.OURS: _listed(gpus)},
+                }
+                body = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": meta,
+                    "data": {names.UNHEALTHY_KEY: _listed(gpus)},
+                }
+                await self.api.post(CONFIG_MAPS, body)
+            return
+        before = unhealthy_of({"data": {names.UNHEALTHY_KEY: notes_of(found).get(names.OURS, "")}})
+        wanted = (unhealthy_of(found) - before) | gpus
+        # What is ours is only what an administrator had not listed already, or clearing would take his entry away.
+        ours = gpus - (unhealthy_of(found) - before)
+        meta = {"resourceVersion": found["metadata"].get("resourceVersion"), "annotations": {names.OURS: _listed(ours)}}
+        if wanted != unhealthy_of(found) or ours != before:
+            await self.api.patch(path, {"metadata": meta, "data": {names.UNHEALTHY_KEY: _listed(wanted)}})
+
+    async def _try(self, what: str, asked: Any) -> bool:
+        try:
+            await asked
+        except TideError as error:
+            if self._failing.get(what) != str(error):
+                self._failing[what] = str(error)
+                self.note(f"{what} cannot be written: {error}")
+            return False
+        self._failing.pop(what, None)
+        return True
+
+
+def _listed(gpus: Iterable[int]) -> str:
+    return ",".join(str(gpu) for gpu in sorted(gpus))

@@ -1,0 +1,175 @@
+"""A kubelet small enough to start in every test: the device manager's half of the device plugin API, over real sockets.
+
+Source: kubernetes pkg/kubelet/cm/devicemanager, and every RPC recorded from a v1.36 kubelet: options while it registers a
+plugin, then ListAndWatch; for each init container and each container one GetPreferredAllocation (unless the init
+containers' devices are enough) and one Allocate; the checkpoint; PreStartContainer before every start. Starting wipes the
+sockets in the folder. Misbehaves on request: ``refuse``, ``crash``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..kube import names
+from ..kube.kubelet import CHECKPOINT, SOCKET
+from ..kube.v1beta1 import HEALTHY, PLUGIN, REGISTRATION, VERSION, caller, grpc_module, handlers, messages
+
+MESSAGE_LIMIT = 4 << 20
+
+
+@dataclass(slots=True)
+class Made:
+    """What a container was allocated."""
+
+    uid: str
+    container: str
+    ids: list[str]
+    env: dict[str, str]
+    cdi: list[str]
+
+
+@dataclass
+class FakeKubelet:
+    """``calls``: (RPC, what of its request) in order, as in the recordings. ``health``: by device id, as last streamed."""
+
+    folder: Path
+    refuse: str = ""
+    """Registrations are refused with this text."""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    health: dict[str, str] = field(default_factory=dict)
+    made: list[Made] = field(default_factory=list)
+    registrations: int = 0
+    options: Any = None
+    _server: Any = None
+    _channel: Any = None
+    _watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Every socket in the folder goes, then its own appears."""
+        for path in self.folder.glob("*.sock"):
+            path.unlink()
+        self._server = grpc_module().aio.server()
+        self._server.add_generic_rpc_handlers((handlers(REGISTRATION, {"Register": self._register}),))
+        self._server.add_insecure_port(f"unix:{self.folder / SOCKET}")
+        await self._server.start()
+
+    async def crash(self) -> None:
+        """Gone, with its connections; its files stay, and what was allocated is remembered by the checkpoint alone."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        if self._channel is not None:
+            await self._channel.close()
+        if self._server is not None:
+            await self._server.stop(0)
+        self._watching = self._channel = self._server = None
+        self.health = {}
+
+    async def _register(self, request: Any, context: Any) -> Any:
+        grpc = grpc_module()
+        if self.refuse or request.version != VERSION or request.resource_name != names.MEM:
+            await context.abort(grpc.StatusCode.UNKNOWN, self.refuse or "requested API version is not supported")
+        if self._watching is not None:
+            self._watching.cancel()
+        limits = [("grpc.max_receive_message_length", MESSAGE_LIMIT)]
+        self._channel = grpc.aio.insecure_channel(f"unix:{self.folder / request.endpoint}", options=limits)
+        self.options = await self._ask("GetDevicePluginOptions", messages().Empty())
+        self.registrations += 1
+        self.calls.append(("Registered", None))
+        self._watching = asyncio.create_task(self._watch(self._channel))
+        return messages().Empty()
+
+    async def _watch(self, channel: Any) -> None:
+        self.calls.append(("ListAndWatch", None))
+        try:
+            stream: Any = caller(channel, PLUGIN, "ListAndWatch")(messages().Empty())
+            async for answer in stream:
+                self.health = {device.ID: device.health for device in answer.devices}
+                self.calls.append(("ListAndWatch.send", len(answer.devices)))
+        except grpc_module().aio.AioRpcError as error:
+            self.calls.append(("ListAndWatch.closed", error.details()))
+            self.health = {}
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        self.calls.append((method, request))
+        return await caller(self._channel, PLUGIN, method)(request)
+
+    async def admit(self, pod: dict[str, Any]) -> None:
+        """Allocate for every container of a pod. Raises AioRpcError: the kubelet fails the pod with its text."""
+        spec, uid = pod["spec"], pod["metadata"]["uid"]
+        reusable: list[str] = []
+        for kind in ("initContainers", "containers"):
+            for container in spec.get(kind) or ():
+                size = int(((container.get("resources") or {}).get("limits") or {}).get(names.MEM, 0))
+                if not size:
+                    continue
+                ids = await self._choose(reusable, size)
+                one = messages().ContainerAllocateRequest(devices_ids=ids)
+                answer = await self._ask("Allocate", messages().AllocateRequest(container_requests=[one]))
+                found = answer.container_responses[0]
+                self.made.append(
+                    Made(uid, container["name"], ids, dict(found.envs), [each.name for each in found.cdi_devices])
+                )
+                self.save()
+                # Init containers leave theirs to those after them; a container keeps its own.
+                reusable = [*dict.fromkeys([*reusable, *ids])] if kind == "initContainers" else [
+                    each for each in reusable if each not in ids
+                ]  # fmt: skip
+
+    async def _choose(self, reusable: list[str], size: int) -> list[str]:
+        must = sorted(reusable)[:size]
+        if len(must) == size:
+            return must
+        taken = {each for made in self.made for each in made.ids}
+        free = [each for each, health in self.health.items() if health == HEALTHY and each not in taken]
+        if len(free) + len(must) < size:
+            raise RuntimeError(f"{len(free)} of {size} devices are free and healthy")
+        wish = messages().ContainerPreferredAllocationRequest(
+            available_deviceIDs=must + free, must_include_deviceIDs=must, allocation_size=size
+        )
+        asked = messages().PreferredAllocationRequest(container_requests=[wish])
+        answer = await self._ask("GetPreferredAllocation", asked)
+        preferred = [each for each in answer.container_responses[0].deviceIDs if each in {*must, *free}]
+        return list(dict.fromkeys([*must, *preferred, *free]))[:size]
+
+    async def start_container(self, uid: str, container: str) -> Made:
+        """Before each start. Raises AioRpcError: the kubelet tries the container again."""
+        made = next(each for each in self.made if (each.uid, each.container) == (uid, container))
+        if self.options.pre_start_required:
+            await self._ask("PreStartContainer", messages().PreStartContainerRequest(devices_ids=made.ids))
+        return made
+
+    def end(self, uid: str) -> None:
+        """The pod's devices are free again."""
+        self.made = [made for made in self.made if made.uid != uid]
+        self.save()
+
+    def save(self) -> None:
+        """The checkpoint, as 1.20 and later write it."""
+        (self.folder / CHECKPOINT).write_text(checkpoint((made.uid, made.container, made.ids) for made in self.made))
+
+
+def checkpoint(entries: Iterable[tuple[str, str, list[str]]]) -> str:
+    """``kubelet_internal_checkpoint`` of (pod uid, container, device ids)."""
+    found = [
+        {"PodUID": uid, "ContainerName": name, "ResourceName": names.MEM, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
+        for uid, name, ids in entries
+    ]
+    return json.dumps({"Data": {"PodDeviceEntries": found, "RegisteredDevices": {}}, "Checksum": 0})
+
+
+@asynccontextmanager
+async def kubelet_in(folder: Path) -> AsyncIterator[FakeKubelet]:
+    """One that is not started yet, and ended in any case."""
+    kubelet = FakeKubelet(folder)
+    try:
+        yield kubelet
+    finally:
+        await kubelet.crash()
