@@ -8,15 +8,19 @@ import os
 import signal
 import stat
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
-from ..kube.api import NODES, PODS, Api
+from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
+from ..kube.cards import unhealthy_of
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.inspect import Inspection, as_json, details, summary
+from ..kube.names import UNHEALTHY_PREFIX
 from ..kube.serve import ExtenderSettings, Service
+from ..kube.wide import wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +61,37 @@ def read_token(path: Path | None) -> str:
 
 
 def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[str, ...]]:
-    """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, json."""
-    found = asyncio.run(_inspect(find_cluster(target.kubeconfig, target.context)))
+    """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, wide, json.
+    The two that are gpushare's ask for nothing that gpushare's did not ask."""
+    health = form in ("wide", "json")
+    found = asyncio.run(_inspect(find_cluster(target.kubeconfig, target.context), health))
     if node:
         found = found.only(node)
     if form == "json":
         return json.dumps(as_json(found), indent=2) + "\n", found.odd
+    if form == "wide":
+        return wide(found, time.time()), found.odd
     return (details if form == "details" else summary)(found), found.odd
 
 
-async def _inspect(cluster: Cluster) -> Inspection:
+async def _inspect(cluster: Cluster, health: bool) -> Inspection:
     async with Api(cluster) as api:
-        nodes, pods = await asyncio.gather(_all(api, NODES), _all(api, PODS))
-        return Inspection.of(nodes, pods)
+        nodes, pods, (unhealthy, odd) = await asyncio.gather(_all(api, NODES), _all(api, PODS), _unhealthy(api, health))
+        found = Inspection.of(nodes, pods, unhealthy)
+        return replace(found, odd=(*found.odd, *odd))
+
+
+async def _unhealthy(api: Api, wanted: bool) -> tuple[dict[str, frozenset[int]], tuple[str, ...]]:
+    """GPUs not to be used by node, and what could not be read."""
+    if not wanted:
+        return {}, ()
+    try:
+        maps = await _all(api, CONFIG_MAPS)
+    except ApiError as error:
+        return {}, (f"the lists of unhealthy GPUs: {error}",)
+    named = [(str(one["metadata"]["name"]), one) for one in maps]
+    prefix = UNHEALTHY_PREFIX
+    return {name.removeprefix(prefix): unhealthy_of(one) for name, one in named if name.startswith(prefix)}, ()
 
 
 async def _all(api: Api, path: str) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ..base.errors import UsageError
+from .kube_doctor import doctor
 from .kube_plugin import command as device_plugin
 
 CONFIG = click.option(
@@ -57,17 +59,21 @@ def extender(
 @CONFIG
 @CONTEXT
 @click.option("-d", "--details", is_flag=True, help="A row per pod.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True,
+              help="wide: isolation, unhealthy GPUs, memory that fits no pod, the plugin's heartbeat.")  # fmt: skip
 @click.argument("node", required=False)
 def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str | None) -> None:
     """Show how the GPUs of the cluster, or of NODE, are shared: the table of kubectl inspect gpushare."""
     from ..app.kube import Target, inspect_cluster
 
-    form = "json" if output == "json" else "details" if details else "summary"
+    if details and output == "wide":
+        raise UsageError("-d has a row per pod, -o wide one per node", "leave out one of them")
+    form = {"json": "json", "wide": "wide"}.get(output, "details" if details else "summary")
     text, odd = inspect_cluster(Target(kubeconfig, context), node or "", form)
     for line in odd:
         click.echo(f"passed over: {line}", err=True)
     click.echo(text, nl=False)
 
 
+command.add_command(doctor)
 command.add_command(device_plugin)

@@ -6,7 +6,7 @@ cut off, a rule as long as the first row with its tabs and 20 more (10 with ``-d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from .shapes import Node, Pod, shaped
 MIB_FROM = 100
 """More units per GPU than this are taken for MiB."""
 Row = Mapping[str, Any]
+NOBODY: Mapping[str, frozenset[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class NodeShares:
     first_address: str
     shares: tuple[Share, ...]
     level: str = ""
+    beat: str = ""
+    """The device plugin's heartbeat as it stands in the annotation."""
 
     @property
     def total(self) -> int:
@@ -78,8 +81,8 @@ class Inspection:
     odd: tuple[str, ...] = field(default=())
 
     @staticmethod
-    def of(nodes: Iterable[Row], pods: Iterable[Row]) -> Inspection:
-        """From what the API server lists."""
+    def of(nodes: Iterable[Row], pods: Iterable[Row], unhealthy: Mapping[str, frozenset[int]] = NOBODY) -> Inspection:
+        """From what the API server lists. ``unhealthy``: GPUs not to be used, by node."""
         by_node: dict[str, list[Share]] = {}
         odd: list[str] = []
         for pod in pods:
@@ -92,10 +95,15 @@ class Inspection:
                 by_node.setdefault(str(pod["spec"]["nodeName"]), []).append(found)
         shown = []
         for node in sorted(nodes, key=lambda node: str((node.get("metadata") or {}).get("name", ""))):
-            table = table_of(shaped(node, Node))
+            shaped(node, Node)
+            table = table_of(node, unhealthy.get(str(node["metadata"]["name"]), frozenset()))
             if table.cards:
                 shares = sorted(by_node.get(table.node, ()), key=lambda share: (share.namespace, share.name))
-                shown.append(NodeShares(table, *_addresses(node), tuple(shares), _level(node)))
+                shown.append(
+                    NodeShares(
+                        table, *_addresses(node), tuple(shares), _note(node, names.LEVEL), _note(node, names.PLUGIN)
+                    )
+                )
         return Inspection(tuple(shown), tuple(odd))
 
     def only(self, node: str) -> Inspection:
@@ -116,16 +124,20 @@ class Inspection:
         return range(max((card.index + 1 for node in self.nodes for card in node.table.cards), default=0))
 
 
-def summary(found: Inspection) -> str:
-    """The table without ``-d``."""
+def _no_more(node: NodeShares) -> list[str]:
+    return []
+
+
+def summary(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[NodeShares], list[str]] = _no_more) -> str:
+    """The table without ``-d``. ``more``: cells of further columns under ``titles``."""
     pending = any(node.pending for node in found.nodes)
     head = ["NAME", "IPADDRESS", *(f"GPU{gpu}(Allocated/Total)" for gpu in found.gpus())]
     head += ["PENDING(Allocated)"] if pending else []
-    text, rule = "\t".join([*head, f"GPU Memory({found.unit()})"]) + "\n", 0
+    text, rule = "\t".join([*head, f"GPU Memory({found.unit()})", *titles]) + "\n", 0
     for node in found.nodes:
         cells = [f"{node.on(gpu)}/{node.size(gpu)}" for gpu in found.gpus()]
         cells += [str(node.pending) if node.pending else ""] if pending else []
-        row = "\t".join([node.table.node, node.address, *cells, f"{node.used}/{node.total}"]) + "\n"
+        row = "\t".join([node.table.node, node.address, *cells, f"{node.used}/{node.total}", *more(node)]) + "\n"
         rule = rule or len(row) + 20
         text += row
     return aligned(f"{text}{'-' * rule}\nAllocated/Total GPU Memory In Cluster:\n{_cluster(found)}")
@@ -223,5 +235,5 @@ def _addresses(node: Row) -> tuple[str, str]:
     return inner, addresses[0]["address"] if addresses else "unknown"
 
 
-def _level(node: Row) -> str:
-    return str(((node.get("metadata") or {}).get("annotations") or {}).get(names.LEVEL, ""))
+def _note(node: Row, key: str) -> str:
+    return str(((node.get("metadata") or {}).get("annotations") or {}).get(key, ""))

@@ -98,6 +98,11 @@ class FakeApi:
         self.store, self.mischief = Store(), Mischief()
         self.url = ""
         self.requests: list[tuple[str, str, Any]] = []
+        self.asked: set[tuple[str, str, bool]] = set()
+        """(method, path, whether it is a watch) of everything that was ever asked."""
+        self.refused: set[tuple[str, str]] = set()
+        """(verb, resource) that an access review denies."""
+        self.release, self.groups = "v1.36.2", {"resource.k8s.io": ["v1"], "apps": ["v1"]}
         self._cut = 0
 
     async def create(self, kind: str, item: Object) -> Object:
@@ -184,6 +189,9 @@ class FakeApi:
         core, named = "/api/v1", "/apis/coordination.k8s.io/v1/namespaces/{ns}"
         plain = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         routes = [
+            Route("/version", self._version),
+            Route("/apis", self._groups),
+            Route("/apis/authorization.k8s.io/v1/{kind}", self._review, methods=["POST"]),
             Route(core + "/namespaces/{ns}/pods/{name}/{sub}", self._serve, methods=plain),
             Route(core + "/nodes/{name}/{sub}", self._serve, methods=plain),
             Route(core + "/namespaces/{ns}/{kind}/{name}", self._serve, methods=plain),
@@ -195,8 +203,22 @@ class FakeApi:
         ]
         return Starlette(routes=routes)
 
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"gitVersion": self.release})
+
+    async def _groups(self, request: Request) -> Response:
+        groups = [{"name": name, "versions": [{"version": one} for one in each]} for name, each in self.groups.items()]
+        return JSONResponse({"kind": "APIGroupList", "groups": groups})
+
+    async def _review(self, request: Request) -> Response:
+        body = await _body(request)
+        asked = body["spec"]["resourceAttributes"]
+        resource = "/".join(asked[part] for part in ("resource", "subresource") if part in asked)
+        return JSONResponse({**body, "status": {"allowed": (asked["verb"], resource) not in self.refused}}, 201)
+
     async def _serve(self, request: Request) -> Response:
         path = request.url.path
+        self.asked.add((request.method, path, bool(request.query_params.get("watch"))))
         write = request.method != "GET"
         try:
             if self.mischief.down:

@@ -1,0 +1,44 @@
+"""``tide kube doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from . import output as out
+
+LEVELS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
+
+
+@click.command("doctor", short_help="Check a cluster and say what to do.")
+@click.option(
+    "--kubeconfig", default="", help="Kubeconfig file. Default: KUBECONFIG, the pod's account, ~/.kube/config."
+)
+@click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
+@click.option("--account", default="", metavar="USER",
+              help="Whose rights to check: system:serviceaccount:kube-system:tidewright-extender. Default: yours.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def doctor(kubeconfig: str, context: str, account: str, output: str) -> int:
+    """Check version, rights, extender, device plugins, scheduler, nodes and pods of a cluster; each finding says what to do.
+
+    Changes nothing. The exit code is 1 when something is bad.
+    """
+    from ..app.kube import Target
+    from ..app.kube_doctor import diagnose
+
+    findings = diagnose(Target(kubeconfig, context), account)
+    sound = not any(finding.level == "bad" for finding in findings)
+    if output == "json":
+        out.print_json(
+            {"sound": sound, "findings": [
+                {"what": one.what, "level": one.level, "text": one.text, "next": one.next} for one in findings
+            ]}
+        )  # fmt: skip
+        return int(not sound)
+    for one in findings:
+        level = LEVELS[one.level]
+        shown = click.style(level, fg=STYLES[one.level]) if out.colourful() else level
+        click.echo(f"{shown}  {one.what}: {one.text}")
+        if one.next:
+            click.echo(f"      {one.next}")
+    return int(not sound)

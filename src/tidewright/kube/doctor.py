@@ -1,0 +1,69 @@
+"""``tide kube doctor``: every check over what was listed, in the order in which one would look. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, some
+from .doctor_nodes import leftovers, nodes, overcommitted, units
+from .doctor_pods import bypassed, handed_over, stale, stuck
+from .doctor_scheduler import extender, plugin, scheduler
+
+OLDEST = (1, 26)
+"""The extender's configuration v1 is in all versions from here on."""
+CDI_FROM = (1, 29)
+"""KEP-4009: a device plugin may answer with CDI devices, without a feature gate."""
+DRA = "resource.k8s.io"
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """All findings. Nothing is changed."""
+    return [finding for check in CHECKS for finding in check(facts)]
+
+
+def version(facts: Facts) -> Iterator[Finding]:
+    """Whether the API server is new enough."""
+    text = str(facts.version.get("gitVersion", ""))
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    if not found:
+        yield Finding("version", NOTE, f"the API server calls itself {text!r}", "it should be 1.26 or later")
+        return
+    number = (int(found[1]), int(found[2]))
+    if number < OLDEST:
+        yield Finding("version", BAD, f"Kubernetes {text} is too old", "upgrade to 1.26 or later")
+    elif number < CDI_FROM:
+        remedy = "until 1.29 the device plugin matches pods by size and time, as gpushare's does"
+        yield Finding("version", NOTE, f"Kubernetes {text}: the kubelet does not take CDI devices from plugins", remedy)
+    else:
+        yield Finding("version", OK, f"Kubernetes {text}")
+
+
+def rights(facts: Facts) -> Iterator[Finding]:
+    """Whether the account may do what the extender does, and whether everything could be listed."""
+    who = facts.account or "this account"
+    missing = [str(right) for right, granted in sorted(facts.rights.items()) if not granted]
+    if missing:
+        remedy = "bind the role tidewright-extender of deploy/kubernetes/base/extender-rbac.yaml to it"
+        yield Finding("rights", BAD, f"{who} may not: {some(missing, 20)}", remedy)
+    elif facts.rights:
+        yield Finding("rights", OK, f"{who} may do all {len(facts.rights)} things that the extender does")
+    for line in facts.unread:
+        yield Finding("rights", NOTE, f"not looked at: {line}", "run this again as an account that may read it")
+
+
+def dra(facts: Facts) -> Iterator[Finding]:
+    """Dynamic Resource Allocation: nothing here needs it, but it says what this cluster could do."""
+    found = facts.groups.get(DRA, ())
+    if "v1" in found:
+        yield Finding("dra", OK, f"{DRA}/v1 is served; gpu-mem does not use it, both work side by side")
+    elif found:
+        yield Finding("dra", OK, f"{DRA} is served as {some(found)} only; v1 comes with Kubernetes 1.34")
+    else:
+        yield Finding("dra", OK, f"{DRA} is not served; gpu-mem does not need it")
+
+
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    version, rights, dra, extender, plugin, scheduler, nodes, units, leftovers, overcommitted, bypassed, stale, handed_over,
+    stuck,
+)  # fmt: skip

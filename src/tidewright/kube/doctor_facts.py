@@ -1,0 +1,157 @@
+"""What ``tide kube doctor`` looks at and what it says. Pure.
+
+Sources: authorization.k8s.io/v1 (SelfSubjectAccessReview), the calls of this room (site, binder, lease), KEP-4009 (CDI devices
+in the device plugin API), the names that gpushare, HAMi and NVIDIA's device plugin give to their objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..base.errors import UsageError
+from . import names
+from .ask import ENDED, Json, asks_memory, notes_of, title
+from .cards import Table, table_of, unhealthy_of
+from .shapes import ConfigMap, Node, Pod, shaped
+
+OK, NOTE, BAD = "ok", "note", "bad"
+SYSTEM = names.UNHEALTHY_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``level``: ok, note or bad; ``next``: what to do about it, empty when it is ok."""
+
+    what: str
+    level: str
+    text: str
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource; ``namespace`` empty: in all. ``name``: of the one object it is needed for."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def attributes(self) -> dict[str, str]:
+        """resourceAttributes of an access review."""
+        resource, _, sub = self.resource.partition("/")
+        found = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": sub,
+                 "namespace": self.namespace, "name": self.name}  # fmt: skip
+        return {key: value for key, value in found.items() if value}
+
+    def __str__(self) -> str:
+        place = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{place}"
+
+
+LEASES = "coordination.k8s.io"
+EXTENDER_RIGHTS = (
+    *(Right(verb, "nodes") for verb in ("list", "watch")),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
+    Right("create", "pods/binding"),
+    *(Right(verb, "configmaps", namespace=SYSTEM) for verb in ("list", "watch")),
+    Right("create", "leases", LEASES, SYSTEM),
+    *(Right(verb, "leases", LEASES, SYSTEM, "tidewright-extender") for verb in ("get", "update")),
+)
+"""Every call that ``tide kube extender`` makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A cluster as listed. ``rights``: whether each is granted; ``unread``: what could not be listed, and why."""
+
+    version: Json
+    groups: Mapping[str, tuple[str, ...]]
+    nodes: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    maps: tuple[Json, ...] = ()
+    rights: Mapping[Right, bool] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    account: str = ""
+    now_s: float = 0.0
+
+    def unhealthy(self) -> dict[str, frozenset[int]]:
+        """GPUs not to be used, by node."""
+        listed = (one for one in self.maps if _name(one).startswith(names.UNHEALTHY_PREFIX))
+        return {_name(one).removeprefix(names.UNHEALTHY_PREFIX): unhealthy_of(one) for one in listed}
+
+    def tables(self) -> dict[str, tuple[Table, Json]]:
+        """The nodes that share GPUs, or should, by name."""
+        unhealthy = self.unhealthy()
+        found = {}
+        for node in self.nodes:
+            table = table_of(node, unhealthy.get(_name(node), frozenset()))
+            if table.cards or names.TABLE in notes_of(node) or amount(node, names.MEM):
+                found[table.node] = (table, node)
+        return found
+
+    def ours(self) -> Iterator[Json]:
+        """Pods that ask for GPU memory and have not ended."""
+        return (pod for pod in self.pods if asks_memory(pod) and phase(pod) not in ENDED)
+
+
+def readable(items: Iterable[Any], kind: type[Node] | type[Pod] | type[ConfigMap]) -> tuple[Json, ...]:
+    """Those that have the shape they should have; the checks read them without looking twice."""
+    found = []
+    for item in items:
+        try:
+            found.append(shaped(item, kind))
+        except UsageError:
+            continue
+    return tuple(found)
+
+
+def phase(pod: Json) -> str:
+    """Of a pod."""
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def bound(pod: Json) -> str:
+    """Its node; empty while there is none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def labels(thing: Json) -> Mapping[str, str]:
+    """Empty where there are none."""
+    return (thing.get("metadata") or {}).get("labels") or {}
+
+
+def images(pod: Json) -> Iterator[str]:
+    """Of all its containers."""
+    return (str(one.get("image", "")) for one in (pod.get("spec") or {}).get("containers") or ())
+
+
+def is_ready(pod: Json) -> bool:
+    """By its condition."""
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
+
+
+def amount(node: Json, resource: str, kind: str = "capacity") -> int:
+    """Of a resource on a node; 0 where it is no whole number."""
+    text = str(((node.get("status") or {}).get(kind) or {}).get(resource, 0))
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def some(found: Iterable[str], most: int = 5) -> str:
+    """``a, b and 7 more``."""
+    listed = list(found)
+    rest = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def titles(pods: Iterable[Json]) -> str:
+    """Pods for a message."""
+    return some(title(pod) for pod in pods)
+
+
+def _name(thing: Json) -> str:
+    return str((thing.get("metadata") or {}).get("name", ""))

@@ -1,0 +1,89 @@
+"""Pods that went a wrong way: past the extender, half of it, or into a refusal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import names
+from .ask import Json, asks_memory, notes_of
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, bound, phase, titles
+
+STALE_S = 300.0
+"""A bind takes seconds, the start of a container minutes at most."""
+REFUSED = "no-gpu-has-"
+"""How gpushare's plugin names the GPU of a container that it could match with no pod."""
+REJECTED = "UnexpectedAdmissionError"
+"""Reason of a pod that the kubelet refused because of its devices; it never starts again."""
+
+
+def bypassed(facts: Facts) -> Iterator[Finding]:
+    """Bound without our annotations: no scheduler asked the extender, and nobody chose a GPU."""
+    found = [pod for pod in facts.ours() if bound(pod) and not _marked(pod)]
+    if not found:
+        yield Finding("bypassed", OK, "every bound pod with gpu-mem was placed by an extender")
+        return
+    whose = sorted({str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler") for pod in found})
+    text = f"bound without asking the extender, by {', '.join(whose)}: {titles(found)}"
+    remedy = "give that scheduler the extender, or give the pods schedulerName: tidewright; then delete and create them again"
+    yield Finding("bypassed", BAD, text, remedy)
+
+
+def stale(facts: Facts) -> Iterator[Finding]:
+    """Annotated and never bound. Ours takes such marks off again; gpushare leaves them."""
+    found = [pod for pod in facts.ours() if not bound(pod) and _marked(pod) and _age_s(pod, facts.now_s) > STALE_S]
+    if found:
+        remedy = "a leading extender takes the marks off by itself; look whether one is ready"
+        yield Finding(
+            "stale", BAD, f"annotated over {STALE_S / 60:.0f} minutes ago, never bound: {titles(found)}", remedy
+        )
+
+
+def handed_over(facts: Facts) -> Iterator[Finding]:
+    """Bound, and the node's plugin has not said that it gave the GPU."""
+    found = [
+        pod for pod in facts.ours()
+        if bound(pod) and _marked(pod) and notes_of(pod).get(names.ASSIGNED) == "false" and _age_s(pod, facts.now_s) > STALE_S
+    ]  # fmt: skip
+    waiting = [pod for pod in found if phase(pod) == "Pending"]
+    if waiting:
+        remedy = "kubectl describe pod shows what it waits for; read the log of the device plugin on its node"
+        yield Finding("handed over", BAD, f"bound, and still without GPU after 5 minutes: {titles(waiting)}", remedy)
+    if running := [pod for pod in found if phase(pod) == "Running"]:
+        remedy = f"the plugin could not set {names.ASSIGNED} to true: look at its rights to patch pods"
+        yield Finding("handed over", NOTE, f"run without the plugin's mark: {titles(running)}", remedy)
+
+
+def stuck(facts: Facts) -> Iterator[Finding]:
+    """Refused on the node."""
+    asking = [pod for pod in facts.pods if asks_memory(pod)]
+    if found := [pod for pod in asking if any(REFUSED in text for text in _messages(pod))]:
+        remedy = (
+            "gpushare's plugin matched them with no annotated pod; delete them, they are created anew. "
+            "Our plugin knows which pod asks (docs/kubernetes-migrate.md)"
+        )
+        yield Finding("stuck", BAD, f"{REFUSED}…-to-run: {titles(found)}", remedy)
+    rejected = [pod for pod in asking if (pod.get("status") or {}).get("reason") == REJECTED]
+    if rejected:
+        remedy = "kubectl describe pod says why; such a pod never starts again: delete it"
+        yield Finding("stuck", BAD, f"rejected by the kubelet ({REJECTED}): {titles(rejected)}", remedy)
+
+
+def _marked(pod: Json) -> bool:
+    return names.IDX in notes_of(pod) or names.ALLOCATION in notes_of(pod)
+
+
+def _age_s(pod: Json, now_s: float) -> float:
+    """Since the annotations were written; endless when they do not say."""
+    text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
+    return now_s - int(text) / 1e9 if text.isascii() and text.isdigit() else float("inf")
+
+
+def _messages(pod: Json) -> Iterator[str]:
+    """What the kubelet says of its containers."""
+    status = pod.get("status") or {}
+    yield str(status.get("message") or "")
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(kind) or ():
+            for when in ("state", "lastState"):
+                for state in (one.get(when) or {}).values():
+                    yield str((state or {}).get("message") or "")
