@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import re
 import signal
@@ -193,9 +194,9 @@ def test_schedulers_ask_where_the_extender_listens(name: str) -> None:
 
 
 def accepted(words: list[str]) -> click.Context:
-    """Parsed by the real command, not run."""
+    """Parsed by the real command, not run. By a copy: click keeps the help option, whose names come from the parent."""
     assert words[:2] == ["tide", "kube"]
-    found = command.commands[words[2]]
+    found = copy.copy(command.commands[words[2]])
     return found.make_context(words[2], words[3:])
 
 
