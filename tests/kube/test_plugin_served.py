@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import RECORDED, assumed
 from tidewright.base.errors import UsageError
 from tidewright.kube import names
+from tidewright.kube.api import Api, NoAnswer
 from tidewright.kube.beat import read
 from tidewright.kube.cards import table_of
 from tidewright.kube.cdi import PREFIX
@@ -27,6 +29,7 @@ from tidewright.kube.credentials import Cluster
 from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.kubelet import OURS, SOCKET
 from tidewright.kube.station import PluginSettings, Station
+from tidewright.kube.tell import PodsHere
 from tidewright.kube.units import Split, gpu_of
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import FakeKubelet, kubelet_in
@@ -82,7 +85,9 @@ class Plugged:
 
 
 @asynccontextmanager
-async def plugged(spec: str = "2x15", info: dict[str, str] = NODE, **settings: Any) -> AsyncIterator[Plugged]:
+async def plugged(
+    spec: str = "2x15", info: dict[str, str] = NODE, labels: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Plugged]:
     """The kubelet is there but not started."""
     said: list[str] = []
     # Not pytest's folder: a socket's path has 107 bytes at most.
@@ -90,7 +95,9 @@ async def plugged(spec: str = "2x15", info: dict[str, str] = NODE, **settings: A
         folder, gpus = Path(name), FakeGpus(spec)
         async with FakeApi().served() as api, kubelet_in(folder) as kubelet:
             status = {"capacity": {}, "allocatable": {}, "nodeInfo": info}
-            await api.create("nodes", {"metadata": {"name": "n", "annotations": {}}, "status": status})
+            await api.create(
+                "nodes", {"metadata": {"name": "n", "annotations": {}, "labels": labels or {}}, "status": status}
+            )
             chosen = PluginSettings(
                 "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, **{"beat_s": 5.0, **settings}
             )
@@ -408,9 +415,89 @@ def test_a_pod_on_two_gpus_sees_both() -> None:
             await found.kubelet.admit(wide)
             made = await found.kubelet.start_container("uid-wide", "c0")
             assert found.env(made.cdi[0])[names.VISIBLE] == "GPU-fake-0000,GPU-fake-0001"
+            assert names.CGPU_OFF not in found.env(made.cdi[0])
             assert sorted(gpu_of(one) for one in made.ids) == [0] * 4 + [1] * 4
 
     run(scene)
+
+
+def test_the_label_of_cgpu_reaches_the_container() -> None:
+    async def scene() -> None:
+        async with plugged(labels={names.CGPU_LABEL: "true"}) as found:
+            await found.ready()
+            one = assumed("p", 1, at=1)
+            await found.create(one)
+            await found.kubelet.admit(one)
+            made = await found.kubelet.start_container("uid-p", "c0")
+            assert found.env(made.cdi[0])[names.CGPU_OFF] == "true"
+
+    run(scene)
+
+
+def test_only_pods_of_this_node_are_asked_for() -> None:
+    async def scene() -> None:
+        lines: list[str] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            lines.append((await reader.readline()).decode())
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server, Api(Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as api:
+            with pytest.raises(NoAnswer):
+                await PodsHere(api, "n1.example").listed()
+        assert "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1.example&limit=500 " in lines[0]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_comes_and_goes_no_container_gets_anothers_gpu(seed: int) -> None:
+    """Pods of few sizes, admitted in any order, restarted, ended; kubelet, watches and API server break off meanwhile."""
+
+    async def scene() -> None:
+        rng = random.Random(seed)
+        async with plugged("4x15") as found:
+            await found.ready()
+            alive: dict[str, dict[str, Any]] = {}
+            started: set[tuple[str, str]] = set()
+            for step in range(40):
+                free = {gpu: 15 - sum(_units(one) for one in alive.values() if _gpu(one) == gpu) for gpu in range(4)}
+                sizes = [rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 1, 2]))]
+                gpu = rng.randrange(4)
+                if free[gpu] >= sum(sizes):
+                    made = assumed(f"p{step}", *sizes, at=rng.randrange(10), gpu=gpu)
+                    alive[f"uid-p{step}"] = made
+                    await found.api.create("pods", made)
+                    await found.kubelet.admit(made)
+                if rng.random() < 0.3:
+                    gone = rng.choice(sorted(alive))
+                    await found.api.remove("pods", "default", alive.pop(gone)["metadata"]["name"])
+                    found.kubelet.end(gone)
+                if step % 10 == 5:
+                    await found.api.cut_watches()
+                if step == 20:
+                    await found.kubelet.crash()
+                    await found.kubelet.start()
+                    await until(lambda: len(found.kubelet.health) == 60)
+                for made in rng.sample(found.kubelet.made, min(2, len(found.kubelet.made))):
+                    again = await found.kubelet.start_container(made.uid, made.container)
+                    env = found.env(again.cdi[0])
+                    assert env[names.IDX] == str(_gpu(alive[made.uid])), f"seed {seed}, step {step}"
+                    assert env[names.CONTAINER] == str(len(made.ids))
+                    started.add((made.uid, made.container))
+            assert len(started) > 15
+            assert len(list(found.station.settings.cdi.iterdir())) <= len(found.kubelet.made)
+
+    run(scene)
+
+
+def _gpu(one: dict[str, Any]) -> int:
+    return int(one["metadata"]["annotations"][names.IDX])
+
+
+def _units(one: dict[str, Any]) -> int:
+    return int(one["metadata"]["annotations"][names.POD])
 
 
 def test_eight_h200_in_chunks_pass_a_kubelets_limit() -> None:

@@ -24,6 +24,9 @@ LOOKS, LOOK_S = 4, 0.5
 EVENT_AGAIN_S = 300.0
 """The same words about the same pod at most this often: the kubelet tries a container again every few seconds."""
 
+LONGEST_NAME = 230
+"""An event's name has 253 characters, and the time comes after the pod's."""
+
 
 class PodsHere:
     """Pods bound to one node that ask for GPU memory, kept up to date while ``reflector`` runs."""
@@ -115,9 +118,10 @@ class Teller:
     def _event(self, meta: Json, reason: str, text: str) -> dict[str, Any]:
         about = {key: meta.get(key) for key in ("name", "namespace", "uid")}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name = str(meta.get("name", ""))[:LONGEST_NAME].rstrip("-.")
         return {
             "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": text[:1000], "count": 1,
-            "metadata": {"name": f"{meta.get('name')}.{time.time_ns():x}", "namespace": meta.get("namespace")},
+            "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": meta.get("namespace")},
             "involvedObject": {"apiVersion": "v1", "kind": "Pod", **about},
             "source": {"component": SOURCE, "host": self.node}, "firstTimestamp": now, "lastTimestamp": now,
         }  # fmt: skip
