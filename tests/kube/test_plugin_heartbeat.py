@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kube.extending import extending, until
@@ -40,11 +40,13 @@ def heeded(item: dict[str, Any], now_s: float = 0.0) -> tuple[bool, str]:
     return table.ready, table.note
 
 
+@settings(deadline=None)
 @given(st.builds(Beat, st.booleans(), st.text(), st.floats(1, 3600), st.text()))
 def test_a_heartbeat_survives_its_annotation(beat: Beat) -> None:
     assert read(written(beat)) == beat
 
 
+@settings(deadline=None)
 @given(st.text() | st.sampled_from(["{}", "[]", "null", '{"registered":true,"at":"x","every_s":"soon"}']))
 def test_what_is_no_heartbeat_is_not_taken_for_one(text: str) -> None:
     assert read(text) is None

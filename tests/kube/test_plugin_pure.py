@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kube.objects import pod
@@ -36,6 +36,7 @@ H200_MIB = 143_771
 SIZES = st.dictionaries(st.integers(0, 127), st.integers(1, 40), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(SIZES)
 def test_every_unit_has_one_short_id_that_names_its_gpu(units: dict[int, int]) -> None:
     found = ids(units)
@@ -64,6 +65,7 @@ def test_eight_h200_work_in_gib_and_in_chunks_and_are_refused_in_single_mib() ->
     assert len(_message(ids(units)).SerializeToString()) <= MESSAGE_LIMIT
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 127), st.integers(1024, 200_000), min_size=1, max_size=16))
 def test_the_chunk_that_is_named_fits(node: dict[int, int]) -> None:
     try:
@@ -85,6 +87,7 @@ def test_units_that_make_no_sense_are_refused(unit: str, chunk: int) -> None:
         Split.of(unit, chunk)
 
 
+@settings(deadline=None)
 @given(SIZES, st.randoms(use_true_random=False), st.data())
 def test_preferred_ids_are_allowed_enough_and_on_the_chosen_gpus(units: dict[int, int], rng: Any, data: Any) -> None:
     available = list(ids(units))
@@ -121,6 +124,7 @@ def _container(name: str, size: int) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": {names.MEM: str(size)} if size else {}}}
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=1, max_size=5), st.randoms())
 def test_pods_admitted_in_the_order_of_their_binds_are_told_apart(shapes: list[list[int]], rng: Any) -> None:
     """Whatever the sizes, and whatever order the pods are listed in: container by container, none of the pod's total."""
@@ -220,6 +224,7 @@ def test_a_pod_past_the_extender_is_told_what_to_do() -> None:
     assert "scheduler's configuration" in str(caught.value.remedy)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(ids({0: 9, 1: 9})), min_size=1, unique=True), st.randoms())
 def test_a_cdi_name_depends_on_the_ids_alone(some: list[str], rng: Any) -> None:
     other = list(some)

@@ -86,7 +86,11 @@ class Plugged:
 
 @asynccontextmanager
 async def plugged(
-    spec: str = "2x15", info: dict[str, str] = NODE, labels: dict[str, str] | None = None, **settings: Any
+    spec: str = "2x15",
+    info: dict[str, str] = NODE,
+    labels: dict[str, str] | None = None,
+    down: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[Plugged]:
     """The kubelet is there but not started."""
     said: list[str] = []
@@ -98,6 +102,7 @@ async def plugged(
             await api.create(
                 "nodes", {"metadata": {"name": "n", "annotations": {}, "labels": labels or {}}, "status": status}
             )
+            api.mischief.down = down
             chosen = PluginSettings(
                 "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, **{"beat_s": 5.0, **settings}
             )
@@ -345,6 +350,23 @@ def test_an_api_server_that_is_away_keeps_no_kubelet_waiting() -> None:
             found.api.mischief.down = False
             made = await found.kubelet.start_container("uid-p", "c0")
             assert found.env(made.cdi[0])[names.VISIBLE] == "GPU-fake-0000"
+
+    run(scene)
+
+
+def test_a_node_that_shows_its_runtime_late_is_bound_as_it_needs_from_then_on() -> None:
+    async def scene() -> None:
+        async with plugged(info=OLD, beat_s=0.05) as found:
+            await until(lambda: any("size and time" in line for line in found.said))
+        async with plugged(info=OLD, beat_s=0.05, down=True) as found:
+            await found.kubelet.start()
+            await until(lambda: found.kubelet.options is not None and found.kubelet.options.pre_start_required)
+            found.api.mischief.down = False
+            await until(lambda: not found.kubelet.options.pre_start_required and found.registered())
+            assert [line for line in found.said if "binds containers" in line] == [
+                "binds containers by CDI, late (the node does not say what it runs)",
+                "binds containers by size and time (kubelet v1.24.0 with docker://20.10.7 does not resolve CDI names)",
+            ]
 
     run(scene)
 

@@ -33,6 +33,8 @@ BACKOFF_S = (0.5, 30.0)
 UNHEARD_S = 5.0
 """A kubelet that registered us opens its stream at once; after this long without one it is told again."""
 FAREWELL_S = 3.0
+PATIENCE_S = 3.0
+"""So long the API server may take to show the node before the kubelet is told without."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -77,6 +79,7 @@ class Station:
         self._server: Any = None
         self._saw: tuple[object, object] = (None, None)
         self._retry_s, self._tries, self._waiting = 0.0, 0, False
+        self._known, self._binds = False, ""
 
     def stop(self) -> None:
         """Say that the node is not served any more, then end."""
@@ -106,19 +109,26 @@ class Station:
         self._due.set()
 
     async def _know_node(self) -> None:
-        """How containers are bound, by what the node says of itself. A node that cannot be asked counts as a new one: the
-        kubelet must not wait for the API server, or every pod it admits meanwhile fails for good."""
+        """How containers are bound, by what the node says of itself. A node that cannot be read counts as a new one until it
+        can: the kubelet must not wait for the API server, or every pod it admits meanwhile fails for good."""
         node: Json = {}
         try:
-            node = await self.plugin.tell.read_node()
-        except TideError as error:
-            self.note(f"node {self.settings.node} cannot be read: {error}")
+            async with asyncio.timeout(PATIENCE_S):
+                node = await self.plugin.tell.read_node()
+            self._known = True
+        except (TideError, TimeoutError) as error:
+            if self._binds:
+                return
+            self.note(f"node {self.settings.node} cannot be read: {error or 'no answer'}")
         late, why = late_binding(node)
         if self.settings.binding != "auto":
             late, why = self.settings.binding == "late", "as told"
         labels = (node.get("metadata") or {}).get("labels") or {}
         self.plugin.late, self.plugin.cgpu_off = late, labels.get(names.CGPU_LABEL) == "true"
-        self.note(f"binds containers by {'CDI, late' if late else 'size and time'} ({why})")
+        binds = "CDI, late" if late else "size and time"
+        if binds != self._binds:
+            self.note(f"binds containers by {binds} ({why})")
+            self._binds, self._saw = binds, (None, None)  # the kubelet must hear which calls to make
 
     async def _keep_registered(self) -> None:
         while True:
@@ -167,6 +177,8 @@ class Station:
         """The node's table and the heartbeat, at once when the kubelet begins or ends to listen."""
         while True:
             self._due.clear()
+            if not self._known:
+                await self._know_node()
             await self._tell_node(self.plugin.listening > 0)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.beat_s):
