@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.kube.extending import until
+from tests.kube.extending import extending, until
 from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import RECORDED, assumed
 from tidewright.base.errors import UsageError
@@ -439,6 +439,38 @@ def test_a_pod_on_two_gpus_sees_both() -> None:
             assert found.env(made.cdi[0])[names.VISIBLE] == "GPU-fake-0000,GPU-fake-0001"
             assert names.CGPU_OFF not in found.env(made.cdi[0])
             assert sorted(gpu_of(one) for one in made.ids) == [0] * 4 + [1] * 4
+
+    run(scene)
+
+
+def test_extender_and_plugin_together_from_the_filter_to_the_container() -> None:
+    """GPUs of 24 and 16 units; a pod of 20 fits the first only, one of 10 goes to the fuller that has room."""
+
+    async def scene() -> None:
+        async with plugged("1x24+1x16") as found, extending(found.api) as extender:
+            big = await found.api.create("pods", pod("big", 20))
+            await found.ready()
+            amounts = {key: {names.MEM: str(len(found.kubelet.health))} for key in ("capacity", "allocatable")}
+            await found.api.change("nodes", "", "n", {"status": amounts}, status=True)
+            await until(lambda: extender.pool.tables.get("n") and extender.pool.tables["n"].ready)
+            assert (await extender.filter(big, ["n"]))["NodeNames"] == ["n"]
+            small = await found.api.create("pods", pod("small", 10))
+            for one in (big, small):
+                assert await extender.bind(one, "n") == ""
+            for one, gpu in ((small, 1), (big, 0)):
+                bound = found.api.store.objects["pods", "default", one["metadata"]["name"]]
+                await found.kubelet.admit(bound)
+                made = await found.kubelet.start_container(one["metadata"]["uid"], "c")
+                assert found.env(made.cdi[0])[names.VISIBLE] == f"GPU-fake-000{gpu}"
+                assert {gpu_of(each) for each in made.ids} == {gpu}
+            await until(lambda: all(held.assigned for held in extender.pool.on("n")))
+            third = await found.api.create("pods", pod("third", 4))
+            await found.kubelet.crash()
+            await until(lambda: not extender.pool.tables["n"].ready)
+            assert "not registered" in await extender.bind(third, "n")
+            await found.kubelet.start()
+            await until(lambda: extender.pool.tables["n"].ready)
+            assert await extender.bind(third, "n") == ""
 
     run(scene)
 
