@@ -279,9 +279,11 @@ def test_an_agent_that_died_in_the_middle_of_a_save(play, broken: bool) -> None:
             report = await heir.phase("exited")
             assert report.lost and "device memory not restored" in report.why
         else:
+            async with asyncio.timeout(30):  # a stand-in's process runs on before its device is given back to it
+                while [heir.state(rank) for rank in (0, 1)] != [State.RUNNING] * 2:
+                    await asyncio.sleep(0.01)
             await heir.grows(0)
             await heir.grows(1)
-            assert [heir.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
 
     play(body)
 
