@@ -9,7 +9,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
-WORKERS ?= 4
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,10 +39,11 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# More workers than two cores have: many tests wait. Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own.
+# Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
+# many of its tests wait, so it has twice the workers.
 test: lint types
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes and not gpu and not full'
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'processes and not full'
+	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 test-full: lint types
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes'

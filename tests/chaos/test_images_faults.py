@@ -161,6 +161,7 @@ def test_criu_killed_in_a_save_leaves_the_job_running(hosts: Hosts, expected: Ou
     assert pids and hosts.view(job).attempt == 1
 
 
+@pytest.mark.full
 def test_a_raw_image_damaged_while_suspended(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts)
     hosts.client().suspend(job)

@@ -21,6 +21,8 @@ from tidewright.kube.cards import Card, publish, table_of
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import kubelet_in
 
+pytestmark = pytest.mark.processes
+
 CARDS = (Card(0, 15), Card(1, 15))
 
 

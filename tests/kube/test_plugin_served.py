@@ -34,6 +34,8 @@ from tidewright.kube.units import Split, gpu_of
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import FakeKubelet, kubelet_in
 
+pytestmark = pytest.mark.processes
+
 NODE = {"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2.1.9"}
 
 
