@@ -163,8 +163,10 @@ def main() -> None:
             subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
     show(found, size)
     if given.keep:
-        measured = {name: {"median_s": statistics.median(values), "worst_s": max(values), "bar_s": BARS[name]}
-                    for name, values in found.items() if values}  # fmt: skip
+        measured = {
+            name: {"median_s": statistics.median(values), "worst_s": max(values), "bar_s": BARS[name], "rounds_s": values}
+            for name, values in found.items() if values
+        }  # fmt: skip
         print(keep(f"suspend-{given.width}", {"facts": facts(), "rounds": given.rounds, "measured": measured}))
 
 
