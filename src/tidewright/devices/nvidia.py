@@ -15,9 +15,7 @@ from ..base.ids import valid_name
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .protocol import DeviceHealth, DeviceLoad, Surroundings
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XID errors caused by a program, not the device (the list that NVIDIA's k8s-device-plugin skips, health.go)."""
+from .xids import CriticalErrors, answers, text
 
 
 def open_backend(name: str = "", slots: int = 0, nvml: Any = None) -> NvidiaBackend:
@@ -50,11 +48,6 @@ def kind_of(product: str) -> str:
     return plain if valid_name(plain) else "gpu"
 
 
-def text(value: str | bytes) -> str:
-    """NVML gave bytes before nvidia-ml-py 11.5, str since."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 class NvidiaBackend:
     """Every device of the commonest kind on this node; ``nvml`` is initialised."""
 
@@ -71,7 +64,7 @@ class NvidiaBackend:
         self._faults: dict[int, str] = {}
         self._open = True
         self._spec = self._describe(node, kind, sorted({other for other in kinds if other != kind}))
-        self._events = self._subscribe()
+        self._errors = CriticalErrors(nvml, self._handles, self._spec.uuids)
 
     def _describe(self, node: str, kind: str, others: list[str]) -> NodeSpec:
         nvml = self._nvml
@@ -87,56 +80,20 @@ class NvidiaBackend:
             note=f"not used, as a node has one kind: {', '.join(others)}" if others else "",
         )
 
-    def _subscribe(self) -> Any:
-        """An event set of critical XIDs, or None where the driver offers none (MIG, some virtual machines)."""
-        nvml = self._nvml
-        try:
-            events = nvml.nvmlEventSetCreate()
-            for handle in self._handles:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except nvml.NVMLError:
-            return None
-        return events
-
     def discover(self) -> NodeSpec:
         return self._spec
 
     def health(self) -> tuple[DeviceHealth, ...]:
         """A device with a critical XID stays unhealthy until it is reset and the agent restarted."""
-        self._take_events()
+        for index, xid in self._errors.take().items():
+            self._faults[index] = f"XID {xid}: critical device error; see dmesg, reset the device"
         for index, handle in enumerate(self._handles):
-            if index not in self._faults and not self._answers(handle):
+            if index not in self._faults and not answers(self._nvml, handle):
                 self._faults[index] = "the driver has lost the device"
         return tuple(
             DeviceHealth(index, index not in self._faults, self._faults.get(index, ""))
             for index in range(len(self._handles))
         )
-
-    def _answers(self, handle: Any) -> bool:
-        try:
-            self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        except self._nvml.NVMLError:
-            return False
-        return True
-
-    def _take_events(self) -> None:
-        """Every event that has come; waits for none."""
-        while self._events is not None:
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError:
-                return
-            xid = int(event.eventData)
-            if xid not in APPLICATION_XIDS:
-                self._blame(event.device, f"XID {xid}: critical device error; see dmesg, reset the device")
-
-    def _blame(self, device: Any, note: str) -> None:
-        """A handle that NVML cannot name is blamed on every device, as the device plugin does."""
-        try:
-            hit = [self._spec.uuids.index(text(self._nvml.nvmlDeviceGetUUID(device)))]
-        except (self._nvml.NVMLError, ValueError):
-            hit = list(range(len(self._handles)))
-        self._faults.update(dict.fromkeys(hit, note))
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         """Devices by UUID, so that renumbering by the driver shows nobody another's device."""

@@ -1,7 +1,7 @@
 """The GPUs of this node as the device plugin shares them: NVIDIA's through NVML, or ones that are not there.
 
 Not the device backends: those have one kind per node, with the memory of the smallest, because a gang must find equals. Here
-every GPU counts with its own memory. Which errors are the device's and not a program's is taken from there.
+every GPU counts with its own memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..base.errors import UsageError, WorldError
-from ..devices.nvidia import APPLICATION_XIDS, text
+from ..devices.xids import CriticalErrors, answers, text
 from .ask import MOST_GPUS
 from .cdi import COMMON_NODES
 
@@ -89,7 +89,7 @@ class NvidiaGpus:
             raise WorldError("the NVIDIA driver knows no GPU on this node")
         self._handles: Sequence[Any] = handles
         self._xids: dict[int, str] = {}
-        self._events = self._subscribe()
+        self._errors = CriticalErrors(self._nvml, handles, [gpu.uuid for gpu in self._gpus])
 
     def found(self) -> tuple[Gpu, ...]:
         return self._gpus
@@ -97,10 +97,11 @@ class NvidiaGpus:
     def faults(self) -> dict[int, str]:
         """A lost GPU is well again when it answers; one with an XID when the driver says that nothing is left to do about
         it. Where the driver cannot say (before 560), it stays out until the plugin is started anew."""
-        self._take_events()
+        for at, xid in self._errors.take().items():
+            self._xids[self._gpus[at].index] = f"XID {xid}: critical device error; see dmesg, reset the GPU"
         found = {}
         for gpu, handle in zip(self._gpus, self._handles, strict=True):
-            if not self._answers(handle):
+            if not answers(self._nvml, handle):
                 found[gpu.index] = "the driver has lost the GPU"
             elif gpu.index in self._xids:
                 if self._recovered(handle):
@@ -116,43 +117,6 @@ class NvidiaGpus:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle).total >> 20
         uuid, model = text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle))
         return Gpu(index, uuid, memory, model, tuple(there))
-
-    def _subscribe(self) -> Any:
-        """An event set of critical XIDs, or None where the driver offers none."""
-        nvml = self._nvml
-        try:
-            events = nvml.nvmlEventSetCreate()
-            for handle in self._handles:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except nvml.NVMLError:
-            return None
-        return events
-
-    def _take_events(self) -> None:
-        """Every event that has come; waits for none."""
-        while self._events is not None:
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError:
-                return
-            if (xid := int(event.eventData)) not in APPLICATION_XIDS:
-                self._blame(event.device, f"XID {xid}: critical device error; see dmesg, reset the GPU")
-
-    def _blame(self, device: Any, note: str) -> None:
-        """A handle that NVML cannot name is blamed on every GPU, as NVIDIA's device plugin does."""
-        try:
-            uuid = text(self._nvml.nvmlDeviceGetUUID(device))
-            hit = [gpu.index for gpu in self._gpus if gpu.uuid == uuid]
-        except self._nvml.NVMLError:
-            hit = []
-        self._xids.update(dict.fromkeys(hit or [gpu.index for gpu in self._gpus], note))
-
-    def _answers(self, handle: Any) -> bool:
-        try:
-            self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        except self._nvml.NVMLError:
-            return False
-        return True
 
     def _recovered(self, handle: Any) -> bool:
         try:
