@@ -11,14 +11,13 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..base.errors import UsageError
 from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from ..kube.cards import unhealthy_of
+from ..kube.cards import unhealthy_by_node
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.inspect import Inspection, as_json, details, summary
-from ..kube.names import UNHEALTHY_PREFIX
 from ..kube.serve import ExtenderSettings, Service
 from ..kube.wide import wide
 
@@ -34,15 +33,28 @@ class Target:
 def serve_extender(target: Target, token_file: Path | None, **options: Any) -> None:
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of ExtenderSettings."""
     settings = ExtenderSettings(**options, token=read_token(token_file))
-    asyncio.run(_serve(find_cluster(target.kubeconfig, target.context), settings))
+    asyncio.run(until_stopped(Service(find_cluster(target.kubeconfig, target.context), settings, say)))
 
 
-async def _serve(cluster: Cluster, settings: ExtenderSettings) -> None:
-    service = Service(cluster, settings, lambda line: print(line, file=sys.stderr, flush=True))
+class Stoppable(Protocol):
+    """Runs until ``stop`` is called."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def until_stopped(service: Stoppable) -> None:
+    """Run it until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
     await service.run()
+
+
+def say(line: str) -> None:
+    """A line of a service's log."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def read_token(path: Path | None) -> str:
@@ -76,7 +88,7 @@ def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[st
 
 async def _inspect(cluster: Cluster, health: bool) -> Inspection:
     async with Api(cluster) as api:
-        nodes, pods, (unhealthy, odd) = await asyncio.gather(_all(api, NODES), _all(api, PODS), _unhealthy(api, health))
+        nodes, pods, (unhealthy, odd) = await asyncio.gather(api.items(NODES), api.items(PODS), _unhealthy(api, health))
         found = Inspection.of(nodes, pods, unhealthy)
         return replace(found, odd=(*found.odd, *odd))
 
@@ -86,13 +98,6 @@ async def _unhealthy(api: Api, wanted: bool) -> tuple[dict[str, frozenset[int]],
     if not wanted:
         return {}, ()
     try:
-        maps = await _all(api, CONFIG_MAPS)
+        return unhealthy_by_node(await api.items(CONFIG_MAPS)), ()
     except ApiError as error:
         return {}, (f"the lists of unhealthy GPUs: {error}",)
-    named = [(str(one["metadata"]["name"]), one) for one in maps]
-    prefix = UNHEALTHY_PREFIX
-    return {name.removeprefix(prefix): unhealthy_of(one) for name, one in named if name.startswith(prefix)}, ()
-
-
-async def _all(api: Api, path: str) -> list[dict[str, Any]]:
-    return [item async for page in api.pages(path) for item in page.get("items") or ()]

@@ -44,7 +44,7 @@ async def collect(api: Api, account: str = "") -> Facts:
 
 async def _all(api: Api, path: str, unread: list[str]) -> list[dict[str, Any]]:
     try:
-        return [item async for page in api.pages(path) for item in page.get("items") or ()]
+        return await api.items(path)
     except ApiError as error:
         unread.append(f"{path} ({error.reason or error.status})")
         return []

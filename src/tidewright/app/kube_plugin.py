@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from ..kube.credentials import find_cluster
 from ..kube.gpus import open_gpus
 from ..kube.station import PluginSettings, Station
 from ..kube.units import Split
-from .kube import Target
+from .kube import Target, say, until_stopped
 
 
 def serve_plugin(target: Target, fake: str, unit: str, chunk: int, folder: Path, cdi: Path, **options: Any) -> None:
@@ -22,12 +20,4 @@ def serve_plugin(target: Target, fake: str, unit: str, chunk: int, folder: Path,
     """
     settings = PluginSettings(split=Split.of(unit, chunk), folder=folder, cdi=cdi, **options)
     cluster = find_cluster(target.kubeconfig, target.context)
-    station = Station(cluster, settings, open_gpus(fake), lambda line: print(line, file=sys.stderr, flush=True))
-    asyncio.run(_serve(station))
-
-
-async def _serve(station: Station) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, station.stop)
-    await station.run()
+    asyncio.run(until_stopped(Station(cluster, settings, open_gpus(fake), say)))

@@ -8,12 +8,8 @@ import click
 
 from ..base.errors import UsageError
 from .kube_doctor import doctor
+from .kube_options import CONFIG, CONTEXT
 from .kube_plugin import command as device_plugin
-
-CONFIG = click.option(
-    "--kubeconfig", default="", help="Kubeconfig file. Default: KUBECONFIG, the pod's account, ~/.kube/config."
-)
-CONTEXT = click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
 
 
 @click.group("kube", short_help="Share the GPUs of a Kubernetes cluster by memory.", no_args_is_help=True)

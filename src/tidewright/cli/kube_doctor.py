@@ -5,16 +5,15 @@ from __future__ import annotations
 import click
 
 from . import output as out
+from .kube_options import CONFIG, CONTEXT
 
 LEVELS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
 
 
 @click.command("doctor", short_help="Check a cluster and say what to do.")
-@click.option(
-    "--kubeconfig", default="", help="Kubeconfig file. Default: KUBECONFIG, the pod's account, ~/.kube/config."
-)
-@click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
+@CONFIG
+@CONTEXT
 @click.option("--account", default="", metavar="USER",
               help="Whose rights to check: system:serviceaccount:kube-system:tidewright-extender. Default: yours.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from .kube_options import CONFIG, CONTEXT
+
 KUBELET = Path("/var/lib/kubelet/device-plugins")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 WITHOUT_EFFECT = {
@@ -28,10 +30,8 @@ def _taken(flag: str) -> click.Option:
 
 
 @click.command("device-plugin", short_help="Offer this node's GPUs to its kubelet, by memory.")
-@click.option(
-    "--kubeconfig", default="", help="Kubeconfig file. Default: KUBECONFIG, the pod's account, ~/.kube/config."
-)
-@click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
+@CONFIG
+@CONTEXT
 @click.option("--node", envvar="NODE_NAME", default="", help="Name of this node in the cluster (NODE_NAME).")
 @click.option("--memory-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True,
               help="What one unit of aliyun.com/gpu-mem is, on every node of the cluster.")  # fmt: skip

@@ -77,6 +77,10 @@ class Api:
                 return
             query["continue"] = str(more)
 
+    async def items(self, path: str) -> list[dict[str, Any]]:
+        """All objects of a kind."""
+        return [item async for page in self.pages(path) for item in page.get("items") or ()]
+
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create."""
         return await self._ask("POST", path, body)

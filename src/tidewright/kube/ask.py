@@ -72,6 +72,16 @@ def notes_of(thing: Json) -> Json:
     return (thing.get("metadata") or {}).get("annotations") or {}
 
 
+def phase(pod: Json) -> str:
+    """Of a pod; empty while it has none."""
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def bound_to(pod: Json) -> str:
+    """The node; empty while there is none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
 def asks_memory(pod: Json) -> bool:
     """Whether any container limits gpu-mem: only those pods are ours."""
     spec = pod.get("spec") or {}

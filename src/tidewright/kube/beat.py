@@ -47,6 +47,16 @@ def read(text: str) -> Beat | None:
         return None
 
 
+def boot_of(node: Mapping[str, Any]) -> str:
+    """The kernel's boot id as the node shows it; empty where it does not."""
+    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
+
+
+def before_boot(beat: Beat, node: Mapping[str, Any]) -> bool:
+    """Whether a heartbeat is of a time before the node was started."""
+    return bool(beat.boot and boot_of(node) not in ("", beat.boot))
+
+
 @dataclass(slots=True)
 class Beats:
     """What an extender heard. By its own clock, as leases are: when an annotation last changed *as seen here*, whatever
@@ -87,8 +97,7 @@ class Beats:
             return f"the device plugin's heartbeat ({names.PLUGIN}) cannot be read"
         if not beat.registered:
             return "its device plugin is not registered with the kubelet"
-        boot = str((((node.get("status") or {}).get("nodeInfo")) or {}).get("bootID") or "")
-        if boot and beat.boot and boot != beat.boot:
+        if before_boot(beat, node):
             return "its device plugin has not registered since the node was started"
         if self._late(name, now_s):
             return f"its device plugin has been silent since {beat.at}"

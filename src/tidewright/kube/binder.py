@@ -16,9 +16,9 @@ from typing import Any
 
 from ..base.errors import TideError, UsageError
 from .api import STRATEGIC, ApiError, NoAnswer
-from .ask import Json, holding_of
+from .ask import Json, bound_to, holding_of
 from .shapes import Pod, shaped
-from .site import Site, bound_to, current_pod, pod_path, strip
+from .site import Site, current_pod, pod_path, strip
 from .verbs import Decision, pick
 
 PATIENCE_S = 5.0

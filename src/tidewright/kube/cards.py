@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,6 +98,13 @@ def _guessed(name: str, node: Mapping[str, Any], unhealthy: frozenset[int]) -> T
 def _amount(node: Mapping[str, Any], kind: str, resource: str = names.MEM) -> int:
     found = ((node.get("status") or {}).get(kind) or {}).get(resource, 0)
     return whole(found, f"{kind} {resource}")
+
+
+def unhealthy_by_node(config_maps: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[int]]:
+    """What the ConfigMaps of nodes list; others are passed over."""
+    named = ((str((one.get("metadata") or {}).get("name", "")), one) for one in config_maps)
+    prefix = names.UNHEALTHY_PREFIX
+    return {name.removeprefix(prefix): unhealthy_of(one) for name, one in named if name.startswith(prefix)}
 
 
 def unhealthy_of(config_map: Mapping[str, Any] | None) -> frozenset[int]:

@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..base.errors import UsageError
+from .stamps import seconds
 
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REREAD_S = 60.0
@@ -192,5 +192,4 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 def _lasts_s(stamp: object) -> float:
     if not stamp:
         return float("inf")
-    until = datetime.fromisoformat(str(stamp).replace("Z", "+00:00"))
-    return max(1.0, until.timestamp() - time.time() - 10.0)
+    return max(1.0, seconds(str(stamp)) - time.time() - 10.0)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from .doctor_facts import BAD, NOTE, OK, Facts, Finding, some
 from .doctor_nodes import leftovers, nodes, overcommitted, units
 from .doctor_pods import bypassed, handed_over, stale, stuck
 from .doctor_scheduler import extender, plugin, scheduler
+from .stamps import CDI_FROM, release
 
 OLDEST = (1, 26)
 """The extender's configuration v1 is in all versions from here on."""
-CDI_FROM = (1, 29)
-"""KEP-4009: a device plugin may answer with CDI devices, without a feature gate."""
 DRA = "resource.k8s.io"
 
 
@@ -25,11 +23,10 @@ def examine(facts: Facts) -> list[Finding]:
 def version(facts: Facts) -> Iterator[Finding]:
     """Whether the API server is new enough."""
     text = str(facts.version.get("gitVersion", ""))
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    if not found:
+    number = release(text)
+    if number == (0, 0):
         yield Finding("version", NOTE, f"the API server calls itself {text!r}", "it should be 1.26 or later")
         return
-    number = (int(found[1]), int(found[2]))
     if number < OLDEST:
         yield Finding("version", BAD, f"Kubernetes {text} is too old", "upgrade to 1.26 or later")
     elif number < CDI_FROM:

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .ask import ENDED, Json, asks_memory, notes_of, title
-from .cards import Table, table_of, unhealthy_of
+from .ask import ENDED, Json, asks_memory, notes_of, phase, title
+from .cards import Table, table_of, unhealthy_by_node
 from .shapes import ConfigMap, Node, Pod, shaped
 
 OK, NOTE, BAD = "ok", "note", "bad"
@@ -78,14 +78,9 @@ class Facts:
     account: str = ""
     now_s: float = 0.0
 
-    def unhealthy(self) -> dict[str, frozenset[int]]:
-        """GPUs not to be used, by node."""
-        listed = (one for one in self.maps if _name(one).startswith(names.UNHEALTHY_PREFIX))
-        return {_name(one).removeprefix(names.UNHEALTHY_PREFIX): unhealthy_of(one) for one in listed}
-
     def tables(self) -> dict[str, tuple[Table, Json]]:
         """The nodes that share GPUs, or should, by name."""
-        unhealthy = self.unhealthy()
+        unhealthy = unhealthy_by_node(self.maps)
         found = {}
         for node in self.nodes:
             table = table_of(node, unhealthy.get(_name(node), frozenset()))
@@ -107,16 +102,6 @@ def readable(items: Iterable[Any], kind: type[Node] | type[Pod] | type[ConfigMap
         except UsageError:
             continue
     return tuple(found)
-
-
-def phase(pod: Json) -> str:
-    """Of a pod."""
-    return str((pod.get("status") or {}).get("phase") or "")
-
-
-def bound(pod: Json) -> str:
-    """Its node; empty while there is none."""
-    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def labels(thing: Json) -> Mapping[str, str]:

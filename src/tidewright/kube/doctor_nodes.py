@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from ..base.errors import UsageError
 from . import names
-from .ask import Json, holding_of, notes_of
-from .beat import read
+from .ask import Json, bound_to, holding_of, notes_of
+from .beat import before_boot, read
 from .cards import Table
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, amount, bound, images, labels, some
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, amount, images, labels, some
 from .wide import plugin as beating
 
 LABEL = "gpushare"
@@ -75,10 +75,9 @@ def _heartbeat(name: str, table: Table, node: Json, now_s: float) -> Iterator[Fi
             yield Finding("nodes", BAD, f"{name}: the device plugin left a GPU table and no heartbeat", remedy)
         return
     state, beat = beating(text, now_s), read(text)
-    boot = str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
     if state.isupper() or state.startswith("SILENT"):
         yield Finding("nodes", BAD, f"{name}: the device plugin's heartbeat is {state}", remedy)
-    elif beat is not None and boot and beat.boot and boot != beat.boot:
+    elif beat is not None and before_boot(beat, node):
         yield Finding("nodes", BAD, f"{name}: the device plugin has not registered since the node was started", remedy)
 
 
@@ -101,7 +100,7 @@ def leftovers(facts: Facts) -> Iterator[Finding]:
             if amount(node, mark, "allocatable") or mark in notes_of(node):
                 yield _shared(name, whose, table.published)
     for pod in facts.pods:
-        where = bound(pod)
+        where = bound_to(pod)
         if any(part in image for image in images(pod) for part in ORIGINALS):
             meta = pod["metadata"]
             text = f"gpushare's own {meta['name']} runs on {where or 'no node yet'}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import names
-from .ask import Json, asks_memory, notes_of
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, bound, phase, titles
+from .ask import Json, asks_memory, bound_to, notes_of, phase
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, titles
 
 STALE_S = 300.0
 """A bind takes seconds, the start of a container minutes at most."""
@@ -18,7 +18,7 @@ REJECTED = "UnexpectedAdmissionError"
 
 def bypassed(facts: Facts) -> Iterator[Finding]:
     """Bound without our annotations: no scheduler asked the extender, and nobody chose a GPU."""
-    found = [pod for pod in facts.ours() if bound(pod) and not _marked(pod)]
+    found = [pod for pod in facts.ours() if bound_to(pod) and not _marked(pod)]
     if not found:
         yield Finding("bypassed", OK, "every bound pod with gpu-mem was placed by an extender")
         return
@@ -30,7 +30,7 @@ def bypassed(facts: Facts) -> Iterator[Finding]:
 
 def stale(facts: Facts) -> Iterator[Finding]:
     """Annotated and never bound. Ours takes such marks off again; gpushare leaves them."""
-    found = [pod for pod in facts.ours() if not bound(pod) and _marked(pod) and _age_s(pod, facts.now_s) > STALE_S]
+    found = [pod for pod in facts.ours() if not bound_to(pod) and _marked(pod) and _age_s(pod, facts.now_s) > STALE_S]
     if found:
         remedy = "a leading extender takes the marks off by itself; look whether one is ready"
         yield Finding(
@@ -42,7 +42,7 @@ def handed_over(facts: Facts) -> Iterator[Finding]:
     """Bound, and the node's plugin has not said that it gave the GPU."""
     found = [
         pod for pod in facts.ours()
-        if bound(pod) and _marked(pod) and notes_of(pod).get(names.ASSIGNED) == "false" and _age_s(pod, facts.now_s) > STALE_S
+        if bound_to(pod) and _marked(pod) and notes_of(pod).get(names.ASSIGNED) == "false" and _age_s(pod, facts.now_s) > STALE_S
     ]  # fmt: skip
     waiting = [pod for pod in found if phase(pod) == "Pending"]
     if waiting:

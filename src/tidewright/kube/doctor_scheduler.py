@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from . import names
-from .ask import Json
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, bound, is_ready, labels, phase, some
+from .ask import Json, bound_to, phase
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, is_ready, labels, some
 from .doctor_nodes import LABEL
 
 OURS = "app.kubernetes.io/component"
@@ -35,14 +35,14 @@ def plugin(facts: Facts) -> Iterator[Finding]:
     """One on every labelled node."""
     found = _pods(facts, "plugin", "gpushare-device-plugin")
     wanted = [str(node["metadata"]["name"]) for node in facts.nodes if labels(node).get(LABEL) == "true"]
-    missing = [name for name in wanted if not any(bound(pod) == name and phase(pod) == "Running" for pod in found)]
+    missing = [name for name in wanted if not any(bound_to(pod) == name and phase(pod) == "Running" for pod in found)]
     if missing:
         remedy = "kubectl -n kube-system describe daemonset shows why it has no pod there"
         yield Finding("plugin", BAD, f"no device plugin runs on {some(missing)}", remedy)
     elif wanted:
         yield Finding("plugin", OK, f"runs on all {len(wanted)} nodes with {LABEL}=true")
     for name in wanted:
-        if sum(bound(pod) == name and phase(pod) == "Running" for pod in found) > 1:
+        if sum(bound_to(pod) == name and phase(pod) == "Running" for pod in found) > 1:
             text = f"two device plugins offer {names.MEM} on {name}: the kubelet listens to the one that came last"
             yield Finding("plugin", BAD, text, f"take one of the DaemonSets off {name}")
 

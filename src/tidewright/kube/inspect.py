@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .ask import ENDED, Holding, ask_of, asks_memory, holding_of
+from .ask import ENDED, Holding, ask_of, asks_memory, bound_to, holding_of, notes_of, phase
 from .cards import Table, table_of
 from .shapes import Node, Pod, shaped
 
@@ -92,18 +92,20 @@ class Inspection:
                 odd.append(error.message)
                 continue
             if found is not None:
-                by_node.setdefault(str(pod["spec"]["nodeName"]), []).append(found)
+                by_node.setdefault(bound_to(pod), []).append(found)
         shown = []
         for node in sorted(nodes, key=lambda node: str((node.get("metadata") or {}).get("name", ""))):
             shaped(node, Node)
             table = table_of(node, unhealthy.get(str(node["metadata"]["name"]), frozenset()))
             if table.cards:
+                notes = notes_of(node)
                 shares = sorted(by_node.get(table.node, ()), key=lambda share: (share.namespace, share.name))
                 shown.append(
                     NodeShares(
-                        table, *_addresses(node), tuple(shares), _note(node, names.LEVEL), _note(node, names.PLUGIN)
+                        table, *_addresses(node), tuple(shares),
+                        level=str(notes.get(names.LEVEL, "")), beat=str(notes.get(names.PLUGIN, "")),
                     )
-                )
+                )  # fmt: skip
         return Inspection(tuple(shown), tuple(odd))
 
     def only(self, node: str) -> Inspection:
@@ -217,9 +219,9 @@ def _cluster(found: Inspection) -> str:
 
 def _share(pod: Row) -> Share | None:
     """None for pods that are elsewhere, ended, or have nothing to do with GPUs."""
-    if not asks_memory(shaped(pod, Pod)) or not (pod.get("spec") or {}).get("nodeName"):
+    if not asks_memory(shaped(pod, Pod)) or not bound_to(pod):
         return None
-    if (pod.get("status") or {}).get("phase") in ENDED:
+    if phase(pod) in ENDED:
         return None
     held: Holding | None = holding_of(pod)
     meta = pod["metadata"]
@@ -233,7 +235,3 @@ def _addresses(node: Row) -> tuple[str, str]:
     addresses = [one for one in (node.get("status") or {}).get("addresses") or () if "address" in one]
     inner = next((one["address"] for one in addresses if one.get("type") == "InternalIP"), "unknown")
     return inner, addresses[0]["address"] if addresses else "unknown"
-
-
-def _note(node: Row, key: str) -> str:
-    return str(((node.get("metadata") or {}).get("annotations") or {}).get(key, ""))

@@ -13,10 +13,10 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from ..base.errors import TideError
+from . import stamps
 from .api import Api, ApiError
 
 DURATION_S = 15
@@ -103,7 +103,7 @@ class Lease:
         self._seen = (str(record["metadata"].get("resourceVersion", "")), began)
 
     def _record(self, transitions: int, version: str | None) -> dict[str, Any]:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = stamps.now()
         meta = {"name": self._name, "namespace": self._namespace, **({"resourceVersion": version} if version else {})}
         spec = {"holderIdentity": self.who, "leaseDurationSeconds": self.duration_s, "renewTime": now,
                 "acquireTime": now, "leaseTransitions": transitions}  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base.errors import UsageError, WorldError
 from . import names
-from .ask import ENDED, Holding, Json, Part, ask_of, holding_of, notes_of, title
+from .ask import ENDED, Holding, Json, Part, ask_of, holding_of, notes_of, phase, title
 from .quantity import whole
 from .shapes import Pod, shaped
 
@@ -107,8 +107,8 @@ def waiting(pods: Iterable[Json], done: Collection[Key]) -> list[Claim]:
 
 
 def _next(pod: Json, done: Collection[Key]) -> Claim | None:
-    meta, phase = pod.get("metadata") or {}, (pod.get("status") or {}).get("phase")
-    if meta.get("deletionTimestamp") or phase in ENDED or notes_of(pod).get(names.ASSIGNED) == "true":
+    meta = pod.get("metadata") or {}
+    if meta.get("deletionTimestamp") or phase(pod) in ENDED or notes_of(pod).get(names.ASSIGNED) == "true":
         return None
     held = holding_of(shaped(pod, Pod))
     if held is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base.errors import TideError, UsageError, WorldError
 from . import names, units
-from .ask import Json, Part, ask_of, holding_of, notes_of, title
+from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
 from .cards import Card
 from .cdi import Shelf, name_of, qualified
 from .gpus import Gpu
@@ -243,7 +243,7 @@ def _shares(claim: Claim | None) -> dict[int, int]:
 
 def _suspects(pods: Iterable[Json], size: int) -> list[Json]:
     """Pods that a failed request may have been for: pending here, with a container of this size, and no GPU chosen."""
-    return [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Pending" and _asks(pod, size)]
+    return [pod for pod in pods if phase(pod) == "Pending" and _asks(pod, size)]
 
 
 def _asks(pod: Json, size: int) -> bool:

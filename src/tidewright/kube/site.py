@@ -10,8 +10,8 @@ from typing import Any
 from ..base.errors import TideError, UsageError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from .ask import ENDED, Holding, asks_memory, holding_of, title
-from .beat import Beats
+from .ask import ENDED, Holding, asks_memory, bound_to, holding_of, phase, title
+from .beat import Beats, boot_of
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
 from .shapes import ConfigMap, Node, Pod, shaped
@@ -82,7 +82,7 @@ class Site:
         except UsageError as error:
             self.note(f"pod {title(item)}: {error.message}")
             return
-        if held is None and (item.get("status") or {}).get("phase") in ENDED:
+        if held is None and phase(item) in ENDED:
             pool.release(uid)
         else:
             self.settle(uid, held)
@@ -164,11 +164,6 @@ async def current_pod(api: Api, path: str, uid: str) -> dict[str, Any] | None:
     return found if (found.get("metadata") or {}).get("uid") == uid else None
 
 
-def bound_to(pod: dict[str, Any]) -> str:
-    """The node; empty while there is none."""
-    return str((pod.get("spec") or {}).get("nodeName") or "")
-
-
 async def strip(api: Api, path: str, pod: dict[str, Any]) -> None:
     """Take our marks off a pod that was not bound; only if nobody changed it meanwhile, so a bind on its way then fails."""
     meta = pod["metadata"]
@@ -203,7 +198,7 @@ def trim_node(node: dict[str, Any]) -> dict[str, Any]:
         kind: {name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT)}
         for kind in ("capacity", "allocatable")
     }
-    info = {"bootID": str((status.get("nodeInfo") or {}).get("bootID") or "")}
+    info = {"bootID": boot_of(node)}
     kept = {**amounts, "addresses": status.get("addresses") or [], "nodeInfo": info}
     return {"metadata": _trim_meta(node), "status": kept}
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import TideError, UsageError, WorldError
-from . import names
+from . import names, stamps
 from .api import Api
 from .ask import Json
 from .beat import EVERY_S, Beat, written
@@ -23,6 +21,7 @@ from .gpus import Gpus
 from .kubelet import FOLDER, Folder, register, serve
 from .plugin import Plugin, Stock
 from .site import Note
+from .stamps import CDI_FROM, release
 from .tell import PodsHere, Teller
 from .units import Split, check_message
 from .v1beta1 import grpc_module, messages
@@ -186,8 +185,7 @@ class Station:
 
     async def _tell_node(self, registered: bool) -> None:
         plugin, tell = self.plugin, self.plugin.tell
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        beat = Beat(registered, now, self.settings.beat_s, boot_id())
+        beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id())
         notes = {names.TABLE: publish(plugin.stock.cards(plugin.faults)), names.PLUGIN: written(beat)}
         await tell.node_notes(notes)
         await tell.count(len(plugin.stock.gpus))
@@ -230,8 +228,7 @@ def boot_id() -> str:
 def late_binding(node: Json) -> tuple[bool, str]:
     """Whether a node's runtime resolves CDI names given by a device plugin, and why.
 
-    Sources: the kubelet passes them since 1.29 (feature DevicePluginCDIDevices, beta); containerd resolves them by default
-    since 2.0, CRI-O since 1.24.
+    Sources: CDI_FROM for the kubelet; containerd resolves them by default since 2.0, CRI-O since 1.24.
     """
     info = ((node.get("status") or {}).get("nodeInfo")) or {}
     kubelet, runtime = str(info.get("kubeletVersion", "")), str(info.get("containerRuntimeVersion", ""))
@@ -239,11 +236,6 @@ def late_binding(node: Json) -> tuple[bool, str]:
     needed = {"containerd": (2, 0), "cri-o": (1, 24)}.get(name)
     if not runtime or not kubelet:
         return True, "the node does not say what it runs"
-    if needed is None or _version(version) < needed or _version(kubelet) < (1, 29):
+    if needed is None or release(version) < needed or release(kubelet) < CDI_FROM:
         return False, f"kubelet {kubelet} with {runtime} does not resolve CDI names"
     return True, f"kubelet {kubelet} with {runtime}"
-
-
-def _version(text: str) -> tuple[int, int]:
-    found = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -12,11 +12,11 @@ from urllib.parse import quote
 from ..base.errors import TideError, WorldError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, STRATEGIC, Api, ApiError
-from .ask import ENDED, Json, notes_of
+from .ask import ENDED, Json, bound_to, notes_of, phase
 from .cards import unhealthy_of
 from .match import Claim
 from .reflector import Reflector, uid_of
-from .site import Note, bound_to, pod_path, trim_pod
+from .site import Note, pod_path, trim_pod
 
 SOURCE = "tidewright-device-plugin"
 LOOKS, LOOK_S = 4, 0.5
@@ -42,11 +42,11 @@ class PodsHere:
 
     def ended(self) -> frozenset[str]:
         """Uids of pods whose containers are all gone."""
-        return frozenset(uid_of(dict(pod)) for pod in self.known() if (pod.get("status") or {}).get("phase") in ENDED)
+        return frozenset(uid_of(dict(pod)) for pod in self.known() if phase(pod) in ENDED)
 
     async def listed(self) -> tuple[Json, ...]:
         """As the API server has them now. Raises ApiError, NoAnswer."""
-        found = [self._trim(pod) async for page in self.api.pages(self.path) for pod in page.get("items") or ()]
+        found = [self._trim(pod) for pod in await self.api.items(self.path)]
         return tuple(pod for pod in found if pod is not None)
 
     async def by_uid(self, uid: str) -> Json:
@@ -148,20 +148,18 @@ class Teller:
                     "namespace": names.UNHEALTHY_NAMESPACE,
                     "annotations": {names.OURS: _listed(gpus)},
                 }
-                body = {
-                    "apiVersion": "v1",
-                    "kind": "ConfigMap",
-                    "metadata": meta,
-                    "data": {names.UNHEALTHY_KEY: _listed(gpus)},
-                }
-                await self.api.post(CONFIG_MAPS, body)
+                data = {names.UNHEALTHY_KEY: _listed(gpus)}
+                await self.api.post(
+                    CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+                )
             return
+        listed = unhealthy_of(found)
         before = unhealthy_of({"data": {names.UNHEALTHY_KEY: notes_of(found).get(names.OURS, "")}})
-        wanted = (unhealthy_of(found) - before) | gpus
         # What is ours is only what an administrator had not listed already, or clearing would take his entry away.
-        ours = gpus - (unhealthy_of(found) - before)
+        theirs = listed - before
+        wanted, ours = theirs | gpus, gpus - theirs
         meta = {"resourceVersion": found["metadata"].get("resourceVersion"), "annotations": {names.OURS: _listed(ours)}}
-        if wanted != unhealthy_of(found) or ours != before:
+        if wanted != listed or ours != before:
             await self.api.patch(path, {"metadata": meta, "data": {names.UNHEALTHY_KEY: _listed(wanted)}})
 
     async def _try(self, what: str, asked: Any) -> bool:

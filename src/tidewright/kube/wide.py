@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 
 from .beat import SILENT_BEATS, read
 from .inspect import Inspection, NodeShares, summary
+from .stamps import seconds
 
 TITLES = ("ISOLATION", "UNHEALTHY", "STRANDED", "PLUGIN")
 Sizes = Counter[int]
@@ -57,6 +57,6 @@ def plugin(beat: str, now_s: float) -> str:
 def age(at: str, now_s: float) -> float:
     """Seconds since a time in RFC 3339; endless when it is none."""
     try:
-        return now_s - datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
+        return now_s - seconds(at)
     except ValueError:
         return float("inf")
