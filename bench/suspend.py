@@ -1,7 +1,8 @@
 """How long a two-rank DDP job takes to let go of its devices, to come back, to move to another host, and to reconnect.
 
 Through everything: tide's own client, controller, two agents of this machine (hosts a and b, each with two CPU slots),
-the cut, CRIU, the shims. Storing, compressing and copying go on behind and are reported apart.
+the cut, CRIU, the shims. Storing, compressing and copying go on behind and are reported apart. Nothing is polled, as that
+would take a tenth of two cores; reconnecting, which can only be seen by looking all the time, has rounds of its own.
 
     python bench/suspend.py [--rounds 10] [--width 512] [--keep]
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import statistics
 import subprocess
 import sys
@@ -22,18 +24,18 @@ from typing import Any
 
 from facts import facts, keep
 from tidewright import Client, JobSpec
+from tidewright.base.errors import TideError
 from tidewright.base.units import SECOND
 from tidewright.launch.environment import submitted_environment
 from tidewright.launch.inject._tidewright import page as pg
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-BARS = {
-    "suspend until the devices are free": 1.0,
-    "of that, until all ranks stand still (cut)": None,
-    "resume": 0.5,
-    "migrate, request until it runs there": 2.5,
-    "reconnect": 0.05,
-}
+SUSPEND = "suspend until the devices are free"
+CUT = "of that, until all ranks stand still (cut)"
+RESUME = "resume"
+MIGRATE = "migrate, request until it runs there"
+RECONNECT = "reconnect"
+BARS = {SUSPEND: 1.0, CUT: None, RESUME: 0.5, MIGRATE: 2.5, RECONNECT: 0.05}
 PATIENCE_S = 120.0
 
 
@@ -66,17 +68,31 @@ class Reconnects:
         self._thread.join()
 
 
-def until(client: Client, job: int, states: set[str], where: str = "") -> Any:
-    """The job once it is in one of these states, on that node."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        view = client.job(job)
-        if view.state in states and (not where or {held.node for held in view.where} == {where}):
-            return view
-        if view.end >= 0:
-            raise SystemExit(f"job {job} ended: {view.why}")
-        time.sleep(0.005)
-    raise SystemExit(f"job {job} is {client.job(job).state} after {PATIENCE_S:g} s")
+class Follower:
+    """Tells of a job's state by the controller's events."""
+
+    def __init__(self, state: Path) -> None:
+        self.client, self._events = Client(state), queue.Queue[int]()
+        threading.Thread(target=self._listen, args=(Client(state),), daemon=True).start()
+
+    def _listen(self, client: Client) -> None:
+        with contextlib.suppress(TideError):  # the controller's end
+            for event in client.events():
+                self._events.put(event.job)
+
+    def until(self, job: int, states: set[str], where: str = "") -> Any:
+        """The job once it is in one of these states, on that node."""
+        while True:
+            view = self.client.job(job)
+            if view.state in states and (not where or {held.node for held in view.where} == {where}):
+                return view
+            if view.end >= 0:
+                raise SystemExit(f"job {job} ended: {view.why}")
+            try:
+                while self._events.get(timeout=PATIENCE_S) != job:
+                    pass
+            except queue.Empty:
+                raise SystemExit(f"job {job} is {view.state} after {PATIENCE_S:g} s") from None
 
 
 def settled(client: Client, job: int) -> None:
@@ -92,42 +108,68 @@ def steps(client: Client, job: int) -> int:
     return sum(block.count(b"\n") for block in client.logs(job))
 
 
-def run(client: Client, rounds: int, width: int) -> tuple[dict[str, list[float]], float]:
-    """Suspend, resume and move one job again and again."""
+def start(client: Client, follower: Follower, width: int) -> int:
+    """The job, when it has run for a while."""
     command = (sys.executable, str(CHECKOUT / "examples" / "unmodified" / "ddp_mlp.py"), "--steps", "1000000")
     spec = JobSpec(
         name="bench", command=(*command, "--width", str(width)), ranks=2, devices=2, workdir=str(CHECKOUT),
         env=submitted_environment(os.environ),
     )  # fmt: skip
     job = client.submit([spec]).ids[0]
-    until(client, job, {"running"})
+    follower.until(job, {"running"})
     while steps(client, job) < 20:
-        until(client, job, {"running"})
+        follower.until(job, {"running"})
         time.sleep(0.1)
+    return job
+
+
+def leave_and_return(client: Client, follower: Follower, job: int) -> dict[str, float]:
+    """Suspend, and resume where the image lies: seconds."""
+    time.sleep(1.0)
+    client.suspend(job)
+    view = follower.until(job, {"held", "suspended"})
+    took = {SUSPEND: view.save_us / SECOND, CUT: view.hold_us / SECOND}
+    settled(client, job)
+    here = next(iter(set(client.job(job).images[-1].where) - set(client.job(job).images[-1].copies)))
+    other = "b" if here == "a" else "a"
+    client.drain(other, "a resume where the image was taken is measured")
+    client.resume(job)
+    took[RESUME] = follower.until(job, {"running"}).restore_us / SECOND
+    client.undrain(other)
+    return took
+
+
+def move(client: Client, follower: Follower, job: int) -> tuple[float, float]:
+    """Migrate to the other host: seconds, and bytes of a rank's image."""
+    time.sleep(1.0)
+    there = "b" if client.job(job).where[0].node == "a" else "a"
+    began = time.monotonic()
+    client.migrate(job, [there])
+    view = follower.until(job, {"running"}, there)
+    took = time.monotonic() - began
+    settled(client, job)
+    return took, max((image.size_bytes for image in view.images), default=0) / 2
+
+
+def run(state: Path, rounds: int, width: int) -> tuple[dict[str, list[float]], float]:
+    """Suspend, resume and move one job again and again."""
+    client, follower = Client(state), Follower(state)
+    job = start(client, follower, width)
     found: dict[str, list[float]] = {name: [] for name in BARS}
     for number in range(rounds):
+        for name, seconds in leave_and_return(client, follower, job).items():
+            found[name].append(seconds)
+        seconds, size = move(client, follower, job)
+        found[MIGRATE].append(seconds)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    watching = Reconnects(state)
+    try:
+        for _ in range(rounds):
+            leave_and_return(client, follower, job)
         time.sleep(1.0)
-        client.suspend(job)
-        view = until(client, job, {"held", "suspended"})
-        found["suspend until the devices are free"].append(view.save_us / SECOND)
-        found["of that, until all ranks stand still (cut)"].append(view.hold_us / SECOND)
-        settled(client, job)
-        here = next(iter(set(client.job(job).images[-1].where) - set(client.job(job).images[-1].copies)))
-        other = "b" if here == "a" else "a"
-        client.drain(other, "a resume where the image was taken is measured")
-        client.resume(job)
-        found["resume"].append(until(client, job, {"running"}).restore_us / SECOND)
-        client.undrain(other)
-        time.sleep(1.0)
-        here = client.job(job).where[0].node
-        there = "b" if here == "a" else "a"
-        began = time.monotonic()
-        client.migrate(job, [there])
-        view = until(client, job, {"running"}, there)
-        size = max((image.size_bytes for image in view.images), default=0) / 2
-        found["migrate, request until it runs there"].append(time.monotonic() - began)
-        settled(client, job)
-        print(f"round {number + 1} of {rounds}: {here} -> {there}", file=sys.stderr, flush=True)
+    finally:
+        watching.close()
+    found[RECONNECT] = watching.seconds
     client.cancel(job)
     return found, size
 
@@ -153,13 +195,9 @@ def main() -> None:
         tide = [str(Path(sys.executable).with_name("tide"))]
         environment = {**os.environ, "TIDE_STATE": str(state)}
         subprocess.run([*tide, "up", "--host", "a=2:0-1", "--host", "b=2:0-1"], env=environment, check=True)
-        watching = Reconnects(state)
         try:
-            client = Client(state)
-            found, size = run(client, given.rounds, given.width)
-            found["reconnect"] = watching.seconds
+            found, size = run(state, given.rounds, given.width)
         finally:
-            watching.close()
             subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
     show(found, size)
     if given.keep:

@@ -127,4 +127,4 @@ def test_an_image_of_other_pages_is_no_image(site: Site):
     image = site.driver("a").save(gang)
     with pytest.raises(DamagedImage):
         flip("core-100.img")(Path(image.location) / "0")
-        site.driver("b").restore_spec(Path(image.location) / "0")
+        site.driver("b").check(Path(image.location) / "0")

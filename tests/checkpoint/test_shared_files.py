@@ -240,7 +240,7 @@ def test_a_shared_file_that_is_gone_is_named(site: Site, tmp_path: Path):
     restore = driver.restore_spec(image)
     path.unlink()
     with pytest.raises(WorldError, match=f"{path} is missing, and was not the rank's alone"):
-        driver.restore_spec(image)
+        driver.check(image)
     error = site.read(site.launch("b", restore=restore), "error")
     assert f"{path} is missing" in error["error"] and not path.exists()
 

@@ -23,14 +23,16 @@ from ..base.errors import TideError, WorldError
 from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
+from ..launch.init import VERDICT
 from ..model.job import Level
 from ..wire.agent import FetchArgs, ImageReport, JobReport, RankFailure
 from . import prepare
 from .attempt import Attempt
 from .gang import Gangs
 from .images import Images
+from .layout import write_whole
 from .meeting import Meeting
-from .rank import Outcome
+from .rank import Outcome, Rank
 from .saves import Saves
 
 if TYPE_CHECKING:
@@ -296,7 +298,7 @@ class Full:
             return self._lost(attempt, str(error))
         except (TideError, OSError) as error:
             return str(error)
-        await asyncio.gather(*(self._deeds.start(attempt, rank) for rank in attempt.ranks))
+        await asyncio.gather(*(self._come_back(attempt, rank, directory) for rank in attempt.ranks))
         failed = [rank.outcome for rank in attempt.ranks if rank.outcome is not None]
         if not failed:
             return await self._awaken(attempt, facts)
@@ -323,12 +325,28 @@ class Full:
         self.take_turns(attempt)
         return ""
 
+    async def _come_back(self, attempt: Attempt, rank: Rank, directory: Path) -> None:
+        """Its image is checked while its shim and its namespaces are made; these wait for the verdict."""
+        check = asyncio.to_thread(self._judge, rank, directory / str(rank.number))
+        await asyncio.gather(self._deeds.start(attempt, rank), check)
+
+    def _judge(self, rank: Rank, image: Path) -> None:
+        """Have the rank's init know whether the image is sound, and one that belongs here; blocks."""
+        against: dict[str, Any] = {}
+        try:
+            self._ranks.driver.check(image)
+        except (TideError, OSError) as error:
+            against = {"error": str(error), "image": isinstance(error, DamagedImage)}
+        try:
+            write_whole(rank.directory / VERDICT, json.dumps(against).encode())
+        except OSError as error:
+            rank.end()
+            rank.never(f"the verdict on {image} cannot be written: {error.strerror}")
+
     async def _renew(self, attempt: Attempt, directory: Path, facts: dict[int, dict[str, Any]]) -> None:
         args, generation = attempt.args, attempt.memo.generation + 1
-        found = await asyncio.gather(
-            *(asyncio.to_thread(self._ranks.driver.restore_spec, directory / str(rank)) for rank in facts)
-        )
-        restore = dict(zip(facts, found, strict=True))
+        orders = {rank: self._ranks.driver.restore_spec(directory / str(rank)) for rank in facts}
+        restore = {rank: {**order, "judged": True} for rank, order in orders.items()}
         specs = prepare.specs(args, self._house, generation, restore)
         boxes = {
             rank: {name: unpack(content) for name, content in each.get("box", {}).items()}

@@ -30,7 +30,7 @@ from .barred import connected, obstacles, strays
 from .cgroup import wait_until
 from .features import host, host_differences
 from .files import Capture, mapped_differences, named_again
-from .manifest import DamagedImage, read_meta, verify, write_manifest
+from .manifest import DamagedImage, read_manifest, read_meta, verify, write_manifest
 from .processes import PROC, Stat, alive, bears, everything, members, send, stat
 from .program import ENVIRON, Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
@@ -164,15 +164,18 @@ class CriuDriver:
                 raise WorldError(f"rank {handle.rank} survives SIGKILL (a hung disk?)")
 
     def restore_spec(self, image: Path) -> dict[str, Any]:
-        """The ``restore`` of a shim's spec for one rank's image, checked: its hashes, and this host.
+        """The ``restore`` of a shim's spec for one rank's image, of which nothing is known yet. Raises DamagedImage."""
+        limit = RESTORE_LEAST_S + read_manifest(image).size_bytes / DUMP_BYTES_PER_S
+        return {"images": str(image), "criu": list(self.criu.command), "timeout_s": limit}
 
-        Reads the whole image; blocks. Raises DamagedImage, and WorldError with all differences.
+    def check(self, image: Path) -> None:
+        """Whether an image may be restored here: its hashes, and this host. Reads all of it; blocks.
+
+        Raises DamagedImage, and WorldError with all differences.
         """
-        manifest = verify(image)
+        verify(image)
         if differences := check_host(read_meta(image), image):
             raise WorldError(f"image {image} cannot be restored on {self.node}: {'; '.join(differences)}")
-        limit = RESTORE_LEAST_S + manifest.size_bytes / DUMP_BYTES_PER_S
-        return {"images": str(image), "criu": list(self.criu.command), "timeout_s": limit}
 
     # the protocol of drivers
 
@@ -195,7 +198,10 @@ class CriuDriver:
         if known and all(alive(handle.pid, handle.start) for handle in known):
             return
         place = Path(image.location)
-        specs = {handle.rank: self.restore_spec(place / str(handle.rank)) for handle in image.ranks}
+        specs = {}
+        for handle in image.ranks:
+            self.check(place / str(handle.rank))
+            specs[handle.rank] = self.restore_spec(place / str(handle.rank))
         self._restored[image.location] = tuple(
             self._bring(handle, specs[handle.rank], placement.cpus.get(handle.rank, ())) for handle in image.ranks
         )

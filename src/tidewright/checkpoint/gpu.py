@@ -40,6 +40,8 @@ class Dumper(Driver, Protocol):
 
     def restore_spec(self, image: Path) -> dict[str, Any]: ...
 
+    def check(self, image: Path) -> None: ...
+
 
 class Seat(Struct, frozen=True, kw_only=True):
     """Where a rank was saved and where it comes back, devices by UUID."""
@@ -154,6 +156,10 @@ class GpuDriver:
     def restore_spec(self, image: Path) -> dict[str, Any]:
         """What the shim needs to bring a process back; ``awaken`` then gives it its devices."""
         return self._inner.restore_spec(image)
+
+    def check(self, image: Path) -> None:
+        """As ``inner.check``: what is checked does not depend on devices."""
+        self._inner.check(image)
 
     def awaken(self, handles: Iterable[RankHandle], seats: Mapping[int, Seat], by_turns: Collection[int] = ()) -> None:
         """Give restored processes their devices, before the ranks are let go.

@@ -48,6 +48,7 @@ MAIN = 100
 """The pid of a rank's main process, the same everywhere."""
 GAP = 1000
 """Pids left unused after those of an image."""
+VERDICT, VERDICT_POLL_S = "verdict", 0.002
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -132,7 +133,10 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     Raises Failed and OSError, with nothing of the rank left running.
     """
     order = spec["restore"]
-    images, deadline = order["images"], time.monotonic() + order["timeout_s"]
+    images = order["images"]
+    if order.get("judged"):
+        await_verdict(directory, order["timeout_s"])
+    deadline = time.monotonic() + order["timeout_s"]
     try:
         meta = putback.read_meta(images)
     except putback.Damaged as error:
@@ -152,6 +156,22 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
     os.kill(-1, signal.SIGCONT)  # all at once: nobody runs before everybody may
     return int(meta["pid"]), putback.lent(meta)
+
+
+def await_verdict(directory: str, patience_s: float) -> None:
+    """Wait until it is known that the image is whole and of this host: that is found out while this process is made.
+
+    ``verdict`` in ``directory`` says what is against it, as an error file does; an empty object: nothing. Raises Failed.
+    """
+    path, deadline = os.path.join(directory, VERDICT), time.monotonic() + patience_s
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise Failed(f"nobody has said within {patience_s:.0f} s whether the image is whole (has the agent died?)")
+        time.sleep(VERDICT_POLL_S)
+    with open(path, encoding="utf-8") as file:
+        said = json.load(file)
+    if said.get("error"):
+        raise Failed(said["error"], image=bool(said.get("image")))
 
 
 def unused_pid(images: str) -> int:
