@@ -67,9 +67,9 @@ class Site:
             path.mkdir(parents=True, exist_ok=True)
         return directory
 
-    def launch(self, node: str, rank: int = 0, *, boxed: bool = True, **more: Any) -> Path:
-        """Start a shim; its directory, with ``started`` or ``error`` in it."""
-        directory = self.directory(node, rank)
+    def launch(self, node: str, rank: int = 0, *, boxed: bool = True, at: Path | None = None, **more: Any) -> Path:
+        """Start a shim, in a new directory or ``at`` one; its directory, with ``started`` or ``error`` in it."""
+        directory = at or self.directory(node, rank)
         places = {name: str(self.root / node / name) for name in ("slots", "logs")}
         box = {"rank": str(directory / "box"), "lib": str(self.root / node / "slots"), **places}
         spec = {

@@ -13,6 +13,7 @@ from tests.checkpoint.site import Site, chain
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.criu import Criu, DamagedImage, RanksLost
 from tidewright.checkpoint.processes import alive
+from tidewright.launch.init import VERDICT
 from tidewright.testing.checkpoint import check_damage, check_driver, check_full, check_grows, check_leaves_running
 
 pytestmark = pytest.mark.processes
@@ -70,6 +71,27 @@ def test_the_shim_itself_refuses_pages_cut_short(site: Site):
     directory = site.launch("b", restore=restore)
     error = site.read(directory, "error")
     assert error["image"] and "pages-1.img" in error["error"] and not (directory / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says", "damaged"),
+    [
+        ('{"error": "pages-1.img has other content", "image": true}', "pages-1.img has other content", True),
+        ('{"error": "other libraries"}', "other libraries", False),
+        (None, "nobody has said within 0 s whether the image is whole", False),
+    ],
+)
+def test_nothing_is_touched_before_the_verdict(site: Site, verdict: str | None, says: str, damaged: bool):
+    """The shim is started while the image is checked: it may come to nothing."""
+    driver, gang = site.driver("a"), site.start()
+    restore = driver.restore_spec(Path(driver.save(gang).location) / "0")
+    directory = site.directory("b", 0)
+    if verdict is not None:
+        (directory / VERDICT).write_text(verdict)
+    site.launch("b", at=directory, restore={**restore, "judged": True, "timeout_s": 0.3})
+    error = site.read(directory, "error")
+    assert says in error["error"] and bool(error.get("image")) == damaged
+    assert not (directory / "started").exists() and not (directory / "restore.log").exists()
 
 
 def test_a_restore_that_takes_too_long_is_ended_with_all_it_made(site: Site, tmp_path: Path):

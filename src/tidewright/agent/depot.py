@@ -30,10 +30,11 @@ SILENCE_S = 60.0
 
 
 class Body:
-    """An answer with bytes behind it: the part of a file from ``offset``, ``size`` bytes long."""
+    """An answer with bytes behind it: the part of a file from ``offset``, ``size`` bytes long. ``sent`` is called when
+    it is with its reader, or lost."""
 
-    def __init__(self, path: Path, offset: int, size: int) -> None:
-        self.path, self.offset, self.size = path, offset, size
+    def __init__(self, path: Path, offset: int, size: int, sent: Callable[[], None] = lambda: None) -> None:
+        self.path, self.offset, self.size, self.sent = path, offset, size, sent
 
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -88,7 +89,10 @@ class Depot:
             log.exception("a peer's request failed")
             found = {"error": f"{type(error).__name__}: {error}", "fault": "world"}
         if isinstance(found, Body):
-            await self._send_file(found, writer)
+            try:
+                await self._send_file(found, writer)
+            finally:
+                found.sent()
             return
         writer.write(json.dumps(found).encode() + b"\n")
         await writer.drain()

@@ -7,13 +7,10 @@ ended. Until then they live, stopped, and the next agent begins again.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import logging
 import time
-import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +25,7 @@ from ..model.job import Level
 from ..wire.agent import FetchArgs, ImageReport, JobReport, RankFailure
 from . import prepare
 from .attempt import Attempt
+from .boxes import gather, pack, unpack
 from .gang import Gangs
 from .images import Images
 from .layout import write_whole
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from .deeds import Deeds
 
 log = logging.getLogger(__name__)
-
-BOX_LIMIT = 2**20
-"""Largest file of a box that travels with an image; control pages are 4 KiB."""
 
 
 class Full:
@@ -371,44 +366,6 @@ class Full:
         """The image that the attempt is suspended in will not be needed."""
         if attempt.memo.image is not None:
             self.images.discard_raw(attempt.args.job, attempt.memo.serial)
-
-
-def complaints(attempt: Attempt) -> tuple[int, str]:
-    """The level that is left after what wrappers of the attempt's ranks said they cannot do, and why; (-1, "") if all."""
-    said = [line for box in attempt.boxes().values() for line in read_said(box / "said.jsonl")]
-    return min(said, default=(-1, ""))
-
-
-def gather(box: Path) -> Iterable[tuple[str, bytes]]:
-    """The files of a box that belong to the rank: its control pages, and what it wrote of its progress."""
-    for path in sorted([*(box / "ctl").glob("*"), box / "step", box / "said.jsonl"]):
-        with contextlib.suppress(OSError):
-            if path.is_file() and path.stat().st_size <= BOX_LIMIT:
-                yield str(path.relative_to(box)), path.read_bytes()
-
-
-def pack(content: bytes) -> str:
-    """Bytes as JSON can hold them. Control pages are zeros for the most part."""
-    return base64.b64encode(zlib.compress(content, 1)).decode()
-
-
-def unpack(text: str) -> bytes:
-    """The bytes again. Raises WorldError for what is none."""
-    try:
-        return zlib.decompress(base64.b64decode(text), bufsize=BOX_LIMIT)
-    except (ValueError, zlib.error) as error:
-        raise WorldError(f"what lay in a rank's box is damaged in its image: {error}") from error
-
-
-def read_said(path: Path) -> list[tuple[int, str]]:
-    """(level, why) for each complaint of a wrapper; a line that is none is skipped, as it is the rank's to write."""
-    found = []
-    with contextlib.suppress(OSError):
-        for line in path.read_bytes()[:BOX_LIMIT].splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                each = json.loads(line)
-                found.append((int(Level[str(each["level"]).upper()]), str(each["why"])))
-    return found
 
 
 def micros(began: float) -> int:

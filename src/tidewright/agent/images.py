@@ -14,20 +14,28 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..base.errors import WorldError
 from ..checkpoint.manifest import DamagedImage, verify
 from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull
+from ..checkpoint.store.apart import Load, Order, put_apart
 from ..wire.agent import FetchArgs, Peer
 from .depot import Body, DepotClient, Silent
 from .graves import Graves
+from .lending import Lending
 
 log = logging.getLogger(__name__)
 
 COLLECT_S = 30.0
 """Least time between two looks for pages that no image needs."""
+COPIES_AT_ONCE = 4
+"""Rank images brought here side by side: one connection does not fill a fast network, nor one core check what comes."""
 KEPT = 2
 """Images kept per job: the last one, and the one before in case the last turns out damaged."""
 FACTS = ".facts"
@@ -41,10 +49,11 @@ class Images:
         self._work = root / "work"
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.store = ImageStore(root / "store", quota_bytes=quota_bytes, secret=token.encode())
+        self._order = Order(str(root / "store"), quota_bytes, token.encode(), ())
         self.remote = remote
         self.graves = Graves(root / "graves", self.store, remote) if remote is not None else None
         self._token = token
-        self._storing = threading.Lock()
+        self._storing, self._lending = threading.Lock(), Lending()
         self._collected = time.monotonic()
 
     # raw images
@@ -90,25 +99,30 @@ class Images:
     # the store
 
     def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:
-        """Take raw images into the store, and push them to the remote one. Raises WorldError (disk full, quota)."""
-        made = []
+        """Take raw images into the store, once nobody copies them any more. Raises WorldError (disk full, quota)."""
+        loads = []
+        self._lending.wait((job, serial))
         with self._storing:
             for rank in ranks:
                 name, facts = ImageName(tenant, job, serial, rank), self.facts(job, serial, rank)
                 if facts is None:
                     raise WorldError(f"image {serial} of job {job}, rank {rank}, is not here")
                 if not self.store.has(name):
-                    made.append(self._put(name, facts))
-        return made
+                    loads.append(Load(name, str(self.raw(job, serial) / str(rank)), facts))
+            return self._put(loads)
 
-    def _put(self, name: ImageName, facts: dict[str, Any]) -> PutReport:
+    def _put(self, loads: list[Load]) -> list[PutReport]:
         """Into the store; one that is full is cleared up first."""
-        source = self.raw(name.job, name.serial) / str(name.rank)
-        try:
-            return self.store.put(name, source, meta=facts)
-        except StoreFull:
-            self.store.gc()
-            return self.store.put(name, source, meta=facts)
+        made: list[PutReport] = []
+        for another in (True, False):
+            if left := loads[len(made) :]:
+                more, why = put_apart(replace(self._order, loads=tuple(left)))
+                made += more
+                if why is not None:
+                    if not (another and isinstance(why, StoreFull)):
+                        raise why
+                    self.store.gc()
+        return made
 
     def push(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> bool:
         """Copy images to the remote store. False: none is configured. Raises WorldError."""
@@ -195,13 +209,17 @@ class Images:
         missing = [rank for rank in ranks if not self.has_raw(job, serial, rank)]
         directory = self.raw(job, serial)
         directory.mkdir(mode=0o700, exist_ok=True)
-        for rank in missing:
-            why: list[Exception] = []
-            if not self._bring(ImageName(tenant, job, serial, rank), directory / str(rank), list(sources), why):
-                said = "; ".join(map(str, why)) or "no node that has it is known"
-                kind = DamagedImage if hopeless(why) else WorldError
-                raise kind(f"image {serial} of job {job}, rank {rank}, cannot be had: {said}")
+        names = [ImageName(tenant, job, serial, rank) for rank in missing]
+        with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
+            list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
         return directory
+
+    def _have(self, name: ImageName, directory: Path, sources: list[Peer]) -> None:
+        why: list[Exception] = []
+        if not self._bring(name, directory / str(name.rank), sources, why):
+            said = "; ".join(map(str, why)) or "no node that has it is known"
+            kind = DamagedImage if hopeless(why) else WorldError
+            raise kind(f"{name} cannot be had: {said}")
 
     def _bring(self, name: ImageName, into: Path, sources: list[Peer], why: list[Exception]) -> bool:
         """Bring one rank image here, or add to ``why``: one reason per place tried."""
@@ -296,8 +314,10 @@ class Images:
     def raw_file(self, args: dict[str, Any]) -> Body:
         """One of the files that ``raw_list`` named."""
         root = self.raw(int(args["job"]), int(args["serial"])) / str(int(args["rank"]))
-        path = inside(root, str(args["name"]))
-        return Body(path, 0, path.stat().st_size)
+        path, key = inside(root, str(args["name"])), (int(args["job"]), int(args["serial"]))
+        size = path.stat().st_size
+        self._lending.begin(key)
+        return Body(path, 0, size, lambda: self._lending.end(key))
 
 
 def inside(root: Path, relative: str) -> Path:

@@ -29,8 +29,8 @@ from ..wire.agent import (
 )
 from . import prepare
 from .attempt import Attempt, clear_halves
+from .boxes import complaints
 from .deeds import Deeds, boottime
-from .full import complaints
 from .rank import Outcome
 
 log = logging.getLogger(__name__)

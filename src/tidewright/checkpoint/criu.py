@@ -12,13 +12,12 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,29 +27,26 @@ from ..model.job import Level
 from . import enter, putback
 from .barred import connected, obstacles, strays
 from .cgroup import wait_until
+from .clocks import clocks
 from .features import host, host_differences
 from .files import Capture, mapped_differences, named_again
 from .manifest import DamagedImage, read_manifest, read_meta, verify, write_manifest
-from .processes import PROC, Stat, alive, bears, everything, members, send, stat
-from .program import ENVIRON, Criu, find_criu
+from .onrank import dump_arguments, mark, no_plugins, settle, sweep, tasks, within
+from .processes import PROC, alive, members, send, stat
+from .program import Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 from .regfiles import forget_sizes
-from .shared import MARK, BeingWritten, Known, Others
+from .shared import BeingWritten, Known, Others
 
 __all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "RanksLost", "check_host", "find_criu"]
 
 DUMP_LEAST_S, DUMP_BYTES_PER_S = 20.0, 50e6
 """Hard limit of a dump: a floor, and the time its memory takes on a slow disk. Measured: 1 to 2 GB/s."""
 RESTORE_LEAST_S = 30.0
-GHOST_LIMIT = 2**30
-"""Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
 END_S = 10.0
-SWEEP_S = 2.0
 WORDS = 4096
 TRIES, AGAIN_S = 12, 0.02
 """A rank that is in the middle of writing to a shared file is let run on to be done with it, each time for longer."""
-FINISH_S = 30.0
-"""How long the CRIU of an agent that died may go on before it is killed."""
 
 
 class RanksLost(WorldError):
@@ -212,19 +208,21 @@ class CriuDriver:
 
     # one rank
 
-    def _try(self, handle: RankHandle, directory: Path, others: Others, tries: int = 1) -> RankDump | WorldError:
-        try:
-            return self._dump(handle, directory, others)
-        except BeingWritten as error:
-            if tries == TRIES:
-                return WorldError(f"rank {handle.rank}: {error}")
-        except WorldError as error:
-            return error
-        except OSError as error:
-            return WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
-        self.let_run([handle])
-        time.sleep(AGAIN_S * tries)
-        return self._try(handle, directory, others, tries + 1)
+    def _try(self, handle: RankHandle, directory: Path, others: Others) -> RankDump | WorldError:
+        why = WorldError()
+        for tries in range(1, TRIES + 1):
+            try:
+                return self._dump(handle, directory, others)
+            except BeingWritten as error:
+                why = WorldError(f"rank {handle.rank}: {error}")
+            except WorldError as error:
+                return error
+            except OSError as error:
+                return WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+            if tries < TRIES:
+                self.let_run([handle])
+                time.sleep(AGAIN_S * tries)
+        return why
 
     def _dump(self, handle: RankHandle, directory: Path, others: Others) -> RankDump:
         work = directory.with_name(f".{directory.name}.criu")
@@ -269,7 +267,7 @@ class CriuDriver:
             *dump_arguments(_inner(handle), directory, work),
         ]
         with (work / "said").open("w+b") as said:
-            code = _within(limit, command, mark(handle), no_plugins(work), said)
+            code = within(limit, command, mark(handle), no_plugins(work), said)
             said.seek(0)
             words = said.read(WORDS).decode(errors="replace").strip()
         if code != 0:
@@ -295,91 +293,8 @@ class CriuDriver:
         }
 
 
-def mark(handle: RankHandle) -> str:
-    """``NAME=value`` in the environment of a CRIU at work on this rank."""
-    return f"{MARK}={handle.pid}.{handle.start}"
-
-
-def no_plugins(work: Path) -> str:
-    """An empty directory for CRIU to load plugins from: its own for CUDA would do with the devices what we do, in an
-    order that is not ours."""
-    (work / "plugins").mkdir(mode=0o700, exist_ok=True)
-    return str(work / "plugins")
-
-
-def _within(limit_s: float, command: Sequence[str], marked: str, plugins: str, said: IO[bytes]) -> int | None:
-    """Run a command to its end, apart from our session; its exit code. None: it took too long."""
-    name, _, value = marked.partition("=")
-    process = subprocess.Popen(
-        command,
-        env={**ENVIRON, "CRIU_LIBS_DIR": plugins, name: value},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=said,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
-
-
-def at_work(handle: RankHandle) -> list[Stat]:
-    """Processes of a CRIU that somebody started on this rank, and whatever it left."""
-    return [each for each in everything() if each.state not in "ZX" and bears(each.pid, mark(handle))]
-
-
-def settle(handle: RankHandle) -> None:
-    """Let the CRIU of an agent that died finish, and sweep."""
-    wait_until(lambda: not [each for each in at_work(handle) if each.parent != handle.init], FINISH_S)
-    sweep(handle)
-
-
-def sweep(handle: RankHandle) -> None:
-    """End what is left of a CRIU that was killed or took too long: itself, and helpers that stay behind, stopped."""
-
-    def swept() -> bool:
-        found = [each.pid for each in at_work(handle)]
-        send(found, signal.SIGKILL)
-        return not found
-
-    wait_until(swept, SWEEP_S)
-
-
 def _ended(handle: RankHandle) -> bool:
     return not alive(handle.pid, handle.start)
-
-
-def tasks(handle: RankHandle) -> list[int]:
-    """The processes that are the rank's own: all but init, which belongs to the house."""
-    return [pid for pid in members(handle) if pid != handle.init]
-
-
-def dump_arguments(pid: int, directory: Path, work: Path) -> list[str]:
-    """CRIU's for a dump. Connections between the rank's own processes are kept; nobody else has one (see ``barred``)."""
-    return [
-        *("dump", "--tree", str(pid), "--images-dir", str(directory), "--work-dir", str(work)),
-        *("--log-file", "dump.log", "-v1", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
-        *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(GHOST_LIMIT)),
-    ]
-
-
-def clocks(pid: int) -> dict[str, int]:
-    """CLOCK_MONOTONIC and CLOCK_BOOTTIME as a process sees them, nanoseconds (time_namespaces(7))."""
-    theirs, ours = _offsets(str(pid)), _offsets("self")
-    now = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
-    return {name: time.clock_gettime_ns(clock) + theirs.get(name, 0) - ours.get(name, 0) for name, clock in now.items()}
-
-
-def _offsets(pid: str) -> dict[str, int]:
-    try:
-        lines = (PROC / pid / "timens_offsets").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: int(seconds) * 10**9 + int(rest) for name, seconds, rest in (line.split() for line in lines)}
 
 
 def _inner(handle: RankHandle) -> int:

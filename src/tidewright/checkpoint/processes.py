@@ -48,13 +48,17 @@ def everything() -> list[Stat]:
     return sorted(each for each in found if each is not None)
 
 
-def bears(pid: int, marker: str) -> bool:
-    """Whether a process was started with ``marker`` in its environment (and has not overwritten it)."""
+def environment(pid: int) -> set[bytes]:
+    """What a process was started with, as NAME=value (unless it has overwritten it); nothing when it is gone."""
     try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
+        return set((PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
-        return False
-    return marker.encode() in environment.split(b"\0")
+        return set()
+
+
+def bears(pid: int, marker: str) -> bool:
+    """Whether a process was started with ``marker`` in its environment."""
+    return marker.encode() in environment(pid)
 
 
 def members(handle: RankHandle) -> list[int]:

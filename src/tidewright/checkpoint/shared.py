@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ..base.errors import WorldError
-from .processes import PROC
+from .processes import PROC, environment
 from .processes import stat as process
 from .protocol import RankHandle
 
@@ -79,10 +79,10 @@ class Others:
         if known is None:
             return False
         while known is not None and known.pid > 1:
-            environment = _environment(known.pid)
-            if any(each.startswith(MARK.encode() + b"=") for each in environment):
+            found = environment(known.pid)
+            if any(each.startswith(MARK.encode() + b"=") for each in found):
                 return False
-            if self._job and self._job <= environment:
+            if self._job and self._job <= found:
                 return False
             known = process(known.parent)  # programs may overwrite their environment: their parents' tells it, too
         return True
@@ -152,13 +152,6 @@ def _space(pid: int) -> str:
         return ""
 
 
-def _environment(pid: int) -> set[bytes]:
-    try:
-        return set((PROC / str(pid) / "environ").read_bytes().split(b"\0"))
-    except OSError:
-        return set()
-
-
 def _of_job(pid: int) -> frozenset[bytes]:
-    found = frozenset(each for each in _environment(pid) if each.startswith(JOB))
+    found = frozenset(each for each in environment(pid) if each.startswith(JOB))
     return found if len(found) == len(JOB) else frozenset()

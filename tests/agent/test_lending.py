@@ -1,0 +1,57 @@
+"""Storing an image waits for those who copy it to where its job goes on, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tidewright.agent.lending import Lending
+
+KEY, OTHER = (7, 1), (8, 1)
+
+
+def waited(lending: Lending, grace_s: float = 0.0, longest_s: float = 30.0) -> threading.Thread:
+    thread = threading.Thread(target=lending.wait, args=(KEY, grace_s, longest_s), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_nobody_waits_without_readers() -> None:
+    lending = Lending()
+    lending.begin(OTHER)
+    began = time.monotonic()
+    waited(lending).join(30)
+    assert time.monotonic() - began < 30
+
+
+def test_the_last_reader_ends_the_wait() -> None:
+    lending = Lending()
+    lending.begin(KEY)
+    lending.begin(KEY)
+    thread = waited(lending)
+    lending.end(KEY)
+    thread.join(0.05)
+    assert thread.is_alive(), "one still reads"
+    lending.end(KEY)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_reader_within_the_grace_is_waited_for() -> None:
+    lending = Lending()
+    thread = waited(lending, grace_s=20.0)
+    thread.join(0.05)
+    assert thread.is_alive(), "somebody may be about to come"
+    lending.begin(KEY)
+    lending.end(KEY)
+    assert thread.is_alive(), "and another file of it"
+
+
+def test_a_reader_that_never_ends_is_not_waited_for_for_ever() -> None:
+    lending = Lending()
+    lending.begin(KEY)
+    thread = waited(lending, longest_s=0.05)
+    thread.join(30)
+    assert not thread.is_alive()
+    lending.end(KEY)
+    waited(lending).join(30)
