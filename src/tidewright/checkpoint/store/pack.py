@@ -22,8 +22,9 @@ from .index import NO_HASHES
 from .keys import HASH_BYTES, PAGE, SEAL_BYTES, Hashes, TenantKey
 from .names import INDEX, PACK
 
-LEVEL = -1
-"""zstd: level 1 saved 6 % more of a torch process's pages, level 3 another 2-5 %; each took 15 % longer."""
+LEVEL = -5
+"""zstd. The whole of taking an image in is a sixth quicker than with level -1, which saves a fifth of what is kept of a
+torch process's first image, and a fortieth of weights and optimizer state; level 1 saves another 6 % (docs/why/store.md)."""
 FRAME_PAGES = 64
 """256 KiB: larger frames gained under 1 %, smaller ones lost 2-4 % (docs/why/store.md)."""
 PACK_BYTES = 32 * 2**20
@@ -114,27 +115,37 @@ class PackWriter:
 
     def add(self, pieces: Iterable[bytes | memoryview], lengths: NDArray[np.uint16], hashes: Hashes) -> None:
         """Pages one after the other in pieces of any size, their lengths and hashes."""
-        for piece in pieces:
-            self._pending += piece
         self._waiting = np.concatenate((self._waiting, lengths))
         self._hashes.append(hashes)
         self._lengths.append(lengths)
-        self._frames_of(FRAME_PAGES)
+        for piece in pieces:
+            self._cut(memoryview(piece))
         if self._offset >= PACK_BYTES:
             self._end_pack()
 
-    def _frames_of(self, least: int) -> None:
-        """Write frames while at least so many pages wait for it; what was written goes at once, as the rest must move."""
-        taken = written = 0
-        with memoryview(self._pending) as pending:
-            while len(lengths := self._waiting[taken : taken + FRAME_PAGES]) >= least:
-                raw = int(lengths.sum())
-                self._frame(pending[written : written + raw], len(lengths))
-                taken, written = taken + len(lengths), written + raw
-        del self._pending[:written]
-        self._waiting = self._waiting[taken:]
+    def _cut(self, piece: memoryview) -> None:
+        """Frames, from the piece itself where one lies within it; what is too little for one is kept."""
+        while piece:
+            pages = self._waiting[:FRAME_PAGES]
+            if len(pages) < FRAME_PAGES:
+                self._pending += piece
+                return
+            raw = int(pages.sum())
+            missing = raw - len(self._pending)
+            if not self._pending and len(piece) >= raw:
+                self._flush(piece[:raw], FRAME_PAGES)
+            else:
+                self._pending += piece[:missing]
+                if len(self._pending) == raw:
+                    self._flush(self._pending, FRAME_PAGES)
+                    self._pending = bytearray()
+            piece = piece[missing:]
 
-    def _frame(self, piece: memoryview, count: int) -> None:
+    def _flush(self, piece: memoryview | bytearray, count: int) -> None:
+        self._frame(piece, count)
+        self._waiting = self._waiting[count:]
+
+    def _frame(self, piece: memoryview | bytearray, count: int) -> None:
         if self._file < 0:
             self._draft = draft_name(self._drafts)
             self._file = self._disk.create(self._draft)
@@ -146,7 +157,8 @@ class PackWriter:
         self._pages += count
 
     def _end_pack(self) -> None:
-        self._frames_of(1)
+        if len(self._waiting):
+            self._flush(self._pending, len(self._waiting))
         if self._file < 0:
             return
         self._disk.sync(self._file)
