@@ -343,7 +343,8 @@ def test_the_judge_sees_a_missing_right() -> None:
 
 
 async def tell_everything(api: FakeApi, client: Api) -> None:
-    """Every call that a device plugin makes: its pods, its node, GPUs that fail and come back, a mark, an event."""
+    """Every call that a device plugin makes: its pods, its node, GPUs that fail and come back, a mark, an event,
+    an eviction."""
     await api.create("nodes", node("n1"))
     made = await api.create("pods", placed("a", "n1", 0, 4))
     here, said = PodsHere(client, "n1"), []
@@ -361,6 +362,7 @@ async def tell_everything(api: FakeApi, client: Api) -> None:
     for gpus in ({1}, {0, 1}, set()):
         assert await teller.unhealthy(gpus)
     await teller.event(made, "Refused", "a reason")
+    assert await teller.evict(made)
     assert not said
 
 

@@ -41,13 +41,22 @@ def _taken(flag: str) -> click.Option:
               help="How a container finds its GPU: late, by CDI; match, by size and time, for runtimes without CDI.")  # fmt: skip
 @click.option("--heartbeat", type=click.FloatRange(1, 3600), default=30.0, show_default=True,
               help="Seconds between heartbeats on the node.")  # fmt: skip
+@click.option("--excess", type=click.Choice(["off", "warn", "evict"]), default="warn", show_default=True,
+              help="What happens to pods that use more GPU memory than they asked for. Needs hostPID.")  # fmt: skip
+@click.option("--excess-slack", type=click.IntRange(min=0), default=512, show_default=True,
+              help="MiB that a pod may use beyond it on each GPU: CUDA takes 300 to 500 for each process.")  # fmt: skip
+@click.option("--excess-patience", type=click.FloatRange(min=0), default=30.0, show_default=True,
+              help="Seconds of it before a pod is warned.")  # fmt: skip
+@click.option("--excess-grace", type=click.FloatRange(min=0), default=60.0, show_default=True,
+              help="Seconds from the warning to the eviction.")  # fmt: skip
 @click.option("--fake-gpus", default="", help='Offer GPUs that are not there, such as "2x15" or "1x24+1x16" (GiB).')
 @click.option("--kubelet-dir", type=FOLDER, default=KUBELET, show_default=True, help="Where the kubelet's socket lies.")
 @click.option("--cdi-dir", type=FOLDER, default=Path("/var/run/cdi"), show_default=True,
               help="Where the container runtime reads CDI files.")  # fmt: skip
 def command(
     kubeconfig: str, context: str, node: str, memory_unit: str, chunk: int | None, binding: str, heartbeat: float,
-    fake_gpus: str, kubelet_dir: Path, cdi_dir: Path, **legacy: str | None,
+    excess: str, excess_slack: int, excess_patience: float, excess_grace: float, fake_gpus: str, kubelet_dir: Path,
+    cdi_dir: Path, **legacy: str | None,
 ) -> None:  # fmt: skip
     """Offer this node's GPUs to its kubelet as units of aliyun.com/gpu-mem, and give containers the GPU that was chosen.
 
@@ -62,7 +71,7 @@ def command(
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
     serve_plugin(
         Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, kubelet_dir, cdi_dir, node=node,
-        binding=binding, beat_s=heartbeat,
+        binding=binding, beat_s=heartbeat, excess=(excess, excess_slack, excess_patience, excess_grace),
     )  # fmt: skip
 
 

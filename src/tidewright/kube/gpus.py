@@ -34,6 +34,15 @@ class Gpu:
     nodes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Memory of one GPU in use by one process, by its pid on the node."""
+
+    gpu: int
+    pid: int
+    mib: int
+
+
 class Gpus(Protocol):
     """Methods may be called from any thread, one at a time."""
 
@@ -45,9 +54,13 @@ class Gpus(Protocol):
         """Why a GPU must not be used now; healthy ones are not in it."""
         ...
 
+    def uses(self) -> list[Use]:
+        """Who uses them now, each process once per GPU. Raises WorldError where the driver does not say."""
+        ...
+
 
 class FakeGpus:
-    """As given by ``--fake-gpus``; set ``sick`` (index to note) at any time."""
+    """As given by ``--fake-gpus``; set ``sick`` (index to note) and ``used`` at any time."""
 
     def __init__(self, spec: str) -> None:
         """``spec``: "2x15" is two GPUs of 15 GiB, "1x24+1x16" one of each. Raises UsageError."""
@@ -63,12 +76,16 @@ class FakeGpus:
             raise UsageError(f"fake GPUs {spec!r}: {len(sizes)} of them", f"give 1 to {MOST_GPUS}, of 1 GiB or more")
         self._gpus = tuple(Gpu(at, f"GPU-fake-{at:04d}", gib * 1024, "fake") for at, gib in enumerate(sizes))
         self.sick: dict[int, str] = {}
+        self.used: list[Use] = []
 
     def found(self) -> tuple[Gpu, ...]:
         return self._gpus
 
     def faults(self) -> dict[int, str]:
         return dict(self.sick)
+
+    def uses(self) -> list[Use]:
+        return list(self.used)
 
 
 class NvidiaGpus:
@@ -89,6 +106,7 @@ class NvidiaGpus:
             raise WorldError("the NVIDIA driver knows no GPU on this node")
         self._handles: Sequence[Any] = handles
         self._xids: dict[int, str] = {}
+        self._lost: set[int] = set()
         self._errors = CriticalErrors(self._nvml, handles, [gpu.uuid for gpu in self._gpus])
 
     def found(self) -> tuple[Gpu, ...]:
@@ -100,8 +118,10 @@ class NvidiaGpus:
         for at, xid in self._errors.take().items():
             self._xids[self._gpus[at].index] = f"XID {xid}: critical device error; see dmesg, reset the GPU"
         found = {}
+        self._lost.clear()
         for gpu, handle in zip(self._gpus, self._handles, strict=True):
             if not answers(self._nvml, handle):
+                self._lost.add(gpu.index)
                 found[gpu.index] = "the driver has lost the GPU"
             elif gpu.index in self._xids:
                 if self._recovered(handle):
@@ -109,6 +129,25 @@ class NvidiaGpus:
                 else:
                     found[gpu.index] = self._xids[gpu.index]
         return found
+
+    def uses(self) -> list[Use]:
+        """Processes that compute and such that draw; one that does both is listed twice, with the same memory."""
+        found: dict[tuple[int, int], int] = {}
+        try:
+            for gpu, handle in zip(self._gpus, self._handles, strict=True):
+                if gpu.index in self._lost:
+                    continue
+                for one in [
+                    *self._nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+                    *self._nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+                ]:
+                    if one.usedGpuMemory is None:
+                        raise WorldError("the NVIDIA driver does not tell the memory of single processes (MIG, vGPU)")
+                    key = gpu.index, int(one.pid)
+                    found[key] = max(found.get(key, 0), int(one.usedGpuMemory) >> 20)
+        except self._nvml.NVMLError as error:
+            raise WorldError(f"the NVIDIA driver does not list processes ({error})") from error
+        return [Use(gpu, pid, mib) for (gpu, pid), mib in found.items()]
 
     def _describe(self, index: int, handle: Any, dev: Path) -> Gpu:
         nvml = self._nvml

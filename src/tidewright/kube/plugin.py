@@ -36,10 +36,11 @@ class Stock:
     gpus: Mapping[int, Gpu]
     units: Mapping[int, int]
 
-    def cards(self, faults: Mapping[int, str]) -> tuple[Card, ...]:
-        """For the node's table."""
+    def cards(self, faults: Mapping[int, str], foreign: Mapping[int, int]) -> tuple[Card, ...]:
+        """For the node's table. ``foreign``: units that others use, by index."""
         return tuple(
-            Card(at, self.units[at], gpu.uuid, gpu.model, ok=at not in faults) for at, gpu in sorted(self.gpus.items())
+            Card(at, self.units[at], gpu.uuid, gpu.model, at not in faults, foreign.get(at, 0))
+            for at, gpu in sorted(self.gpus.items())
         )
 
 

@@ -18,6 +18,7 @@ from .cards import publish
 from .cdi import Shelf
 from .credentials import Cluster
 from .gpus import Gpus
+from .guard import Guard
 from .kubelet import FOLDER, Folder, register, serve
 from .plugin import Plugin, Stock
 from .site import Note
@@ -25,6 +26,7 @@ from .stamps import CDI_FROM, release
 from .tell import PodsHere, Teller
 from .units import Split, check_message
 from .v1beta1 import grpc_module, messages
+from .watchdog import Rules
 
 BINDINGS = ("auto", "late", "match")
 BACKOFF_S = (0.5, 30.0)
@@ -46,8 +48,10 @@ class PluginSettings:
     binding: str = "auto"
     folder: Path = FOLDER
     cdi: Path = Path("/var/run/cdi")
+    rules: Rules = field(default_factory=Rules)
     beat_s: float = EVERY_S
     health_s: float = 5.0
+    watch_s: float = 10.0
     poll_s: float = 1.0
 
     def __post_init__(self) -> None:
@@ -74,6 +78,7 @@ class Station:
         self.plugin = Plugin(
             Stock(settings.node, found, units), self.folder, Shelf(settings.cdi), pods, tell, woken=self._wake
         )
+        self.guard = Guard(gpus, self.plugin.stock, pods, tell, note, settings.split, settings.rules)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
         self._server: Any = None
         self._saw: tuple[object, object] = (None, None)
@@ -89,8 +94,9 @@ class Station:
         async with self.api:
             await self._know_node()
             await self._look_at_health()
-            loops = (self._keep_registered(), self._keep_told(), self._keep_healthy(), self.plugin.pods.reflector.run())
-            running: list[asyncio.Task[None]] = [asyncio.create_task(loop) for loop in loops]
+            loops = (self._keep_registered, self._keep_told, self._keep_healthy, self._keep_guarded)
+            running: list[asyncio.Task[None]] = [asyncio.create_task(loop()) for loop in loops]
+            running.append(asyncio.create_task(self.plugin.pods.reflector.run()))
             stopping = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -186,7 +192,8 @@ class Station:
     async def _tell_node(self, registered: bool) -> None:
         plugin, tell = self.plugin, self.plugin.tell
         beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id())
-        notes = {names.TABLE: publish(plugin.stock.cards(plugin.faults)), names.PLUGIN: written(beat)}
+        table = publish(plugin.stock.cards(plugin.faults, self.guard.foreign))
+        notes = {names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.guard.level}
         await tell.node_notes(notes)
         await tell.count(len(plugin.stock.gpus))
         await tell.unhealthy(plugin.faults)
@@ -195,6 +202,13 @@ class Station:
         while True:
             await asyncio.sleep(self.settings.health_s)
             await self._look_at_health()
+
+    async def _keep_guarded(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.watch_s)
+            if await self.guard.look():
+                self.note(f"isolation: {self.guard.level}; units that others use: {self.guard.foreign or 'none'}")
+                self._wake()
 
     async def _look_at_health(self) -> None:
         faults, before = await asyncio.to_thread(self.gpus.faults), self.plugin.faults

@@ -115,6 +115,17 @@ class Teller:
             "an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", self._event(meta, reason, text))
         )
 
+    async def evict(self, pod: Json) -> bool:
+        """Through the eviction API, so that a PodDisruptionBudget may refuse; whether it went well."""
+        meta = pod.get("metadata") or {}
+        name, namespace = str(meta.get("name", "")), str(meta.get("namespace", "default"))
+        body = {
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": meta.get("uid")}},
+        }  # fmt: skip
+        asked = self.api.post(f"{pod_path(namespace, name)}/eviction", body)
+        return await self._try(f"the eviction of pod {namespace}/{name}", asked)
+
     def _event(self, meta: Json, reason: str, text: str) -> dict[str, Any]:
         about = {key: meta.get(key) for key in ("name", "namespace", "uid")}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

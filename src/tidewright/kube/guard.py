@@ -1,0 +1,122 @@
+"""The watchdog at work on a node: looks who uses its GPUs, tells pods that take too much, and has them evicted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.errors import UsageError, WorldError
+from .ask import Json, holding_of
+from .gpus import Gpus
+from .plugin import Stock
+from .reflector import uid_of
+from .site import Note
+from .tell import PodsHere, Teller
+from .units import Split
+from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sight
+
+REASON, EVICTED = "GPUMemoryExceeded", "GPUMemoryEviction"
+HOST_PID = "it does not see the node's processes; set hostPID: true"
+LEVELS = {"warn": "L0 watchdog (warns)", "evict": "L0 watchdog (evicts)"}
+
+
+@dataclass(slots=True)
+class Guard:
+    """``level`` and ``foreign`` (units by GPU) are as of the last ``look``."""
+
+    gpus: Gpus
+    stock: Stock
+    pods: PodsHere
+    tell: Teller
+    note: Note
+    split: Split
+    rules: Rules
+    proc: Path = Path("/proc")
+    level: str = "none"
+    foreign: dict[int, int] = field(default_factory=dict)
+    _dog: Watchdog = field(init=False)
+    _failing: str = ""
+
+    def __post_init__(self) -> None:
+        self._dog = Watchdog(self.rules)
+
+    async def look(self) -> bool:
+        """Once; whether what the node's table or annotations say of it has changed."""
+        before = (self.level, self.foreign)
+        found = await self._seen()
+        self.level, self.foreign = self._level(found), self._foreign(found)
+        if found is not None:
+            known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
+            for step in self._dog.look(time.monotonic(), found.pods, self._allowed()):
+                await self._take(step, known[step.uid])
+        return before != (self.level, self.foreign)
+
+    async def _seen(self) -> Sight | None:
+        """None where nothing can be seen, or nothing is to be."""
+        if self.rules.action == "off":
+            return None
+        try:
+            uses = await asyncio.to_thread(self.gpus.uses)
+        except WorldError as error:
+            if self._failing != str(error):
+                self._failing = str(error)
+                self.note(f"who uses the GPUs is not known: {error}")
+            return None
+        self._failing = ""
+        return await asyncio.to_thread(sight, uses, self._pod_of)
+
+    def _level(self, found: Sight | None) -> str:
+        if found is None:
+            return f"none ({self._failing})" if self._failing else "none"
+        return f"none ({HOST_PID})" if found.blind else LEVELS[self.rules.action]
+
+    def _pod_of(self, pid: int) -> str | None:
+        try:
+            return pod_in((self.proc / str(pid) / "cgroup").read_text())
+        except OSError:
+            return None
+
+    def _holdings(self) -> dict[Place, int]:
+        """Units by pod and GPU of this node."""
+        units: Counter[Place] = Counter()
+        for pod in self.pods.known():
+            try:
+                held = holding_of(pod)
+            except UsageError:
+                continue
+            if held is not None and held.node == self.stock.node:
+                units.update({(held.uid, gpu): count for gpu, count in held.units.items()})
+        return units
+
+    def _allowed(self) -> dict[Place, int]:
+        return {place: units * self.split.unit_mib for place, units in self._holdings().items()}
+
+    def _foreign(self, found: Sight | None) -> dict[int, int]:
+        """What processes outside, and pods that asked for none of our units, leave too little of."""
+        if found is None:
+            return {}
+        ours, mib = {uid for uid, _ in self._holdings()}, Counter(found.outside)
+        for (uid, gpu), used in found.pods.items():
+            if uid not in ours:
+                mib[gpu] += used
+        units = {
+            at: foreign_units(gpu, self.stock.units[at], mib[at], self.split) for at, gpu in self.stock.gpus.items()
+        }
+        return {at: count for at, count in units.items() if count}
+
+    async def _take(self, step: Step, pod: Json) -> None:
+        where = f"GPU {step.gpu} of {self.stock.node}"
+        if step.kind == "calm":
+            self.note(f"pod {step.uid} is within its {step.allowed_mib} MiB of {where} again")
+            return
+        text = f"it uses {step.used_mib} MiB of {where} and asked for {step.allowed_mib} MiB"
+        if step.kind == "warn":
+            threat = f"; it is evicted in {self.rules.grace_s:.0f} s" if self.rules.action == "evict" else ""
+            remedy = "ask for more, or let the program take less (torch.cuda.set_per_process_memory_fraction)"
+            await self.tell.event(pod, REASON, f"{text}{threat}: {remedy}")
+        elif await self.tell.evict(pod):
+            await self.tell.event(pod, EVICTED, f"evicted: {text}")
+        self.note(f"{step.kind}: pod {step.uid}: {text}")

@@ -1,0 +1,168 @@
+"""Pods that use more GPU memory than they asked for: warned, then evicted; all others are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kube.extending import until
+from tests.kube.test_plugin_pure import Nvml, assumed
+from tests.kube.test_plugin_served import plugged
+from tidewright.base.errors import UsageError, WorldError
+from tidewright.kube import names
+from tidewright.kube.cards import table_of
+from tidewright.kube.gpus import Gpu, NvidiaGpus, Use
+from tidewright.kube.guard import EVICTED, REASON
+from tidewright.kube.units import Split
+from tidewright.kube.watchdog import Rules, Watchdog, foreign_units, pod_in, sight
+
+UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
+OTHER = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize(("text", "uid"), [
+    (f"0::/kubepods/burstable/pod{UID}/3f2c\n", UID),
+    (f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-3f.scope", UID),
+    (f"0::/kubelet/kubepods/pod{OTHER}/kubelet/kubepods/pod{UID}/x", UID),
+    (f"12:memory:/kubepods/pod{UID}\n1:name=systemd:/kubepods/pod{UID}\n", UID),
+    ("0::/kubepods/pod0123456789abcdef0123456789abcdef/x", "0123456789abcdef0123456789abcdef"),
+    ("0::/system.slice/docker-77.scope", ""), ("0::/user/podcast/x", ""), (f"0::/podx{UID}/", ""), ("", ""),
+])  # fmt: skip
+def test_the_pod_of_a_process(text: str, uid: str) -> None:
+    assert pod_in(text) == uid
+
+
+def test_uses_are_summed_by_pod_and_what_is_not_seen_is_said() -> None:
+    homes = {1: "a", 2: "a", 3: "", 4: "b"}
+    found = sight([Use(0, 1, 10), Use(0, 2, 5), Use(1, 2, 7), Use(0, 3, 3), Use(1, 4, 1), Use(1, 99, 2)], homes.get)
+    assert dict(found.pods) == {("a", 0): 15, ("a", 1): 7, ("b", 1): 1}
+    assert dict(found.outside) == {0: 3, 1: 2} and not found.blind
+    assert sight([Use(0, 99, 1)], homes.get).blind and not sight([], homes.get).blind
+
+
+def steps(dog: Watchdog, now_s: float, mib: int) -> list[str]:
+    return [step.kind for step in dog.look(now_s, {("a", 0): mib, ("b", 0): 4096}, {("a", 0): 1024, ("b", 0): 4096})]
+
+
+def test_a_warning_comes_first_and_an_eviction_that_was_refused_again() -> None:
+    dog = Watchdog(Rules("evict", slack_mib=100, patience_s=30, grace_s=60))
+    assert steps(dog, 0, 1125) == [] and steps(dog, 29, 1125) == []
+    assert steps(dog, 30, 1125) == ["warn"] and steps(dog, 89, 1125) == []
+    assert steps(dog, 90, 1125) == ["evict"] and steps(dog, 149, 1125) == [] and steps(dog, 150, 1125) == ["evict"]
+    assert steps(dog, 151, 1124) == ["calm"] and steps(dog, 152, 1124) == []
+    assert steps(dog, 153, 1125) == [], "a new case has its own patience"
+    dog = Watchdog(Rules("warn", 0, 0, 0))
+    assert [steps(dog, at, 2000) for at in range(3)] == [["warn"], [], []], "told to warn only"
+
+
+def test_a_pod_has_no_right_to_gpus_that_were_not_chosen_for_it() -> None:
+    dog = Watchdog(Rules("evict", 0, 0, 0))
+    [step] = dog.look(0.0, {("a", 1): 5, ("stranger", 1): 500}, {("a", 0): 1024})
+    assert (step.uid, step.gpu, step.allowed_mib) == ("a", 1, 0), "pods that hold none of ours are not judged"
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 3000)), max_size=30),
+    st.integers(0, 300), st.integers(0, 5), st.integers(0, 5),
+)  # fmt: skip
+def test_nobody_is_evicted_unwarned_and_bystanders_never_told(
+    looks: list[dict[str, int]], slack: int, patience: int, grace: int
+) -> None:
+    dog, allowed = Watchdog(Rules("evict", slack, patience, grace)), {(uid, 0): 1000 for uid in "abc"}
+    since: dict[str, int] = {}
+    warned: dict[str, int] = {}
+    for now, used in enumerate(looks):
+        over = {uid for uid, mib in used.items() if mib > 1000 + slack}
+        since = {uid: since.get(uid, now) for uid in over}
+        for step in dog.look(now, {(uid, 0): mib for uid, mib in used.items()}, allowed):
+            if step.kind == "calm":
+                assert step.uid not in over and warned.pop(step.uid) is not None
+                continue
+            assert step.uid in over and now - since[step.uid] >= patience
+            if step.kind == "evict":
+                assert now - warned[step.uid] >= grace
+            else:
+                warned[step.uid] = now
+        warned = {uid: at for uid, at in warned.items() if uid in over}
+
+
+@pytest.mark.parametrize(("mib", "units"), [(0, 0), (500, 0), (773, 0), (774, 1), (1797, 1), (1798, 2), (99_999, 14)])
+def test_what_is_too_little_for_a_unit_goes_to_others_first(mib: int, units: int) -> None:
+    assert foreign_units(Gpu(0, "u", 15109), 14, mib, Split()) == units
+
+
+@pytest.mark.parametrize("wrong", [("kill", 0, 0, 0), ("warn", -1, 0, 0), ("warn", 0, -1.0, 0)])
+def test_rules_that_make_no_sense(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError):
+        Rules(*wrong)
+
+
+def test_processes_by_nvml_each_once() -> None:
+    nvml = Nvml()
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda at: [SimpleNamespace(pid=7 + at, usedGpuMemory=3 << 20)]
+    nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda at: [SimpleNamespace(pid=7, usedGpuMemory=3 << 20)]
+    gpus = NvidiaGpus(nvml)
+    assert sorted(gpus.uses(), key=repr) == [Use(0, 7, 3), Use(1, 7, 3), Use(1, 8, 3)]
+    nvml.lost = {1}
+    gpus.faults()
+    assert gpus.uses() == [Use(0, 7, 3)]
+    nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda at: [SimpleNamespace(pid=7, usedGpuMemory=None)]
+    with pytest.raises(WorldError, match="does not tell"):
+        gpus.uses()
+
+
+def live(proc: Path, pid: int, uid: str) -> None:
+    """A process of that pod, or of none."""
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n" if uid else "0::/system.slice/x\n")
+
+
+@pytest.mark.processes
+def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with plugged(rules=Rules("evict", 0, 0.1, 0.3), watch_s=0.05) as found:
+            found.station.guard.proc = tmp_path
+            await found.ready()
+            for uid, name in ((UID, "greedy"), (OTHER, "modest")):
+                one = assumed(name, 3, at=1)
+                one["metadata"]["uid"] = uid
+                await found.create(one)
+            live(tmp_path, 41, UID)
+            live(tmp_path, 42, OTHER)
+            live(tmp_path, 43, "")
+            found.gpus.used = [Use(0, 41, 2000), Use(0, 41 + 1, 3072), Use(1, 43, 2000)]
+            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 2])
+            assert found.node["metadata"]["annotations"][names.LEVEL] == "L0 watchdog (evicts)"
+            assert not found.events(), "all keep to what they asked for"
+            found.gpus.used[0] = Use(0, 41, 3073)
+            await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
+            await until(lambda: len(found.events()) == 2)
+            told = [(event["involvedObject"]["name"], event["reason"]) for event in found.events()]
+            assert sorted(told) == [("greedy", EVICTED), ("greedy", REASON)]
+            warning = next(event["message"] for event in found.events() if event["reason"] == REASON)
+            assert "3073 MiB of GPU 0 of n and asked for 3072 MiB" in warning
+            await asyncio.sleep(0.5)
+            assert ("pods", "default", "modest") in found.api.store.objects and len(found.events()) == 2
+
+    asyncio.run(scene())
+
+
+@pytest.mark.processes
+def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with plugged(rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:
+            found.station.guard.proc = tmp_path
+            await found.ready()
+            one = assumed("a", 3, at=1)
+            await found.create(one)
+            found.gpus.used = [Use(0, 41, 9000)]
+            await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
+            assert not found.events() and any("hostPID" in line for line in found.said)
+
+    asyncio.run(scene())
