@@ -30,8 +30,9 @@ class Lending:
     def end(self, key: Key) -> None:
         """Somebody has come to its end, or broken off."""
         with self._changed:
-            self._readers[key] -= 1
-            self._last[key] = time.monotonic()
+            now = time.monotonic()
+            self._readers -= Counter((key,))
+            self._last = {one: at for one, at in self._last.items() if now - at < LONGEST_S} | {key: now}
             self._changed.notify_all()
 
     def wait(self, key: Key, grace_s: float = GRACE_S, longest_s: float = LONGEST_S) -> None:
@@ -46,6 +47,3 @@ class Lending:
                     self._changed.wait(min(quiet, began + longest_s) - now)
                 else:
                     break
-            if not self._readers[key]:
-                del self._readers[key]
-                self._last.pop(key, None)
