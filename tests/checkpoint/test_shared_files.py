@@ -228,6 +228,33 @@ def test_ranks_of_one_job_share_nothing_with_others(site: Site, tmp_path: Path):
     assert all(entry_of(tmp_path / "images" / str(rank), path)["shared"] for rank in range(2))
 
 
+READS = """
+import time
+file = open("/run/tidewright/rank/reach.json")
+while True:
+    print("here", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.processes
+def test_a_rank_may_be_reading_where_it_meets_the_others(site: Site):
+    """That is written anew for each restore, and longer or shorter."""
+    before, after = site.directory("a", 0), site.directory("b", 0)
+    (before / "box" / "reach.json").write_text('{"port": 1}')
+    (after / "box" / "reach.json").write_text('{"port": 12345, "turns": "swap"}')
+    site.launch("a", at=before, command=python(READS))
+    gang = Gang(job=1, attempt=1, world_size=1, ranks=(site.handles[-1],))
+    check_goes_on(lambda: len(site.output("a")), "at first")
+    driver = site.driver("a")
+    image = Path(driver.save(gang).location) / "0"
+    driver.check(image)
+    site.launch("b", at=after, restore=driver.restore_spec(image))
+    assert (after / "started").exists(), (after / "error").read_text()
+    check_goes_on(lambda: len(site.output("b")), "after the restore")
+    assert "swap" in (after / "box" / "reach.json").read_text()
+
+
 @pytest.mark.processes
 def test_a_shared_file_that_is_gone_is_named(site: Site, tmp_path: Path):
     path = tmp_path / "shared"

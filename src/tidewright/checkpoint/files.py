@@ -26,7 +26,8 @@ RANK = f"{INSIDE}rank"
 BOX_LIMIT = 2**20
 """Largest file of the box that is not open and travels all the same (progress, complaints)."""
 LEFT = (f"{RANK}/reach.json",)
-"""Files of the box that are written anew wherever the rank goes."""
+"""Files of the box that are written anew wherever the rank goes, and not by it: one that it has open just now is left as
+it is there, like any file of others."""
 CHUNK = 1 << 20
 
 Entry = dict[str, Any]
@@ -160,7 +161,7 @@ class Capture:
             self.files[each.path] = self._record(each, now)
 
     def _record(self, each: Seen, now: os.stat_result) -> Entry:
-        shared = (now.st_dev, now.st_ino) in self._shared
+        shared = each.path in LEFT or (now.st_dev, now.st_ino) in self._shared
         return {
             "path": each.path,
             "size": now.st_size,
