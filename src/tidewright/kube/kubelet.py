@@ -17,7 +17,8 @@ from typing import Any
 from ..base.errors import UsageError, WorldError
 from . import names
 from .match import Entry, entries
-from .v1beta1 import PLUGIN, REGISTRATION, VERSION, caller, grpc_module, handlers, messages
+from .proto import grpc_module
+from .v1beta1 import API, PLUGIN, REGISTRATION, VERSION, messages
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
 SOCKET, OURS, CHECKPOINT = "kubelet.sock", "tidewright-gpushare.sock", "kubelet_internal_checkpoint"
@@ -71,7 +72,7 @@ async def serve(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
     grpc, path = grpc_module(), folder.path / OURS
     path.unlink(missing_ok=True)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", LONGEST_REQUEST)])
-    server.add_generic_rpc_handlers((handlers(PLUGIN, does),))
+    server.add_generic_rpc_handlers((API.handlers(PLUGIN, does),))
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
@@ -95,7 +96,7 @@ async def register(folder: Folder, pre_start: bool) -> None:
     ) as channel:
         try:
             async with asyncio.timeout(REGISTER_S):
-                await caller(channel, REGISTRATION, "Register")(asked)
+                await API.caller(channel, REGISTRATION, "Register")(asked)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "no answer"
             raise WorldError(f"the kubelet did not register us: {why}") from error
