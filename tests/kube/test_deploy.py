@@ -30,6 +30,7 @@ from tidewright.kube.api import NODES, PODS, Api
 from tidewright.kube.ask import holding_of
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, Right
+from tidewright.kube.rungs import IsolationSettings
 from tidewright.kube.station import PluginSettings
 from tidewright.kube.tell import PodsHere, Teller
 from tidewright.testing.kube_api import FakeApi
@@ -44,9 +45,10 @@ API_VERSIONS = {
     "ClusterRole": "rbac.authorization.k8s.io/v1", "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1", "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Deployment": "apps/v1", "DaemonSet": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1",
+    "MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
     "Kustomization": "kustomize.config.k8s.io/v1beta1", "KubeSchedulerConfiguration": "kubescheduler.config.k8s.io/v1",
 }  # fmt: skip
-CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding")
+CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration")
 NAMELESS = ("Kustomization", "KubeSchedulerConfiguration")
 Object = dict[str, Any]
 
@@ -102,7 +104,7 @@ def test_every_object_has_its_version_name_and_namespace(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", [BASE, *(DEPLOY / "overlays" / name for name in OVERLAYS)], ids=lambda folder: folder.name
+    "folder", [BASE, DEPLOY / "mps", *(DEPLOY / "overlays" / name for name in OVERLAYS)], ids=lambda folder: folder.name
 )
 def test_kustomizations_name_what_is_there_and_nothing_twice(folder: Path) -> None:
     top = kustomization(folder)
@@ -164,6 +166,17 @@ def test_nothing_gets_more_of_its_machine_than_it_needs() -> None:
             assert shared["seccompProfile"] == {"type": "RuntimeDefault"}
             assert shared.get("runAsNonRoot") or item["kind"] == "DaemonSet", "only the kubelet's folder is root's"
             assert not item["spec"]["template"]["spec"].get("hostNetwork")
+
+
+def test_what_the_device_plugin_looks_for_is_mounted_where_it_looks() -> None:
+    [plugin] = [item for item in composed(BASE) if item["kind"] == "DaemonSet"]
+    [daemon] = [item for item in composed(DEPLOY / "mps") if item["kind"] == "DaemonSet"]
+    volumes = {one["name"]: one.get("hostPath", {}) for one in plugin["spec"]["template"]["spec"]["volumes"]}
+    mounted = {one["mountPath"]: volumes[one["name"]].get("path") for one in containers(plugin)[0]["volumeMounts"]}
+    for folder in (IsolationSettings().cgroups, IsolationSettings().mps):
+        assert mounted[str(folder)] == str(folder), "the same path inside, for it is told to containers of the node"
+    pipes = {one["name"]: one.get("value") for one in containers(daemon)[0]["env"]}["CUDA_MPS_PIPE_DIRECTORY"]
+    assert pipes == str(IsolationSettings().mps)
 
 
 def test_the_original_has_its_ports_environment_and_mounts_and_no_more() -> None:
@@ -358,7 +371,7 @@ async def tell_everything(api: FakeApi, client: Api) -> None:
     claim: Any = SimpleNamespace(holding=holding_of(made))
     assert await teller.node_notes({names.LEVEL: "none"})
     assert await teller.count(2)
-    assert await teller.assigned(claim)
+    assert await teller.assigned(claim, "L3 MPS")
     for gpus in ({1}, {0, 1}, set()):
         assert await teller.unhealthy(gpus)
     await teller.event(made, "Refused", "a reason")
@@ -383,5 +396,6 @@ def test_the_device_plugin_finds_what_it_needs_mounted() -> None:
     needs = PluginSettings("n1")
     mounted = {one["mountPath"]: one for one in plugin["volumeMounts"]}
     assert {str(needs.folder), str(needs.cdi)} <= mounted.keys()
-    assert not any(one.get("readOnly") for one in mounted.values()), "sockets and CDI files are written there"
+    written = (mounted[str(needs.folder)], mounted[str(needs.cdi)])
+    assert not any(one.get("readOnly") for one in written), "sockets and CDI files are written there"
     assert {one["name"] for one in plugin["env"]} >= {"NODE_NAME"}

@@ -15,9 +15,10 @@ from tests.kube.objects import pod
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.kube import names
 from tidewright.kube.ask import notes_of
-from tidewright.kube.cdi import PREFIX, Shelf, document, name_of, qualified
-from tidewright.kube.gpus import RECOVERY_ACTION, FakeGpus, NvidiaGpus
+from tidewright.kube.cdi import KIND, PREFIX, Edits, Mount, Shelf, document, name_of, qualified
+from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.match import Entry, claim_of, entries, gpus_of, guess, only, owner, waiting
+from tidewright.kube.nvidia import RECOVERY_ACTION, NvidiaGpus
 from tidewright.kube.station import late_binding
 from tidewright.kube.units import (
     MESSAGE_LIMIT,
@@ -236,23 +237,31 @@ def test_a_cdi_name_depends_on_the_ids_alone(some: list[str], rng: Any) -> None:
 
 def test_cdi_files_are_whole_and_only_ours_are_removed(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "cdi")
-    shelf.put("ga", {"A": "1"}, ["/dev/nvidia0"])
-    shelf.put("gb", {"B": "x=y"}, [])
+    edits = Edits({"A": "1"}, ("/dev/nvidia0",), (Mount("/host/x", "/x"), Mount("/host/y", "/y", writable=True)))
+    shelf.put("ga", {"ga": edits})
+    shelf.put("gb", {"gb": Edits({"B": "x=y"})})
     (shelf.folder / "nvidia.json").write_text("{}")
     found = json.loads((shelf.folder / f"{PREFIX}ga.json").read_text())
-    assert found == document("ga", {"A": "1"}, ["/dev/nvidia0"])
-    assert found["devices"][0]["containerEdits"] == {"env": ["A=1"], "deviceNodes": [{"path": "/dev/nvidia0"}]}
+    assert found == document(KIND, {"ga": edits})
+    assert found["devices"][0]["containerEdits"] == {
+        "env": ["A=1"], "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "mounts": [
+            {"hostPath": "/host/x", "containerPath": "/x", "options": ["ro", "bind"]},
+            {"hostPath": "/host/y", "containerPath": "/y", "options": ["rw", "bind"]},
+        ],
+    }  # fmt: skip
     assert shelf.keep_only(["gb"]) == 1
     assert sorted(path.name for path in shelf.folder.iterdir()) == ["nvidia.json", f"{PREFIX}gb.json"]
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(WorldError, match="cannot be written"):
-        Shelf(blocked).put("ga", {}, [])
+        Shelf(blocked).put("ga", {})
 
 
 def test_fake_gpus_are_as_written() -> None:
     assert [gpu.memory_mib // 1024 for gpu in FakeGpus("1x24 + 2x16").found()] == [24, 16, 16]
-    for wrong in ("", "2", "0x15", "2x0", "2x15+", "999x1", "ax1", "2x-1"):
+    assert [gpu.whole for gpu in FakeGpus("1x24+2x10mig").found()] == [False, True, True]
+    for wrong in ("", "2", "0x15", "2x0", "2x15+", "999x1", "ax1", "2x-1", "2x15gig", "2xmig"):
         with pytest.raises(UsageError):
             FakeGpus(wrong)
 

@@ -85,6 +85,9 @@ class Plugged:
     def events(self) -> list[dict[str, Any]]:
         return [item for (kind, *_), item in self.api.store.objects.items() if kind == "events"]
 
+    def warnings(self) -> list[dict[str, Any]]:
+        return [event for event in self.events() if event["type"] == "Warning"]
+
 
 @asynccontextmanager
 async def plugged(
@@ -216,7 +219,7 @@ def test_a_pod_past_the_extender_is_refused_with_a_reason_and_an_event() -> None
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await found.kubelet.start_container("uid-bare", "c")
                 assert "set the extender up" in str(caught.value.details())
-            events = found.events()
+            events = found.warnings()
             assert [event["involvedObject"]["name"] for event in events] == ["bare"], "told once, not at every try"
             assert "did not ask the extender" in events[0]["message"]
             assert not list(found.station.settings.cdi.glob("*")), "no environment at all rather than a wrong one"
@@ -236,7 +239,7 @@ def test_marks_that_make_no_sense_open_no_gpu(change: dict[str, str]) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await found.kubelet.start_container("uid-odd", "c0")
             assert not list(found.station.settings.cdi.glob("*"))
-            assert len(found.events()) == 1
+            assert len(found.warnings()) == 1
 
     run(scene)
 
@@ -423,7 +426,7 @@ def test_a_request_that_fits_no_pod_fails_with_words_and_an_event_on_the_pod_it_
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await found.kubelet.admit(bare)
             assert "no pod on this node waits for 2 units" in str(caught.value.details())
-            assert [event["involvedObject"]["name"] for event in found.events()] == ["bare"]
+            assert [event["involvedObject"]["name"] for event in found.warnings()] == ["bare"]
             assert not found.kubelet.made
 
     run(scene)

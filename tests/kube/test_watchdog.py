@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from tests.kube.extending import until
 from tests.kube.test_plugin_pure import Nvml, assumed
-from tests.kube.test_plugin_served import plugged
+from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.kube import names
 from tidewright.kube.cards import table_of
-from tidewright.kube.gpus import Gpu, NvidiaGpus, Use
+from tidewright.kube.gpus import Gpu, Use
 from tidewright.kube.guard import EVICTED, REASON
+from tidewright.kube.nvidia import NvidiaGpus
 from tidewright.kube.units import Split
 from tidewright.kube.watchdog import Rules, Watchdog, foreign_units, pod_in, sight
 
@@ -123,12 +124,17 @@ def live(proc: Path, pid: int, uid: str) -> None:
     (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n" if uid else "0::/system.slice/x\n")
 
 
+async def watched(found: Plugged, proc: Path) -> None:
+    """Ready, and looking at these processes."""
+    found.station.guard.proc = proc
+    await found.ready()
+
+
 @pytest.mark.processes
 def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: Path) -> None:
     async def scene() -> None:
         async with plugged(rules=Rules("evict", 0, 0.1, 0.3), watch_s=0.05) as found:
-            found.station.guard.proc = tmp_path
-            await found.ready()
+            await watched(found, tmp_path)
             for uid, name in ((UID, "greedy"), (OTHER, "modest")):
                 one = assumed(name, 3, at=1)
                 one["metadata"]["uid"] = uid
@@ -136,19 +142,19 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
             live(tmp_path, 41, UID)
             live(tmp_path, 42, OTHER)
             live(tmp_path, 43, "")
-            found.gpus.used = [Use(0, 41, 2000), Use(0, 41 + 1, 3072), Use(1, 43, 2000)]
+            found.gpus.used = [Use(0, 41, 2000), Use(0, 42, 3072), Use(1, 43, 2000)]
             await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 2])
-            assert found.node["metadata"]["annotations"][names.LEVEL] == "L0 watchdog (evicts)"
-            assert not found.events(), "all keep to what they asked for"
+            assert found.node["metadata"]["annotations"][names.LEVEL] == "L1 cooperative, L0 watchdog (evicts)"
+            assert not found.warnings(), "all keep to what they asked for"
             found.gpus.used[0] = Use(0, 41, 3073)
             await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
-            await until(lambda: len(found.events()) == 2)
-            told = [(event["involvedObject"]["name"], event["reason"]) for event in found.events()]
+            await until(lambda: len(found.warnings()) == 2)
+            told = [(event["involvedObject"]["name"], event["reason"]) for event in found.warnings()]
             assert sorted(told) == [("greedy", EVICTED), ("greedy", REASON)]
-            warning = next(event["message"] for event in found.events() if event["reason"] == REASON)
+            warning = next(event["message"] for event in found.warnings() if event["reason"] == REASON)
             assert "3073 MiB of GPU 0 of n and asked for 3072 MiB" in warning
             await asyncio.sleep(0.5)
-            assert ("pods", "default", "modest") in found.api.store.objects and len(found.events()) == 2
+            assert ("pods", "default", "modest") in found.api.store.objects and len(found.warnings()) == 2
 
     asyncio.run(scene())
 
@@ -157,12 +163,11 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
 def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
     async def scene() -> None:
         async with plugged(rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:
-            found.station.guard.proc = tmp_path
-            await found.ready()
+            await watched(found, tmp_path)
             one = assumed("a", 3, at=1)
             await found.create(one)
             found.gpus.used = [Use(0, 41, 9000)]
             await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
-            assert not found.events() and any("hostPID" in line for line in found.said)
+            assert not found.warnings() and any("hostPID" in line for line in found.said)
 
     asyncio.run(scene())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from ..kube.credentials import find_cluster
 from ..kube.gpus import open_gpus
+from ..kube.rungs import IsolationSettings
 from ..kube.station import PluginSettings, Station
 from ..kube.units import Split
 from ..kube.watchdog import Rules
@@ -15,14 +16,15 @@ from .kube import Target, say, until_stopped
 
 
 def serve_plugin(
-    target: Target, fake: str, unit: str, chunk: int, folder: Path, cdi: Path, *,
-    excess: tuple[str, int, float, float], **options: Any,
+    target: Target, fake: str, unit: str, chunk: int, *, excess: Mapping[str, Any], isolation: Mapping[str, Any],
+    **options: Any,
 ) -> None:  # fmt: skip
-    """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of PluginSettings;
-    ``excess``: the fields of the watchdog's Rules.
+    """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of PluginSettings; ``excess``:
+    of the watchdog's Rules; ``isolation``: of IsolationSettings.
 
     Raises UsageError for what will never work, WorldError without GPUs.
     """
-    settings = PluginSettings(split=Split.of(unit, chunk), folder=folder, cdi=cdi, rules=Rules(*excess), **options)
+    rules, ladder = Rules(**excess), IsolationSettings(**isolation)
+    settings = PluginSettings(split=Split.of(unit, chunk), rules=rules, isolation=ladder, **options)
     cluster = find_cluster(target.kubeconfig, target.context)
     asyncio.run(until_stopped(Station(cluster, settings, open_gpus(fake), say)))

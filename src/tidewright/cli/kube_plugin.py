@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT
+from .kube_options import CONFIG, CONTEXT, FOLDER, isolating, isolation_of
 
 KUBELET = Path("/var/lib/kubelet/device-plugins")
-FOLDER = click.Path(path_type=Path, file_okay=False)
 WITHOUT_EFFECT = {
     "mps": "gpushare's plugin passes it over, too",
     "health_check": "GPUs are always watched",
@@ -49,14 +49,16 @@ def _taken(flag: str) -> click.Option:
               help="Seconds of it before a pod is warned.")  # fmt: skip
 @click.option("--excess-grace", type=click.FloatRange(min=0), default=60.0, show_default=True,
               help="Seconds from the warning to the eviction.")  # fmt: skip
-@click.option("--fake-gpus", default="", help='Offer GPUs that are not there, such as "2x15" or "1x24+1x16" (GiB).')
+@isolating
+@click.option("--fake-gpus", default="",
+              help='Offer GPUs that are not there, such as "2x15" or "1x24+3x10mig" (GiB; mig: as an instance).')  # fmt: skip
 @click.option("--kubelet-dir", type=FOLDER, default=KUBELET, show_default=True, help="Where the kubelet's socket lies.")
 @click.option("--cdi-dir", type=FOLDER, default=Path("/var/run/cdi"), show_default=True,
               help="Where the container runtime reads CDI files.")  # fmt: skip
 def command(
     kubeconfig: str, context: str, node: str, memory_unit: str, chunk: int | None, binding: str, heartbeat: float,
     excess: str, excess_slack: int, excess_patience: float, excess_grace: float, fake_gpus: str, kubelet_dir: Path,
-    cdi_dir: Path, **legacy: str | None,
+    cdi_dir: Path, **others: Any,
 ) -> None:  # fmt: skip
     """Offer this node's GPUs to its kubelet as units of aliyun.com/gpu-mem, and give containers the GPU that was chosen.
 
@@ -66,12 +68,16 @@ def command(
     from ..app.kube import Target
     from ..app.kube_plugin import serve_plugin
 
-    for flag, value in legacy.items():
+    isolation = isolation_of(others)
+    for flag, value in others.items():
         if value is not None:
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
+    excesses = {
+        "action": excess, "slack_mib": excess_slack, "patience_s": excess_patience, "grace_s": excess_grace,
+    }  # fmt: skip
     serve_plugin(
-        Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, kubelet_dir, cdi_dir, node=node,
-        binding=binding, beat_s=heartbeat, excess=(excess, excess_slack, excess_patience, excess_grace),
+        Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
+        folder=kubelet_dir, cdi=cdi_dir, excess=excesses, isolation=isolation,
     )  # fmt: skip
 
 

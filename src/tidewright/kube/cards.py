@@ -15,7 +15,8 @@ from .quantity import whole
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU. ``units``: its memory; ``foreign``: what whole-GPU pods and processes outside use; ``ok``: may be used."""
+    """One GPU. ``units``: its memory; ``foreign``: what whole-GPU pods and processes outside use; ``ok``: may be used;
+    ``whole``: for one pod alone (a MIG instance), however little of it that pod asks for."""
 
     index: int
     units: int
@@ -23,6 +24,7 @@ class Card:
     model: str = ""
     ok: bool = True
     foreign: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def _card(entry: Mapping[str, Any], unhealthy: frozenset[int]) -> Card:
         model=str(entry.get("model", "")),
         ok=bool(entry.get("ok", True)) and index not in unhealthy,
         foreign=whole(entry.get("foreign", 0), "foreign units"),
+        whole=bool(entry.get("whole", False)),
     )
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,30 @@ from ..base.errors import WorldError
 
 KIND = "tidewright.io/gpushare"
 PREFIX = "tidewright-gpushare-"
-"""Of our files; no others are ever touched."""
 COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the node in a container."""
+
+    host: str
+    inside: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What a container gets beside what its pod says: variables, device files and mounts."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+    def plus(self, other: Edits) -> Edits:
+        """Both; where both set a variable, ``other``'s."""
+        nodes = tuple(dict.fromkeys((*self.nodes, *other.nodes)))
+        return Edits({**self.env, **other.env}, nodes, (*self.mounts, *other.mounts))
 
 
 def name_of(ids: Iterable[str]) -> str:
@@ -33,24 +56,34 @@ def qualified(name: str) -> str:
     return f"{KIND}={name}"
 
 
-def document(name: str, env: Mapping[str, str], nodes: Iterable[str]) -> dict[str, Any]:
-    """A CDI specification of one device."""
-    edits = {
-        "env": [f"{key}={value}" for key, value in sorted(env.items())],
-        "deviceNodes": [{"path": path} for path in nodes],
+def document(kind: str, devices: Mapping[str, Edits]) -> dict[str, Any]:
+    """A CDI specification of devices by name."""
+    listed = [{"name": name, "containerEdits": _written(edits)} for name, edits in devices.items()]
+    return {"cdiVersion": "0.5.0", "kind": kind, "devices": listed}
+
+
+def _written(edits: Edits) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "env": [f"{key}={value}" for key, value in sorted(edits.env.items())],
+        "deviceNodes": [{"path": path} for path in edits.nodes],
     }
-    return {"cdiVersion": "0.5.0", "kind": KIND, "devices": [{"name": name, "containerEdits": edits}]}
+    if edits.mounts:
+        found["mounts"] = [
+            {"hostPath": one.host, "containerPath": one.inside, "options": ["rw" if one.writable else "ro", "bind"]}
+            for one in edits.mounts
+        ]
+    return found
 
 
 class Shelf:
-    """The folder of CDI files, ``/var/run/cdi`` as a rule."""
+    """Our CDI files in a folder, ``/var/run/cdi`` as a rule. ``prefix``: of their names; no others are ever touched."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, kind: str = KIND, prefix: str = PREFIX) -> None:
+        self.folder, self.kind, self.prefix = folder, kind, prefix
 
-    def put(self, name: str, env: Mapping[str, str], nodes: Iterable[str]) -> None:
-        """Whole or not at all, whoever reads meanwhile. Raises WorldError."""
-        text = json.dumps(document(name, env, nodes))
+    def put(self, name: str, devices: Mapping[str, Edits]) -> None:
+        """The file ``name`` with these devices. Whole or not at all, whoever reads meanwhile. Raises WorldError."""
+        text = json.dumps(document(self.kind, devices))
         try:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             handle, part = tempfile.mkstemp(prefix=".tidewright-", dir=self.folder)
@@ -67,11 +100,11 @@ class Shelf:
     def keep_only(self, names: Iterable[str]) -> int:
         """Remove our files of other names; how many they were."""
         kept, gone = {self._path(name).name for name in names}, 0
-        for path in self.folder.glob(f"{PREFIX}*.json"):
+        for path in self.folder.glob(f"{self.prefix}*.json"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
                 gone += 1
         return gone
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{PREFIX}{name}.json"
+        return self.folder / f"{self.prefix}{name}.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from .plugin import Stock
 from .reflector import uid_of
 from .site import Note
 from .tell import PodsHere, Teller
-from .units import Split
 from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sight
 
 REASON, EVICTED = "GPUMemoryExceeded", "GPUMemoryEviction"
@@ -25,17 +25,16 @@ LEVELS = {"warn": "L0 watchdog (warns)", "evict": "L0 watchdog (evicts)"}
 
 @dataclass(slots=True)
 class Guard:
-    """``level`` and ``foreign`` (units by GPU) are as of the last ``look``."""
+    """``level`` (empty: nothing is watched) and ``foreign`` (units by GPU) are as of the last ``look``."""
 
     gpus: Gpus
     stock: Stock
     pods: PodsHere
     tell: Teller
     note: Note
-    split: Split
     rules: Rules
     proc: Path = Path("/proc")
-    level: str = "none"
+    level: str = ""
     foreign: dict[int, int] = field(default_factory=dict)
     _dog: Watchdog = field(init=False)
     _failing: str = ""
@@ -45,13 +44,15 @@ class Guard:
 
     async def look(self) -> bool:
         """Once; whether what the node's table or annotations say of it has changed."""
-        before = (self.level, self.foreign)
+        before, held = (self.level, self.foreign), self.holdings()
         found = await self._seen()
-        self.level, self.foreign = self._level(found), self._foreign(found)
+        self.level, self.foreign = self._level(found), self._foreign(found, held)
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
-            for step in self._dog.look(time.monotonic(), found.pods, self._allowed()):
-                await self._take(step, known[step.uid])
+            for step in self._dog.look(time.monotonic(), found.pods, held):
+                # Gone while the driver was asked: what is gone needs no step.
+                if step.uid in known:
+                    await self._take(step, known[step.uid])
         return before != (self.level, self.foreign)
 
     async def _seen(self) -> Sight | None:
@@ -70,8 +71,8 @@ class Guard:
 
     def _level(self, found: Sight | None) -> str:
         if found is None:
-            return f"none ({self._failing})" if self._failing else "none"
-        return f"none ({HOST_PID})" if found.blind else LEVELS[self.rules.action]
+            return f"no watchdog ({self._failing})" if self._failing else ""
+        return f"no watchdog ({HOST_PID})" if found.blind else LEVELS[self.rules.action]
 
     def _pod_of(self, pid: int) -> str | None:
         try:
@@ -79,32 +80,28 @@ class Guard:
         except OSError:
             return None
 
-    def _holdings(self) -> dict[Place, int]:
-        """Units by pod and GPU of this node."""
-        units: Counter[Place] = Counter()
+    def holdings(self) -> dict[Place, int]:
+        """MiB by pod and GPU of this node."""
+        mib: Counter[Place] = Counter()
         for pod in self.pods.known():
             try:
                 held = holding_of(pod)
             except UsageError:
                 continue
             if held is not None and held.node == self.stock.node:
-                units.update({(held.uid, gpu): count for gpu, count in held.units.items()})
-        return units
+                mib.update({(held.uid, gpu): count * self.stock.split.unit_mib for gpu, count in held.units.items()})
+        return mib
 
-    def _allowed(self) -> dict[Place, int]:
-        return {place: units * self.split.unit_mib for place, units in self._holdings().items()}
-
-    def _foreign(self, found: Sight | None) -> dict[int, int]:
+    def _foreign(self, found: Sight | None, held: Mapping[Place, int]) -> dict[int, int]:
         """What processes outside, and pods that asked for none of our units, leave too little of."""
         if found is None:
             return {}
-        ours, mib = {uid for uid, _ in self._holdings()}, Counter(found.outside)
+        ours, mib = {uid for uid, _ in held}, Counter(found.outside)
         for (uid, gpu), used in found.pods.items():
             if uid not in ours:
                 mib[gpu] += used
-        units = {
-            at: foreign_units(gpu, self.stock.units[at], mib[at], self.split) for at, gpu in self.stock.gpus.items()
-        }
+        stock = self.stock
+        units = {at: foreign_units(gpu, stock.units[at], mib[at], stock.split) for at, gpu in stock.gpus.items()}
         return {at: count for at, count in units.items() if count}
 
     async def _take(self, step: Step, pod: Json) -> None:

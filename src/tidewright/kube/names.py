@@ -41,7 +41,11 @@ OURS = "tidewright.io/unhealthy"
 """On the ConfigMap of unhealthy GPUs: those that our device plugin put there, not an administrator."""
 
 LEVEL = "tidewright.io/gpu-isolation"
-"""On nodes and pods: the isolation level in force, such as ``L0 watchdog``."""
+"""On nodes and pods: the isolation level in force, such as ``L3 MPS, L0 watchdog (evicts)``."""
+SM_PERCENT = "tidewright.io/gpu-sm-percent"
+"""On a pod: the share of each GPU's multiprocessors that it gets at most, where MPS or HAMi-core is in force; 1 to 100."""
+COOPERATES = "tidewright.io/gpu-cooperates"
+"""On a pod: frameworks that take their limit from a variable only some versions know, such as ``torch`` (2.10 and later)."""
 
 UNHEALTHY_PREFIX, UNHEALTHY_NAMESPACE, UNHEALTHY_KEY = "unhealthy-gpu-", "kube-system", "gpus"
 """The ConfigMap of a node whose ``data.gpus`` lists indices not to be used, separated by commas."""

@@ -16,12 +16,15 @@ from ..base.errors import TideError, UsageError, WorldError
 from . import names, units
 from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
 from .cards import Card
-from .cdi import Shelf, name_of, qualified
+from .cdi import Edits, Shelf, name_of, qualified
 from .gpus import Gpu
+from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
+from .proto import grpc_module
 from .tell import LOOK_S, PodsHere, Teller
-from .v1beta1 import HEALTHY, UNHEALTHY, grpc_module, messages
+from .units import Split
+from .v1beta1 import HEALTHY, UNHEALTHY, messages
 
 REASON = "GPUShareFailed"
 GUESSES = 4
@@ -30,16 +33,17 @@ GUESSES = 4
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """The node's GPUs and how many units each has, both by index."""
+    """The node's GPUs and how many units each has, both by index; ``split``: what a unit is."""
 
     node: str
     gpus: Mapping[int, Gpu]
     units: Mapping[int, int]
+    split: Split
 
     def cards(self, faults: Mapping[int, str], foreign: Mapping[int, int]) -> tuple[Card, ...]:
         """For the node's table. ``foreign``: units that others use, by index."""
         return tuple(
-            Card(at, self.units[at], gpu.uuid, gpu.model, at not in faults, foreign.get(at, 0))
+            Card(at, self.units[at], gpu.uuid, gpu.model, at not in faults, foreign.get(at, 0), gpu.whole)
             for at, gpu in sorted(self.gpus.items())
         )
 
@@ -48,10 +52,11 @@ class Plugin:
     """``late``: by CDI, else by matching. ``woken``: called when the kubelet begins or ends to listen."""
 
     def __init__(
-        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, *, late: bool = True,
-        woken: Callable[[], None] = lambda: None,
+        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, ladder: Ladder, *,
+        late: bool = True, woken: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.stock, self.folder, self.shelf, self.pods, self.tell = stock, folder, shelf, pods, tell
+        self.ladder = ladder
         self.late, self.cgpu_off, self._woken = late, False, woken
         self.faults: dict[int, str] = {}
         self.listening = 0
@@ -123,7 +128,12 @@ class Plugin:
                     promised = [kinds.CDIDevice(name=qualified(name_of(ids)))]
                     one = kinds.ContainerAllocateResponse(envs=await self._hints(len(ids)), cdi_devices=promised)
                 else:
-                    one = kinds.ContainerAllocateResponse(envs=await self._guessed(len(ids), context))
+                    edits = await self._guessed(len(ids), context)
+                    mounts = [
+                        kinds.Mount(container_path=one.inside, host_path=one.host, read_only=not one.writable)
+                        for one in edits.mounts
+                    ]
+                    one = kinds.ContainerAllocateResponse(envs=edits.env, mounts=mounts)
                 answer.container_responses.append(one)
         return answer
 
@@ -137,7 +147,9 @@ class Plugin:
                     raise WorldError("the kubelet's checkpoint names no container with these devices; it tries again")
                 pod = await self.pods.by_uid(entry.uid)
                 claim = claim_of(pod, entry.container)
-                self.shelf.put(name_of(entry.ids), *self._outfit(claim, len(entry.ids)))
+                edits = await self._outfit(claim, len(entry.ids))
+                await asyncio.to_thread(self.ladder.hold_one, entry.uid, self._mib(claim.holding.units))
+                self.shelf.put(name_of(entry.ids), {name_of(entry.ids): edits})
                 self.shelf.keep_only(name_of(one.ids) for one in entries)
                 await self._mark(claim)
         except TideError as error:
@@ -148,8 +160,11 @@ class Plugin:
         """Once per pod. When it fails nothing is lost: whose container it is does not depend on it."""
         key = (claim.holding.uid, claim.part.name)
         if key not in self._done and notes_of(claim.pod).get(names.ASSIGNED) != "true":
-            await self.tell.assigned(claim)
+            await self._assigned(claim)
         self._remember(key)
+
+    async def _assigned(self, claim: Claim) -> None:
+        await self.tell.assigned(claim, self.ladder.level(self._grants(claim.holding.units)))
 
     def _remember(self, key: Key) -> None:
         here = {str((pod.get("metadata") or {}).get("uid", "")) for pod in self.pods.known()}
@@ -162,20 +177,21 @@ class Plugin:
         if claim is None:
             return {}
         try:
-            env, _ = self._outfit(claim, size)
+            env = self._named(claim, size).env
         except TideError:
             return {}
         return {key: value for key, value in env.items() if key != names.VISIBLE}
 
-    async def _guessed(self, size: int, context: Any) -> dict[str, str]:
+    async def _guessed(self, size: int, context: Any) -> Edits:
+        """The driver's limits come after: the kubelet allocates before it makes the pod's cgroup."""
         pods: tuple[Json, ...] = ()
         try:
             pods, claim = await self._look(size)
-            env, _ = self._outfit(claim, size)
+            edits = await self._outfit(claim, size)
             self._remember((claim.holding.uid, claim.part.name))
             if claim.last:
-                await self.tell.assigned(claim)
-            return env
+                await self._assigned(claim)
+            return edits
         except TideError as error:
             await self._refuse(context, error, _suspects(pods or self.pods.known(), size))
             raise
@@ -202,8 +218,20 @@ class Plugin:
             found = set()
         return found if self.late else found | self._done
 
-    def _outfit(self, claim: Claim, size: int) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Environment and device files of a container. Raises UsageError when its GPU cannot be."""
+    async def _outfit(self, claim: Claim, size: int) -> Edits:
+        """All that a container gets. Raises UsageError when its GPU cannot be, WorldError when it cannot be isolated yet."""
+        named, tenant = self._named(claim, size), tenant_of(claim.pod, claim.part.name, self._grants(gpus_of(claim)))
+        return named.plus(await asyncio.to_thread(self.ladder.edits, tenant))
+
+    def _grants(self, units: Mapping[int, int]) -> tuple[Grant, ...]:
+        return tuple(Grant(self.stock.gpus[gpu], mib) for gpu, mib in sorted(self._mib(units).items()))
+
+    def _mib(self, units: Mapping[int, int]) -> dict[int, int]:
+        """Of units by GPU."""
+        return {gpu: count * self.stock.split.unit_mib for gpu, count in units.items()}
+
+    def _named(self, claim: Claim, size: int) -> Edits:
+        """Which GPUs it sees: variables and device files. Raises UsageError when its GPU cannot be."""
         held, chosen = claim.holding, sorted(gpus_of(claim))
         if held.node != self.stock.node:
             raise UsageError(f"pod {title(claim.pod)} was assumed for node {held.node}", "create it anew")
@@ -222,7 +250,7 @@ class Plugin:
         }
         if self.cgpu_off:
             env[names.CGPU_OFF] = "true"
-        return env, tuple(dict.fromkeys(node for gpu in gpus for node in gpu.nodes))
+        return Edits(env, tuple(dict.fromkeys(node for gpu in gpus for node in gpu.nodes)))
 
     async def _refuse(self, context: Any, error: TideError, pods: Iterable[Json]) -> None:
         """Ends the call with an error that says what to do."""

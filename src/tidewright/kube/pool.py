@@ -7,8 +7,9 @@ decided is still counted: free units may then be negative, and stay so until the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +44,15 @@ class Pool:
     """Of each row; grows with each change, so scores can be kept for rows that did not change."""
     _on: dict[str, set[str]] = field(default_factory=dict)
     _spare: list[int] = field(default_factory=list)
+    _whole: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Units of the GPUs that go to one pod each, by node and index."""
 
     def set_node(self, table: Table) -> None:
         """A node appeared or changed; nothing happens when it is as before."""
         if self.tables.get(table.node) == table:
             return
         self.tables[table.node] = table
+        self._whole[table.node] = {card.index: card.units for card in table.cards if card.whole}
         if table.node not in self.row:
             self.row[table.node] = self._spare.pop() if self._spare else len(self.row)
         self._grow(
@@ -59,6 +63,7 @@ class Pool:
     def drop_node(self, node: str) -> None:
         """A node is gone. What its pods hold is remembered: the node may come back before they go."""
         if self.tables.pop(node, None) is not None:
+            del self._whole[node]
             row = self.row.pop(node)
             self._spare.append(row)
             self.free[row] = NEVER
@@ -118,15 +123,28 @@ class Pool:
                 found[gpu] = found.get(gpu, 0) + units
         return found
 
+    def weight(self, node: str, gpu: int, units: int) -> int:
+        """What is not free any more when a pod holds ``units``: all of a GPU that goes to one pod alone."""
+        return max(units, self._whole.get(node, {}).get(gpu, 0)) if units else 0
+
+    def weighed(self, holding: Holding) -> Holding:
+        """With what would be free without it."""
+        units = {gpu: self.weight(holding.node, gpu, count) for gpu, count in holding.units.items()}
+        return replace(holding, units=units)
+
+    def _taken(self, node: str) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for uid in self._on.get(node, ()):
+            found.update(self.weighed(self.held[uid]).units)
+        return found
+
     def overcommitted(self) -> dict[str, dict[int, int]]:
         """Nodes on which pods hold more of a GPU than it has, and by how much. Empty, unless others gave it away."""
         found = {}
         for node, table in self.tables.items():
-            used = self.used(node)
+            taken = self._taken(node)
             over = {
-                card.index: used[card.index] - card.units
-                for card in table.cards
-                if used.get(card.index, 0) > card.units
+                card.index: taken[card.index] - card.units for card in table.cards if taken[card.index] > card.units
             }
             if over:
                 found[node] = over
@@ -144,16 +162,16 @@ class Pool:
             return
         for gpu, units in holding.units.items():
             if 0 <= gpu < self.free.shape[1] and self.free[row, gpu] > NEVER // 2:
-                self.free[row, gpu] += sign * units
+                self.free[row, gpu] += sign * self.weight(holding.node, gpu, units)
         self.version[row] += 1
 
     def _refill(self, node: str) -> None:
         row, table = self.row[node], self.tables[node]
         self.free[row] = NEVER
-        used = self.used(node)
+        taken = self._taken(node)
         for card in table.cards if table.ready else ():
             if card.ok:
-                self.free[row, card.index] = card.units - card.foreign - used.get(card.index, 0)
+                self.free[row, card.index] = card.units - card.foreign - taken[card.index]
         self.version[row] += 1
 
     def _grow(self, rows: int, gpus: int) -> None:

@@ -21,11 +21,13 @@ from .gpus import Gpus
 from .guard import Guard
 from .kubelet import FOLDER, Folder, register, serve
 from .plugin import Plugin, Stock
+from .proto import grpc_module
+from .rungs import IsolationSettings, ladder
 from .site import Note
 from .stamps import CDI_FROM, release
 from .tell import PodsHere, Teller
 from .units import Split, check_message
-from .v1beta1 import grpc_module, messages
+from .v1beta1 import messages
 from .watchdog import Rules
 
 BINDINGS = ("auto", "late", "match")
@@ -33,6 +35,7 @@ BACKOFF_S = (0.5, 30.0)
 """First pause after a failed registration and longest; doubled, and drawn from its upper half."""
 UNHEARD_S = 5.0
 """A kubelet that registered us opens its stream at once; after this long without one it is told again."""
+LEVEL_REASON = "GPUIsolation"
 FAREWELL_S = 3.0
 PATIENCE_S = 3.0
 """So long the API server may take to show the node before the kubelet is told without."""
@@ -49,6 +52,7 @@ class PluginSettings:
     folder: Path = FOLDER
     cdi: Path = Path("/var/run/cdi")
     rules: Rules = field(default_factory=Rules)
+    isolation: IsolationSettings = field(default_factory=IsolationSettings)
     beat_s: float = EVERY_S
     health_s: float = 5.0
     watch_s: float = 10.0
@@ -75,15 +79,16 @@ class Station:
         self.api = Api(cluster)
         tell = Teller(self.api, settings.node, note)
         pods = PodsHere(self.api, settings.node)
-        self.plugin = Plugin(
-            Stock(settings.node, found, units), self.folder, Shelf(settings.cdi), pods, tell, woken=self._wake
-        )
-        self.guard = Guard(gpus, self.plugin.stock, pods, tell, note, settings.split, settings.rules)
+        self.ladder = ladder(gpus, settings.isolation, note)
+        self.ladder.climb()
+        stock = Stock(settings.node, found, units, settings.split)
+        self.plugin = Plugin(stock, self.folder, Shelf(settings.cdi), pods, tell, self.ladder, woken=self._wake)
+        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
         self._server: Any = None
         self._saw: tuple[object, object] = (None, None)
         self._retry_s, self._tries, self._waiting = 0.0, 0, False
-        self._known, self._binds = False, ""
+        self._known, self._binds, self._level = False, "", ""
 
     def stop(self) -> None:
         """Say that the node is not served any more, then end."""
@@ -193,8 +198,7 @@ class Station:
         plugin, tell = self.plugin, self.plugin.tell
         beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id())
         table = publish(plugin.stock.cards(plugin.faults, self.guard.foreign))
-        notes = {names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.guard.level}
-        await tell.node_notes(notes)
+        await tell.node_notes({names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.level()})
         await tell.count(len(plugin.stock.gpus))
         await tell.unhealthy(plugin.faults)
 
@@ -203,12 +207,30 @@ class Station:
             await asyncio.sleep(self.settings.health_s)
             await self._look_at_health()
 
+    def level(self) -> str:
+        """What keeps pods to their shares on this node now."""
+        return ", ".join(filter(None, (self.ladder.level(), self.guard.level))) or "none"
+
     async def _keep_guarded(self) -> None:
+        """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
         while True:
-            await asyncio.sleep(self.settings.watch_s)
-            if await self.guard.look():
-                self.note(f"isolation: {self.guard.level}; units that others use: {self.guard.foreign or 'none'}")
+            changed = await asyncio.to_thread(self.ladder.climb)
+            pods: dict[str, dict[int, int]] = {}
+            for (uid, gpu), mib in self.guard.holdings().items():
+                pods.setdefault(uid, {})[gpu] = mib
+            await asyncio.to_thread(self.ladder.hold, pods)
+            if await self.guard.look() or changed:
                 self._wake()
+            await self._say_level()
+            await asyncio.sleep(self.settings.watch_s)
+
+    async def _say_level(self) -> None:
+        if self.level() != self._level:
+            self._level = self.level()
+            weaker = "; ".join(f"{name}: {why}" for name, why in self.ladder.refused.items())
+            text = f"isolation: {self._level}{f' (not {weaker})' if weaker else ''}"
+            self.note(text)
+            await self.plugin.tell.node_event(LEVEL_REASON, text)
 
     async def _look_at_health(self) -> None:
         faults, before = await asyncio.to_thread(self.gpus.faults), self.plugin.faults

@@ -23,7 +23,7 @@ LOOKS, LOOK_S = 4, 0.5
 """A pod is looked for so often, so far apart: the kubelet may have heard of it before us."""
 EVENT_AGAIN_S = 300.0
 """The same words about the same pod at most this often: the kubelet tries a container again every few seconds."""
-
+WISHES = (names.SM_PERCENT, names.COOPERATES)
 LONGEST_NAME = 230
 """An event's name has 253 characters, and the time comes after the pod's."""
 
@@ -67,7 +67,14 @@ class PodsHere:
         raise WorldError(f"the pod with uid {uid} is not known: {why}")
 
     def _trim(self, pod: dict[str, Any]) -> dict[str, Any] | None:
-        return trim_pod(pod) if bound_to(pod) == self.node else None
+        """What the extender reads, and how the pod wants to be isolated."""
+        kept = trim_pod(pod) if bound_to(pod) == self.node else None
+        if kept is not None:
+            kept["metadata"]["annotations"] |= {key: text for key, text in notes_of(pod).items() if key in WISHES}
+            for kind in ("initContainers", "containers"):
+                for full, short in zip(pod["spec"].get(kind) or (), kept["spec"].get(kind) or (), strict=True):
+                    short["env"] = [{"name": one.get("name")} for one in full.get("env") or ()]
+        return kept
 
 
 class Teller:
@@ -95,25 +102,22 @@ class Teller:
         """The ConfigMap of this node. What an administrator wrote there stays."""
         return await self._try("the list of unhealthy GPUs", self._put_unhealthy(frozenset(gpus)))
 
-    async def assigned(self, claim: Claim) -> bool:
-        """Mark the pod as served."""
+    async def assigned(self, claim: Claim, level: str) -> bool:
+        """Mark the pod as served; ``level``: how it is isolated, empty when it is not."""
         held = claim.holding
-        marks = {names.ASSIGNED: "true", names.ASSUME_TIME: str(time.time_ns())}
+        marks = {names.ASSIGNED: "true", names.ASSUME_TIME: str(time.time_ns()), names.LEVEL: level or "none"}
         body = {"metadata": {"uid": held.uid, "annotations": marks}}
         asked = self.api.patch(pod_path(held.namespace, held.name), body, STRATEGIC)
         return await self._try(f"the mark of pod {held.namespace}/{held.name}", asked)
 
     async def event(self, pod: Json, reason: str, text: str) -> None:
         """A warning that ``kubectl describe pod`` shows."""
-        meta, now = pod.get("metadata") or {}, time.monotonic()
-        key = (str(meta.get("uid", "")), text)
-        if now - self._told.get(key, -EVENT_AGAIN_S) < EVENT_AGAIN_S:
-            return
-        self._told = {old: at for old, at in self._told.items() if now - at < EVENT_AGAIN_S} | {key: now}
-        namespace = str(meta.get("namespace", "default"))
-        await self._try(
-            "an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", self._event(meta, reason, text))
-        )
+        about = {key: (pod.get("metadata") or {}).get(key) for key in ("name", "namespace", "uid")}
+        await self._event({"kind": "Pod", **about}, "Warning", reason, text)
+
+    async def node_event(self, reason: str, text: str) -> None:
+        """What ``kubectl describe node`` shows. The uid of a node's events is its name, as the kubelet has it."""
+        await self._event({"kind": "Node", "name": self.node, "uid": self.node}, "Normal", reason, text)
 
     async def evict(self, pod: Json) -> bool:
         """Through the eviction API, so that a PodDisruptionBudget may refuse; whether it went well."""
@@ -126,16 +130,21 @@ class Teller:
         asked = self.api.post(f"{pod_path(namespace, name)}/eviction", body)
         return await self._try(f"the eviction of pod {namespace}/{name}", asked)
 
-    def _event(self, meta: Json, reason: str, text: str) -> dict[str, Any]:
-        about = {key: meta.get(key) for key in ("name", "namespace", "uid")}
+    async def _event(self, about: dict[str, Any], kind: str, reason: str, text: str) -> None:
+        key, clock = (str(about.get("uid", "")), text), time.monotonic()
+        if clock - self._told.get(key, -EVENT_AGAIN_S) < EVENT_AGAIN_S:
+            return
+        self._told = {old: at for old, at in self._told.items() if clock - at < EVENT_AGAIN_S} | {key: clock}
+        namespace = str(about.get("namespace") or "default")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        name = str(meta.get("name", ""))[:LONGEST_NAME].rstrip("-.")
-        return {
-            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": text[:1000], "count": 1,
-            "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": meta.get("namespace")},
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **about},
+        name = str(about.get("name", ""))[:LONGEST_NAME].rstrip("-.")
+        body = {
+            "apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": text[:1000], "count": 1,
+            "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", **about},
             "source": {"component": SOURCE, "host": self.node}, "firstTimestamp": now, "lastTimestamp": now,
         }  # fmt: skip
+        await self._try("an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", body))
 
     async def _patch_node(self, notes: Mapping[str, str]) -> None:
         await self.api.patch(self._node_path, {"metadata": {"annotations": dict(notes)}}, STRATEGIC)

@@ -139,7 +139,7 @@ class Desk:
             return None
         free = pool.free_of(node)
         chosen = list(asked)
-        here = {holding.uid: holding for holding in pool.on(node)}
+        here = {holding.uid: pool.weighed(holding) for holding in pool.on(node)}
         for uid in asked:
             give_back(free, here.get(uid))
         lower = [held for held in here.values() if held.priority < ask.priority and held.uid not in chosen]
@@ -172,7 +172,7 @@ class Desk:
                 if found.node == node:
                     for gpu in sorted(free, key=lambda at: free[at]):
                         if free[gpu] >= found.ask.units:
-                            free[gpu] -= found.ask.units
+                            free[gpu] -= pool.weight(node, gpu, found.ask.units)
                             break
             if sum(units >= ask.units for units in free.values()) < ask.count:
                 reduced[rows == pool.row.get(node, -2)] = False

@@ -18,7 +18,8 @@ from typing import Any
 
 from ..kube import names
 from ..kube.kubelet import CHECKPOINT, SOCKET
-from ..kube.v1beta1 import HEALTHY, PLUGIN, REGISTRATION, VERSION, caller, grpc_module, handlers, messages
+from ..kube.proto import grpc_module
+from ..kube.v1beta1 import API, HEALTHY, PLUGIN, REGISTRATION, VERSION, messages
 
 MESSAGE_LIMIT = 4 << 20
 
@@ -32,6 +33,8 @@ class Made:
     ids: list[str]
     env: dict[str, str]
     cdi: list[str]
+    mounts: list[str]
+    """Of the node."""
 
 
 @dataclass
@@ -55,7 +58,7 @@ class FakeKubelet:
         for path in self.folder.glob("*.sock"):
             path.unlink()
         self._server = grpc_module().aio.server()
-        self._server.add_generic_rpc_handlers((handlers(REGISTRATION, {"Register": self._register}),))
+        self._server.add_generic_rpc_handlers((API.handlers(REGISTRATION, {"Register": self._register}),))
         self._server.add_insecure_port(f"unix:{self.folder / SOCKET}")
         await self._server.start()
 
@@ -89,7 +92,7 @@ class FakeKubelet:
     async def _watch(self, channel: Any) -> None:
         self.calls.append(("ListAndWatch", None))
         try:
-            stream: Any = caller(channel, PLUGIN, "ListAndWatch")(messages().Empty())
+            stream: Any = API.caller(channel, PLUGIN, "ListAndWatch")(messages().Empty())
             async for answer in stream:
                 self.health = {device.ID: device.health for device in answer.devices}
                 self.calls.append(("ListAndWatch.send", len(answer.devices)))
@@ -99,7 +102,7 @@ class FakeKubelet:
 
     async def _ask(self, method: str, request: Any) -> Any:
         self.calls.append((method, request))
-        return await caller(self._channel, PLUGIN, method)(request)
+        return await API.caller(self._channel, PLUGIN, method)(request)
 
     async def admit(self, pod: dict[str, Any]) -> None:
         """Allocate for every container of a pod. Raises AioRpcError: the kubelet fails the pod with its text."""
@@ -114,9 +117,8 @@ class FakeKubelet:
                 one = messages().ContainerAllocateRequest(devices_ids=ids)
                 answer = await self._ask("Allocate", messages().AllocateRequest(container_requests=[one]))
                 found = answer.container_responses[0]
-                self.made.append(
-                    Made(uid, container["name"], ids, dict(found.envs), [each.name for each in found.cdi_devices])
-                )
+                cdi, mounts = [each.name for each in found.cdi_devices], [each.host_path for each in found.mounts]
+                self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts))
                 self.save()
                 # Init containers leave theirs to those after them; a container keeps its own.
                 reusable = [*dict.fromkeys([*reusable, *ids])] if kind == "initContainers" else [
