@@ -14,8 +14,8 @@ from tidewright.kube.pool import NEVER, Pool
 from tidewright.kube.preempt import cheapest_victims
 
 
-def table(name: str, *units: int, bad: int = -1) -> Table:
-    return Table(name, tuple(Card(at, size, ok=at != bad) for at, size in enumerate(units)))
+def table(name: str, *units: int, bad: int = -1, whole: tuple[int, ...] = ()) -> Table:
+    return Table(name, tuple(Card(at, size, ok=at != bad, whole=at in whole) for at, size in enumerate(units)))
 
 
 def holding(uid: str, node: str, units: dict[int, int], priority: int = 0) -> Holding:
@@ -44,7 +44,7 @@ def test_what_is_chosen_never_overcommits(steps: list[tuple[str, int, int, int, 
     for what, who, where, size, count, policy in steps:
         uid, node = f"u{who}", f"n{where}"
         if what == "node":
-            pool.set_node(table(node, *[size] * count, bad=who))
+            pool.set_node(table(node, *[size] * count, bad=who, whole=(1, size % 3)))
         elif what == "drop":
             pool.drop_node(node)
         elif what == "release":
@@ -58,6 +58,8 @@ def test_what_is_chosen_never_overcommits(steps: list[tuple[str, int, int, int, 
             fits = pool.row.get(node, -1) >= 0 and bool(pool.fits(ask(size, count), pool.rows([node]))[0])
             assert bool(gpus) == fits
             if gpus:
+                alone = {card.index for card in pool.tables[node].cards if card.whole} & set(gpus)
+                assert not alone & {gpu for one in pool.on(node) for gpu in one.units}, "an instance has one pod"
                 pool.reserve(holding(uid, node, dict.fromkeys(gpus, size)), 0.0)
                 assert pool.overcommitted().get(node, {}) == before
         check(pool)
@@ -66,10 +68,24 @@ def test_what_is_chosen_never_overcommits(steps: list[tuple[str, int, int, int, 
 def check(pool: Pool) -> None:
     """The matrix is what follows from the tables and the holdings."""
     for name, found in pool.tables.items():
-        used = pool.used(name)
         for card in found.cards:
+            here = [one.units[card.index] for one in pool.on(name) if card.index in one.units]
+            taken = sum(max(units, card.units) if card.whole else units for units in here)
             value = pool.free[pool.row[name], card.index]
-            assert value == (card.units - card.foreign - used.get(card.index, 0) if card.ok else NEVER)
+            assert value == (card.units - card.foreign - taken if card.ok else NEVER)
+
+
+def test_whoever_leaves_an_instance_leaves_all_of_it() -> None:
+    pool = Pool()
+    pool.set_node(table("n", 10, 20, whole=(0, 1)))
+    pool.hold(holding("a", "n", {0: 3}))
+    assert pool.free_of("n") == {0: 0, 1: 20} and pool.used("n") == {0: 3}
+    free = pool.free_of("n") | {1: 0}
+    assert cheapest_victims(ask(9, priority=1), free, [pool.weighed(pool.held["a"])]) == ["a"]
+    pool.hold(holding("b", "n", {0: 2}))
+    assert pool.overcommitted() == {"n": {0: 10}}, "two pods were bound past us"
+    pool.release("a")
+    assert not pool.overcommitted() and pool.free_of("n") == {0: 0, 1: 20}
 
 
 def test_a_node_that_changes_size_is_read_anew() -> None:
