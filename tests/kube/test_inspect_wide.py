@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.kube.objects import node, placed, pod
 from tidewright.kube import names
 from tidewright.kube.beat import Beat, written
 from tidewright.kube.cards import Card, publish
-from tidewright.kube.inspect import Inspection, as_json, summary
-from tidewright.kube.wide import age, asked, plugin, stranded, wide
+from tidewright.kube.inspect import Inspection, as_json, details, summary
+from tidewright.kube.usage import used_on
+from tidewright.kube.usage import written as written_use
+from tidewright.kube.wide import age, asked, plugin, stranded, wide, wide_details
 
 NOW_S = 1_700_000_000.0
 AT = "2023-11-14T22:13:08Z"
@@ -50,6 +54,35 @@ def test_stranded_is_what_the_pods_of_the_cluster_cannot_use() -> None:
     )
     assert sizes == {10: 1, 2: 1, 5: 1}
     assert [stranded(free, sizes) for free in (0, 3, 5, 15)] == [0, 2, 2, 0]
+
+
+def test_what_pods_use_stands_beside_what_they_were_given() -> None:
+    pods = [placed("a", "n1", 0, 10), placed("b", "n1", 1, 2), placed("c", "n2", 0, 1), pod("d", 5, node="n2")]
+    pods[0]["metadata"]["annotations"][names.LEVEL] = "L3 MPS"
+    uid = pods[0]["metadata"]["uid"]
+    found = Inspection.of([noted("n1", USE=written_use({(uid, 0): 9000, (uid, 1): 3, ("x", 0): 7})), node("n2")], pods)
+    rows = {line.split()[0]: line.split() for line in wide_details(found).splitlines() if line.split()}
+    assert rows["a"] == ["a", "default", "10", "0", "9000,3", "L3", "MPS"]
+    assert rows["b"][-2:] == ["0", "-"], "seen to use nothing"
+    assert rows["c"][-2:] == ["-", "-"] and rows["d"][-2:] == ["-", "-"], "nobody looks there"
+    [first, second, *_] = as_json(found)["nodes"][0]["pods"]
+    assert first["usedMiB"] == {"0": 9000, "1": 3} and first["isolation"] == "L3 MPS" and second["usedMiB"] == {}
+    assert as_json(found)["nodes"][1]["pods"][0]["usedMiB"] is None
+    assert details(found) == details(Inspection.of([node("n1"), node("n2")], pods)), "gpushare's table stays as it is"
+
+
+@given(st.dictionaries(st.tuples(st.text(max_size=5), st.integers(0, 127)), st.integers(0, 10**6), max_size=20))
+def test_use_is_read_as_it_was_written(used: dict[tuple[str, int], int]) -> None:
+    back = used_on(noted("n", USE=written_use(used)))
+    assert back is not None and {(uid, gpu): mib for uid, gpus in back.items() for gpu, mib in gpus.items()} == used
+
+
+def test_use_that_cannot_be_read_or_is_endless() -> None:
+    for wrong in ("", "[", "[1]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": -1}}', "[" * 5000):
+        assert used_on(noted("n", USE=wrong)) is None
+    many = written_use({(f"{at:036}", 0): at for at in range(5000)})
+    kept = used_on(noted("n", USE=many))
+    assert kept is not None and len(kept) == 1000 and f"{4999:036}" in kept and len(many) < 200_000
 
 
 def test_what_others_use_is_not_free() -> None:

@@ -21,6 +21,7 @@ from tidewright.kube.gpus import Gpu, Use
 from tidewright.kube.guard import EVICTED, REASON
 from tidewright.kube.nvidia import NvidiaGpus
 from tidewright.kube.units import Split
+from tidewright.kube.usage import used_on
 from tidewright.kube.watchdog import Rules, Watchdog, foreign_units, pod_in, sight
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
@@ -145,6 +146,7 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
             found.gpus.used = [Use(0, 41, 2000), Use(0, 42, 3072), Use(1, 43, 2000)]
             await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 2])
             assert found.node["metadata"]["annotations"][names.LEVEL] == "L1 cooperative, L0 watchdog (evicts)"
+            assert used_on(found.node) == {UID: {0: 2000}, OTHER: {0: 3072}}
             assert not found.warnings(), "all keep to what they asked for"
             found.gpus.used[0] = Use(0, 41, 3073)
             await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
@@ -169,5 +171,6 @@ def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
             found.gpus.used = [Use(0, 41, 9000)]
             await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
             assert not found.warnings() and any("hostPID" in line for line in found.said)
+            assert used_on(found.node) is None
 
     asyncio.run(scene())

@@ -19,7 +19,7 @@ from ..kube.cards import unhealthy_by_node
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.inspect import Inspection, as_json, details, summary
 from ..kube.serve import ExtenderSettings, Service
-from ..kube.wide import wide
+from ..kube.wide import wide, wide_details
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def read_token(path: Path | None) -> str:
 
 
 def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[str, ...]]:
-    """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, wide, json.
-    The two that are gpushare's ask for nothing that gpushare's did not ask."""
+    """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, wide,
+    wide details, json. The two that are gpushare's ask for nothing that gpushare's did not ask."""
     health = form in ("wide", "json")
     found = asyncio.run(_inspect(find_cluster(target.kubeconfig, target.context), health))
     if node:
@@ -83,6 +83,8 @@ def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[st
         return json.dumps(as_json(found), indent=2) + "\n", found.odd
     if form == "wide":
         return wide(found, time.time()), found.odd
+    if form == "wide details":
+        return wide_details(found), found.odd
     return (details if form == "details" else summary)(found), found.odd
 
 

@@ -25,7 +25,8 @@ LEVELS = {"warn": "L0 watchdog (warns)", "evict": "L0 watchdog (evicts)"}
 
 @dataclass(slots=True)
 class Guard:
-    """``level`` (empty: nothing is watched) and ``foreign`` (units by GPU) are as of the last ``look``."""
+    """As of the last ``look``: ``level`` (empty: nothing is watched), ``foreign`` (units by GPU), and ``used`` (MiB, of pods;
+    None while nobody can tell)."""
 
     gpus: Gpus
     stock: Stock
@@ -36,6 +37,7 @@ class Guard:
     proc: Path = Path("/proc")
     level: str = ""
     foreign: dict[int, int] = field(default_factory=dict)
+    used: Mapping[Place, int] | None = None
     _dog: Watchdog = field(init=False)
     _failing: str = ""
 
@@ -47,6 +49,7 @@ class Guard:
         before, held = (self.level, self.foreign), self.holdings()
         found = await self._seen()
         self.level, self.foreign = self._level(found), self._foreign(found, held)
+        self.used = None if found is None or found.blind else found.pods
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
             for step in self._dog.look(time.monotonic(), found.pods, held):

@@ -7,7 +7,7 @@ cut off, a rule as long as the first row with its tabs and 20 more (10 with ``-d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.errors import UsageError
@@ -15,6 +15,7 @@ from . import names
 from .ask import ENDED, Holding, ask_of, asks_memory, bound_to, holding_of, notes_of, phase
 from .cards import Table, table_of
 from .shapes import Node, Pod, shaped
+from .usage import used_on
 
 MIB_FROM = 100
 """More units per GPU than this are taken for MiB."""
@@ -24,12 +25,16 @@ NOBODY: Mapping[str, frozenset[int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one pod has on a node; ``gpus`` empty: it asks ``pending`` units and has no GPU yet."""
+    """What one pod has on a node; ``gpus`` empty: it asks ``pending`` units and has no GPU yet. ``used``: MiB that it was
+    last seen to use, by GPU; None where nobody looks. ``level``: how it is isolated, empty where nobody said."""
 
     namespace: str
     name: str
     gpus: Mapping[int, int]
     pending: int = 0
+    uid: str = ""
+    level: str = ""
+    used: Mapping[int, int] | None = None
 
     @property
     def total(self) -> int:
@@ -98,8 +103,10 @@ class Inspection:
             shaped(node, Node)
             table = table_of(node, unhealthy.get(str(node["metadata"]["name"]), frozenset()))
             if table.cards:
-                notes = notes_of(node)
+                notes, use = notes_of(node), used_on(node)
                 shares = sorted(by_node.get(table.node, ()), key=lambda share: (share.namespace, share.name))
+                if use is not None:
+                    shares = [replace(share, used=use.get(share.uid, {})) for share in shares]
                 shown.append(
                     NodeShares(
                         table, *_addresses(node), tuple(shares),
@@ -126,7 +133,7 @@ class Inspection:
         return range(max((card.index + 1 for node in self.nodes for card in node.table.cards), default=0))
 
 
-def _no_more(node: NodeShares) -> list[str]:
+def _no_more(row: NodeShares | Share) -> list[str]:
     return []
 
 
@@ -145,19 +152,19 @@ def summary(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[Nod
     return aligned(f"{text}{'-' * rule}\nAllocated/Total GPU Memory In Cluster:\n{_cluster(found)}")
 
 
-def details(found: Inspection) -> str:
-    """The table with ``-d``: a row per pod."""
+def details(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[Share], list[str]] = _no_more) -> str:
+    """The table with ``-d``: a row per pod. ``more``: cells of further columns under ``titles``."""
     text, rule = "", 0
     for node in found.nodes:
         gpus = range(max(card.index + 1 for card in node.table.cards))
         head = ["NAME", "NAMESPACE", *(f"GPU{gpu}(Allocated)" for gpu in gpus)]
-        head += ["Pending(Allocated)"] if node.pending else []
+        head += [*(["Pending(Allocated)"] if node.pending else []), *titles]
         rows = ""
         for share in sorted(
             node.shares, key=lambda share: (sorted(share.gpus) or [len(gpus)], share.namespace, share.name)
         ):
             cells = [share.name, share.namespace, *(str(share.gpus.get(gpu, 0)) for gpu in gpus)]
-            rows += "\t".join([*cells, *([str(share.pending)] if node.pending else [])]) + "\t\n"
+            rows += "\t".join([*cells, *([str(share.pending)] if node.pending else []), *more(share)]) + "\t\n"
         rule = rule or len(rows) + 10
         percent = 100 * node.used // node.total if node.total else 0
         text += f"\nNAME:\t{node.table.node}\nIPADDRESS:\t{node.first_address}\n\n" + "\t".join(head) + "\t\n" + rows
@@ -201,8 +208,9 @@ def as_json(found: Inspection) -> dict[str, Any]:
                     for card in node.table.cards
                 ],
                 "pods": [
-                    {"namespace": share.namespace, "name": share.name, "pending": share.pending,
-                     "gpus": {str(gpu): units for gpu, units in share.gpus.items()}}
+                    {"namespace": share.namespace, "name": share.name, "pending": share.pending, "isolation": share.level,
+                     "gpus": {str(gpu): units for gpu, units in share.gpus.items()},
+                     "usedMiB": None if share.used is None else {str(gpu): mib for gpu, mib in share.used.items()}}
                     for share in node.shares
                 ],
             }
@@ -227,7 +235,7 @@ def _share(pod: Row) -> Share | None:
     meta = pod["metadata"]
     if held is None:
         return Share(meta.get("namespace", ""), meta["name"], {}, ask_of(pod).total)
-    return Share(held.namespace, held.name, dict(held.units))
+    return Share(held.namespace, held.name, dict(held.units), 0, held.uid, str(notes_of(pod).get(names.LEVEL, "")))
 
 
 def _addresses(node: Row) -> tuple[str, str]:

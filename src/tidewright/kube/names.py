@@ -42,6 +42,8 @@ OURS = "tidewright.io/unhealthy"
 
 LEVEL = "tidewright.io/gpu-isolation"
 """On nodes and pods: the isolation level in force, such as ``L3 MPS, L0 watchdog (evicts)``."""
+USE = "tidewright.io/gpu-use"
+"""On a node: the memory that each pod was last seen to use (see usage)."""
 SM_PERCENT = "tidewright.io/gpu-sm-percent"
 """On a pod: the share of each GPU's multiprocessors that it gets at most, where MPS or HAMi-core is in force; 1 to 100."""
 COOPERATES = "tidewright.io/gpu-cooperates"

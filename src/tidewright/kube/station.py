@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import TideError, UsageError, WorldError
-from . import names, stamps
+from . import names, stamps, usage
 from .api import Api
 from .ask import Json
 from .beat import EVERY_S, Beat, written
@@ -198,7 +198,9 @@ class Station:
         plugin, tell = self.plugin, self.plugin.tell
         beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id())
         table = publish(plugin.stock.cards(plugin.faults, self.guard.foreign))
-        await tell.node_notes({names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.level()})
+        notes: dict[str, str | None] = {names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.level()}
+        notes[names.USE] = None if self.guard.used is None else usage.written(self.guard.used)
+        await tell.node_notes(notes)
         await tell.count(len(plugin.stock.gpus))
         await tell.unhealthy(plugin.faults)
 

@@ -90,8 +90,8 @@ class Teller:
         """Raises ApiError, NoAnswer."""
         return await self.api.get(self._node_path)
 
-    async def node_notes(self, notes: Mapping[str, str]) -> bool:
-        """Annotations of the node; whether it went well."""
+    async def node_notes(self, notes: Mapping[str, str | None]) -> bool:
+        """Annotations of the node, None to take one off; whether it went well."""
         return await self._try("the node's annotations", self._patch_node(notes))
 
     async def count(self, gpus: int) -> bool:
@@ -146,7 +146,7 @@ class Teller:
         }  # fmt: skip
         await self._try("an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", body))
 
-    async def _patch_node(self, notes: Mapping[str, str]) -> None:
+    async def _patch_node(self, notes: Mapping[str, str | None]) -> None:
         await self.api.patch(self._node_path, {"metadata": {"annotations": dict(notes)}}, STRATEGIC)
 
     async def _patch_count(self, gpus: int) -> None:

@@ -1,11 +1,11 @@
-"""What ``tide kube inspect -o wide`` adds to gpushare's table: isolation, health, stranded memory, the plugin. Pure."""
+"""What ``tide kube inspect -o wide`` adds to gpushare's tables: isolation, health, stranded memory, the plugin, use. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from .beat import SILENT_BEATS, read
-from .inspect import Inspection, NodeShares, summary
+from .inspect import Inspection, NodeShares, Share, details, summary
 from .stamps import seconds
 
 TITLES = ("ISOLATION", "UNHEALTHY", "STRANDED", "PLUGIN")
@@ -25,6 +25,17 @@ def wide(found: Inspection, now_s: float) -> str:
         return [node.level or "-", sick or "-", left if sizes else "-", plugin(node.beat, now_s)]
 
     return summary(found, TITLES, more)
+
+
+def wide_details(found: Inspection) -> str:
+    """The table of ``-d`` with what each pod was seen to use, GPU by GPU, and how it is isolated."""
+
+    def more(share: Share) -> list[str]:
+        used = share.used
+        mib = "-" if used is None else ",".join(str(used.get(gpu, 0)) for gpu in sorted({*share.gpus, *used}))
+        return [mib or "-", share.level or "-"]
+
+    return details(found, ("Used(MiB)", "Isolation"), more)
 
 
 def asked(found: Inspection) -> Sizes:
