@@ -29,7 +29,7 @@ from tidewright.kube.credentials import Cluster
 from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.kubelet import OURS, SOCKET
 from tidewright.kube.station import PluginSettings, Station
-from tidewright.kube.tell import PodsHere
+from tidewright.kube.tell import PodsHere, Teller
 from tidewright.kube.units import Split, gpu_of
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import FakeKubelet, kubelet_in
@@ -284,6 +284,26 @@ def test_a_kubelet_that_refuses_is_asked_again_later() -> None:
             assert sum("not today" in line for line in found.said) == 1
 
     run(scene)
+
+
+def test_what_has_not_changed_is_not_written_with_every_heartbeat() -> None:
+    async def scene() -> None:
+        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+            await api.create("nodes", {"metadata": {"name": "n"}, "status": {}})
+            teller = Teller(client, "n", lambda text: None)
+            path = "/api/v1/nodes/n/status"
+
+            def writes() -> int:
+                return sum(asked == ("PATCH", path) for asked in ((method, where) for method, where, _ in api.requests))
+
+            assert await teller.count(2) and await teller.count(2) and writes() == 1
+            api.mischief.decide = lambda method, where: "after" if where == path else ""
+            assert not await teller.count(3), "done, and nobody knows"
+            api.mischief.decide = lambda method, where: ""
+            assert await teller.count(2) and writes() == 3
+            assert api.store.objects["nodes", "", "n"]["status"]["capacity"][names.COUNT] == "2"
+
+    asyncio.run(scene())
 
 
 def test_the_node_shows_every_gpu_the_count_and_says_farewell() -> None:

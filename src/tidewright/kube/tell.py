@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +23,8 @@ LOOKS, LOOK_S = 4, 0.5
 """A pod is looked for so often, so far apart: the kubelet may have heard of it before us."""
 EVENT_AGAIN_S = 300.0
 """The same words about the same pod at most this often: the kubelet tries a container again every few seconds."""
+KEEP_S = 600.0
+"""What has not changed is written again after so long: thousands of nodes would write it with every heartbeat."""
 WISHES = (names.SM_PERCENT, names.COOPERATES)
 LONGEST_NAME = 230
 """An event's name has 253 characters, and the time comes after the pod's."""
@@ -85,6 +87,7 @@ class Teller:
         self._node_path = f"{NODES}/{quote(node, safe='')}"
         self._failing: dict[str, str] = {}
         self._told: dict[tuple[str, str], float] = {}
+        self._kept: dict[str, tuple[object, float]] = {}
 
     async def read_node(self) -> dict[str, Any]:
         """Raises ApiError, NoAnswer."""
@@ -96,11 +99,12 @@ class Teller:
 
     async def count(self, gpus: int) -> bool:
         """``aliyun.com/gpu-count`` in the node's status, as gpushare's plugin writes it. The kubelet owns the rest."""
-        return await self._try(f"{names.COUNT} of the node", self._patch_count(gpus))
+        return await self._keep(f"{names.COUNT} of the node", gpus, lambda: self._patch_count(gpus))
 
     async def unhealthy(self, gpus: Iterable[int]) -> bool:
         """The ConfigMap of this node. What an administrator wrote there stays."""
-        return await self._try("the list of unhealthy GPUs", self._put_unhealthy(frozenset(gpus)))
+        ill = frozenset(gpus)
+        return await self._keep("the list of unhealthy GPUs", ill, lambda: self._put_unhealthy(ill))
 
     async def assigned(self, claim: Claim, level: str) -> bool:
         """Mark the pod as served; ``level``: how it is isolated, empty when it is not."""
@@ -182,7 +186,19 @@ class Teller:
         if wanted != listed or ours != before:
             await self.api.patch(path, {"metadata": meta, "data": {names.UNHEALTHY_KEY: _listed(wanted)}})
 
-    async def _try(self, what: str, asked: Any) -> bool:
+    async def _keep(self, what: str, value: object, write: Callable[[], Awaitable[None]]) -> bool:
+        """Write it when it is news, and now and then all the same: what somebody else took away comes back."""
+        before, at_s = self._kept.get(what, (None, float("-inf")))
+        if before == value and time.monotonic() - at_s < KEEP_S:
+            return True
+        # Without an answer nobody knows what is there now.
+        self._kept.pop(what, None)
+        done = await self._try(what, write())
+        if done:
+            self._kept[what] = (value, time.monotonic())
+        return done
+
+    async def _try(self, what: str, asked: Awaitable[object]) -> bool:
         try:
             await asked
         except TideError as error:
