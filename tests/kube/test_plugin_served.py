@@ -28,6 +28,7 @@ from tidewright.kube.cdi import PREFIX
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.kubelet import OURS, SOCKET
+from tidewright.kube.rungs import IsolationSettings
 from tidewright.kube.station import PluginSettings, Station
 from tidewright.kube.tell import PodsHere, Teller
 from tidewright.kube.units import Split, gpu_of
@@ -134,7 +135,7 @@ def test_the_recorded_order_of_calls() -> None:
     """As a real kubelet's: single pod, then init container and two containers, then every start."""
 
     async def scene() -> None:
-        async with plugged() as found:
+        async with plugged(isolation=IsolationSettings("off")) as found:
             await found.ready()
             assert len(found.kubelet.health) == 30
             single, several = assumed("single", 3, at=1), assumed("several", 1, 2, at=2, init=(4,), gpu=1)
