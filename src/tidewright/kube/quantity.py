@@ -35,3 +35,27 @@ def whole(value: object, name: str) -> int:
     if number != int(number):
         raise UsageError(f"{name} is {value!r}, not a whole number of units", "round it up")
     return int(number)
+
+
+def mib_of(value: object, name: str) -> int:
+    """A quantity of bytes, such as 7Gi, 256Mi or 8053063680, in MiB, rounded down. Raises UsageError."""
+    found = (
+        _FORM.fullmatch(str(value).strip()) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    )
+    if not found:
+        raise UsageError(f"{name} is {value!r}, which is no quantity", "write one such as 8Gi or 512Mi")
+    sign, digits, suffix, exponent, binary = found.groups()
+    number = Decimal(digits) * 1024 ** (1 + "KMGTPE".index(binary[0])) if binary else Decimal(digits)
+    number = number.scaleb(_POWERS[suffix] if suffix else int(exponent or 0))
+    if sign == "-" or not 0 < number < LIMIT << 20:
+        raise UsageError(f"{name} is {value!r}, which no GPU has", "write one such as 8Gi or 512Mi")
+    return int(number) >> 20
+
+
+def of_mib(mib: int) -> str:
+    """As the API server writes it back: the largest binary suffix that leaves a whole number."""
+    for suffix in ("Mi", "Gi"):
+        if mib % 1024 or not mib:
+            return f"{mib}{suffix}"
+        mib //= 1024
+    return f"{mib}Ti"

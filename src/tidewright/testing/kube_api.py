@@ -24,8 +24,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from . import kube_dra
+
 Object = dict[str, Any]
-KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event"}
+KINDS = {
+    "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
+    **kube_dra.KINDS,
+}  # fmt: skip
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 _NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 BOOKMARK_S = 0.5
@@ -102,6 +107,8 @@ class FakeApi:
         """(method, path, whether it is a watch) of everything that was ever asked."""
         self.refused: set[tuple[str, str]] = set()
         """(verb, resource) that an access review denies."""
+        self.gates_off: set[str] = set()
+        """Feature gates of kube_dra.GATES that are switched off."""
         self.release, self.groups = "v1.36.2", {"resource.k8s.io": ["v1"], "apps": ["v1"]}
         self._cut = 0
 
@@ -113,6 +120,7 @@ class FakeApi:
         if (kind, meta.get("namespace", ""), meta["name"]) in self.store.objects:
             raise Refused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists')
         _check_notes(meta)
+        self._check(kind, item, None)
         meta.setdefault("uid", str(uuid.uuid4()))
         made = self.store.put(kind, copy.deepcopy(item), "ADDED")
         await self._wake()
@@ -186,7 +194,7 @@ class FakeApi:
                 await task
 
     def _app(self) -> Starlette:
-        core, named = "/api/v1", "/apis/coordination.k8s.io/v1/namespaces/{ns}"
+        core, named = "/api/v1", "/apis/{group}/v1/namespaces/{ns}"
         plain = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         routes = [
             Route("/version", self._version),
@@ -198,6 +206,8 @@ class FakeApi:
             Route(core + "/namespaces/{ns}/{kind}", self._serve, methods=plain),
             Route(named + "/{kind}/{name}", self._serve, methods=plain),
             Route(named + "/{kind}", self._serve, methods=plain),
+            Route("/apis/resource.k8s.io/v1/{kind}/{name}", self._serve, methods=plain),
+            Route("/apis/resource.k8s.io/v1/{kind}", self._serve, methods=plain),
             Route(core + "/nodes/{name}", self._serve, methods=plain),
             Route(core + "/{kind}", self._serve, methods=plain),
         ]
@@ -267,9 +277,14 @@ class FakeApi:
         if body["metadata"].get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
             raise Refused(409, "Conflict", MODIFIED)
         body["metadata"]["uid"] = old["metadata"]["uid"]
+        self._check(kind, body, old)
         made = self.store.put(kind, body, "MODIFIED")
         await self._wake()
         return made
+
+    def _check(self, kind: str, item: Object, old: Object | None) -> None:
+        if kind == "resourceslices" and (wrong := kube_dra.admit(item, old, self.gates_off)):
+            raise Refused(422, "Invalid", "; ".join(wrong))
 
     def _list(self, kind: str, namespace: str, request: Request) -> Object:
         """In pages, by name; a page asked for after a compaction is answered 410."""
