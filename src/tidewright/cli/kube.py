@@ -8,6 +8,7 @@ import click
 
 from ..base.errors import UsageError
 from .kube_doctor import doctor
+from .kube_dra import command as dra
 from .kube_options import CONFIG, CONTEXT
 from .kube_plugin import command as device_plugin
 
@@ -73,3 +74,4 @@ def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str
 
 command.add_command(doctor)
 command.add_command(device_plugin)
+command.add_command(dra)

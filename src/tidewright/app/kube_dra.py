@@ -1,0 +1,28 @@
+"""Put the Kubernetes DRA driver together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ..kube.credentials import find_cluster
+from ..kube.dra import DraSettings, Driver
+from ..kube.partitions import open_partitions
+from ..kube.rungs import IsolationSettings
+from ..kube.watchdog import Rules
+from .kube import Target, say, until_stopped
+
+
+def serve_dra(
+    target: Target, fake: str, mig: str, *, excess: Mapping[str, Any], isolation: Mapping[str, Any], **options: Any
+) -> None:
+    """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of DraSettings; ``excess``: of
+    the watchdog's Rules; ``isolation``: of IsolationSettings.
+
+    Raises UsageError for what will never work, WorldError without GPUs.
+    """
+    settings = DraSettings(rules=Rules(**excess), isolation=IsolationSettings(**isolation), **options)
+    cluster = find_cluster(target.kubeconfig, target.context)
+    gpus, partitions = open_partitions(fake, mig)
+    asyncio.run(until_stopped(Driver(cluster, settings, gpus, partitions, say)))

@@ -1,0 +1,57 @@
+"""``tide kube dra``: this node's GPUs for claims (Dynamic Resource Allocation)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .kube_options import CONFIG, CONTEXT, FOLDER, isolating, isolation_of
+from .kube_plugin import command as device_plugin
+
+EXCESS = {
+    "excess": "action", "excess_slack": "slack_mib", "excess_patience": "patience_s", "excess_grace": "grace_s",
+}  # fmt: skip
+"""Options of the watchdog, the device plugin's own, to the names of its Rules."""
+KUBELET = Path("/var/lib/kubelet")
+
+
+@click.command("dra", short_help="Offer this node's GPUs to claims, by memory and multiprocessors (DRA).")
+@CONFIG
+@CONTEXT
+@click.option("--node", envvar="NODE_NAME", default="", help="Name of this node in the cluster (NODE_NAME).")
+@click.option("--mig", type=click.Choice(["static", "dynamic"]), default="static", show_default=True,
+              help="MIG instances: static, as they are; dynamic, made for each claim on GPUs in MIG mode.")  # fmt: skip
+@isolating
+@click.option("--fake-gpus", default="",
+              help='Offer GPUs that are not there, such as "2x15" or "1x24+1x80mig" (GiB; mig: an instance, '
+              "or with --mig dynamic a GPU in MIG mode).")  # fmt: skip
+@click.option("--plugins-dir", type=FOLDER, default=KUBELET / "plugins", show_default=True,
+              help="Where our own folder for the kubelet lies.")  # fmt: skip
+@click.option("--registry-dir", type=FOLDER, default=KUBELET / "plugins_registry", show_default=True,
+              help="Where the kubelet looks for plugins.")  # fmt: skip
+@click.option("--cdi-dir", type=FOLDER, default=Path("/var/run/cdi"), show_default=True,
+              help="Where the container runtime reads CDI files.")  # fmt: skip
+def command(
+    kubeconfig: str, context: str, node: str, mig: str, fake_gpus: str, plugins_dir: Path, registry_dir: Path,
+    cdi_dir: Path, **others: Any,
+) -> None:  # fmt: skip
+    """Publish this node's GPUs as ResourceSlices of driver gpu.tidewright.io, and prepare claims for the kubelet.
+
+    Kubernetes 1.36 or later, or 1.34 with the feature gate DRAConsumableCapacity. Runs as root on every node that has GPUs
+    to share, in place of the device plugin. See docs/kubernetes-dra.md.
+    """
+    from ..app.kube import Target
+    from ..app.kube_dra import serve_dra
+
+    isolation = isolation_of(others)
+    excess = {field: others[option] for option, field in EXCESS.items()}
+    serve_dra(
+        Target(kubeconfig, context), fake_gpus, mig, node=node, plugins=plugins_dir, registry=registry_dir, cdi=cdi_dir,
+        excess=excess, isolation=isolation,
+    )  # fmt: skip
+
+
+_AFTER = next(at for at, one in enumerate(command.params) if one.name == "mig") + 1
+command.params[_AFTER:_AFTER] = [one for one in device_plugin.params if one.name in EXCESS]

@@ -1,0 +1,243 @@
+"""``tide kube dra``: a driver that is found by the kubelet, whose GPUs the scheduler knows, and that looks after its pods."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.errors import TideError, UsageError
+from . import names
+from .api import Api
+from .ask import Json, bound_to
+from .cdi import Shelf
+from .claims import Records, trim_pod
+from .credentials import Cluster
+from .dra_sockets import PLUGINS, REGISTRY, Places, Sockets
+from .dra_v1 import DRIVER, GATES_ON, OLDEST, messages
+from .gpus import Gpus
+from .guard import Guard
+from .partitions import Partitions
+from .plugin import Stock
+from .prepare import KIND, PREFIX, Preparer
+from .proto import grpc_module
+from .publish import Publisher, of_node, ours
+from .reflector import Reflector
+from .rungs import IsolationSettings, ladder
+from .site import Note
+from .slices import bodies
+from .stamps import release
+from .station import LEVEL_REASON
+from .tell import PodsHere, Teller
+from .units import Split
+from .watchdog import Place, Rules
+
+BACKOFF_S = (0.5, 30.0)
+"""First pause after the API server failed and longest; doubled, and drawn from its upper half."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraSettings:
+    """``node``: its name in the API. ``poll_s``: how often our sockets are looked at."""
+
+    node: str
+    plugins: Path = PLUGINS
+    registry: Path = REGISTRY
+    cdi: Path = Path("/var/run/cdi")
+    rules: Rules = field(default_factory=Rules)
+    isolation: IsolationSettings = field(default_factory=IsolationSettings)
+    health_s: float = 5.0
+    watch_s: float = 10.0
+    poll_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.node:
+            raise UsageError("the node's name is not known", "set NODE_NAME (in a DaemonSet from spec.nodeName)")
+
+
+class ClaimPods(PodsHere):
+    """Pods bound to one node that have claims."""
+
+    def _trim(self, pod: dict[str, object]) -> dict[str, object] | None:
+        return trim_pod(pod) if bound_to(pod) == self.node else None
+
+
+@dataclass(slots=True)
+class ClaimGuard(Guard):
+    """The watchdog, over what claims give."""
+
+    preparer: Preparer = field(kw_only=True)
+
+    def holdings(self) -> dict[Place, int]:
+        """MiB by pod and GPU of this node."""
+        return self.preparer.holdings(self.pods.known())
+
+
+class Driver:
+    """Runs until ``stop`` is called. ``gpus``: already open. ``partitions``: what can be made of those in MIG mode, if any."""
+
+    def __init__(
+        self, cluster: Cluster, settings: DraSettings, gpus: Gpus, partitions: Partitions | None, note: Note
+    ) -> None:
+        grpc_module()
+        messages()
+        self.settings, self.gpus, self.partitions, self.note = settings, gpus, partitions, note
+        self.places = Places(settings.plugins, settings.registry)
+        self.places.check()
+        self.api = Api(cluster)
+        self.tell, self.pods = Teller(self.api, settings.node, note), ClaimPods(self.api, settings.node)
+        found, self.parents = gpus.found(), partitions.parents() if partitions is not None else ()
+        self.placements = partitions.placements() if partitions is not None else ()
+        self.ladder = ladder(gpus, settings.isolation, note)
+        # What is made of them is isolated by the hardware: the level in force is theirs too.
+        self.ladder.gpus = (*found, *self.parents)
+        self.ladder.climb()
+        records = Records(self.places.home / "claims")
+        self.preparer = Preparer(
+            self.api, settings.node, found, partitions, self.ladder, Shelf(settings.cdi, KIND, PREFIX), records, note
+        )
+        stock = Stock(
+            settings.node, {gpu.index: gpu for gpu in found}, {gpu.index: gpu.memory_mib for gpu in found}, Split(1)
+        )
+        self.guard = ClaimGuard(gpus, stock, self.pods, self.tell, note, settings.rules, preparer=self.preparer)
+        self.sockets = Sockets(self.places, self.preparer.methods(), note)
+        self.publisher = Publisher(self.api, settings.node, note)
+        self.slices = Reflector(self.api, of_node(settings.node), self._wake, self._ours)
+        self.faults: dict[int, str] = {}
+        self._stop, self._due, self._level, self._release = asyncio.Event(), asyncio.Event(), "", ""
+
+    def stop(self) -> None:
+        """Claims stay prepared and slices published: the kubelet takes those away when no driver comes back."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Raises UsageError for what will never work; all else is tried again."""
+        self._look_for_strangers()
+        async with self.api:
+            await self._look_at_health()
+            loops = (self._keep_listening, self._keep_published, self._keep_healthy, self._keep_guarded)
+            running: list[asyncio.Task[None]] = [asyncio.create_task(loop()) for loop in loops]
+            running += [asyncio.create_task(one.run()) for one in (self.pods.reflector, self.slices)]
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+                for task in running:
+                    if task.done():
+                        task.result()
+            finally:
+                stopping.cancel()
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(stopping, *running, return_exceptions=True)
+                await self.sockets.end()
+
+    def _look_for_strangers(self) -> None:
+        """Claims of before whose devices are none of ours now: GPUs that are gone, or another --mig."""
+        for given in self.preparer.given.values():
+            known = self.preparer.gpus.keys() | self.preparer.placements.keys()
+            for result in given.results:
+                if result.device not in known:
+                    self.note(
+                        f"claim {given.namespace}/{given.name} has {result.device}, which is not here any more: "
+                        "drain the node before its GPUs or --mig change"
+                    )
+
+    def _ours(self, item: dict[str, object]) -> dict[str, object] | None:
+        return item if ours(item, self.settings.node) else None
+
+    def _wake(self, what: str, item: Json) -> None:
+        """Our slices changed, by us or by somebody else: a kubelet that starts deletes all of its node."""
+        self._due.set()
+
+    async def _keep_listening(self) -> None:
+        while True:
+            await self.sockets.tend()
+            await asyncio.sleep(self.settings.poll_s)
+
+    async def _keep_published(self) -> None:
+        tries, failure = 0, ""
+        while True:
+            self._due.clear()
+            try:
+                await self._publish()
+                tries, failure = 0, ""
+                await self._due.wait()
+            except UsageError:
+                raise
+            except TideError as error:
+                if failure != str(error):
+                    failure = str(error)
+                    self.note(f"the node's GPUs are not published: {error}")
+                low, high = BACKOFF_S
+                await asyncio.sleep(min(high, low * 2**tries) * random.uniform(0.5, 1.0))
+                tries = min(tries + 1, 16)
+
+    async def _publish(self) -> None:
+        if not self._release:
+            await self._check_release()
+        if await self.publisher.sync(self._bodies):
+            self.note(f"published generation {self.publisher.generation} of {self.settings.node}'s GPUs")
+
+    def _bodies(self, taints: bool) -> list[dict[str, object]]:
+        return bodies(self.gpus.found(), self.parents, self.placements, self.faults, taints)
+
+    async def _check_release(self) -> None:
+        text = str((await self.api.get("/version")).get("gitVersion", ""))
+        number = release(text)
+        if number < OLDEST:
+            raise UsageError(
+                f"Kubernetes {text or 'of an unknown version'} has no resource.k8s.io/v1",
+                "upgrade to 1.34 or later, or run tide kube device-plugin on this node",
+            )
+        if number < GATES_ON:
+            self.note(f"Kubernetes {text}: the feature gate DRAConsumableCapacity must be on; it is from 1.36")
+        self._release = text
+
+    async def _keep_healthy(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.health_s)
+            await self._look_at_health()
+
+    async def _look_at_health(self) -> None:
+        faults, before = await asyncio.to_thread(self.gpus.faults), self.faults
+        for gpu in sorted(faults.keys() | before.keys()):
+            if faults.get(gpu) != before.get(gpu):
+                self.note(f"GPU {gpu}: {faults.get(gpu, 'well again')}")
+        if faults.keys() != before.keys():
+            self._due.set()
+        self.faults = faults
+
+    def level(self) -> str:
+        """What keeps pods to their shares on this node now."""
+        return ", ".join(filter(None, (self.ladder.level(), self.guard.level))) or "none"
+
+    async def _keep_guarded(self) -> None:
+        """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
+        while True:
+            with suppress(UsageError):  # the level asked for is gone for now: what is left is said below
+                await asyncio.to_thread(self.ladder.climb)
+            await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
+            await self.guard.look()
+            await self._say_level()
+            await asyncio.sleep(self.settings.watch_s)
+
+    async def _say_level(self) -> None:
+        """Told until it was heard, and the event once."""
+        level = self.level()
+        if level != self._level and await self.tell.node_notes({names.LEVEL: level}):
+            self._level = level
+            weaker = "; ".join(f"{name}: {why}" for name, why in self.ladder.refused.items())
+            text = f"isolation of {DRIVER}: {level}{f' (not {weaker})' if weaker else ''}"
+            self.note(text)
+            await self.tell.node_event(LEVEL_REASON, text)
+
+
+def by_pod(held: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    """MiB by uid and GPU."""
+    found: dict[str, dict[int, int]] = {}
+    for (uid, gpu), mib in held.items():
+        found.setdefault(uid, {})[gpu] = mib
+    return found

@@ -1,0 +1,225 @@
+"""The driver's answers to the kubelet: claims prepared for the pods that are to start, and given back. Knows no sockets.
+
+A claim's variables belong together: a program counts the GPUs it sees, and each variable is there once. So every CDI device
+of a claim carries all that the claim gives, and a container that names one request of it gets the claim. First it is written
+down what is given, then made, then told: whatever happens between, preparing again ends well, and so does giving back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+from ..base.errors import TideError, UsageError, WorldError
+from . import names
+from .api import Api, ApiError
+from .ask import Json
+from .cdi import Edits, Shelf
+from .claims import Given, Records, Result, given_by, proper, uses
+from .dra_v1 import GROUP, messages
+from .gpus import Gpu
+from .isolation import ALL_SMS, Grant, Ladder, Tenant
+from .partitions import Partitions, Placement
+from .site import Note
+from .slices import device_name
+from .watchdog import Place
+
+KIND, PREFIX = "tidewright.io/dra", "tidewright-dra-"
+
+
+class Preparer:
+    """``node``: also the pool's name. ``gpus``: all but instances made on demand, which are ``partitions``'s."""
+
+    def __init__(
+        self, api: Api, node: str, gpus: Iterable[Gpu], partitions: Partitions | None, ladder: Ladder, shelf: Shelf,
+        records: Records, note: Note,
+    ) -> None:  # fmt: skip
+        self.api, self.node, self.partitions, self.ladder, self.note = api, node, partitions, ladder, note
+        self.shelf, self.records = shelf, records
+        self.gpus = {device_name(gpu): gpu for gpu in gpus}
+        self.placements: dict[str, Placement] = {}
+        if partitions is not None:
+            self.placements = {one.name: one for one in partitions.placements()}
+        self.given = records.load()
+        self._one = asyncio.Lock()
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """By their names in the API."""
+        return {"NodePrepareResources": self._prepare_all, "NodeUnprepareResources": self._unprepare_all}
+
+    def holdings(self, pods: Iterable[Json]) -> dict[Place, int]:
+        """MiB by pod and shared GPU. ``pods``: those on this node, as far as they are known."""
+        found: dict[Place, int] = {}
+        for given in self.given.values():
+            here = {str(pod["metadata"].get("uid")) for pod in pods if uses(pod, given)}
+            for uid in sorted(here | set(given.pods)):
+                for gpu, mib in self._mib(given).items():
+                    found[uid, gpu] = found.get((uid, gpu), 0) + mib
+        return found
+
+    async def _prepare_all(self, request: Any, context: Any) -> Any:
+        kinds = messages()[1]
+        answers = await asyncio.gather(*(self._prepare_one(claim) for claim in request.claims))
+        found = {claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        return kinds.NodePrepareResourcesResponse(claims=found)
+
+    async def _unprepare_all(self, request: Any, context: Any) -> Any:
+        kinds, answers = messages()[1], {}
+        for claim in request.claims:
+            error = await self._unprepare_one(claim)
+            answers[claim.uid] = kinds.NodeUnprepareResourceResponse(error=error)
+        return kinds.NodeUnprepareResourcesResponse(claims=answers)
+
+    async def _prepare_one(self, claim: Any) -> Any:
+        kind = messages()[1].NodePrepareResourceResponse
+        try:
+            given = await self._read(claim)
+            async with self._one:
+                return kind(devices=await self._prepare(given))
+        except TideError as error:
+            return kind(error=self._told("prepare", claim, error))
+
+    async def _unprepare_one(self, claim: Any) -> str:
+        try:
+            uid = proper(claim.uid)
+            async with self._one:
+                await self._unprepare(uid)
+        except TideError as error:
+            return self._told("unprepare", claim, error)
+        return ""
+
+    def _told(self, what: str, claim: Any, error: TideError) -> str:
+        remedy = getattr(error, "remedy", "")
+        text = f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"
+        self.note(f"{what} {claim.namespace}/{claim.name}: {text}")
+        return text
+
+    async def _read(self, claim: Any) -> Given:
+        """As the API server has it; as it was written down when the API server says nothing. Raises TideError."""
+        known = self.given.get(proper(claim.uid))
+        name, namespace = quote(claim.name, safe=""), quote(claim.namespace, safe="")
+        try:
+            found = await self.api.get(f"{GROUP}/namespaces/{namespace}/resourceclaims/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                raise UsageError(f"claim {claim.namespace}/{claim.name} is gone", "create the pod anew") from error
+            if known is None:
+                raise
+            return known
+        except WorldError:
+            if known is None:
+                raise
+            return known
+        return given_by(found, claim.uid, self.node)
+
+    async def _prepare(self, given: Given) -> list[Any]:
+        """Raises TideError; what is done by then stays for the next try, or for unpreparing."""
+        self._check(given)
+        self.records.put(given)
+        self.given[given.uid] = given
+        gpus = [await self._gpu(result) for result in given.results]
+        edits = _visible(gpus).plus(await asyncio.to_thread(self.ladder.edits, self._tenant(given, gpus)))
+        await self._hold(given)
+        cdi = [f"{given.uid}-{at}" for at in range(len(given.results))]
+        await asyncio.to_thread(self.shelf.put, given.uid, dict.fromkeys(cdi, edits))
+        kind = messages()[1].Device
+        return [
+            kind(
+                request_names=[result.request], pool_name=self.node, device_name=result.device,
+                cdi_device_ids=[f"{KIND}={name}"], share_id=result.share or None,
+            )
+            for result, name in zip(given.results, cdi, strict=True)
+        ]  # fmt: skip
+
+    def _check(self, given: Given) -> None:
+        """Every device is here, and of what is nobody else's nobody else has it. Raises UsageError, WorldError."""
+        alone = {
+            result.device: other
+            for other in self.given.values()
+            for result in other.results
+            if other.uid != given.uid and not result.mib
+        }
+        for result in given.results:
+            gpu = self.gpus.get(result.device)
+            if gpu is None and result.device not in self.placements:
+                there = ", ".join([*self.gpus, *self.placements][:8]) or "none"
+                raise UsageError(f"{self.node} has no device {result.device}, but {there}", "create the pod anew")
+            shared = gpu is not None and not gpu.whole
+            if shared and not result.mib:
+                raise UsageError(
+                    f"the claim does not say how much of {result.device} it has",
+                    "let DRAConsumableCapacity be on in kube-scheduler, and create the claim anew",
+                )
+            if gpu is not None and result.mib > gpu.memory_mib:
+                raise UsageError(f"{result.mib} MiB of {result.device}, which has {gpu.memory_mib}", "create it anew")
+            if not shared and result.device in alone:
+                other = alone[result.device]
+                raise WorldError(f"{result.device} is still prepared for claim {other.namespace}/{other.name}")
+
+    async def _gpu(self, result: Result) -> Gpu:
+        if (gpu := self.gpus.get(result.device)) is not None:
+            return gpu
+        assert self.partitions is not None, "placements are known only with what makes them"
+        return await asyncio.to_thread(self.partitions.make, self.placements[result.device])
+
+    def _tenant(self, given: Given, gpus: Iterable[Gpu]) -> Tenant:
+        """Parts of one GPU count together; of several GPUs the least share of multiprocessors, as there is one variable."""
+        mib: dict[str, int] = {}
+        percent: dict[str, int] = {}
+        by_uuid = {}
+        for result, gpu in zip(given.results, gpus, strict=True):
+            by_uuid[gpu.uuid] = gpu
+            mib[gpu.uuid] = mib.get(gpu.uuid, 0) + (result.mib or gpu.memory_mib)
+            percent[gpu.uuid] = min(ALL_SMS, percent.get(gpu.uuid, 0) + (result.percent or ALL_SMS))
+        grants = tuple(Grant(gpu, mib[gpu.uuid]) for gpu in _ordered(by_uuid.values()))
+        shares = [percent[grant.gpu.uuid] for grant in grants if not grant.gpu.whole]
+        # A claim is not of one container: what a rung keeps on the node for it has the name of the claim, below its first pod.
+        return Tenant(given.pods[0] if given.pods else given.uid, given.uid, grants, min(shares, default=ALL_SMS))
+
+    async def _hold(self, given: Given) -> None:
+        """Limit the pods it is reserved for. The one that is to start has its cgroup; others may have none yet or any more,
+        and are limited at the next look. Raises WorldError when none can be."""
+        held = self.holdings(())
+        failed: list[WorldError] = []
+        for uid in given.pods:
+            mib = {gpu: count for (pod, gpu), count in held.items() if pod == uid}
+            try:
+                await asyncio.to_thread(self.ladder.hold_one, uid, mib)
+            except WorldError as error:
+                failed.append(error)
+        if failed and len(failed) == len(given.pods):
+            raise failed[0]
+
+    def _mib(self, given: Given) -> dict[int, int]:
+        """By shared GPU."""
+        found: dict[int, int] = {}
+        for result in given.results:
+            gpu = self.gpus.get(result.device)
+            if gpu is not None and not gpu.whole:
+                found[gpu.index] = found.get(gpu.index, 0) + result.mib
+        return found
+
+    async def _unprepare(self, uid: str) -> None:
+        """Raises WorldError; then it is still known, and tried again."""
+        given = self.given.get(uid)
+        for result in given.results if given is not None else ():
+            if (placement := self.placements.get(result.device)) is not None and self.partitions is not None:
+                await asyncio.to_thread(self.partitions.destroy, placement)
+        await asyncio.to_thread(self.shelf.keep_only, [other for other in self.given if other != uid])
+        self.records.drop(uid)
+        with suppress(KeyError):
+            del self.given[uid]
+
+
+def _ordered(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """As a container sees them, and as the device plugin has them: instances after all GPUs."""
+    return sorted(gpus, key=lambda gpu: (gpu.whole, gpu.index, gpu.uuid))
+
+
+def _visible(gpus: Iterable[Gpu]) -> Edits:
+    listed = _ordered({gpu.uuid: gpu for gpu in gpus}.values())
+    nodes = tuple(dict.fromkeys(node for gpu in listed for node in gpu.nodes))
+    return Edits({names.VISIBLE: ",".join(gpu.uuid for gpu in listed)}, nodes)

@@ -1,0 +1,247 @@
+"""Claims as they come, and as nobody should write them: each has its own error, and none gets more than it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kube.driving import NODE, POD, claim, pod, result
+from tidewright.base.errors import UsageError, WorldError
+from tidewright.kube import names
+from tidewright.kube.api import Api
+from tidewright.kube.cdi import Shelf
+from tidewright.kube.claims import Given, Records, Result, given_by, trim_pod, uses
+from tidewright.kube.credentials import Cluster
+from tidewright.kube.dra_v1 import DRIVER, messages
+from tidewright.kube.isolation import Ladder, Tenant
+from tidewright.kube.partitions import FakePartitions
+from tidewright.kube.prepare import KIND, PREFIX, Preparer
+from tidewright.kube.rungs import Cooperative
+from tidewright.testing.kube_api import FakeApi
+
+
+@pytest.mark.parametrize(("wrong", "match"), [
+    (claim("a", result("gpu-0", "1Gi"), uid="other"), "another one now"),
+    ({"metadata": {"uid": "u"}, "status": {}}, "not allocated"),
+    ({"metadata": {"uid": "u"}}, "not allocated"),
+    (claim("a", uid="u"), "no device of gpu.tidewright.io"),
+    (claim("a", result("gpu-0", "1Gi", driver="gpu.nvidia.com"), uid="u"), "no device of gpu.tidewright.io"),
+    (claim("a", result("gpu-0", "1Gi", pool="elsewhere"), uid="u"), "pool elsewhere"),
+    (claim("a", result("gpu-0", adminAccess=True), uid="u"), "adminAccess"),
+    (claim("a", result("gpu-0", shareID="s"), uid="u"), "consumedCapacity how much memory"),
+    (claim("a", result("gpu-0", shareID="s", consumedCapacity={"memory": "1Gi"}), uid="u"), "how much smPercent"),
+    (claim("a", result("gpu-0", "lots"), uid="u"), "no quantity"),
+    (claim("a", result("gpu-0", "-1Gi"), uid="u"), "no GPU has"),
+    (claim("a", result("gpu-0", "1Ki"), uid="u"), "0 MiB"),
+    (claim("a", result("gpu-0", "1Gi", "0"), uid="u"), "0 %"),
+    (claim("a", result("gpu-0", "1Gi", "101"), uid="u"), "101 %"),
+    (claim("a", result("gpu-0", "1Gi", "0.5"), uid="u"), "whole number"),
+    ({"metadata": {"uid": "u"}, "status": {"allocation": {"devices": {"results": ["x"]}}}}, "cannot be read"),
+    ({"metadata": {"uid": "u"}, "status": {"allocation": {"devices": None}}}, "cannot be read"),
+    ({"metadata": {"uid": "u"}, "status": {"allocation": "gpu-0"}}, "cannot be read"),
+    (claim("a", {"driver": DRIVER}, uid="u"), "cannot be read"),
+])  # fmt: skip
+def test_claims_that_give_nothing(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match) as refused:
+        given_by(wrong, "u", NODE)
+    assert refused.value.remedy
+
+
+JUNK = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        0,
+        1.5,
+        "",
+        "x",
+        "1Gi",
+        [],
+        ["memory", "smPercent"],
+        {},
+        {"memory": "1Gi"},
+        {"memory": [], "smPercent": 5},
+    ]
+)
+FIELDS = st.sampled_from(["driver", "pool", "device", "request", "shareID", "consumedCapacity", "adminAccess"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.dictionaries(FIELDS, JUNK, max_size=3) | JUNK, max_size=3), JUNK, JUNK)
+def test_whatever_a_claim_says_it_is_given_or_refused(odd: list[Any], reserved: Any, other: Any) -> None:
+    results = [result("gpu-0", "1Gi") | one if isinstance(one, dict) else one for one in odd]
+    for said in ({"devices": {"results": results}}, {"devices": other}, other):
+        strange = {"metadata": {"uid": "u"}, "status": {"allocation": said, "reservedFor": reserved}}
+        try:
+            found = given_by(strange, "u", NODE)
+        except UsageError:
+            continue
+        assert all(one.mib or not one.share for one in found.results)
+
+
+def test_pods_of_a_claim_by_their_own_words() -> None:
+    held = Given("u", "default", "a", (), ())
+    assert uses(pod("p", "1", "a"), held) and not uses(pod("p", "1", "b"), held)
+    assert not uses({**pod("p", "1", "a"), "status": {"phase": "Succeeded"}}, held)
+    assert not uses(pod("p", "1", "a"), Given("u", "other", "a", (), ()))
+    named = {
+        "metadata": {"namespace": "default"},
+        "spec": {"resourceClaims": [{"name": "x", "resourceClaimName": "a"}]},
+    }
+    assert uses(named, held)
+    extended = {
+        "metadata": {"namespace": "default"},
+        "status": {"extendedResourceClaimStatus": {"resourceClaimName": "a"}},
+    }
+    for one in (pod("p", "1", "a"), named, extended):
+        kept = trim_pod(one)
+        assert kept is not None and uses(kept, held)
+    assert trim_pod({"metadata": {}, "spec": {}}) is None
+
+
+def test_what_is_written_down_comes_back_and_garbage_does_not(tmp_path: Path) -> None:
+    records = Records(tmp_path / "claims")
+    assert records.load() == {}
+    held = Given("u", "default", "a", (POD,), (Result("gpu", "gpu-0", "s", 7, 40), Result("b", "gpu-1")))
+    records.put(held)
+    for name, text in (
+        ("x.json", "{"),
+        ("y.json", "[]"),
+        ("z.json", '{"results": [{}]}'),
+        ("w.json", '{"results": 1}'),
+    ):
+        (records.folder / name).write_text(text)
+    assert records.load() == {"u": held}
+    records.drop("u")
+    records.drop("u")
+    assert records.load() == {}
+    with pytest.raises(WorldError, match="cannot be written down"):
+        Records(records.folder / "x.json").put(held)
+
+
+@asynccontextmanager
+async def preparing(root: Path, spec: str = "2x16+1x80mig") -> AsyncIterator[tuple[FakeApi, Preparer, FakePartitions]]:
+    """A driver without sockets."""
+    gpus = FakePartitions(spec)
+    async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        ladder = Ladder(gpus.found(), [Seen()])
+        ladder.climb()
+        shelf, records = Shelf(root / "cdi", KIND, PREFIX), Records(root / "claims")
+        yield api, Preparer(client, NODE, gpus.found(), gpus, ladder, shelf, records, lambda text: None), gpus
+
+
+class Seen(Cooperative):
+    """Keeps whom it was asked to isolate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tenants: list[Tenant] = []
+
+    def edits(self, tenant: Tenant) -> Any:
+        self.tenants.append(tenant)
+        return super().edits(tenant)
+
+
+async def ask(preparer: Preparer, *claims: dict[str, Any], uid: str = "") -> list[Any]:
+    """NodePrepareResources; the answers in order."""
+    kinds = messages()[1]
+    asked = [
+        kinds.Claim(namespace="default", name=one["metadata"]["name"], uid=uid or one["metadata"]["uid"])
+        for one in claims
+    ]
+    answer = await preparer.methods()["NodePrepareResources"](kinds.NodePrepareResourcesRequest(claims=asked), None)
+    return [answer.claims[one.uid] for one in asked]
+
+
+@pytest.mark.processes
+def test_one_bad_claim_does_not_spoil_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            claims = [
+                claim("good", result("gpu-0", "4Gi"), uid="good"),
+                claim("gone", result("gpu-0", "4Gi"), uid="gone"),
+                claim("unknown", result("gpu-7", "4Gi"), uid="unknown"),
+                claim("whole", result("gpu-1"), uid="whole"),
+                claim("huge", result("gpu-1", "17Gi"), uid="huge"),
+                claim("path", result("gpu-0", "1Gi"), uid="../../etc/x"),
+            ]
+            for one in claims:
+                if one["metadata"]["name"] != "gone":
+                    await api.create("resourceclaims", one)
+            answers = await ask(preparer, *claims)
+            assert not answers[0].error and len(answers[0].devices) == 1
+            words = ("is gone", "has no device gpu-7", "does not say how much", "17408 MiB", "no uid of a claim")
+            for answer, word in zip(answers[1:], words, strict=True):
+                assert word in answer.error and "; " in answer.error and not answer.devices
+            [other] = await ask(preparer, claims[0], uid="stale")
+            assert "another one now" in other.error
+            assert [path.name for path in (tmp_path / "cdi").iterdir()] == [f"{PREFIX}good.json"]
+            assert set(preparer.records.load()) == {"good"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_a_claim_of_several_devices_has_one_environment(tmp_path: Path) -> None:
+    """Parts of one GPU count together, in the order in which a program sees GPUs; every CDI device says the same."""
+
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            several = claim(
+                "a", result("gpu-1", "8Gi", "60", request="b"), result("gpu-0", "2Gi", "20"),
+                result("gpu-0", "2Gi", "20", request="c"), result("gpu-2-mig-5-0-4", request="d"), uid="a",
+            )  # fmt: skip
+            await api.create("resourceclaims", several)
+            [answer] = await ask(preparer, several)
+            assert [list(one.request_names) for one in answer.devices] == [["b"], ["gpu"], ["c"], ["d"]]
+            rung = preparer.ladder.memory
+            assert isinstance(rung, Seen)
+            [tenant] = rung.tenants
+            shown = [(grant.gpu.uuid, grant.mib) for grant in tenant.grants]
+            part = ("MIG-fake-gpu-2-mig-5-0-4", 40 << 10)
+            assert shown == [("GPU-fake-0000", 4 << 10), ("GPU-fake-0001", 8 << 10), part]
+            assert (tenant.uid, tenant.percent) == (POD, 40), "of 40 and 60 the lesser, for there is one variable"
+            found = json.loads((tmp_path / "cdi" / f"{PREFIX}a.json").read_text())
+            assert [f"{found['kind']}={one['name']}" for one in found["devices"]] == [
+                one.cdi_device_ids[0] for one in answer.devices
+            ]
+            [edits] = {json.dumps(one["containerEdits"]) for one in found["devices"]}
+            env = dict(one.split("=", 1) for one in json.loads(edits)["env"])
+            assert env[names.VISIBLE].split(",") == [uuid for uuid, _ in shown]
+            assert preparer.holdings(()) == {(POD, 0): 4 << 10, (POD, 1): 8 << 10}
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_a_part_that_another_claim_still_has_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, gpus):
+            first, second = (claim(name, result("gpu-2-mig-5-0-4"), uid=name) for name in ("first", "second"))
+            crossing = claim("crossing", result("gpu-2-mig-9-0-4"), uid="crossing")
+            for one in (first, second, crossing):
+                await api.create("resourceclaims", one)
+            answers = await ask(preparer, first, second, crossing)
+            assert [bool(one.error) for one in answers] == [False, True, True]
+            assert "still prepared for claim default/first" in answers[1].error and "in the way" in answers[2].error
+            gpus.stuck = "a program uses it"
+            kinds = messages()[1]
+            back = kinds.NodeUnprepareResourcesRequest(
+                claims=[kinds.Claim(namespace="default", name="first", uid="first")]
+            )
+            give_back = preparer.methods()["NodeUnprepareResources"]
+            assert "a program uses it" in (await give_back(back, None)).claims["first"].error
+            gpus.stuck = ""
+            assert not (await give_back(back, None)).claims["first"].error
+            assert not (await ask(preparer, second))[0].error
+
+    asyncio.run(main())
