@@ -47,8 +47,9 @@ API_VERSIONS = {
     "Deployment": "apps/v1", "DaemonSet": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1",
     "MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
     "Kustomization": "kustomize.config.k8s.io/v1beta1", "KubeSchedulerConfiguration": "kubescheduler.config.k8s.io/v1",
+    "DeviceClass": "resource.k8s.io/v1",
 }  # fmt: skip
-CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration")
+CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding", "DeviceClass", "MutatingWebhookConfiguration")
 NAMELESS = ("Kustomization", "KubeSchedulerConfiguration")
 Object = dict[str, Any]
 
