@@ -29,7 +29,7 @@ from tidewright.kube import names, site, verbs
 from tidewright.kube.api import NODES, PODS, Api
 from tidewright.kube.ask import holding_of
 from tidewright.kube.credentials import Cluster
-from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, Right
+from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, Right
 from tidewright.kube.rungs import IsolationSettings
 from tidewright.kube.station import PluginSettings
 from tidewright.kube.tell import PodsHere, Teller
@@ -388,6 +388,7 @@ def test_the_device_plugin_may_do_what_it_does_and_no_more() -> None:
             calls, have = needed(api.asked), roles("tidewright-plugin")
             assert not missing(calls, have)
             assert not missing(have, calls)
+            assert set(PLUGIN_RIGHTS) == calls, "what the doctor asks for"
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.doctor import examine
-from ..kube.doctor_facts import EXTENDER_RIGHTS, Facts, Finding, Right, readable
+from ..kube.doctor_facts import Facts, Finding, Right, readable, role_of
 from ..kube.shapes import ConfigMap, Node, Pod
 from .kube import Target
 
@@ -34,7 +34,7 @@ async def collect(api: Api, account: str = "") -> Facts:
     unread: list[str] = []
     groups, nodes, pods, maps, rights = await asyncio.gather(
         _groups(api, unread), _all(api, NODES, unread), _all(api, PODS, unread), _all(api, CONFIG_MAPS, unread),
-        _rights(api, EXTENDER_RIGHTS, account, unread),
+        _rights(api, role_of(account).rights, account, unread),
     )  # fmt: skip
     return Facts(
         version, groups, readable(nodes, Node), readable(pods, Pod), readable(maps, ConfigMap), rights, tuple(unread),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, some
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, role_of, some
 from .doctor_nodes import leftovers, nodes, overcommitted, units
 from .doctor_pods import bypassed, handed_over, stale, stuck
 from .doctor_scheduler import extender, plugin, scheduler
@@ -37,14 +37,14 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def rights(facts: Facts) -> Iterator[Finding]:
-    """Whether the account may do what the extender does, and whether everything could be listed."""
-    who = facts.account or "this account"
+    """Whether the account may do what its program does, and whether everything could be listed."""
+    who, role = facts.account or "this account", role_of(facts.account)
     missing = [str(right) for right, granted in sorted(facts.rights.items()) if not granted]
     if missing:
-        remedy = "bind the role tidewright-extender of deploy/kubernetes/base/extender-rbac.yaml to it"
+        remedy = f"bind the roles of deploy/kubernetes/{role.manifest} to it"
         yield Finding("rights", BAD, f"{who} may not: {some(missing, 20)}", remedy)
     elif facts.rights:
-        yield Finding("rights", OK, f"{who} may do all {len(facts.rights)} things that the extender does")
+        yield Finding("rights", OK, f"{who} may do all {len(facts.rights)} things that {role.program} does")
     for line in facts.unread:
         yield Finding("rights", NOTE, f"not looked at: {line}", "run this again as an account that may read it")
 

@@ -62,6 +62,34 @@ EXTENDER_RIGHTS = (
     *(Right(verb, "leases", LEASES, SYSTEM, "tidewright-extender") for verb in ("get", "update")),
 )
 """Every call that ``tide kube extender`` makes."""
+PLUGIN_RIGHTS = (
+    *(Right(verb, "nodes") for verb in ("get", "patch")),
+    Right("patch", "nodes/status"),
+    *(Right(verb, "pods") for verb in ("list", "watch", "patch")),
+    Right("create", "pods/eviction"),
+    Right("create", "events"),
+    *(Right(verb, "configmaps", namespace=SYSTEM) for verb in ("get", "create", "patch")),
+)
+"""Every call that ``tide kube device-plugin`` makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one of our programs must be allowed. ``manifest``: where that is granted, below deploy/kubernetes."""
+
+    program: str
+    rights: tuple[Right, ...]
+    manifest: str
+
+
+EXTENDER = Role("the extender", EXTENDER_RIGHTS, "base/extender-rbac.yaml")
+ROLES = {"tidewright-plugin": Role("the device plugin", PLUGIN_RIGHTS, "base/plugin-rbac.yaml")}
+"""By the name of the service account."""
+
+
+def role_of(account: str) -> Role:
+    """By its last word; whoever is none of our accounts is asked whether he could run the extender."""
+    return ROLES.get(account.rpartition(":")[2], EXTENDER)
 
 
 @dataclass(frozen=True, slots=True)
