@@ -89,6 +89,7 @@ def test_what_was_asked_for_by_name_must_be_had_at_the_start(tmp_path: Path) -> 
         found = climbed(FakeGpus("1x15"), settings(tmp_path, "mps"))
         assert found.level() == "L3 MPS"
     assert found.climb() and found.level() == "", "later it is said, and what runs goes on"
+    assert not found.climb() and found.refused["mps"].startswith(WHERE)
     assert climbed(FakeGpus("1x15"), settings(tmp_path, "off")).level() == ""
 
 

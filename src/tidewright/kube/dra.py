@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,8 +216,7 @@ class Driver:
     async def _keep_guarded(self) -> None:
         """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
         while True:
-            with suppress(UsageError):  # the level asked for is gone for now: what is left is said below
-                await asyncio.to_thread(self.ladder.climb)
+            await asyncio.to_thread(self.ladder.climb)
             await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
             await self.guard.look()
             await self._say_level()

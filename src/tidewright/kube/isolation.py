@@ -88,18 +88,20 @@ class Ladder:
     refused: dict[str, str] = field(default_factory=dict)
     """Why a rung is not in use, by its name."""
     _failing: dict[str, str] = field(default_factory=dict)
+    _begun: bool = False
 
     def __post_init__(self) -> None:
         if self.chosen not in CHOICES:
             raise UsageError(f"isolation {self.chosen!r} does not exist", f"choose one of {', '.join(CHOICES)}")
 
     def climb(self) -> bool:
-        """Try the rungs; whether the level changed. Raises UsageError when the one that was asked for cannot be had."""
+        """Try the rungs; whether the level changed. Raises UsageError when the one that was asked for cannot be had the first
+        time; later it is only not in force, for what runs must go on."""
         before = self.level()
         if any(not gpu.whole for gpu in self.gpus):
             asked = [rung for rung in self.rungs if self.chosen in ("auto", rung.name)]
             self.refused = {rung.name: why for rung in asked if (why := rung.why_not())}
-            if self.chosen in self.refused and self.memory is None:
+            if self.chosen in self.refused and not self._begun:
                 raise UsageError(
                     f"isolation {self.chosen} cannot be used here: {self.refused[self.chosen]}",
                     "mend that, or give --isolation auto",
@@ -107,6 +109,7 @@ class Ladder:
             usable = [rung for rung in asked if rung.name not in self.refused]
             self.memory = usable[0] if usable else None
             self.compute = next((rung for rung in usable if rung.computes), None)
+        self._begun = True
         return self.level() != before
 
     def level(self, grants: Iterable[Grant] | None = None) -> str:
