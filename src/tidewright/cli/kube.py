@@ -11,6 +11,7 @@ from .kube_doctor import doctor
 from .kube_dra import command as dra
 from .kube_options import CONFIG, CONTEXT
 from .kube_plugin import command as device_plugin
+from .kube_webhook import command as webhook
 
 
 @click.group("kube", short_help="Share the GPUs of a Kubernetes cluster by memory.", no_args_is_help=True)
@@ -75,3 +76,4 @@ def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str
 command.add_command(doctor)
 command.add_command(device_plugin)
 command.add_command(dra)
+command.add_command(webhook)

@@ -45,6 +45,21 @@ class ExtenderSettings:
             raise UsageError("a certificate needs its key, and a key its certificate", "give both")
 
 
+def listener(host: str, port: int) -> socket.socket:
+    """A TCP socket whose connections wait until they are served; ``port`` 0: any free one. Raises UsageError."""
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it each answer waits 40 ms for an ACK.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen()
+    except OSError as error:
+        found.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {error}", "give another --port") from error
+    return found
+
+
 class Service:
     """``address`` once ``listening``; runs until ``stop`` is called."""
 
@@ -88,16 +103,7 @@ class Service:
         import uvicorn
 
         settings = self.settings
-        # asyncio turns Nagle's algorithm off only where the protocol is named; with it each answer waits 40 ms for an ACK.
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listening.bind((settings.host, settings.port))
-            except OSError as error:
-                raise UsageError(
-                    f"cannot listen on {settings.host}:{settings.port}: {error}", "give another --port"
-                ) from error
+        with listener(settings.host, settings.port) as listening:
             self.address = listening.getsockname()[:2]
             config = uvicorn.Config(
                 self.extender.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=10, access_log=False,

@@ -29,7 +29,7 @@ from . import kube_dra
 Object = dict[str, Any]
 KINDS = {
     "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
-    **kube_dra.KINDS,
+    "resourceclaimtemplates": "ResourceClaimTemplate", **kube_dra.KINDS,
 }  # fmt: skip
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 _NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
