@@ -302,11 +302,11 @@ def test_a_new_certificate_is_taken_up_and_a_wrong_one_is_not(pairs: tuple[Path,
         said: list[str] = []
         async with FakeApi().served() as api, webhook(api, live, said) as (service, caller):
             first = await serial(caller)
-            shutil.copy(two / "tls.key", live / "tls.key")
+            shutil.copy(two / "tls.crt", live / "tls.crt")
             await until(lambda: any("keeps the old certificate" in line for line in said))
             assert await serial(caller) == first, "a certificate without its key"
             assert (await caller.review(pod(container("a", "8"))))["allowed"]
-            shutil.copy(two / "tls.crt", live / "tls.crt")
+            shutil.copy(two / "tls.key", live / "tls.key")
             await until(lambda: "took up a new certificate" in said)
             assert await serial(caller) != first
             assert (await Caller(service, two).review(pod(container("a", "8"))))["allowed"]
