@@ -389,6 +389,8 @@ def test_the_device_plugin_may_do_what_it_does_and_no_more() -> None:
             assert not missing(calls, have)
             assert not missing(have, calls)
             assert set(PLUGIN_RIGHTS) == calls, "what the doctor asks for"
+            old = missing(calls, roles("gpushare-device-plugin", DEPLOY / "overlays" / "compatible"))
+            assert {right.resource for right in old} == {"configmaps", "pods/eviction"}
 
     asyncio.run(main())
 

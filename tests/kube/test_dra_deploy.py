@@ -86,7 +86,7 @@ def test_the_driver_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
             (tmp_path / "41" / "cgroup").write_text(f"0::/kubepods/pod{POD}/c\n")
             found.gpus.used = [Use(0, 41, 2048)]
             await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
-            await until(lambda: ("PATCH", f"/api/v1/nodes/{NODE}", False) in found.api.asked)
+            await until(lambda: ("PATCH", f"/api/v1/nodes/{NODE}/status", False) in found.api.asked)
             calls = needed(found.api.asked)
             have = set(granted(composed(FOLDER), "tidewright-dra"))
             assert not missing(calls, have)

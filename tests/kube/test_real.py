@@ -167,6 +167,10 @@ def test_status_and_the_rest_are_written_apart(where: str) -> None:
         await found.api.patch(f"{NODES}/{node}", {"status": {"capacity": {names.MEM: "99"}}}, STRATEGIC)
         amounts = (await found.api.get(f"{NODES}/{node}"))["status"]["capacity"]
         assert amounts[names.MEM] == "30" and amounts[names.COUNT] == "2"
+        notes = {"metadata": {"annotations": {names.LEVEL: "L3 MPS"}}}
+        await found.api.patch(f"{NODES}/{node}/status", notes, STRATEGIC)
+        now = await found.api.get(f"{NODES}/{node}")
+        assert now["metadata"]["annotations"][names.LEVEL] == "L3 MPS", "but metadata goes both ways"
 
     on(where, scene)
 

@@ -63,7 +63,7 @@ EXTENDER_RIGHTS = (
 )
 """Every call that ``tide kube extender`` makes."""
 PLUGIN_RIGHTS = (
-    *(Right(verb, "nodes") for verb in ("get", "patch")),
+    Right("get", "nodes"),
     Right("patch", "nodes/status"),
     *(Right(verb, "pods") for verb in ("list", "watch", "patch")),
     Right("create", "pods/eviction"),

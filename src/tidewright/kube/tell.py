@@ -151,7 +151,9 @@ class Teller:
         await self._try("an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", body))
 
     async def _patch_node(self, notes: Mapping[str, str | None]) -> None:
-        await self.api.patch(self._node_path, {"metadata": {"annotations": dict(notes)}}, STRATEGIC)
+        """Through its status, as the kubelet writes its own: metadata goes that way too, and no right to the rest of a node,
+        such as its taints, is needed. gpushare's device plugin has this one."""
+        await self.api.patch(f"{self._node_path}/status", {"metadata": {"annotations": dict(notes)}}, STRATEGIC)
 
     async def _patch_count(self, gpus: int) -> None:
         amounts = {names.COUNT: str(gpus)}
