@@ -162,6 +162,21 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
 
 
 @pytest.mark.processes
+def test_gpus_that_another_plugin_gave_away_are_nobody_elses() -> None:
+    async def scene() -> None:
+        async with plugged("3x15", rules=Rules("off"), watch_s=0.05) as found:
+            await found.ready()
+            found.kubelet.others = [("u", "c", ["GPU-fake-0001"]), ("v", "c", ["GPU-fake-0002::3", "GPU-strange"])]
+            found.kubelet.save()
+            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 15, 15])
+            found.kubelet.others = []
+            found.kubelet.save()
+            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 0, 0])
+
+    asyncio.run(scene())
+
+
+@pytest.mark.processes
 def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
     async def scene() -> None:
         async with plugged(rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:

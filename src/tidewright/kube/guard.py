@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Guard:
     tell: Teller
     note: Note
     rules: Rules
+    others: Callable[[], frozenset[str]] = frozenset
+    """UUIDs of GPUs that somebody else gave to pods; may raise WorldError."""
     proc: Path = Path("/proc")
     level: str = ""
     foreign: dict[int, int] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Guard:
         """Once; whether what the node's table or annotations say of it has changed."""
         before, held = (self.level, self.foreign), self.holdings()
         found = await self._seen()
-        self.level, self.foreign = self._level(found), self._foreign(found, held)
+        self.level, self.foreign = self._level(found), self._foreign(found, held) | await self._taken()
         self.used = None if found is None or found.blind else found.pods
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
@@ -94,6 +96,14 @@ class Guard:
             if held is not None and held.node == self.stock.node:
                 mib.update({(held.uid, gpu): count * self.stock.split.unit_mib for gpu, count in held.units.items()})
         return mib
+
+    async def _taken(self) -> dict[int, int]:
+        """All units of GPUs that another device plugin gave away, used already or not."""
+        try:
+            uuids = await asyncio.to_thread(self.others)
+        except WorldError:
+            return {}  # there is no kubelet yet
+        return {at: self.stock.units[at] for at, gpu in self.stock.gpus.items() if gpu.uuid in uuids}
 
     def _foreign(self, found: Sight | None, held: Mapping[Place, int]) -> dict[int, int]:
         """What processes outside, and pods that asked for none of our units, leave too little of."""

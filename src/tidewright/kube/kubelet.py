@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base.errors import UsageError, WorldError
 from . import names
-from .match import Entry, entries
+from .match import Entry, entries, whole_gpus
 from .proto import grpc_module
 from .v1beta1 import API, PLUGIN, REGISTRATION, VERSION, messages
 
@@ -52,8 +52,15 @@ class Folder:
 
     def allocated(self) -> tuple[Entry, ...]:
         """By the kubelet's checkpoint as of now. Raises WorldError."""
+        return entries(self._checkpoint())
+
+    def whole_gpus(self) -> frozenset[str]:
+        """UUIDs that other device plugins gave away. Raises WorldError."""
+        return whole_gpus(self._checkpoint())
+
+    def _checkpoint(self) -> str:
         try:
-            return entries((self.path / CHECKPOINT).read_text())
+            return (self.path / CHECKPOINT).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise WorldError(f"the kubelet's checkpoint cannot be read: {error}") from error
 

@@ -46,13 +46,24 @@ def entries(text: str) -> tuple[Entry, ...]:
 
     Source: kubernetes pkg/kubelet/cm/devicemanager/checkpoint (DeviceIDs by NUMA node since 1.20, a plain list before).
     """
+    return tuple(entry for resource, entry in _entries(text) if resource == names.MEM)
+
+
+def whole_gpus(text: str) -> frozenset[str]:
+    """UUIDs of GPUs and instances that other device plugins gave to pods, by the kubelet's checkpoint: NVIDIA's calls its
+    devices by them, with ``::N`` behind for a share. Raises WorldError when it cannot be read."""
+    others = (one for resource, entry in _entries(text) if resource != names.MEM for one in entry.ids)
+    return frozenset(one.partition("::")[0] for one in others)
+
+
+def _entries(text: str) -> list[tuple[str, Entry]]:
+    """With the resource that each is of."""
     try:
         found = json.loads(text)["Data"]["PodDeviceEntries"] or ()
-        return tuple(
-            Entry(str(one["PodUID"]), str(one["ContainerName"]), _ids(one["DeviceIDs"]))
+        return [
+            (str(one["ResourceName"]), Entry(str(one["PodUID"]), str(one["ContainerName"]), _ids(one["DeviceIDs"])))
             for one in found
-            if one["ResourceName"] == names.MEM
-        )
+        ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WorldError(f"the kubelet's checkpoint cannot be read: {type(error).__name__} {error}") from error
 

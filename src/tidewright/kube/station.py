@@ -83,7 +83,7 @@ class Station:
         self.ladder.climb()
         stock = Stock(settings.node, found, units, settings.split)
         self.plugin = Plugin(stock, self.folder, Shelf(settings.cdi), pods, tell, self.ladder, woken=self._wake)
-        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules)
+        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
         self._server: Any = None
         self._saw: tuple[object, object] = (None, None)

@@ -47,6 +47,8 @@ class FakeKubelet:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     health: dict[str, str] = field(default_factory=dict)
     made: list[Made] = field(default_factory=list)
+    others: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    """(pod uid, container, device ids) that another plugin gave."""
     registrations: int = 0
     options: Any = None
     _server: Any = None
@@ -155,14 +157,16 @@ class FakeKubelet:
 
     def save(self) -> None:
         """The checkpoint, as 1.20 and later write it."""
-        (self.folder / CHECKPOINT).write_text(checkpoint((made.uid, made.container, made.ids) for made in self.made))
+        listed = [(made.uid, made.container, made.ids) for made in self.made]
+        (self.folder / CHECKPOINT).write_text(checkpoint(listed, self.others))
 
 
-def checkpoint(entries: Iterable[tuple[str, str, list[str]]]) -> str:
-    """``kubelet_internal_checkpoint`` of (pod uid, container, device ids)."""
+def checkpoint(entries: Iterable[tuple[str, str, list[str]]], others: Iterable[tuple[str, str, list[str]]] = ()) -> str:
+    """``kubelet_internal_checkpoint`` of (pod uid, container, device ids); ``others``: of NVIDIA's device plugin."""
     found = [
-        {"PodUID": uid, "ContainerName": name, "ResourceName": names.MEM, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
-        for uid, name, ids in entries
+        {"PodUID": uid, "ContainerName": name, "ResourceName": resource, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
+        for resource, some in ((names.MEM, entries), ("nvidia.com/gpu", others))
+        for uid, name, ids in some
     ]
     return json.dumps({"Data": {"PodDeviceEntries": found, "RegisteredDevices": {}}, "Checksum": 0})
 
