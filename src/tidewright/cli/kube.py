@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from ..base.errors import UsageError
 from .kube_doctor import doctor
 from .kube_dra import command as dra
 from .kube_options import CONFIG, CONTEXT
@@ -58,15 +57,15 @@ def extender(
 @CONTEXT
 @click.option("-d", "--details", is_flag=True, help="A row per pod.")
 @click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True,
-              help="wide: isolation, unhealthy GPUs, memory that fits no pod, the plugin's heartbeat.")  # fmt: skip
+              help="wide: isolation, health, memory that fits no pod, heartbeats; with -d memory in use.")  # fmt: skip
 @click.argument("node", required=False)
 def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str | None) -> None:
     """Show how the GPUs of the cluster, or of NODE, are shared: the table of kubectl inspect gpushare."""
     from ..app.kube import Target, inspect_cluster
 
-    if details and output == "wide":
-        raise UsageError("-d has a row per pod, -o wide one per node", "leave out one of them")
-    form = {"json": "json", "wide": "wide"}.get(output, "details" if details else "summary")
+    form = {"json": "json", "wide": "wide details" if details else "wide"}.get(
+        output, "details" if details else "summary"
+    )
     text, odd = inspect_cluster(Target(kubeconfig, context), node or "", form)
     for line in odd:
         click.echo(f"passed over: {line}", err=True)
