@@ -19,12 +19,14 @@ from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_dra_slices import DRA
 from tidewright.base.errors import UsageError
 from tidewright.kube import names
+from tidewright.kube.api import Api
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.dra import Driver
 from tidewright.kube.dra_v1 import DRIVER, messages
 from tidewright.kube.gpus import Use
 from tidewright.kube.guard import EVICTED
 from tidewright.kube.partitions import FakePartitions, Placement
+from tidewright.kube.publish import Publisher
 from tidewright.kube.slices import TAINT
 from tidewright.kube.watchdog import Rules
 from tidewright.testing.kube_api import FakeApi
@@ -142,6 +144,31 @@ def test_slices_that_others_delete_change_or_left_behind() -> None:
                 assert [one for one in api.requests if "resourceslices" in one[1]] == writes, (
                     "nothing to say, nothing said"
                 )
+
+    scene(main)
+
+
+def test_a_conflict_is_tried_again_at_once_with_what_is_there_then() -> None:
+    async def main() -> None:
+        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+            publisher, devices = Publisher(client, NODE, lambda text: None), [{"name": "gpu-0"}]
+            assert await publisher.sync(lambda taints: [{"devices": devices}])
+            [key] = [key for key in api.store.objects if key[0] == "resourceslices"]
+
+            def first(method: str, path: str) -> str:
+                """Somebody else writes between our look and our write, with a higher generation."""
+                api.mischief.decide = lambda method, path: ""
+                other = api.store.objects[key]
+                about = {**other["spec"]["pool"], "generation": 7}
+                api.store.put("resourceslices", {**other, "spec": {**other["spec"], "pool": about}}, "MODIFIED")
+                return ""
+
+            api.mischief.decide = first
+            devices = [{"name": "gpu-0"}, {"name": "gpu-1"}]
+            assert await publisher.sync(lambda taints: [{"devices": devices}])
+            spec = api.store.objects[key]["spec"]
+            assert (spec["pool"]["generation"], spec["devices"]) == (8, devices)
+            assert not await publisher.sync(lambda taints: [{"devices": devices}]), "nothing to say"
 
     scene(main)
 
