@@ -241,6 +241,9 @@ def test_a_part_that_another_claim_still_has_is_waited_for(tmp_path: Path) -> No
             give_back = preparer.methods()["NodeUnprepareResources"]
             assert "a program uses it" in (await give_back(back, None)).claims["first"].error
             gpus.stuck = ""
+            (tmp_path / "cdi" / f"{PREFIX}odd.json").mkdir()
+            assert "cannot be removed" in (await give_back(back, None)).claims["first"].error
+            (tmp_path / "cdi" / f"{PREFIX}odd.json").rmdir()
             assert not (await give_back(back, None)).claims["first"].error
             assert not (await ask(preparer, second))[0].error
 

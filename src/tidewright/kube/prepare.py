@@ -208,7 +208,10 @@ class Preparer:
         for result in given.results if given is not None else ():
             if (placement := self.placements.get(result.device)) is not None and self.partitions is not None:
                 await asyncio.to_thread(self.partitions.destroy, placement)
-        await asyncio.to_thread(self.shelf.keep_only, [other for other in self.given if other != uid])
+        try:
+            await asyncio.to_thread(self.shelf.keep_only, [other for other in self.given if other != uid])
+        except OSError as error:
+            raise WorldError(f"the CDI file of claim {uid} cannot be removed: {error}") from error
         self.records.drop(uid)
         with suppress(KeyError):
             del self.given[uid]
