@@ -37,11 +37,9 @@ from tidewright.testing.kube_api import FakeApi
     (claim("a", result("gpu-0", "1Gi", pool="elsewhere"), uid="u"), "pool elsewhere"),
     (claim("a", result("gpu-0", adminAccess=True), uid="u"), "adminAccess"),
     (claim("a", result("gpu-0", shareID="s"), uid="u"), "consumedCapacity how much memory"),
-    (claim("a", result("gpu-0", shareID="s", consumedCapacity={"memory": "1Gi"}), uid="u"), "how much smPercent"),
     (claim("a", result("gpu-0", "lots"), uid="u"), "no quantity"),
     (claim("a", result("gpu-0", "-1Gi"), uid="u"), "no GPU has"),
     (claim("a", result("gpu-0", "1Ki"), uid="u"), "0 MiB"),
-    (claim("a", result("gpu-0", "1Gi", "0"), uid="u"), "0 %"),
     (claim("a", result("gpu-0", "1Gi", "101"), uid="u"), "101 %"),
     (claim("a", result("gpu-0", "1Gi", "0.5"), uid="u"), "whole number"),
     ({"metadata": {"uid": "u"}, "status": {"allocation": {"devices": {"results": ["x"]}}}}, "cannot be read"),
@@ -55,23 +53,15 @@ def test_claims_that_give_nothing(wrong: dict[str, Any], match: str) -> None:
     assert refused.value.remedy
 
 
-JUNK = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        0,
-        1.5,
-        "",
-        "x",
-        "1Gi",
-        [],
-        ["memory", "smPercent"],
-        {},
-        {"memory": "1Gi"},
-        {"memory": [], "smPercent": 5},
-    ]
-)
+@pytest.mark.parametrize("taken", [{"memory": "1Gi"}, {"memory": "1Gi", "smPercent": "0"}])
+def test_a_claim_that_says_nothing_of_multiprocessors_has_no_limit(taken: dict[str, str]) -> None:
+    given = given_by(claim("a", result("gpu-0", shareID="s", consumedCapacity=taken), uid="u"), "u", NODE)
+    assert [(one.mib, one.percent) for one in given.results] == [(1024, 0)]
+
+
+JUNK = st.sampled_from([
+    None, True, -1, 0, 1.5, "", "x", "1Gi", [], ["memory", "smPercent"], {}, {"memory": "x"}, {"memory": [], "smPercent": 5},
+])  # fmt: skip
 FIELDS = st.sampled_from(["driver", "pool", "device", "request", "shareID", "consumedCapacity", "adminAccess"])
 
 

@@ -25,7 +25,7 @@ _GATE = "let DRAConsumableCapacity be on in kube-apiserver and kube-scheduler, a
 @dataclass(frozen=True, slots=True)
 class Result:
     """One device of a claim. ``share``: its shareID, empty for a device that is not shared; ``mib`` and ``percent``: what
-    was taken of one that is, 0 else."""
+    was taken of one that is, 0 else. 0 percent is no limit: no part of the multiprocessors is kept for it either."""
 
     request: str
     device: str
@@ -81,12 +81,14 @@ def _result(one: Json, where: str, pool: str) -> Result:
     share, taken = str(one.get("shareID") or ""), one.get("consumedCapacity") or {}
     if not share and not taken:
         return Result(str(one["request"]), device)
-    missing = [name for name in (MEMORY, SM_PERCENT) if name not in taken]
-    if missing:
-        raise UsageError(f"{where} does not say in consumedCapacity how much {missing[0]} of {device} it has", _GATE)
-    mib, percent = mib_of(taken[MEMORY], f"{where}: {MEMORY}"), whole(taken[SM_PERCENT], f"{where}: {SM_PERCENT}")
-    if not mib or not 1 <= percent <= ALL_SMS:
-        raise UsageError(f"{where} has {mib} MiB and {percent} % of {device}", "ask for 256Mi or more and 1 to 100")
+    if MEMORY not in taken:
+        raise UsageError(f"{where} does not say in consumedCapacity how much {MEMORY} of {device} it has", _GATE)
+    mib, percent = (
+        mib_of(taken[MEMORY], f"{where}: {MEMORY}"),
+        whole(taken.get(SM_PERCENT, 0), f"{where}: {SM_PERCENT}"),
+    )
+    if not mib or percent > ALL_SMS:
+        raise UsageError(f"{where} has {mib} MiB and {percent} % of {device}", "ask for 256Mi or more and at most 100")
     return Result(str(one["request"]), device, share, mib, percent)
 
 

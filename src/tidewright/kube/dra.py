@@ -34,6 +34,7 @@ from .tell import PodsHere, Teller
 from .units import Split
 from .watchdog import Place, Rules
 
+SOURCE = "tidewright-dra"
 BACKOFF_S = (0.5, 30.0)
 """First pause after the API server failed and longest; doubled, and drawn from its upper half."""
 
@@ -87,7 +88,7 @@ class Driver:
         self.places = Places(settings.plugins, settings.registry)
         self.places.check()
         self.api = Api(cluster)
-        self.tell, self.pods = Teller(self.api, settings.node, note), ClaimPods(self.api, settings.node)
+        self.tell, self.pods = Teller(self.api, settings.node, note, SOURCE), ClaimPods(self.api, settings.node)
         found, self.parents = gpus.found(), partitions.parents() if partitions is not None else ()
         self.placements = partitions.placements() if partitions is not None else ()
         self.ladder = ladder(gpus, settings.isolation, note)

@@ -94,17 +94,19 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {
         **found, "allowMultipleAllocations": True,
         "capacity": {
-            MEMORY: _shared(of_mib(gpu.memory_mib), of_mib(most), of_mib(STEP_MIB)),
-            SM_PERCENT: _shared(str(ALL_SMS), str(ALL_SMS), "1"),
+            MEMORY: _shared(of_mib(gpu.memory_mib), of_mib(most), of_mib(STEP_MIB), of_mib(most)),
+            # Who does not say has no part of it kept for him and no limit, or no two that ask for memory alone could share.
+            SM_PERCENT: _shared(str(ALL_SMS), str(ALL_SMS), "1", "0"),
         },
     }  # fmt: skip
 
 
-def _shared(value: str, most: str, step: str) -> dict[str, Any]:
-    """A capacity that is taken in steps; all of it where a claim does not say how much."""
+def _shared(value: str, most: str, step: str, usual: str) -> dict[str, Any]:
+    """A capacity that is taken in steps; ``usual`` where a claim does not say how much."""
+    least = step if usual != "0" else "0"
     return {
         "value": value,
-        "requestPolicy": {"default": most, "validRange": {"min": step, "step": step, "max": most}},
+        "requestPolicy": {"default": usual, "validRange": {"min": least, "step": step, "max": most}},
     }
 
 

@@ -80,10 +80,10 @@ class PodsHere:
 
 
 class Teller:
-    """Writes. ``note``: told what could not be written, once while it lasts."""
+    """Writes. ``note``: told what could not be written, once while it lasts. ``source``: who events are from."""
 
-    def __init__(self, api: Api, node: str, note: Note) -> None:
-        self.api, self.node, self.note = api, node, note
+    def __init__(self, api: Api, node: str, note: Note, source: str = SOURCE) -> None:
+        self.api, self.node, self.note, self.source = api, node, note, source
         self._node_path = f"{NODES}/{quote(node, safe='')}"
         self._failing: dict[str, str] = {}
         self._told: dict[tuple[str, str], float] = {}
@@ -146,7 +146,7 @@ class Teller:
             "apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": text[:1000], "count": 1,
             "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": namespace},
             "involvedObject": {"apiVersion": "v1", **about},
-            "source": {"component": SOURCE, "host": self.node}, "firstTimestamp": now, "lastTimestamp": now,
+            "source": {"component": self.source, "host": self.node}, "firstTimestamp": now, "lastTimestamp": now,
         }  # fmt: skip
         await self._try("an event", self.api.post(f"/api/v1/namespaces/{namespace}/events", body))
 

@@ -17,12 +17,13 @@ from ..base.errors import UsageError
 from . import names
 from .admission import Operation, appended, pointer
 from .ask import Ask, Json, ask_of, asks_memory, bound_to, notes_of, title
+from .dra_v1 import DRIVER
 from .isolation import ALL_SMS, percent_of
-from .quantity import whole
+from .quantity import of_mib, whole
 from .units import Split
 
-CLASS = "gpu.tidewright.io"
-"""The DeviceClass of our DRA driver."""
+CLASS = DRIVER
+"""The DeviceClass of our DRA driver is called like it."""
 UNIQUE = "gpu.tidewright.io/uuid"
 """The attribute in which any two of the driver's devices differ."""
 SWITCH = "tidewright.io/dra"
@@ -58,10 +59,10 @@ class Want:
     def capacity(self) -> dict[str, str]:
         """Quantities as the API server itself writes them, so that what it stored compares equal.
 
-        All multiprocessors are left to the driver's default: to gpushare that is the absence of a limit, and a claim on a MIG
-        instance, which has no such capacity, must not mention it.
+        All multiprocessors are the absence of a limit, which is the driver's default; and a claim on a MIG instance, which has
+        no such capacity, must not mention it.
         """
-        found = {"memory": _binary(self.mib)}
+        found = {"memory": of_mib(self.mib)}
         return found if self.percent == ALL_SMS else {**found, "smPercent": str(self.percent)}
 
 
@@ -148,15 +149,6 @@ def _bare(thing: Any) -> Any:
         kept = {key: _bare(value) for key, value in thing.items()}
         return {key: value for key, value in kept.items() if value not in (None, {}, [])}
     return [_bare(one) for one in thing] if isinstance(thing, list) else thing
-
-
-def _binary(mib: int) -> str:
-    """As a canonical quantity of bytes: the largest suffix that leaves a whole number."""
-    for suffix in ("Mi", "Gi", "Ti"):
-        if mib % 1024 or suffix == "Ti":
-            return f"{mib}{suffix}"
-        mib //= 1024
-    raise AssertionError("the loop returns")
 
 
 def _containers(pod: Json) -> Iterator[tuple[str, int, Json, Json]]:
