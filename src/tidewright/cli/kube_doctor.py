@@ -15,7 +15,7 @@ STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
 @CONFIG
 @CONTEXT
 @click.option("--account", default="", metavar="USER",
-              help="Whose rights to check, such as system:serviceaccount:kube-system:tidewright-plugin. Default: yours.")  # fmt: skip
+              help="Whose rights, such as system:serviceaccount:kube-system:tidewright-plugin. Default: yours.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor(kubeconfig: str, context: str, account: str, output: str) -> int:
     """Check version, rights, extender, device plugins, scheduler, nodes and pods of a cluster; each finding says what to do.
