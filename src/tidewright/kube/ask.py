@@ -15,6 +15,9 @@ Json = Mapping[str, Any]
 POLICIES = ("best-fit", "spread", "fgd")
 ENDED = ("Succeeded", "Failed")
 """Phases that the kubelet sets only when every container is gone."""
+MOST_GPUS = 128
+MOST_UNITS = 2**30
+"""Of one GPU: a PiB where a unit is a MiB. So what all pods of a cluster hold together still fits into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ def ask_of(pod: Json) -> Ask:
     if total % count:
         remedy = f"ask for {total - total % count + count} or another multiple of {count}"
         raise UsageError(f"{total} units of {names.MEM} do not divide into {count} GPUs", remedy)
+    if total // count > MOST_UNITS:
+        raise UsageError(f"{total // count} units of {names.MEM} are more than any GPU has", "ask for less")
     policy = str(notes_of(pod).get(names.POLICY, ""))
     if policy and policy not in POLICIES:
         raise UsageError(f"annotation {names.POLICY} is {policy!r}", f"choose one of {', '.join(POLICIES)}")
@@ -124,8 +129,16 @@ def holding_of(pod: Json) -> Holding | None:
     """The GPUs a pod holds by its annotations; None when it holds none: never annotated, nowhere, or ended.
 
     A pod that is being deleted holds its GPUs until its containers are gone, which the phase or its disappearance says.
-    Raises UsageError when the annotations cannot be understood.
+    Raises UsageError when the pod or its annotations cannot be understood, and nothing else whatever they are: anybody
+    may write them.
     """
+    try:
+        return _held(pod)
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+        raise UsageError(f"this is no pod: {error}", "send the object as the API server has it") from error
+
+
+def _held(pod: Json) -> Holding | None:
     notes = notes_of(pod)
     meta, spec, status = (pod.get(name) or {} for name in ("metadata", "spec", "status"))
     if status.get("phase") in ENDED or (names.IDX not in notes and names.ALLOCATION not in notes):
@@ -183,9 +196,10 @@ def _by_container(ask: Ask, gpus: Mapping[int, int]) -> dict[str, dict[str, int]
 
 def _annotated(notes: Json, who: str) -> dict[int, int]:
     if not (text := notes.get(names.ALLOCATION)):
-        index = whole(notes[names.IDX], f"annotation {names.IDX} of {who}") if notes[names.IDX] != "-1" else -1
+        index = notes.get(names.IDX, "")
         units = whole(notes.get(names.POD, "0"), f"annotation {names.POD} of {who}")
-        return {index: units} if index >= 0 and units else {}
+        gpu = -1 if index == "-1" else whole(index, f"annotation {names.IDX} of {who}")
+        return _possible({gpu: units}, who) if gpu >= 0 and units else {}
     found: dict[int, int] = {}
     try:
         for gpus in json.loads(text).values():
@@ -194,7 +208,13 @@ def _annotated(notes: Json, who: str) -> dict[int, int]:
                 found[at] = found.get(at, 0) + whole(units, "units")
     except (ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"annotation {names.ALLOCATION} of {who} cannot be read: {error}") from error
-    return found
+    return _possible(found, who)
+
+
+def _possible(units: dict[int, int], who: str) -> dict[int, int]:
+    if (most := max(units.values(), default=0)) > MOST_UNITS:
+        raise UsageError(f"by its annotations {who} holds {most} units of one GPU, more than any has", "delete the pod")
+    return units
 
 
 def _parts(pod: Json) -> Iterator[Part]:
@@ -231,9 +251,6 @@ def _gpus(pod: Json) -> int:
     if count > MOST_GPUS:
         raise UsageError(f"{names.COUNT} is {count}: no node has so many GPUs", f"ask for {MOST_GPUS} at most")
     return count
-
-
-MOST_GPUS = 128
 
 
 def _limits(container: Json) -> Json:

@@ -15,7 +15,7 @@ from . import names
 from .ask import notes_of
 from .cards import Table
 
-EVERY_S = 30.0
+EVERY_S = 60.0
 SILENT_BEATS = 3
 """A plugin that missed so many is taken for silent."""
 LONGEST_EVERY_S = 3600.0
@@ -43,7 +43,7 @@ def read(text: str) -> Beat | None:
         found = json.loads(text)
         every_s = min(max(float(found["every_s"]), 1.0), LONGEST_EVERY_S)
         return Beat(found["registered"] is True, str(found["at"]), every_s, str(found.get("boot", "")))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .ask import MOST_GPUS, notes_of
+from .ask import MOST_GPUS, MOST_UNITS, notes_of
 from .quantity import whole
 
 
@@ -77,13 +77,16 @@ def _card(entry: Mapping[str, Any], unhealthy: frozenset[int]) -> Card:
     index = whole(entry["index"], "GPU index")
     if index >= MOST_GPUS:
         raise ValueError(f"GPU index {index}")
+    units, foreign = whole(entry["units"], "units"), whole(entry.get("foreign", 0), "foreign units")
+    if max(units, foreign) > MOST_UNITS:
+        raise ValueError(f"GPU {index} has {units} units, {foreign} of them foreign")
     return Card(
         index=index,
-        units=whole(entry["units"], "units"),
+        units=units,
         uuid=str(entry.get("uuid", "")),
         model=str(entry.get("model", "")),
         ok=bool(entry.get("ok", True)) and index not in unhealthy,
-        foreign=whole(entry.get("foreign", 0), "foreign units"),
+        foreign=foreign,
         whole=bool(entry.get("whole", False)),
     )
 
@@ -95,6 +98,8 @@ def _guessed(name: str, node: Mapping[str, Any], unhealthy: frozenset[int]) -> T
         return Table(name, (), ready=False, note=f"no {names.MEM} on this node")
     count = min(count or 1, MOST_GPUS)
     each = total // count
+    if each > MOST_UNITS:
+        raise UsageError(f"node {name} has {total} units of {names.MEM} on {count} GPUs: more than any has")
     return Table(name, tuple(Card(at, each, ok=at not in unhealthy) for at in range(count)))
 
 
@@ -113,4 +118,9 @@ def unhealthy_by_node(config_maps: Iterable[Mapping[str, Any]]) -> dict[str, fro
 def unhealthy_of(config_map: Mapping[str, Any] | None) -> frozenset[int]:
     """The indices in ``data.gpus`` of a node's ConfigMap; words that are no index are passed over."""
     text = str(((config_map or {}).get("data") or {}).get(names.UNHEALTHY_KEY, ""))
-    return frozenset(int(word) for word in text.replace(" ", "").split(",") if word.isascii() and word.isdigit())
+    words = (word for word in text.replace(" ", "").split(",") if word.isascii() and word.isdigit())
+    return frozenset(int(word) for word in words if len(word) <= LONGEST_INDEX)
+
+
+LONGEST_INDEX = 9
+"""Digits; int() itself refuses a few thousand."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from .api import Api, ApiError
@@ -56,18 +56,22 @@ class Replica:
         self.api, self.lease, self.extender, self.policy, self.note = api, lease, extender, policy, note
 
     async def run(self) -> None:
-        """For ever; end it by cancelling, then the lease is given back."""
+        """For ever; end it by cancelling, then the lease is given back. Raises what ended a part of it: without that part
+        it would answer from what was once known, so another must take over."""
         renewing = asyncio.create_task(self.lease.run())
         try:
             while True:
-                await _until(self.lease.holds)
-                await self._term(self.lease.term)
+                await _until(self.lease.holds, (renewing,))
+                await self._term(self.lease.term, renewing)
+        except Exception as error:
+            self.note(f"ends, as a part of it failed: {error!r}")
+            raise
         finally:
             renewing.cancel()
             with suppress(Exception):
                 await self.lease.release()
 
-    async def _term(self, term: int) -> None:
+    async def _term(self, term: int, renewing: asyncio.Task[None]) -> None:
         """From taking the lead until another has it. A lead that is lost only because the API server is away, and then
         won back before anybody else had it, is the same term: nothing was decided elsewhere."""
         self.note(f"leads (term {term}); reads the cluster")
@@ -79,14 +83,15 @@ class Replica:
 
         reading = asyncio.create_task(site.run())
         sweeping = asyncio.create_task(_sweep(site, may_act))
+        parts = (renewing, reading, sweeping)
         try:
-            if not await _synced_while(site, lambda: self.lease.term == term and not self.lease.others()):
+            if not await _synced_while(site, lambda: self.lease.term == term and not self.lease.others(), parts):
                 return
             self.extender.begin(site, Binder(site, may_act))
             self.note(
                 f"ready: {len(desk.chooser.pool.tables)} nodes share GPUs, {len(desk.chooser.pool.held)} pods hold some"
             )
-            await _until(lambda: self.lease.others() or self.lease.term != term)
+            await _until(lambda: self.lease.others() or self.lease.term != term, parts)
             self.note("another replica leads; stands by")
         finally:
             self.extender.end()
@@ -95,11 +100,12 @@ class Replica:
             await asyncio.gather(reading, sweeping, return_exceptions=True)
 
 
-async def _synced_while(site: Site, leading: Callable[[], bool]) -> bool:
+async def _synced_while(site: Site, leading: Callable[[], bool], parts: Iterable[asyncio.Task[None]]) -> bool:
     waiting = asyncio.create_task(site.synced())
     try:
         while not waiting.done() and leading():
-            await asyncio.wait({waiting}, timeout=LOOK_S)
+            await asyncio.wait({waiting, *parts}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            _check(parts)
         return waiting.done()
     finally:
         waiting.cancel()
@@ -113,6 +119,14 @@ async def _sweep(site: Site, may_act: Callable[[], bool]) -> None:
             await resolve(site, site.desk.chooser.pool.overdue(site.clock()))
 
 
-async def _until(true: Callable[[], bool]) -> None:
+async def _until(true: Callable[[], bool], parts: Iterable[asyncio.Task[None]]) -> None:
     while not true():
-        await asyncio.sleep(LOOK_S)
+        await asyncio.wait(parts, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        _check(parts)
+
+
+def _check(parts: Iterable[asyncio.Task[None]]) -> None:
+    """Raises what ended one of them: they run for ever."""
+    for part in parts:
+        if part.done():
+            part.result()

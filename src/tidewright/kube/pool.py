@@ -80,6 +80,11 @@ class Pool:
         self._take(holding)
         self.reserved[holding.uid] = Reservation(holding, until_s)
 
+    def postpone(self, uid: str, until_s: float) -> None:
+        """A reservation is asked about again later."""
+        if found := self.reserved.get(uid):
+            found.until_s = until_s
+
     def release(self, uid: str) -> None:
         """The pod holds nothing (any more)."""
         self.reserved.pop(uid, None)

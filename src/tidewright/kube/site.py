@@ -18,6 +18,8 @@ from .shapes import ConfigMap, Node, Pod, shaped
 from .verbs import RESERVED_S, Desk
 
 Note = Callable[[str], None]
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UsageError, ValueError)
+"""What reading an object may raise. Anybody may write one, and one must not keep us from reading all others."""
 KEPT_NOTES = {
     names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE, names.POLICY, names.TABLE,
     names.COUNT, names.PLUGIN,
@@ -79,8 +81,8 @@ class Site:
             return
         try:
             held = holding_of(shaped(item, Pod))
-        except UsageError as error:
-            self.note(f"pod {title(item)}: {error.message}")
+        except UNREADABLE as error:
+            self.note(f"pod {title(item)}: {_why(error)}")
             return
         if held is None and phase(item) in ENDED:
             pool.release(uid)
@@ -114,11 +116,11 @@ class Site:
     def _set_node(self, name: str) -> None:
         try:
             node = shaped(self._node_by_name[name], Node)
-        except UsageError as error:
-            self.note(f"node {name}: {error.message}")
+            table = table_of(node, self._unhealthy.get(name, frozenset()))
+            table = self.beats.heeded(table, node, self.clock())
+        except UNREADABLE as error:
+            self.note(f"node {name}: {_why(error)}")
             return
-        table = table_of(node, self._unhealthy.get(name, frozenset()))
-        table = self.beats.heeded(table, node, self.clock())
         if table.cards or name in self.desk.chooser.pool.tables:
             self.desk.chooser.pool.set_node(table)
 
@@ -126,12 +128,16 @@ class Site:
         node = str(item["metadata"]["name"]).removeprefix(names.UNHEALTHY_PREFIX)
         try:
             found = unhealthy_of(shaped(item, ConfigMap)) if what == "put" else frozenset[int]()
-        except UsageError as error:
-            self.note(f"ConfigMap {names.UNHEALTHY_PREFIX}{node}: {error.message}")
+        except UNREADABLE as error:
+            self.note(f"ConfigMap {names.UNHEALTHY_PREFIX}{node}: {_why(error)}")
             return
         self._unhealthy[node] = found
         if node in self._node_by_name:
             self._set_node(node)
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, UsageError) else repr(error)
 
 
 async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
@@ -143,10 +149,14 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
             if found is not None and not bound_to(found):
                 await strip(site.api, path, found)
                 found = None
+            now = None if found is None else holding_of(shaped(found, Pod))
+        except UsageError as error:
+            site.note(f"pod {held.namespace}/{held.name}: {error.message}; its GPU stays reserved")
+            site.desk.chooser.pool.postpone(held.uid, site.clock() + RESERVED_S)
+            continue
         except TideError as error:
             site.note(f"pod {held.namespace}/{held.name}: {error}; its GPU stays reserved")
             continue
-        now = None if found is None else holding_of(shaped(found, Pod))
         if now is None:
             site.desk.chooser.pool.release(held.uid)
         else:
