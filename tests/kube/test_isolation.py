@@ -90,6 +90,8 @@ def test_what_was_asked_for_by_name_must_be_had_at_the_start(tmp_path: Path) -> 
         assert found.level() == "L3 MPS"
     assert found.climb() and found.level() == "", "later it is said, and what runs goes on"
     assert not found.climb() and found.refused["mps"].startswith(WHERE)
+    with pytest.raises(WorldError, match="cannot be had now"):
+        found.edits(Tenant(UID, "c", (Grant(found.gpus[0], 1024),)))
     assert climbed(FakeGpus("1x15"), settings(tmp_path, "off")).level() == ""
 
 
@@ -172,6 +174,48 @@ def test_the_drivers_limit_is_on_the_cgroup_of_the_pod(tmp_path: Path, form: str
         rung.hold("11111111-2222-3333-4444-555555555555", {0: 1})
 
 
+def test_a_pod_that_moves_among_the_cgroups_is_found_again(tmp_path: Path) -> None:
+    folder, gpus = kubepods(tmp_path, "kubepods/pod{uid}"), FakeGpus("2x15")
+    rung = DriverLimits(gpus, tmp_path)
+    rung.hold(UID, {0: 1})
+    folder.rmdir()
+    moved = kubepods(tmp_path, "kubepods/burstable/pod{uid}")
+    rung.hold(UID, {0: 2})
+    assert gpus.limits[0, moved] == 2
+    moved.rmdir()
+    with pytest.raises(WorldError, match="no cgroup of pod"):
+        rung.hold(UID, {0: 3})
+
+
+def test_a_gpu_that_cannot_be_limited_keeps_no_other_from_it(tmp_path: Path) -> None:
+    class Lost(FakeGpus):
+        def limit_of(self, gpu: int, cgroup: Path) -> int:
+            if gpu == 0:
+                raise WorldError("GPU 0 is lost")
+            return super().limit_of(gpu, cgroup)
+
+    folder, gpus = kubepods(tmp_path, "kubepods/pod{uid}"), Lost("2x15")
+    with pytest.raises(WorldError, match="lost"):
+        DriverLimits(gpus, tmp_path).hold(UID, {0: 1, 1: 2})
+    assert gpus.limits == {(1, folder): 2}
+
+
+def test_cgroups_that_go_while_one_looks_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = kubepods(tmp_path, "kubepods/pod{uid}")
+    kubepods(tmp_path, "kubepods/burstable/pod{uid}", "other")
+    real = os.scandir
+
+    def vanishing(path: Any) -> Any:
+        if str(path).endswith("burstable"):
+            raise FileNotFoundError(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    gpus = FakeGpus("1x15")
+    DriverLimits(gpus, tmp_path).hold(UID, {0: 1})
+    assert gpus.limits == {(0, folder): 1}
+
+
 def test_without_the_nodes_cgroups_the_driver_cannot_limit(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("")
     assert "mount the node's there" in DriverLimits(FakeGpus("1x15"), tmp_path).why_not()
@@ -208,12 +252,14 @@ def test_what_a_pod_wishes() -> None:
             percent_of(one)
 
 
-def test_variables_that_a_container_sets_itself_stay_its_own(tmp_path: Path) -> None:
+def test_a_container_may_set_what_asks_and_not_what_limits(tmp_path: Path) -> None:
+    own = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "XLA_PYTHON_CLIENT_MEM_FRACTION"})
+    found = climbed(FakeGpus("1x15"), settings(tmp_path))
+    tenant = Tenant(UID, "c", (Grant(found.gpus[0], 1024),), own=own)
+    assert sorted(found.edits(tenant).env) == ["TF_FORCE_GPU_ALLOW_GROWTH", "TIDEWRIGHT_GPU_MEMORY_FRACTION"]
     with listening(tmp_path / "mps"):
-        found = climbed(FakeGpus("1x15"), settings(tmp_path))
-        tenant = Tenant(UID, "c", (Grant(found.gpus[0], 1),), own=frozenset({"CUDA_MPS_PIPE_DIRECTORY"}))
-        assert "CUDA_MPS_PIPE_DIRECTORY" not in found.edits(tenant).env
-        assert found.edits(tenant).env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1M"
+        found.climb()
+        assert found.edits(tenant).env["CUDA_MPS_PIPE_DIRECTORY"] == "/run/tidewright/mps"
 
 
 class MigNvml(Nvml):
@@ -264,6 +310,27 @@ def test_the_instances_of_a_gpu_take_its_place(tmp_path: Path) -> None:
         NvidiaGpus(nvml, tmp_path, proc)
 
 
+def test_an_instance_keeps_its_number_and_leaves_it_to_none(tmp_path: Path) -> None:
+    numbers, nvml = tmp_path / "cdi" / "numbers", MigNvml()
+
+    def indices() -> dict[str, int]:
+        return {gpu.uuid: gpu.index for gpu in NvidiaGpus(nvml, numbers=numbers).found() if gpu.whole}
+
+    assert indices() == {"GPU-102": 2, "GPU-105": 3}
+    nvml.instances = {3: 5}
+    assert indices() == {"GPU-105": 3}
+    nvml.instances = {0: 7, 3: 5}
+    assert indices() == {"GPU-107": 4, "GPU-105": 3}, "2 was another's, and some pod may say so still"
+    numbers.write_text("[")
+    assert indices() == {"GPU-107": 2, "GPU-105": 3}
+
+
+def test_clients_of_mps_are_seen_too() -> None:
+    nvml = MigNvml()
+    nvml.nvmlDeviceGetMPSComputeRunningProcesses = lambda at: [SimpleNamespace(pid=8, usedGpuMemory=2 << 20)]
+    assert sorted((use.pid, use.mib) for use in NvidiaGpus(nvml).uses()) == [(7, 1), (8, 2)]
+
+
 def test_the_drivers_limits_by_nvml() -> None:
     nvml, folder = MigNvml(), Path("/sys/fs/cgroup/kubepods/pod1")
     gpus = NvidiaGpus(nvml)
@@ -289,6 +356,12 @@ def test_the_drivers_limits_by_nvml() -> None:
 
     nvml.nvmlDeviceGetMemoryLimits_v1 = refuse
     assert "it can from 615 on" in gpus.why_no_limits(folder)
+    nvml.nvmlDeviceGetMigMode = lambda at: [0, 0]
+    both = NvidiaGpus(nvml)
+    nvml.nvmlDeviceGetMemoryLimits_v1 = lambda handle, limits: refuse(handle, limits) if handle == 0 else None
+    nvml.lost = {0}
+    both.faults()
+    assert both.why_no_limits(folder) == "", "of a lost GPU nothing is asked"
 
 
 def test_an_instance_goes_to_one_pod_and_is_published_so() -> None:
@@ -358,5 +431,25 @@ def test_by_matching_mounts_and_variables_come_with_the_allocation(tmp_path: Pat
             [made] = found.kubelet.made
             assert made.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3072m"
             assert str(tmp_path / "hami" / "libvgpu.so") in made.mounts
+
+    asyncio.run(scene())
+
+
+@pytest.mark.processes
+def test_before_it_is_known_which_pods_are_here_nothing_is_taken_from_them(tmp_path: Path) -> None:
+    async def scene() -> None:
+        library(tmp_path / "hami")
+        mine, gone = (tmp_path / "hami" / "containers" / f"{uid}_c" for uid in (UID, "gone"))
+        mine.mkdir(parents=True)
+        gone.mkdir()
+        async with plugged(isolation=settings(tmp_path), watch_s=0.02, down=True) as found:
+            await asyncio.sleep(0.3)
+            assert mine.is_dir() and gone.is_dir()
+            one = assumed("a", 3, at=1)
+            one["metadata"]["uid"] = UID
+            await found.api.create("pods", one)
+            found.api.mischief.down = False
+            await until(lambda: not gone.exists())
+            assert mine.is_dir()
 
     asyncio.run(scene())

@@ -19,6 +19,7 @@ from tidewright.kube import names
 from tidewright.kube.cards import table_of
 from tidewright.kube.gpus import Gpu, Use
 from tidewright.kube.guard import EVICTED, REASON
+from tidewright.kube.kubelet import CHECKPOINT
 from tidewright.kube.nvidia import NvidiaGpus
 from tidewright.kube.units import Split
 from tidewright.kube.usage import used_on
@@ -125,10 +126,21 @@ def live(proc: Path, pid: int, uid: str) -> None:
     (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n" if uid else "0::/system.slice/x\n")
 
 
-async def watched(found: Plugged, proc: Path) -> None:
-    """Ready, and looking at these processes."""
+async def watched(found: Plugged, proc: Path, seeing: bool = True) -> None:
+    """Ready, and looking at these processes. ``seeing``: from the node's pid namespace."""
+    for name, home in (
+        ("1", "/init.scope" if seeing else f"/kubepods/pod{UID}/us"),
+        ("self", f"/kubepods/pod{UID}/us"),
+    ):
+        (proc / name).mkdir()
+        (proc / name / "cgroup").write_text(f"0::{home}\n")
     found.station.guard.proc = proc
     await found.ready()
+
+
+def foreign(found: Plugged) -> list[int]:
+    """By GPU, in the node's table."""
+    return [card.foreign for card in table_of(found.node).cards]
 
 
 @pytest.mark.processes
@@ -144,7 +156,7 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
             live(tmp_path, 42, OTHER)
             live(tmp_path, 43, "")
             found.gpus.used = [Use(0, 41, 2000), Use(0, 42, 3072), Use(1, 43, 2000)]
-            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 2])
+            await until(lambda: foreign(found) == [0, 2])
             assert found.node["metadata"]["annotations"][names.LEVEL] == "L1 cooperative, L0 watchdog (evicts)"
             assert used_on(found.node) == {UID: {0: 2000}, OTHER: {0: 3072}}
             assert not found.warnings(), "all keep to what they asked for"
@@ -166,12 +178,17 @@ def test_gpus_that_another_plugin_gave_away_are_nobody_elses() -> None:
     async def scene() -> None:
         async with plugged("3x15", rules=Rules("off"), watch_s=0.05) as found:
             await found.ready()
+            for name in ("u", "v"):
+                await found.create(
+                    {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"nodeName": "n"}}
+                )
             found.kubelet.others = [("u", "c", ["GPU-fake-0001"]), ("v", "c", ["GPU-fake-0002::3", "GPU-strange"])]
             found.kubelet.save()
-            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 15, 15])
-            found.kubelet.others = []
-            found.kubelet.save()
-            await until(lambda: [card.foreign for card in table_of(found.node).cards] == [0, 0, 0])
+            await until(lambda: foreign(found) == [0, 15, 15])
+            await found.api.change("pods", "default", "v", {"status": {"phase": "Succeeded"}}, status=True)
+            await until(lambda: foreign(found) == [0, 15, 0])
+            await found.api.remove("pods", "default", "u")
+            await until(lambda: foreign(found) == [0, 0, 0])
 
     asyncio.run(scene())
 
@@ -180,12 +197,31 @@ def test_gpus_that_another_plugin_gave_away_are_nobody_elses() -> None:
 def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
     async def scene() -> None:
         async with plugged(rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:
-            await watched(found, tmp_path)
+            await watched(found, tmp_path, seeing=False)
             one = assumed("a", 3, at=1)
             await found.create(one)
             found.gpus.used = [Use(0, 41, 9000)]
             await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
+            await asyncio.sleep(0.2)
+            assert foreign(found) == [0, 0], "it may be our own pod's"
             assert not found.warnings() and any("hostPID" in line for line in found.said)
             assert used_on(found.node) is None
+
+    asyncio.run(scene())
+
+
+@pytest.mark.processes
+def test_a_look_that_fails_forgets_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with plugged(rules=Rules("warn"), watch_s=0.05) as found:
+            await watched(found, tmp_path)
+            live(tmp_path, 43, "")
+            found.gpus.used = [Use(1, 43, 2000)]
+            await until(lambda: foreign(found) == [0, 2])
+            found.gpus.silent = "the driver is busy"
+            found.kubelet.folder.joinpath(CHECKPOINT).write_text("{")
+            await until(lambda: "busy" in found.node["metadata"]["annotations"][names.LEVEL])
+            await asyncio.sleep(0.2)
+            assert foreign(found) == [0, 2]
 
     asyncio.run(scene())

@@ -14,6 +14,9 @@ from ..kube.units import Split
 from ..kube.watchdog import Rules
 from .kube import Target, say, until_stopped
 
+NUMBERS = ".tidewright-instances"
+"""Beside our CDI files: no runtime reads it there, and it lives as long as instances do."""
+
 
 def serve_plugin(
     target: Target, fake: str, unit: str, chunk: int, *, excess: Mapping[str, Any], isolation: Mapping[str, Any],
@@ -27,4 +30,5 @@ def serve_plugin(
     rules, ladder = Rules(**excess), IsolationSettings(**isolation)
     settings = PluginSettings(split=Split.of(unit, chunk), rules=rules, isolation=ladder, **options)
     cluster = find_cluster(target.kubeconfig, target.context)
-    asyncio.run(until_stopped(Station(cluster, settings, open_gpus(fake), say)))
+    gpus = open_gpus(fake, settings.cdi / NUMBERS)
+    asyncio.run(until_stopped(Station(cluster, settings, gpus, say)))

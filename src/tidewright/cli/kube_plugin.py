@@ -39,7 +39,7 @@ def _taken(flag: str) -> click.Option:
               help="MiB to a unit, with --memory-unit MiB: pods then ask for so many chunks.")  # fmt: skip
 @click.option("--binding", type=click.Choice(["auto", "late", "match"]), default="auto", show_default=True,
               help="How a container finds its GPU: late, by CDI; match, by size and time, for runtimes without CDI.")  # fmt: skip
-@click.option("--heartbeat", type=click.FloatRange(1, 3600), default=30.0, show_default=True,
+@click.option("--heartbeat", type=click.FloatRange(1, 3600), default=60.0, show_default=True,
               help="Seconds between heartbeats on the node.")  # fmt: skip
 @click.option("--excess", type=click.Choice(["off", "warn", "evict"]), default="warn", show_default=True,
               help="What happens to pods that use more GPU memory than they asked for. Needs hostPID.")  # fmt: skip

@@ -53,10 +53,13 @@ def extender_arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def plugin_arguments(words: list[str]) -> list[str]:
-    """For ``tide``. Raises UsageError for flags that gpushare's plugin does not have, and where ours is not installed."""
+    """For ``tide``. Raises UsageError for flags that gpushare's plugin does not have, and where ours is not installed.
+
+    Containers are matched by size and time, as there: its manifest does not mount the folder where a runtime looks for CDI.
+    """
     from .kube import command
 
-    found = ["kube", PLUGIN]
+    found = ["kube", PLUGIN, "--binding", "match"]
     left = list(words)
     while left:
         name, value = _flag(left.pop(0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..base.errors import UsageError
+from ..base.errors import UsageError, WorldError
 from .ask import MOST_GPUS
 
 UNLIMITED = 2**44 - 1
@@ -71,7 +71,8 @@ class Gpus(Protocol):
 
 
 class FakeGpus:
-    """As given by ``--fake-gpus``; set ``sick`` (index to note), ``used`` and ``no_limits`` at any time."""
+    """As given by ``--fake-gpus``; set ``sick`` (index to note), ``used``, ``silent`` (why it cannot say who uses
+    them) and ``no_limits`` at any time."""
 
     def __init__(self, spec: str) -> None:
         """``spec``: "2x15" is two GPUs of 15 GiB, "1x24+1x16" one of each, "2x15+3x10mig" has three MIG instances beside
@@ -92,6 +93,7 @@ class FakeGpus:
         )
         self.sick: dict[int, str] = {}
         self.used: list[Use] = []
+        self.silent = ""
         self.no_limits = "these GPUs are not there"
         self.limits: dict[tuple[int, Path], int] = {}
 
@@ -102,6 +104,8 @@ class FakeGpus:
         return dict(self.sick)
 
     def uses(self) -> list[Use]:
+        if self.silent:
+            raise WorldError(self.silent)
         return list(self.used)
 
     def why_no_limits(self, cgroup: Path) -> str:
@@ -114,10 +118,10 @@ class FakeGpus:
         self.limits[gpu, cgroup] = mib
 
 
-def open_gpus(fake: str = "") -> Gpus:
-    """Those of ``fake``, or this node's. Raises UsageError, WorldError."""
+def open_gpus(fake: str = "", numbers: Path | None = None) -> Gpus:
+    """Those of ``fake``, or this node's; ``numbers``: see nvidia.Numbers. Raises UsageError, WorldError."""
     if fake:
         return FakeGpus(fake)
     from .nvidia import NvidiaGpus
 
-    return NvidiaGpus()
+    return NvidiaGpus(numbers=numbers)

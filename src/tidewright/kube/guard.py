@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from .plugin import Stock
 from .reflector import uid_of
 from .site import Note
 from .tell import PodsHere, Teller
-from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sight
+from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sees_node, sight
 
 REASON, EVICTED = "GPUMemoryExceeded", "GPUMemoryEviction"
 HOST_PID = "it does not see the node's processes; set hostPID: true"
@@ -34,14 +35,17 @@ class Guard:
     tell: Teller
     note: Note
     rules: Rules
-    others: Callable[[], frozenset[str]] = frozenset
-    """UUIDs of GPUs that somebody else gave to pods; may raise WorldError."""
+    others: Callable[[], frozenset[tuple[str, str]]] = frozenset
+    """(pod uid, UUID) of GPUs that somebody else gave to pods; may raise WorldError."""
     proc: Path = Path("/proc")
     level: str = ""
-    foreign: dict[int, int] = field(default_factory=dict)
+    foreign: Mapping[int, int] = field(default_factory=dict)
     used: Mapping[Place, int] | None = None
     _dog: Watchdog = field(init=False)
     _failing: str = ""
+    _used_by_others: Mapping[int, int] = field(default_factory=dict)
+    _given_by_others: Mapping[int, int] = field(default_factory=dict)
+    """Units by GPU, as of the last look that went well: to forget them for a moment is to give them away twice."""
 
     def __post_init__(self) -> None:
         self._dog = Watchdog(self.rules)
@@ -50,7 +54,11 @@ class Guard:
         """Once; whether what the node's table or annotations say of it has changed."""
         before, held = (self.level, self.foreign), self.holdings()
         found = await self._seen()
-        self.level, self.foreign = self._level(found), self._foreign(found, held) | await self._taken()
+        self.level = self._level(found)
+        if found is not None or self.rules.action == "off":
+            self._used_by_others = self._foreign(found, held)
+        await self._look_at_others()
+        self.foreign = {**self._used_by_others, **self._given_by_others}
         self.used = None if found is None or found.blind else found.pods
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
@@ -72,6 +80,8 @@ class Guard:
                 self.note(f"who uses the GPUs is not known: {error}")
             return None
         self._failing = ""
+        if not await asyncio.to_thread(sees_node, self.proc):
+            return Sight({}, {}, blind=True)
         return await asyncio.to_thread(sight, uses, self._pod_of)
 
     def _level(self, found: Sight | None) -> str:
@@ -97,17 +107,20 @@ class Guard:
                 mib.update({(held.uid, gpu): count * self.stock.split.unit_mib for gpu, count in held.units.items()})
         return mib
 
-    async def _taken(self) -> dict[int, int]:
-        """All units of GPUs that another device plugin gave away, used already or not."""
-        try:
-            uuids = await asyncio.to_thread(self.others)
-        except WorldError:
-            return {}  # there is no kubelet yet
-        return {at: self.stock.units[at] for at, gpu in self.stock.gpus.items() if gpu.uuid in uuids}
+    async def _look_at_others(self) -> None:
+        """All units of GPUs that another device plugin gave away, used already or not. The kubelet forgets pods that ended
+        only when it allocates again, so they are asked for. While its checkpoint cannot be read all stays as it was."""
+        with suppress(WorldError):
+            given, alive = await asyncio.to_thread(self.others), self.pods.alive()
+            uuids = {uuid for uid, uuid in given if uid in alive}
+            self._given_by_others = {
+                at: self.stock.units[at] for at, gpu in self.stock.gpus.items() if gpu.uuid in uuids
+            }
 
     def _foreign(self, found: Sight | None, held: Mapping[Place, int]) -> dict[int, int]:
-        """What processes outside, and pods that asked for none of our units, leave too little of."""
-        if found is None:
+        """What processes outside, and pods that asked for none of our units, leave too little of. Nothing where nobody can
+        tell them from our own pods."""
+        if found is None or found.blind:
             return {}
         ours, mib = {uid for uid, _ in held}, Counter(found.outside)
         for (uid, gpu), used in found.pods.items():

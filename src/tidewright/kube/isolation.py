@@ -36,7 +36,7 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A container with GPUs. ``grants`` in the order in which it sees them; ``percent`` of their multiprocessors;
-    ``own``: variables it sets itself, which are left alone; ``cooperates``: frameworks that its pod says will listen."""
+    ``own``: variables it sets itself; ``cooperates``: frameworks that its pod says will listen."""
 
     uid: str
     container: str
@@ -126,11 +126,11 @@ class Ladder:
         """Of the rungs in force. Raises WorldError, when the container must not start yet."""
         found = Edits()
         if tenant.shared():
+            if self.chosen in self.refused:
+                raise WorldError(f"isolation {self.chosen} cannot be had now: {self.refused[self.chosen]}")
             for rung in self._in_force():
                 found = found.plus(rung.edits(tenant))
-        return Edits(
-            {key: value for key, value in found.env.items() if key not in tenant.own}, found.nodes, found.mounts
-        )
+        return found
 
     def hold(self, pods: Mapping[str, Mapping[int, int]]) -> None:
         """Limit pods as a whole: MiB by uid and GPU, of all that are on this node. What fails is noted once and tried again

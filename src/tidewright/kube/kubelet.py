@@ -54,9 +54,9 @@ class Folder:
         """By the kubelet's checkpoint as of now. Raises WorldError."""
         return entries(self._checkpoint())
 
-    def whole_gpus(self) -> frozenset[str]:
-        """UUIDs that other device plugins gave away. Raises WorldError."""
-        return whole_gpus(self._checkpoint())
+    def whole_gpus(self) -> frozenset[tuple[str, str]]:
+        """(pod uid, UUID) of what other device plugins gave away; none before there is a kubelet. Raises WorldError."""
+        return whole_gpus(self._checkpoint()) if (self.path / CHECKPOINT).exists() else frozenset()
 
     def _checkpoint(self) -> str:
         try:
@@ -77,11 +77,11 @@ def _socket(path: Path) -> tuple[int, int] | None:
 async def serve(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
     """A running gRPC server on our socket, for this user only. Raises WorldError."""
     grpc, path = grpc_module(), folder.path / OURS
-    path.unlink(missing_ok=True)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", LONGEST_REQUEST)])
     server.add_generic_rpc_handlers((API.handlers(PLUGIN, does),))
     before = os.umask(0o177)
     try:
+        path.unlink(missing_ok=True)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
     except (RuntimeError, OSError) as error:

@@ -49,11 +49,11 @@ def entries(text: str) -> tuple[Entry, ...]:
     return tuple(entry for resource, entry in _entries(text) if resource == names.MEM)
 
 
-def whole_gpus(text: str) -> frozenset[str]:
-    """UUIDs of GPUs and instances that other device plugins gave to pods, by the kubelet's checkpoint: NVIDIA's calls its
-    devices by them, with ``::N`` behind for a share. Raises WorldError when it cannot be read."""
-    others = (one for resource, entry in _entries(text) if resource != names.MEM for one in entry.ids)
-    return frozenset(one.partition("::")[0] for one in others)
+def whole_gpus(text: str) -> frozenset[tuple[str, str]]:
+    """Pod uid and UUID of the GPUs and instances that other device plugins gave away, by the kubelet's checkpoint: NVIDIA's
+    calls its devices by them, with ``::N`` behind for a share. Raises WorldError when it cannot be read."""
+    others = (entry for resource, entry in _entries(text) if resource != names.MEM)
+    return frozenset((entry.uid, one.partition("::")[0]) for entry in others for one in entry.ids)
 
 
 def _entries(text: str) -> list[tuple[str, Entry]]:

@@ -5,8 +5,12 @@ Sources: NVML API reference; NVIDIA's MIG user guide, "Device nodes and capabili
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +25,53 @@ MIG_MINORS = Path("driver/nvidia-caps/mig-minors")
 """Below /proc: which /dev/nvidia-caps/nvidia-capN opens an instance, in lines such as ``gpu0/gi1/ci0/access 21``."""
 
 
+class Numbers:
+    """Which index an instance has, by its UUID: pods hold it by that, so it stays the same while others come and go, and is
+    given to no other. Kept in a file, which survives the plugin, and not the node's next start, as instances do not either."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, int] = {}
+        with suppress(OSError, ValueError, AttributeError):
+            found = json.loads(path.read_text()) if path is not None else {}
+            self._known = {str(uuid): int(number) for uuid, number in found.items()}
+
+    def of(self, uuid: str, first: int) -> int:
+        """The index; a new one from ``first`` on. Raises WorldError when it cannot be kept."""
+        if uuid not in self._known:
+            taken = set(self._known.values())
+            self._known[uuid] = next(at for at in count(first) if at not in taken)
+            self._save()
+        return self._known[uuid]
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        part = self._path.with_name(f"{self._path.name}.part")
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            part.write_text(json.dumps(self._known))
+            os.replace(part, self._path)
+        except OSError as error:
+            raise WorldError(f"the numbers of MIG instances cannot be kept: {error}") from error
+
+
 class NvidiaGpus:
     """Every GPU that NVML knows; of one in MIG mode its instances, as they are now. Raises WorldError without library, driver
-    or GPU. ``nvml`` stands in for pynvml."""
+    or GPU. ``nvml`` stands in for pynvml; ``numbers``: the file where the instances' are kept."""
 
     makes_instances = False
     """Whether GPUs in MIG mode may be without any at the start."""
 
-    def __init__(self, nvml: Any = None, dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, nvml: Any = None, dev: Path = Path("/dev"), proc: Path = Path("/proc"), numbers: Path | None = None
+    ) -> None:
         try:
             self._nvml = nvml or import_module("pynvml")
         except ImportError as error:
             raise WorldError("no NVIDIA library; install it with: pip install 'tidewright[nvidia]'") from error
-        self._dev, self._proc = dev, proc
+        self._dev, self._proc, self._numbers = dev, proc, Numbers(numbers)
+        self._lost: set[int] = set()
         try:
             self._nvml.nvmlInit()
             self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(at) for at in range(self._nvml.nvmlDeviceGetCount())]
@@ -46,7 +84,6 @@ class NvidiaGpus:
         if not self._gpus and not self.makes_instances:
             raise WorldError("every GPU is in MIG mode and none has instances; make some with nvidia-smi mig -cgi")
         self._xids: dict[int, str] = {}
-        self._lost: set[int] = set()
         self._errors = CriticalErrors(self._nvml, self._handles, self._uuids)
 
     def found(self) -> tuple[Gpu, ...]:
@@ -65,8 +102,8 @@ class NvidiaGpus:
         return {gpu.index: ill[gpu.physical] for gpu in self._gpus if gpu.physical in ill}
 
     def uses(self) -> list[Use]:
-        """Processes that compute and such that draw; one that does both is listed twice, with the same memory. MIG instances
-        are left out: there the hardware says who may use how much."""
+        """Processes that compute, by MPS or not, and such that draw; one that does both is listed twice, with the same memory.
+        MIG instances are left out: there the hardware says who may use how much."""
         found: dict[tuple[int, int], int] = {}
         try:
             for gpu in self._gpus:
@@ -76,6 +113,7 @@ class NvidiaGpus:
                 for one in [
                     *self._nvml.nvmlDeviceGetComputeRunningProcesses(handle),
                     *self._nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+                    *self._mps_clients(handle),
                 ]:
                     if one.usedGpuMemory is None:
                         raise WorldError("the NVIDIA driver does not tell the memory of single processes (vGPU)")
@@ -85,14 +123,23 @@ class NvidiaGpus:
             raise WorldError(f"the NVIDIA driver does not list processes ({error})") from error
         return [Use(gpu, pid, mib) for (gpu, pid), mib in found.items()]
 
+    def _mps_clients(self, handle: Any) -> list[Any]:
+        try:
+            return list(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+        except (self._nvml.NVMLError, AttributeError):  # a driver that has no such list
+            return []
+
     def why_no_limits(self, cgroup: Path) -> str:
+        """As long as one GPU can be limited the driver can: a lost one says nothing about the others."""
+        why = "no GPU answers"
         for gpu in self._gpus:
-            if not gpu.whole:
+            if not gpu.whole and gpu.physical not in self._lost:
                 try:
                     self.limit_of(gpu.index, cgroup)
+                    return ""
                 except WorldError as error:
-                    return str(error)
-        return ""
+                    why = str(error)
+        return why
 
     def limit_of(self, gpu: int, cgroup: Path) -> int:
         limits = self._limits("c_nvmlGetMemoryLimits_v1_t", cgroup)
@@ -123,8 +170,7 @@ class NvidiaGpus:
             ) from error
 
     def _describe(self) -> Iterator[Gpu]:
-        """GPUs under the index that nvidia-smi gives them, then instances in the order in which it lists them."""
-        instances = len(self._handles)
+        """GPUs under the index that nvidia-smi gives them, instances behind them."""
         for at, handle in enumerate(self._handles):
             model = text(self._nvml.nvmlDeviceGetName(handle))
             if not self._in_mig_mode(handle):
@@ -133,8 +179,8 @@ class NvidiaGpus:
                 continue
             for part in self._instances(handle):
                 uuid, nodes = text(self._nvml.nvmlDeviceGetUUID(part)), self._instance_nodes(handle, part)
-                yield Gpu(instances, uuid, self._mib(part), model, nodes, whole=True, physical=at)
-                instances += 1
+                number = self._numbers.of(uuid, len(self._handles))
+                yield Gpu(number, uuid, self._mib(part), model, nodes, whole=True, physical=at)
 
     def _instances(self, handle: Any) -> Iterator[Any]:
         for at in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):

@@ -150,6 +150,8 @@ class Plugin:
                 edits = await self._outfit(claim, len(entry.ids))
                 await asyncio.to_thread(self.ladder.hold_one, entry.uid, self._mib(claim.holding.units))
                 self.shelf.put(name_of(entry.ids), {name_of(entry.ids): edits})
+                # As it is by now: others were allocated meanwhile.
+                entries = await asyncio.to_thread(self.folder.allocated)
                 self.shelf.keep_only(name_of(one.ids) for one in entries)
                 await self._mark(claim)
         except TideError as error:

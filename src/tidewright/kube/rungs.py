@@ -6,9 +6,9 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.errors import WorldError
@@ -57,11 +57,12 @@ class DriverLimits:
     name: str = "driver"
     level: str = "L4 driver limits"
     computes: bool = False
+    _found: dict[str, Path] = field(default_factory=dict)
 
     def why_not(self) -> str:
         if not (self.root / "cgroup.controllers").exists():
             return f"no cgroup v2 at {self.root}"
-        if not any(self._bases()):
+        if next(self._bases(), None) is None:
             return f"no cgroups of the kubelet below {self.root}: mount the node's there"
         return self.gpus.why_no_limits(self.root)
 
@@ -70,25 +71,56 @@ class DriverLimits:
         return Edits()
 
     def hold(self, uid: str, mib: Mapping[int, int]) -> None:
-        folder = self._folder(uid)
+        """Every GPU is tried: one that is lost must not leave the others without a limit."""
+        folder, failed = self._folder(uid), []
         for gpu, count in mib.items():
-            if self.gpus.limit_of(gpu, folder) != count:
-                self.gpus.limit(gpu, folder, count)
+            try:
+                if self.gpus.limit_of(gpu, folder) != count:
+                    self.gpus.limit(gpu, folder, count)
+            except WorldError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def keep_only(self, uids: Iterable[str]) -> None:
         """Limits go with their cgroups."""
+        here = frozenset(uids)
+        self._found = {uid: path for uid, path in self._found.items() if uid in here}
 
-    def _bases(self) -> list[Path]:
+    def _bases(self) -> Iterator[Path]:
         """Where the kubelet's cgroups begin; below another one where the node is itself a container."""
-        return [path for depth in ("", "*/", "*/*/") for path in self.root.glob(f"{depth}*kubepods*")]
+        level = [self.root]
+        for _ in range(3):
+            level = [path for folder in level for path in _folders(folder)]
+            yield from (path for path in level if "kubepods" in path.name)
 
     def _folder(self, uid: str) -> Path:
-        """The pod's, written by the kubelet's cgroupfs or systemd driver, at any quality of service."""
-        for base in self._bases():
-            for form in (f"pod{uid}", f"*pod{uid.replace('-', '_')}.slice"):
-                for path in (*base.glob(form), *base.glob(f"*/{form}")):
-                    return path
-        raise WorldError(f"there is no cgroup of pod {uid} below {self.root}")
+        """The pod's, written by the kubelet's cgroupfs or systemd driver, at any quality of service. Raises WorldError."""
+        found = self._found.get(uid)
+        if found is None or not found.is_dir():
+            forms = (f"pod{uid}", f"pod{uid.replace('-', '_')}.slice")
+            found = next((path for base in self._bases() for path in _pods(base) if path.name.endswith(forms)), None)
+            if found is None:
+                raise WorldError(f"there is no cgroup of pod {uid} below {self.root}")
+            self._found[uid] = found
+        return found
+
+
+def _pods(base: Path) -> Iterator[Path]:
+    """Cgroups of pods: below the kubelet's own, or below the one of their quality of service."""
+    for path in _folders(base):
+        yield path
+        if "pod" not in path.name.replace("kubepods", ""):
+            yield from _folders(path)
+
+
+def _folders(path: Path) -> list[Path]:
+    """Those in ``path``; none when it is gone meanwhile, as cgroups go all the time."""
+    try:
+        with os.scandir(path) as found:
+            return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 @dataclass(slots=True)
@@ -167,9 +199,12 @@ class Hami:
         if tenant.percent < ALL_SMS:
             env["CUDA_DEVICE_SM_LIMIT"] = str(tenant.percent)
         # The table of a container's processes: shared by them alone, whatever user they run as.
-        own = self.folder / "containers" / f"{tenant.uid}_{tenant.container}"
+        every = self.folder / "containers"
+        own = every / f"{tenant.uid}_{tenant.container}"
         try:
             own.mkdir(parents=True, exist_ok=True)
+            # Whoever is root in a container may leave anything here, and nobody on the node is to find it.
+            every.chmod(0o700)
             own.chmod(0o1777)
             (self.folder / "lock").mkdir(exist_ok=True)
             (self.folder / "lock").chmod(0o1777)
@@ -226,7 +261,8 @@ class Cooperative:
         }
         if "torch" in tenant.cooperates:
             env["PYTORCH_ALLOC_CONF"] = f"per_process_memory_fraction:{share}"
-        return Edits(env)
+        # Who sets one himself knows better what his program does with it.
+        return Edits({key: value for key, value in env.items() if key not in tenant.own})
 
     def hold(self, uid: str, mib: Mapping[int, int]) -> None:
         """Nobody does."""

@@ -214,7 +214,10 @@ class Station:
         return ", ".join(filter(None, (self.ladder.level(), self.guard.level))) or "none"
 
     async def _keep_guarded(self) -> None:
-        """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
+        """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them. Before it is known
+        which pods are here, nothing is taken from anybody and nothing counted as foreign."""
+        await self._say_level()
+        await self.plugin.pods.reflector.synced.wait()
         while True:
             changed = await asyncio.to_thread(self.ladder.climb)
             pods: dict[str, dict[int, int]] = {}

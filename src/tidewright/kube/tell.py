@@ -31,7 +31,8 @@ LONGEST_NAME = 230
 
 
 class PodsHere:
-    """Pods bound to one node that ask for GPU memory, kept up to date while ``reflector`` runs."""
+    """Pods bound to one node, kept up to date while ``reflector`` runs: those that ask for GPU memory, and of the others that
+    they are there."""
 
     def __init__(self, api: Api, node: str) -> None:
         self.api, self.node = api, node
@@ -39,17 +40,21 @@ class PodsHere:
         self.reflector = Reflector(api, self.path, lambda what, item: None, self._trim)
 
     def known(self) -> tuple[Json, ...]:
-        """As last seen."""
-        return tuple(self.reflector.objects.values())
+        """Those that ask for GPU memory, as last seen."""
+        return tuple(pod for pod in self.reflector.objects.values() if "spec" in pod)
 
     def ended(self) -> frozenset[str]:
         """Uids of pods whose containers are all gone."""
-        return frozenset(uid_of(dict(pod)) for pod in self.known() if phase(pod) in ENDED)
+        return frozenset(uid for uid, pod in self.reflector.objects.items() if phase(pod) in ENDED)
+
+    def alive(self) -> frozenset[str]:
+        """Uids of all that have containers, or will."""
+        return frozenset(self.reflector.objects) - self.ended()
 
     async def listed(self) -> tuple[Json, ...]:
         """As the API server has them now. Raises ApiError, NoAnswer."""
         found = [self._trim(pod) for pod in await self.api.items(self.path)]
-        return tuple(pod for pod in found if pod is not None)
+        return tuple(pod for pod in found if pod is not None and "spec" in pod)
 
     async def by_uid(self, uid: str) -> Json:
         """Raises WorldError when there is none after a few looks."""
@@ -70,12 +75,16 @@ class PodsHere:
 
     def _trim(self, pod: dict[str, Any]) -> dict[str, Any] | None:
         """What the extender reads, and how the pod wants to be isolated."""
-        kept = trim_pod(pod) if bound_to(pod) == self.node else None
-        if kept is not None:
-            kept["metadata"]["annotations"] |= {key: text for key, text in notes_of(pod).items() if key in WISHES}
-            for kind in ("initContainers", "containers"):
-                for full, short in zip(pod["spec"].get(kind) or (), kept["spec"].get(kind) or (), strict=True):
-                    short["env"] = [{"name": one.get("name")} for one in full.get("env") or ()]
+        if bound_to(pod) != self.node:
+            return None
+        kept = trim_pod(pod)
+        if kept is None:
+            meta = {key: value for key, value in pod["metadata"].items() if key in ("name", "uid", "resourceVersion")}
+            return {"metadata": meta, "status": {"phase": phase(pod)}}
+        kept["metadata"]["annotations"] |= {key: text for key, text in notes_of(pod).items() if key in WISHES}
+        for kind in ("initContainers", "containers"):
+            for full, short in zip(pod["spec"].get(kind) or (), kept["spec"].get(kind) or (), strict=True):
+                short["env"] = [{"name": one.get("name")} for one in full.get("env") or ()]
         return kept
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..base.errors import UsageError
 from .gpus import Gpu, Use
@@ -114,6 +115,15 @@ def pod_in(cgroup: str) -> str:
     """The uid of the pod that a process is in, by its /proc/PID/cgroup; empty when it is in none."""
     found = _POD.findall(cgroup)
     return found[-1].replace("_", "-") if found else ""
+
+
+def sees_node(proc: Path) -> bool:
+    """Whether the first process is not one of our own container's: without the node's pid namespace a driver names processes
+    that cannot be looked up, or none at all."""
+    try:
+        return (proc / "1" / "cgroup").read_text() != (proc / "self" / "cgroup").read_text()
+    except OSError:
+        return False
 
 
 def sight(uses: Iterable[Use], pod_of: Callable[[int], str | None]) -> Sight:
