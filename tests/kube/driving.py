@@ -100,6 +100,14 @@ def pod(name: str, uid: str, *claims: str) -> dict[str, Any]:
     }
 
 
+def seen_from_the_node(proc: Path) -> Path:
+    """A /proc of the node's pid namespace, without pods yet."""
+    for name, home in (("1", "/init.scope"), ("self", "/kubepods/pod0/us")):
+        (proc / name).mkdir()
+        (proc / name / "cgroup").write_text(f"0::{home}\n")
+    return proc
+
+
 @asynccontextmanager
 async def started(api: FakeApi, root: Path, gpus: FakePartitions, **settings: Any) -> AsyncIterator[Driving]:
     """A driver over what is in ``root``, ended in an orderly way."""

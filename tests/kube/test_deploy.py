@@ -47,9 +47,14 @@ API_VERSIONS = {
     "Deployment": "apps/v1", "DaemonSet": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1",
     "MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
     "Kustomization": "kustomize.config.k8s.io/v1beta1", "KubeSchedulerConfiguration": "kubescheduler.config.k8s.io/v1",
-    "DeviceClass": "resource.k8s.io/v1",
+    "DeviceClass": "resource.k8s.io/v1", "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
 }  # fmt: skip
-CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding", "DeviceClass", "MutatingWebhookConfiguration")
+CLUSTER_WIDE = (
+    "ClusterRole", "ClusterRoleBinding", "DeviceClass", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)  # fmt: skip
+NODE_OF_TOKEN = 'request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")'
 NAMELESS = ("Kustomization", "KubeSchedulerConfiguration")
 Object = dict[str, Any]
 
@@ -138,7 +143,7 @@ def test_selectors_match_labels_and_accounts_exist() -> None:
                     one for one in templates if item["spec"]["selector"].items() <= one["metadata"]["labels"].items()
                 ]
                 assert len(chosen) == 1
-            if item["kind"].endswith("Binding"):
+            if item["kind"].endswith("RoleBinding"):
                 assert all(one["name"] in accounts for one in item["subjects"])
 
 
@@ -178,6 +183,54 @@ def test_what_the_device_plugin_looks_for_is_mounted_where_it_looks() -> None:
         assert mounted[str(folder)] == str(folder), "the same path inside, for it is told to containers of the node"
     pipes = {one["name"]: one.get("value") for one in containers(daemon)[0]["env"]}["CUDA_MPS_PIPE_DIRECTORY"]
     assert pipes == str(IsolationSettings().mps)
+
+
+def test_mps_serves_the_nodes_of_the_device_plugin_and_of_the_dra_driver() -> None:
+    [daemon] = [item for item in composed(DEPLOY / "mps") if item["kind"] == "DaemonSet"]
+    pod_spec = daemon["spec"]["template"]["spec"]
+    terms = pod_spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    chosen = [
+        {one["key"]: one["values"][0] for one in term["matchExpressions"] if one["operator"] == "In"} for term in terms
+    ]
+    [plugin] = [item for item in composed(BASE) if item["kind"] == "DaemonSet"]
+    assert plugin["spec"]["template"]["spec"]["nodeSelector"] in chosen
+    [driver] = [item for item in composed(DEPLOY / "dra") if item["kind"] == "DaemonSet"]
+    [own] = driver["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert {one["key"]: one["values"][0] for one in own["matchExpressions"] if one["operator"] == "In"} in chosen
+    assert len(chosen) == 2 and "nodeSelector" not in pod_spec
+    [making] = pod_spec["initContainers"]
+    options = re.search(r"mount -t tmpfs -o (\S+) ", making["args"][0])
+    assert options and {"nosuid", "nodev"} <= set(options[1].split(",")), "pods write there"
+
+
+def held_by_policy(folder: Path, account: str) -> Object:
+    """The policy in force that holds an account to what is its own."""
+    [policy] = [item for item in composed(folder) if item["kind"] == "ValidatingAdmissionPolicy"]
+    [binding] = [item for item in composed(folder) if item["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    spec: Object = policy["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    [only] = spec["matchConditions"]
+    assert only["expression"] == f'request.userInfo.username == "system:serviceaccount:kube-system:{account}"'
+    assert account in {item["metadata"]["name"] for item in composed(folder) if item["kind"] == "ServiceAccount"}
+    assert {one["name"]: one["expression"] for one in spec["variables"]}["node"] == NODE_OF_TOKEN
+    return spec
+
+
+def test_the_device_plugin_may_write_lists_of_unhealthy_gpus_alone() -> None:
+    spec = held_by_policy(BASE, "tidewright-plugin")
+    [rule] = spec["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["apiVersions"], rule["resources"]) == ([""], ["v1"], ["configmaps"])
+    wanted = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
+    has = {
+        wanted[one.verb] for one in roles("tidewright-plugin") if one.resource == "configmaps" and one.verb in wanted
+    }
+    assert has and has <= set(rule["operations"]), "every way to write that the role gives"
+    beginning, own = [one["expression"] for one in spec["validations"]]
+    assert beginning == f'object.metadata.name.startsWith("{names.UNHEALTHY_PREFIX}")'
+    assert own == f'variables.node == "" || object.metadata.name == "{names.UNHEALTHY_PREFIX}" + variables.node'
 
 
 def test_the_original_has_its_ports_environment_and_mounts_and_no_more() -> None:
@@ -223,7 +276,9 @@ def test_commands_of_the_manifests_are_accepted() -> None:
                 seen.add(words[2])
                 accepted(words)
             elif words[:1] == ["gpushare-device-plugin-v2"] and legacy.PLUGIN in command.commands:
-                accepted(["tide", *legacy.plugin_arguments(words[1:])])
+                found = accepted(["tide", *legacy.plugin_arguments(words[1:])])
+                mounted = {one["mountPath"] for one in container["volumeMounts"]}
+                assert found.params["binding"] == "match" or str(found.params["cdi_dir"]) in mounted
     assert "extender" in seen
 
 
@@ -242,7 +297,7 @@ def test_the_old_names_take_the_old_words() -> None:
 def test_flags_of_the_old_plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(command.commands, legacy.PLUGIN, click.Command(legacy.PLUGIN))
     words = ["-logtostderr", "--v=5", "-v", "4", "--memory-unit", "MiB", "--health-check=true", "--timeout=10"]
-    assert legacy.plugin_arguments(words) == ["kube", "device-plugin", "--memory-unit", "MiB"]
+    assert legacy.plugin_arguments(words) == ["kube", "device-plugin", "--binding", "match", "--memory-unit", "MiB"]
     assert "--health-check has no effect" in capsys.readouterr().err
     for bad in (["--bogus"], ["word"], ["--memory-unit"], ["-"]):
         with pytest.raises(UsageError):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kube.driving import NODE, POD, driving, pod, result
+from tests.kube.driving import NODE, POD, driving, pod, result, seen_from_the_node
 from tests.kube.extending import until
 from tests.kube.rights import granted, missing, needed
-from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, composed, containers, kustomization
+from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, composed, containers, held_by_policy, kustomization
 from tidewright.kube.dra import DraSettings
-from tidewright.kube.dra_v1 import DRIVER
+from tidewright.kube.dra_v1 import DRIVER, GROUP
 from tidewright.kube.gpus import Use
 from tidewright.kube.slices import STEP_MIB
 from tidewright.kube.watchdog import Rules
@@ -53,7 +53,13 @@ def test_the_driver_runs_as_its_container_says() -> None:
     needs = DraSettings("n1")
     mounted = {one["mountPath"]: one for one in driver["volumeMounts"]}
     assert {str(needs.plugins), str(needs.registry), str(needs.cdi)} <= mounted.keys()
-    assert not any(one.get("readOnly") for one in mounted.values()), "sockets and CDI files are written there"
+    limits = needs.isolation
+    assert {str(limits.cgroups), str(limits.mps)} <= mounted.keys(), (
+        "or no rung above the cooperative one is ever in force"
+    )
+    assert [path for path, one in mounted.items() if one.get("readOnly")] == [str(limits.mps)], (
+        "the others are written to"
+    )
     [daemon] = parts("DaemonSet")
     volumes = {one["name"]: one for one in daemon["spec"]["template"]["spec"]["volumes"]}
     assert volumes.keys() == {one["name"] for one in mounted.values()}
@@ -66,13 +72,27 @@ def test_the_driver_runs_as_its_container_says() -> None:
     assert context["allowPrivilegeEscalation"] is False and re.fullmatch(r"REGISTRY/tidewright:[\w.]+", driver["image"])
 
 
+def test_a_driver_may_write_the_slices_of_its_own_node_alone() -> None:
+    spec = held_by_policy(FOLDER, "tidewright-dra")
+    [rule] = spec["matchConstraints"]["resourceRules"]
+    group, version = GROUP.removeprefix("/apis/").split("/")
+    assert (rule["apiGroups"], rule["apiVersions"], rule["resources"]) == ([group], [version], ["resourceslices"])
+    written = {one.verb for one in granted(composed(FOLDER), "tidewright-dra") if one.resource == "resourceslices"}
+    assert written - {"list", "watch"} == {operation.lower() for operation in rule["operations"]}
+    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    assert variables["slice"] == 'request.operation == "DELETE" ? oldObject : object'
+    node, driver = [one["expression"] for one in spec["validations"]]
+    assert node == 'variables.node != "" && variables.slice.spec.?nodeName.orValue("") == variables.node'
+    assert driver == f'variables.slice.spec.driver == "{DRIVER}"'
+
+
 @pytest.mark.processes
 def test_the_driver_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
     """A pool that grows, shrinks and falls sick; a claim; a pod that takes too much."""
 
     async def main() -> None:
         async with driving("1x15+1x80mig", rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:
-            found.driver.guard.proc = tmp_path
+            found.driver.guard.proc = seen_from_the_node(tmp_path)
             await found.ready()
             found.gpus.sick[0] = "XID 79"
             await until(lambda: found.devices().get("gpu-0", {}).get("taints"))
