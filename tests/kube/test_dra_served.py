@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.kube.driving import NODE, POD, claim, driving, isolation, pod, result, settings_in, started
+from tests.kube.driving import (
+    NODE,
+    POD,
+    claim,
+    driving,
+    isolation,
+    pod,
+    result,
+    seen_from_the_node,
+    settings_in,
+    started,
+)
 from tests.kube.extending import PATIENCE_S, until
 from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_dra_slices import DRA
@@ -151,6 +162,7 @@ def test_slices_that_others_delete_change_or_left_behind() -> None:
 def test_a_conflict_is_tried_again_at_once_with_what_is_there_then() -> None:
     async def main() -> None:
         async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+            await api.create("nodes", {"metadata": {"name": NODE}})
             publisher, devices = Publisher(client, NODE, lambda text: None), [{"name": "gpu-0"}]
             assert await publisher.sync(lambda taints: [{"devices": devices}])
             [key] = [key for key in api.store.objects if key[0] == "resourceslices"]
@@ -202,6 +214,7 @@ def test_clusters_that_cannot_do_it(release: str, off: tuple[str, ...], match: s
         with tempfile.TemporaryDirectory(prefix="tide-") as name:
             async with FakeApi().served() as api:
                 api.release, api.gates_off = release, set(off)
+                await api.create("nodes", {"metadata": {"name": NODE}})
                 gpus, said = FakePartitions("1x15+1x80mig"), []
                 chosen = settings_in(Path(name))
                 with pytest.raises(UsageError, match=match) as refused:
@@ -281,7 +294,7 @@ def test_pods_that_share_a_claim_or_have_several_are_watched_by_what_they_were_g
     async def main() -> None:
         rules = Rules("evict", 0, 0.05, 0.05)
         async with driving(rules=rules, watch_s=0.05) as found:
-            found.driver.guard.proc = tmp_path
+            found.driver.guard.proc = seen_from_the_node(tmp_path)
             await found.ready()
             first = await found.claim("first", result("gpu-0", "2Gi"))
             second = await found.claim("second", result("gpu-0", "1Gi"), result("gpu-1", "1Gi", request="b"))

@@ -17,7 +17,7 @@ from tidewright.base.errors import UsageError
 from tidewright.kube.gpus import Gpu
 from tidewright.kube.partitions import FakePartitions, Placement, needs, overlap, totals
 from tidewright.kube.quantity import mib_of, of_mib
-from tidewright.kube.slices import bodies, device_name, plain_spec, pool
+from tidewright.kube.slices import bodies, device_name, owner_of, plain_spec, pool
 from tidewright.testing.kube_dra import admit
 
 DRA = RECORDED.parent / "dra"
@@ -97,10 +97,24 @@ def test_the_slice_that_a_real_server_took() -> None:
     for ours, theirs in zip(mine["spec"]["devices"], real["spec"]["devices"], strict=True):
         assert theirs["attributes"].items() <= ours.pop("attributes").items()
         policy = ours["capacity"]["smPercent"]["requestPolicy"]
-        assert (policy["default"], policy["validRange"]["min"]) == ("0", "0"), "or none that ask for memory alone could share"
+        assert (policy["default"], policy["validRange"]["min"]) == ("0", "0"), (
+            "or none that ask for memory alone could share"
+        )
         policy["default"], policy["validRange"]["min"] = "100", "1"
         assert ours == {key: value for key, value in theirs.items() if key != "attributes"}
     assert not admit(copy.deepcopy(real), None, set()), "the judge of these tests agrees with the server"
+
+
+def test_owners_are_named_whole() -> None:
+    """As the API server wants it; the garbage collector goes by the uid."""
+    owner = owner_of({"metadata": {"name": "n", "uid": "u", "labels": {}}})
+    [mine] = pool("n", bodies([Gpu(0, "GPU-0", 1024)], (), (), ()), 1, owner).values()
+    assert mine["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
+    assert not admit(copy.deepcopy(mine), None, set())
+    for name in ("apiVersion", "kind", "name", "uid"):
+        wrong = copy.deepcopy(mine)
+        wrong["metadata"]["ownerReferences"][0].pop(name)
+        assert any("ownerReferences" in text for text in admit(wrong, None, set()))
 
 
 def test_memory_that_is_no_multiple_of_a_step_is_offered_to_the_last_whole_one() -> None:

@@ -1,7 +1,8 @@
 """Keeping this node's ResourceSlices in the API server as they should be: never doubled, one generation, growing.
 
 Source: ``ResourcePool`` in ``resource.k8s.io/v1``: consumers use the slices of the highest generation, once there are as many
-as they say themselves, so a pool that is just being written is not allocated from by halves.
+as they say themselves, so a pool that is just being written is not allocated from by halves. The Node owns them, so that the
+garbage collector takes them when it is deleted: no kubelet and no driver is left to do it then.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 from ..base.errors import UsageError
-from .api import Api, ApiError
+from .api import NODES, Api, ApiError
 from .ask import Json
 from .dra_v1 import DRIVER, SLICES
 from .site import Note
-from .slices import Body, plain_spec, pool
+from .slices import Body, owner_of, plain_spec, pool
 
 TRIES = 5
 """So often a round is begun anew when somebody else wrote at the same time."""
@@ -52,22 +53,37 @@ class Publisher:
     generation: int = 0
     taints: bool = True
     _said: dict[str, tuple[Json, Json]] = field(default_factory=dict)
-    """By name what was last sent, without generation, and what the API server made of it."""
+    """By name what was last sent, and what the API server made of it; see ``_plain``."""
+    _unowned: bool = False
 
     async def sync(self, build: Callable[[bool], Sequence[Body]]) -> bool:
         """Make the slices what ``build`` gives (its argument: with taints); whether anything had to be written.
 
         Raises ApiError and NoAnswer, when it is to be called again, and UsageError where a feature is switched off.
         """
+        owner = await self._owner()
         for left in reversed(range(TRIES)):
             try:
-                return await self._round(build(self.taints))
+                return await self._round(build(self.taints), owner)
             except ApiError as error:
                 if error.status not in (404, 409) or not left:
                     raise
         return False
 
-    async def _round(self, wanted: Sequence[Body]) -> bool:
+    async def _owner(self) -> Json | None:
+        """The Node, read anew each time: one that was deleted and came back is another, and what the first one owned goes.
+        None without the right. Raises ApiError: slices of a node that is not there would stay for ever."""
+        try:
+            return owner_of(await self.api.get(f"{NODES}/{quote(self.node, safe='')}"))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            if not self._unowned:
+                self._unowned = True
+                self.note(f"slices of {self.node} stay when the node is deleted, for the Node cannot be read: {error}")
+            return None
+
+    async def _round(self, wanted: Sequence[Body], owner: Json | None) -> bool:
         there = {
             str(item["metadata"]["name"]): item
             for item in await self.api.items(of_node(self.node))
@@ -75,10 +91,10 @@ class Publisher:
         }
         last = max((_generation(item) for item in there.values()), default=0)
         self.generation = max(self.generation, last)
-        if self._same(there, pool(self.node, wanted, last)):
+        if self._same(there, pool(self.node, wanted, last, owner)):
             return False
         self.generation += 1
-        objects = pool(self.node, wanted, self.generation)
+        objects = pool(self.node, wanted, self.generation, owner)
         self._said = {}
         for name, asked in objects.items():
             await self._write(asked, there.get(name))
@@ -91,7 +107,9 @@ class Publisher:
         if there.keys() != objects.keys():
             return False
         for name, item in there.items():
-            asked, found = objects[name]["spec"], plain_spec(item)
+            asked, found = _plain(objects[name]), _plain(item)
+            # Without an owner to name, one that is there stays.
+            asked["owners"] = asked["owners"] or found["owners"]
             if asked != found and self._said.get(name) != (asked, found):
                 return False
         return True
@@ -101,11 +119,11 @@ class Publisher:
         if old is None:
             answer = await self.api.post(SLICES, asked)
         else:
-            meta = {"name": name, "resourceVersion": old["metadata"].get("resourceVersion")}
+            kept = {key: old["metadata"][key] for key in ("ownerReferences",) if key in old["metadata"]}
+            meta = {**kept, **asked["metadata"], "resourceVersion": old["metadata"].get("resourceVersion")}
             answer = await self.api.put(f"{SLICES}/{quote(name, safe='')}", {**asked, "metadata": meta})
-        found = plain_spec(answer)
-        self._said[name] = (asked["spec"], found)
-        await self._judge(asked["spec"], found)
+        self._said[name] = (_plain(asked), _plain(answer))
+        await self._judge(asked["spec"], plain_spec(answer))
 
     async def _judge(self, asked: Json, found: Json) -> None:
         """What was dropped belongs to a feature that is switched off. Slices that would promise something else go."""
@@ -132,6 +150,12 @@ class Publisher:
         except ApiError as error:
             if error.status != 404:
                 raise
+
+
+def _plain(item: Json) -> dict[str, Any]:
+    """What must be as it was asked for."""
+    owners = [one.get("uid") for one in (item.get("metadata") or {}).get("ownerReferences") or ()]
+    return {"spec": plain_spec(item), "owners": owners}
 
 
 def _generation(item: Json) -> int:

@@ -56,15 +56,21 @@ def bodies(
     return found
 
 
-def pool(node: str, wanted: Sequence[Body], generation: int) -> dict[str, dict[str, Any]]:
-    """The slices of a node's pool by name, all of one generation."""
+def owner_of(node: Json) -> Json:
+    """How a Node, as the API server has it, owns its slices: they go when it goes."""
+    return {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+
+
+def pool(node: str, wanted: Sequence[Body], generation: int, owner: Json | None = None) -> dict[str, dict[str, Any]]:
+    """The slices of a node's pool by name, all of one generation. ``owner``: see ``owner_of``; None where nobody knows."""
     about = {"name": node, "generation": generation, "resourceSliceCount": len(wanted)}
-    found = {}
+    owned, found = {} if owner is None else {"ownerReferences": [dict(owner)]}, {}
     for at, body in enumerate(wanted):
         name = _name(node, "counters" if "sharedCounters" in body else "devices", at)
         spec = {"driver": DRIVER, "nodeName": node, "pool": about, **body}
         found[name] = {
-            "apiVersion": GROUP.removeprefix("/apis/"), "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec,
+            "apiVersion": GROUP.removeprefix("/apis/"), "kind": "ResourceSlice", "metadata": {"name": name, **owned},
+            "spec": spec,
         }  # fmt: skip
     return found
 

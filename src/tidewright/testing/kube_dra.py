@@ -53,6 +53,9 @@ def _kept(spec: Object, old: Object) -> Iterator[str]:
 def _slice(item: Object, spec: Object) -> Iterator[str]:
     if not _SUBDOMAIN.fullmatch(item["metadata"]["name"]):
         yield "metadata.name: must be a DNS subdomain"
+    for owner in item["metadata"].get("ownerReferences") or ():
+        if not all(owner.get(name) for name in ("apiVersion", "kind", "name", "uid")):
+            yield "metadata.ownerReferences: apiVersion, kind, name and uid must not be empty"
     if not _SUBDOMAIN.fullmatch(spec.get("driver", "")) or len(spec["driver"]) > 63:
         yield "spec.driver: must be a DNS subdomain of at most 63 characters"
     about = spec.get("pool") or {}
