@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tidewright.base.errors import UsageError, WorldError
 from tidewright.kube import names
 from tidewright.kube.api import Api
 from tidewright.kube.cdi import Shelf
-from tidewright.kube.claims import Given, Records, Result, given_by, trim_pod, uses
+from tidewright.kube.claims import Given, Records, Result, cooperates, given_by, trim_pod, uses
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.dra_v1 import DRIVER, messages
 from tidewright.kube.isolation import Ladder, Tenant
@@ -98,6 +99,23 @@ def test_pods_of_a_claim_by_their_own_words() -> None:
     assert trim_pod({"metadata": {}, "spec": {}}) is None
 
 
+def test_frameworks_listen_for_a_claim_that_was_made_for_their_pod() -> None:
+    """The claim's file is for every pod that comes: one that did not say ``torch`` may not start with the variable."""
+    held = Given("u", "default", "a", (POD,), ())
+    says = pod("p", POD, "a")
+    says["metadata"]["annotations"] = {names.COOPERATES: "torch, jax", "other": "x"}
+    kept = trim_pod(says)
+    assert kept is not None and kept["metadata"]["annotations"] == {names.COOPERATES: "torch, jax"}
+    silent = pod("q", "other", "b")
+    assert cooperates([silent, kept], held) == {"torch", "jax"}
+    assert not cooperates([silent], held)
+    assert not cooperates([kept], Given("u", "elsewhere", "a", (POD,), ()))
+    assert not cooperates([kept], Given("u", "default", "a", ("another",), ())), "of that name before"
+    kept["status"] = {"phase": "Pending"}
+    kept["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "a"}]
+    assert uses(kept, held) and not cooperates([kept], held), "other pods may come to share it"
+
+
 def test_what_is_written_down_comes_back_and_garbage_does_not(tmp_path: Path) -> None:
     records = Records(tmp_path / "claims")
     assert records.load() == {}
@@ -126,19 +144,28 @@ async def preparing(root: Path, spec: str = "2x16+1x80mig") -> AsyncIterator[tup
         ladder = Ladder(gpus.found(), [Seen()])
         ladder.climb()
         shelf, records = Shelf(root / "cdi", KIND, PREFIX), Records(root / "claims")
-        yield api, Preparer(client, NODE, gpus.found(), gpus, ladder, shelf, records, lambda text: None), gpus
+        yield api, Preparer(client, NODE, gpus.found(), gpus, ladder, shelf, records, lambda text: None, tuple), gpus
 
 
 class Seen(Cooperative):
-    """Keeps whom it was asked to isolate."""
+    """Keeps whom it was asked to isolate, and which limits pods have. ``gate``: what the first limit waits for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tenants: list[Tenant] = []
+        self.limits: dict[str, dict[int, int]] = {}
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
 
     def edits(self, tenant: Tenant) -> Any:
         self.tenants.append(tenant)
         return super().edits(tenant)
+
+    def hold(self, uid: str, mib: Mapping[int, int]) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.gate.wait(10)
+        self.limits[uid] = dict(mib)
 
 
 async def ask(preparer: Preparer, *claims: dict[str, Any], uid: str = "") -> list[Any]:
@@ -181,6 +208,99 @@ def test_one_bad_claim_does_not_spoil_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_a_mistake_of_ours_is_one_claims_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            said: list[str] = []
+            monkeypatch.setattr(preparer, "note", said.append)
+            claims = [claim(name, result("gpu-0", "1Gi"), uid=name) for name in ("good", "bad")]
+            for one in claims:
+                await api.create("resourceclaims", one)
+            real = preparer.shelf.put
+
+            def put(name: str, devices: Any) -> None:
+                if name == "bad":
+                    raise ZeroDivisionError("by nought")
+                real(name, devices)
+
+            monkeypatch.setattr(preparer.shelf, "put", put)
+            for _ in range(2):
+                good, bad = await ask(preparer, *claims)
+                assert not good.error and len(good.devices) == 1
+                assert "ZeroDivisionError: by nought" in bad.error and not bad.devices
+            assert len([text for text in said if "Traceback" in text and "in put" in text]) == 1, "the place, once"
+            monkeypatch.setattr(preparer.shelf, "put", real)
+            assert not (await ask(preparer, claims[1]))[0].error
+            kinds = messages()[1]
+            odd: dict[str, str] = {"good": ""}
+            monkeypatch.setattr(preparer.records, "drop", lambda uid: odd[uid])
+            back = kinds.NodeUnprepareResourcesRequest(
+                claims=[kinds.Claim(namespace="default", name=uid, uid=uid) for uid in ("bad", "good")]
+            )
+            answer = (await preparer.methods()["NodeUnprepareResources"](back, None)).claims
+            assert "KeyError" in answer["bad"].error and not answer["good"].error
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_the_kubelet_is_told_the_request_and_not_which_alternative_it_was(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            first = claim(
+                "a", result("gpu-0", "1Gi", request="gpu/large"), result("gpu-1", "1Gi", request="b"), uid="a"
+            )
+            await api.create("resourceclaims", first)
+            [answer] = await ask(preparer, first)
+            assert [list(one.request_names) for one in answer.devices] == [["gpu"], ["b"]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_a_new_claim_takes_nothing_off_the_limit_of_a_pod_that_joined_another(tmp_path: Path) -> None:
+    """The kubelet says nothing when a pod joins a claim that is prepared already: the pod says so itself."""
+
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            shared = claim("shared", result("gpu-0", "4Gi"), uid="shared", pods=("first",))
+            own = claim("own", result("gpu-0", "1Gi"), uid="own")
+            for one in (shared, own):
+                await api.create("resourceclaims", one)
+            preparer.pods = lambda: iter([pod("p", POD, "own", "shared")])
+            for one in (shared, own):
+                assert not (await ask(preparer, one))[0].error
+            rung = preparer.ladder.memory
+            assert isinstance(rung, Seen)
+            assert rung.limits == {"first": {0: 4 << 10}, POD: {0: 5 << 10}}
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_a_look_that_takes_its_time_writes_no_old_limit_over_a_new_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with preparing(tmp_path) as (api, preparer, _):
+            rung = preparer.ladder.memory
+            assert isinstance(rung, Seen)
+            for name in ("one", "two"):
+                await api.create("resourceclaims", claim(name, result("gpu-0", "1Gi"), uid=name))
+            rung.begun.set()
+            assert not (await ask(preparer, claim("one", uid="one")))[0].error
+            rung.begun.clear()
+            rung.gate.clear()
+            looking = asyncio.create_task(preparer.hold_all())
+            await asyncio.to_thread(rung.begun.wait, 10)
+            asking = asyncio.create_task(ask(preparer, claim("two", uid="two")))
+            await asyncio.wait([asking], timeout=0.3)  # a claim that overtakes has time enough for it
+            rung.gate.set()
+            await looking
+            assert not (await asking)[0].error and rung.limits == {POD: {0: 2 << 10}}
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
 def test_a_claim_of_several_devices_has_one_environment(tmp_path: Path) -> None:
     """Parts of one GPU count together, in the order in which a program sees GPUs; every CDI device says the same."""
 
@@ -207,7 +327,7 @@ def test_a_claim_of_several_devices_has_one_environment(tmp_path: Path) -> None:
             [edits] = {json.dumps(one["containerEdits"]) for one in found["devices"]}
             env = dict(one.split("=", 1) for one in json.loads(edits)["env"])
             assert env[names.VISIBLE].split(",") == [uuid for uuid, _ in shown]
-            assert preparer.holdings(()) == {(POD, 0): 4 << 10, (POD, 1): 8 << 10}
+            assert preparer.holdings() == {(POD, 0): 4 << 10, (POD, 1): 8 << 10}
 
     asyncio.run(main())
 

@@ -6,16 +6,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError, WorldError
-from .ask import ENDED, Json, phase
+from . import names
+from .ask import ENDED, Json, notes_of, phase
 from .dra_v1 import DRIVER, MEMORY, SM_PERCENT
-from .isolation import ALL_SMS
+from .isolation import ALL_SMS, tenant_of
 from .quantity import mib_of, whole
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -103,6 +104,18 @@ def uses(pod: Json, claim: Given) -> bool:
     return claim.name in {one.get("resourceClaimName") for one in named}
 
 
+def cooperates(pods: Iterable[Json], claim: Given) -> frozenset[str]:
+    """Frameworks that will listen, by the words of the pod that the claim was made for. None for a claim that somebody made by
+    himself: another pod may come to share it, that says nothing of the kind."""
+    for pod in pods:
+        meta, status = pod.get("metadata") or {}, pod.get("status") or {}
+        made = [*(status.get("resourceClaimStatuses") or ()), status.get("extendedResourceClaimStatus") or {}]
+        named = claim.name in {one.get("resourceClaimName") for one in made}
+        if named and meta.get("namespace") == claim.namespace and meta.get("uid") in claim.pods:
+            return tenant_of(pod, "", ()).cooperates
+    return frozenset()
+
+
 def trim_pod(pod: Json) -> dict[str, Any] | None:
     """What is read of a pod. None for pods without claims."""
     spec, status, meta = pod.get("spec") or {}, pod.get("status") or {}, pod.get("metadata") or {}
@@ -110,8 +123,10 @@ def trim_pod(pod: Json) -> dict[str, Any] | None:
     if not spec.get("resourceClaims") and not extended:
         return None
     claims = {"resourceClaimStatuses": status.get("resourceClaimStatuses"), "extendedResourceClaimStatus": extended}
+    kept = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}
+    notes = {key: text for key, text in notes_of(pod).items() if key == names.COOPERATES}
     return {
-        "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta},
+        "metadata": {**kept, "annotations": notes},
         "spec": {"nodeName": spec.get("nodeName"), "resourceClaims": spec.get("resourceClaims")},
         "status": {"phase": status.get("phase"), **claims},
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from .dra_sockets import PLUGINS, REGISTRY, Places, Sockets
 from .dra_v1 import DRIVER, GATES_ON, OLDEST, messages
 from .gpus import Gpus
 from .guard import Guard
+from .isolation import Ladder
 from .partitions import Partitions
 from .plugin import Stock
 from .prepare import KIND, PREFIX, Preparer
 from .proto import grpc_module
 from .publish import Publisher, of_node, ours
 from .reflector import Reflector
-from .rungs import IsolationSettings, ladder
+from .rungs import Hami, IsolationSettings, ladder
 from .site import Note
 from .slices import bodies
 from .stamps import release
@@ -73,7 +73,23 @@ class ClaimGuard(Guard):
 
     def holdings(self) -> dict[Place, int]:
         """MiB by pod and GPU of this node."""
-        return self.preparer.holdings(self.pods.known())
+        return self.preparer.holdings()
+
+
+@dataclass(slots=True)
+class ClaimHami(Hami):
+    """HAMi-core's library, which is never in force for claims. It counts the processes of one container, by their pids there:
+    those of another that uses the same claim have the same pids, or look dead."""
+
+    def why_not(self) -> str:
+        return "it counts the memory of one container, and several may use a claim"
+
+
+def claims_ladder(gpus: Gpus, settings: IsolationSettings, note: Note) -> Ladder:
+    """The ladder of a node whose GPUs are given by claims. Raises UsageError for a choice that does not exist."""
+    found = ladder(gpus, settings, note)
+    found.rungs = [ClaimHami(rung.folder) if isinstance(rung, Hami) else rung for rung in found.rungs]
+    return found
 
 
 class Driver:
@@ -91,14 +107,15 @@ class Driver:
         self.tell, self.pods = Teller(self.api, settings.node, note, SOURCE), ClaimPods(self.api, settings.node)
         found, self.parents = gpus.found(), partitions.parents() if partitions is not None else ()
         self.placements = partitions.placements() if partitions is not None else ()
-        self.ladder = ladder(gpus, settings.isolation, note)
+        self.ladder = claims_ladder(gpus, settings.isolation, note)
         # What is made of them is isolated by the hardware: the level in force is theirs too.
         self.ladder.gpus = (*found, *self.parents)
         self.ladder.climb()
         records = Records(self.places.home / "claims")
         self.preparer = Preparer(
-            self.api, settings.node, found, partitions, self.ladder, Shelf(settings.cdi, KIND, PREFIX), records, note
-        )
+            self.api, settings.node, found, partitions, self.ladder, Shelf(settings.cdi, KIND, PREFIX), records, note,
+            self.pods.known,
+        )  # fmt: skip
         stock = Stock(
             settings.node, {gpu.index: gpu for gpu in found}, {gpu.index: gpu.memory_mib for gpu in found}, Split(1)
         )
@@ -218,7 +235,7 @@ class Driver:
         """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
         while True:
             await asyncio.to_thread(self.ladder.climb)
-            await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
+            await self.preparer.hold_all()
             await self.guard.look()
             await self._say_level()
             await asyncio.sleep(self.settings.watch_s)
@@ -232,11 +249,3 @@ class Driver:
             text = f"isolation of {DRIVER}: {level}{f' (not {weaker})' if weaker else ''}"
             self.note(text)
             await self.tell.node_event(LEVEL_REASON, text)
-
-
-def by_pod(held: Mapping[Place, int]) -> dict[str, dict[int, int]]:
-    """MiB by uid and GPU."""
-    found: dict[str, dict[int, int]] = {}
-    for (uid, gpu), mib in held.items():
-        found.setdefault(uid, {})[gpu] = mib
-    return found

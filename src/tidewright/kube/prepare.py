@@ -8,7 +8,8 @@ down what is given, then made, then told: whatever happens between, preparing ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from . import names
 from .api import Api, ApiError
 from .ask import Json
 from .cdi import Edits, Shelf
-from .claims import Given, Records, Result, given_by, proper, uses
+from .claims import Given, Records, Result, cooperates, given_by, proper, uses
 from .dra_v1 import GROUP, messages
 from .gpus import Gpu
 from .isolation import ALL_SMS, Grant, Ladder, Tenant
@@ -31,34 +32,42 @@ KIND, PREFIX = "tidewright.io/dra", "tidewright-dra-"
 
 
 class Preparer:
-    """``node``: also the pool's name. ``gpus``: all but instances made on demand, which are ``partitions``'s."""
+    """``node``: also the pool's name. ``gpus``: all but instances made on demand, which are ``partitions``'s. ``pods``: those
+    on this node, as far as they are known."""
 
     def __init__(
         self, api: Api, node: str, gpus: Iterable[Gpu], partitions: Partitions | None, ladder: Ladder, shelf: Shelf,
-        records: Records, note: Note,
+        records: Records, note: Note, pods: Callable[[], Iterable[Json]],
     ) -> None:  # fmt: skip
         self.api, self.node, self.partitions, self.ladder, self.note = api, node, partitions, ladder, note
+        self.pods = pods
         self.shelf, self.records = shelf, records
         self.gpus = {device_name(gpu): gpu for gpu in gpus}
         self.placements: dict[str, Placement] = {}
         if partitions is not None:
             self.placements = {one.name: one for one in partitions.placements()}
         self.given = records.load()
-        self._one = asyncio.Lock()
+        self._one, self._holding = asyncio.Lock(), asyncio.Lock()
+        self._bugs: set[str] = set()
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By their names in the API."""
         return {"NodePrepareResources": self._prepare_all, "NodeUnprepareResources": self._unprepare_all}
 
-    def holdings(self, pods: Iterable[Json]) -> dict[Place, int]:
-        """MiB by pod and shared GPU. ``pods``: those on this node, as far as they are known."""
-        found: dict[Place, int] = {}
+    def holdings(self) -> dict[Place, int]:
+        """MiB by pod and shared GPU."""
+        pods, found = tuple(self.pods()), dict[Place, int]()
         for given in self.given.values():
             here = {str(pod["metadata"].get("uid")) for pod in pods if uses(pod, given)}
             for uid in sorted(here | set(given.pods)):
                 for gpu, mib in self._mib(given).items():
                     found[uid, gpu] = found.get((uid, gpu), 0) + mib
         return found
+
+    async def hold_all(self) -> None:
+        """Limit all pods anew. Counted only when nobody else sets limits, or an older count would end up over a newer one."""
+        async with self._holding:
+            await asyncio.to_thread(self.ladder.hold, by_pod(self.holdings()))
 
     async def _prepare_all(self, request: Any, context: Any) -> Any:
         kinds = messages()[1]
@@ -81,6 +90,8 @@ class Preparer:
                 return kind(devices=await self._prepare(given))
         except TideError as error:
             return kind(error=self._told("prepare", claim, error))
+        except Exception as error:
+            return kind(error=self._bug("prepare", claim, error))
 
     async def _unprepare_one(self, claim: Any) -> str:
         try:
@@ -89,11 +100,23 @@ class Preparer:
                 await self._unprepare(uid)
         except TideError as error:
             return self._told("unprepare", claim, error)
+        except Exception as error:
+            return self._bug("unprepare", claim, error)
         return ""
 
     def _told(self, what: str, claim: Any, error: TideError) -> str:
         remedy = getattr(error, "remedy", "")
         text = f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"
+        self.note(f"{what} {claim.namespace}/{claim.name}: {text}")
+        return text
+
+    def _bug(self, what: str, claim: Any, error: Exception) -> str:
+        """A mistake of ours is this claim's alone. Its place is told once: the kubelet asks again and again."""
+        place = traceback.format_tb(error.__traceback__)[-1]
+        if place not in self._bugs:
+            self._bugs.add(place)
+            self.note("".join(traceback.format_exception(error)))
+        text = f"{type(error).__name__}: {error}; a mistake in tidewright, the driver's log has where"
         self.note(f"{what} {claim.namespace}/{claim.name}: {text}")
         return text
 
@@ -128,7 +151,8 @@ class Preparer:
         kind = messages()[1].Device
         return [
             kind(
-                request_names=[result.request], pool_name=self.node, device_name=result.device,
+                # A subrequest is ``request/subrequest`` here, and containers and the kubelet name the request.
+                request_names=[result.request.partition("/")[0]], pool_name=self.node, device_name=result.device,
                 cdi_device_ids=[f"{KIND}={name}"], share_id=result.share or None,
             )
             for result, name in zip(given.results, cdi, strict=True)
@@ -177,19 +201,20 @@ class Preparer:
         grants = tuple(Grant(gpu, mib[gpu.uuid]) for gpu in _ordered(by_uuid.values()))
         shares = [percent[grant.gpu.uuid] for grant in grants if not grant.gpu.whole]
         # A claim is not of one container: what a rung keeps on the node for it has the name of the claim, below its first pod.
-        return Tenant(given.pods[0] if given.pods else given.uid, given.uid, grants, min(shares, default=ALL_SMS))
+        uid, percent_in_all = given.pods[0] if given.pods else given.uid, min(shares, default=ALL_SMS)
+        return Tenant(uid, given.uid, grants, percent_in_all, cooperates=cooperates(self.pods(), given))
 
     async def _hold(self, given: Given) -> None:
         """Limit the pods it is reserved for. The one that is to start has its cgroup; others may have none yet or any more,
         and are limited at the next look. Raises WorldError when none can be."""
-        held = self.holdings(())
         failed: list[WorldError] = []
-        for uid in given.pods:
-            mib = {gpu: count for (pod, gpu), count in held.items() if pod == uid}
-            try:
-                await asyncio.to_thread(self.ladder.hold_one, uid, mib)
-            except WorldError as error:
-                failed.append(error)
+        async with self._holding:
+            held = by_pod(self.holdings())
+            for uid in given.pods:
+                try:
+                    await asyncio.to_thread(self.ladder.hold_one, uid, held.get(uid, {}))
+                except WorldError as error:
+                    failed.append(error)
         if failed and len(failed) == len(given.pods):
             raise failed[0]
 
@@ -215,6 +240,14 @@ class Preparer:
         self.records.drop(uid)
         with suppress(KeyError):
             del self.given[uid]
+
+
+def by_pod(held: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    """MiB by uid and GPU."""
+    found: dict[str, dict[int, int]] = {}
+    for (uid, gpu), mib in held.items():
+        found.setdefault(uid, {})[gpu] = mib
+    return found
 
 
 def _ordered(gpus: Iterable[Gpu]) -> list[Gpu]:
