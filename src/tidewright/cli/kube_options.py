@@ -25,7 +25,7 @@ ISOLATION = (
                  help="Where an MPS control daemon of the node listens (its CUDA_MPS_PIPE_DIRECTORY)."),
     click.option("--mps-shm", type=FOLDER, default=None, help="What that daemon has as /dev/shm, if not the node's own."),
     click.option("--hami-dir", type=FOLDER, default=Path("/usr/local/vgpu"), show_default=True,
-                 help="Where HAMi-core's libvgpu.so and ld.so.preload lie on the node."),
+                 help="Where HAMi-core's libvgpu.so and ld.so.preload lie on the node. Not in use for claims (dra)."),
 )  # fmt: skip
 
 
