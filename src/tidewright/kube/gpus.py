@@ -43,7 +43,7 @@ class Use:
 
 
 class Gpus(Protocol):
-    """Methods may be called from any thread, one at a time."""
+    """Methods may be called from any thread, several at once: NVML is thread-safe."""
 
     def found(self) -> tuple[Gpu, ...]:
         """By index; the same each time."""
