@@ -7,7 +7,7 @@ pause when the server is gone, and a generated model of all of Kubernetes is 126
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,8 +97,11 @@ class Api:
         """Delete; ``body``: DeleteOptions."""
         return await self._ask("DELETE", path, body)
 
-    async def watch(self, path: str, version: str, for_s: int) -> AsyncIterator[dict[str, Any]]:
-        """Events after ``version`` until the server ends the stream. Raises ApiError (410 too), NoAnswer."""
+    async def watch(
+        self, path: str, version: str, for_s: int, opened: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Events after ``version`` until the server ends the stream; ``opened`` is called once it has begun. Raises
+        ApiError (410 too), NoAnswer."""
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(for_s)}
         import aiohttp
 
@@ -109,6 +112,7 @@ class Api:
             ) as answer:
                 if answer.status != 200:
                     raise _error(answer.status, await answer.read())
+                opened()
                 async for line in answer.content:
                     event = _event(line)
                     if event["type"] == "ERROR":

@@ -8,6 +8,7 @@ with jitter, so that a thousand clients do not come back at once.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ WATCH_S = 300
 """The server ends a watch after this; also how long a dead connection may go unnoticed."""
 BACKOFF_S = (0.2, 30.0)
 """First pause and longest; each is doubled, and drawn from its upper half."""
+SHORT_S = 1.0
+"""A watch that ends sooner, and told nothing, did not work, whatever the server answered (client-go: very short watch)."""
 Told = Callable[[str, dict[str, Any]], None]
 """("put" | "gone", object); called in the event loop, must not raise."""
 Trim = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -43,6 +46,7 @@ class Reflector:
         self._rng = rng or random.Random()
         self._version = ""
         self._heard_s = time.monotonic()
+        self._tries = 0
 
     def stale_s(self) -> float:
         """Seconds since the server was last known to be in touch; 0 while a watch is open."""
@@ -50,13 +54,11 @@ class Reflector:
 
     async def run(self) -> None:
         """For ever; end it by cancelling."""
-        tries = 0
         while True:
             try:
                 if not self._version:
                     await self._list()
-                self._well()
-                tries = 0
+                    self._well()
                 await self._watch()
             except (ApiError, NoAnswer, TideError) as error:
                 if isinstance(error, ApiError) and error.status in (410, 404):
@@ -65,8 +67,8 @@ class Reflector:
                     self._heard_s = time.monotonic()
                 self.failure = str(error)
                 low, high = BACKOFF_S
-                await asyncio.sleep(min(high, low * 2**tries) * self._rng.uniform(0.5, 1.0))
-                tries = min(tries + 1, 16)
+                await asyncio.sleep(min(high, low * 2**self._tries) * self._rng.uniform(0.5, 1.0))
+                self._tries = min(self._tries + 1, 16)
 
     def _well(self) -> None:
         self.failure, self._heard_s = "", time.monotonic()
@@ -89,16 +91,35 @@ class Reflector:
         self._version = str(meta.get("resourceVersion") or "0")
 
     async def _watch(self) -> None:
-        async for event in self.api.watch(self.path, self._version, self.watch_s):
-            item = event.get("object") or {}
-            kind, uid = event["type"], uid_of(item)
-            kept = self._trim(item) if kind in ("ADDED", "MODIFIED") else None
-            if kept is not None:
-                self._put(uid, kept)
-            elif kind != "BOOKMARK":
-                self._gone(uid, item)
-            self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
-            self._heard_s = time.monotonic()
+        """One, to its end. Raises NoAnswer when it was none."""
+        opened_s = math.inf
+
+        def opened() -> None:
+            nonlocal opened_s
+            opened_s = time.monotonic()
+            self._well()
+
+        told = False
+        try:
+            async for event in self.api.watch(self.path, self._version, self.watch_s, opened):
+                told = True
+                self._heed(event)
+        finally:
+            if worked := told or time.monotonic() - opened_s >= SHORT_S:
+                self._tries = 0
+        if not worked:
+            raise NoAnswer(f"the watch of {self.path} ended at once and told nothing")
+
+    def _heed(self, event: dict[str, Any]) -> None:
+        item = event.get("object") or {}
+        kind, uid = event["type"], uid_of(item)
+        kept = self._trim(item) if kind in ("ADDED", "MODIFIED") else None
+        if kept is not None:
+            self._put(uid, kept)
+        elif kind != "BOOKMARK":
+            self._gone(uid, item)
+        self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
+        self._heard_s = time.monotonic()
 
     def _put(self, uid: str, item: dict[str, Any]) -> None:
         """``item``: trimmed."""
