@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class Extending:
     service: Service
     session: aiohttp.ClientSession
     said: list[str] = field(default_factory=list)
+    killed: bool = False
 
     @property
     def pool(self) -> Pool:
@@ -60,6 +61,7 @@ class Extending:
     async def kill(self) -> None:
         """As kill -9: not another byte reaches the API server, the lease is not given back."""
         assert self.service.api._session is not None
+        self.killed = True
         await self.service.api._session.close()
         self.service.stop()
 
@@ -81,12 +83,13 @@ async def extending(api: FakeApi, ready: bool = True, **settings: Any) -> AsyncI
     service = Service(Cluster(api.url), ExtenderSettings(port=0, **settings), said.append)
     running = asyncio.create_task(service.run())
     async with aiohttp.ClientSession() as session:
+        found = Extending(service, session, said)
         try:
             await service.listening.wait()
-            found = Extending(service, session, said)
             if ready:
                 await found.ready()
             yield found
         finally:
             service.stop()
-            await running
+            with suppress(RuntimeError, ExceptionGroup) if found.killed else nullcontext():
+                await running
