@@ -159,20 +159,22 @@ def _held(pod: Json) -> Holding | None:
     )
 
 
-def marks(ask: Ask, node: str, gpus: Mapping[int, int], card_units: int, now_ns: int) -> dict[str, str]:
-    """The annotations that give ``gpus`` (units by index) of ``node`` to a pod, as gpushare and its tools read them."""
+def marks(ask: Ask, node: str, gpus: Mapping[int, int], card_units: int, now_ns: int) -> dict[str, str | None]:
+    """The annotations that give ``gpus`` (units by index) of ``node`` to a pod, as gpushare and its tools read them.
+
+    All of them are ours: one that is not needed is None, so that none which the pod brought along is left.
+    """
     first = min(gpus)
-    found = {
+    several = json.dumps(_by_container(ask, gpus), separators=(",", ":")) if len(gpus) > 1 else None
+    return {
         names.IDX: str(first),
         names.DEV: str(card_units),
         names.POD: str(ask.total),
         names.ASSIGNED: "false",
         names.ASSUME_TIME: str(now_ns),
         names.NODE: node,
+        names.ALLOCATION: several,
     }
-    if len(gpus) > 1:
-        found[names.ALLOCATION] = json.dumps(_by_container(ask, gpus), separators=(",", ":"))
-    return found
 
 
 def _by_container(ask: Ask, gpus: Mapping[int, int]) -> dict[str, dict[str, int]]:

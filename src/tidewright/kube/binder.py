@@ -40,13 +40,19 @@ class Binder:
         path = pod_path(namespace, name)
         try:
             pod = await self._pod(path, uid)
+            if there := bound_to(pod):
+                return "" if there == node else f"the pod is bound to {there}"
             self._check_leading()
             decision = self.site.desk.decide(pod, node, self.site.clock(), self.now_ns())
         except UsageError as error:
             return error.message
         except TideError as error:
             return str(error)
-        return await self._carry_out(path, uid, node, decision)
+        self.site.binding.add(uid)
+        try:
+            return await self._carry_out(path, uid, node, decision)
+        finally:
+            self.site.binding.discard(uid)
 
     async def _carry_out(self, path: str, uid: str, node: str, decision: Decision) -> str:
         try:

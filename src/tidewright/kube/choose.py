@@ -81,7 +81,7 @@ class Chooser:
         policy = ask.policy or self.policy
         fits = self.pool.fits(ask, rows)
         if policy == "fgd":
-            costs = self._fragmentation(ask)[rows]
+            costs, _ = self._growth(ask, rows)
         elif policy == "spread":
             costs = -self._most_free(ask, rows)
         else:
@@ -93,31 +93,42 @@ class Chooser:
         row = self.pool.row.get(node, -1)
         if row < 0:
             return ()
-        free = self.pool.free[row]
+        rows = np.array([row], dtype=np.int64)
+        free = self.pool.free_to(ask.uid, rows)[0]
         enough = np.flatnonzero(free >= ask.units)
         if len(enough) < ask.count:
             return ()
         policy = ask.policy or self.policy
         if policy == "fgd" and ask.count == 1:
-            self._fragmentation(ask)
-            return (int(self._kept[ask.units, ask.count].gpu[row]),)
+            return (int(self._growth(ask, rows)[1][0]),)
         order = np.argsort(-free[enough] if policy == "spread" else free[enough], kind="stable")
         return tuple(sorted(int(gpu) for gpu in enough[order[: ask.count]]))
 
     def _least_left(self, ask: Ask, rows: Ints) -> Floats:
         """gpushare's best fit, over nodes too: what stays free on the GPUs it would take."""
-        free = self.pool.free[rows]
+        free = self.pool.free_to(ask.uid, rows)
         left = np.sort(np.where(free >= ask.units, free - ask.units, _FAR // 256), axis=1)
         costs: Floats = left[:, : ask.count].sum(axis=1).astype(np.float64)
         return costs
 
     def _most_free(self, ask: Ask, rows: Ints) -> Floats:
-        free = np.sort(np.maximum(self.pool.free[rows], 0), axis=1)
+        free = np.sort(np.maximum(self.pool.free_to(ask.uid, rows), 0), axis=1)
         costs: Floats = free[:, -ask.count :].sum(axis=1).astype(np.float64)
         return costs
 
-    def _fragmentation(self, ask: Ask) -> Floats:
-        """By how much each row's fragmentation grows; rows that changed since the last time are worked out again."""
+    def _growth(self, ask: Ask, rows: Ints) -> tuple[Floats, Ints]:
+        """By how much each row's fragmentation grows, and its one best GPU; where the pod already holds something, as if it
+        did not."""
+        kept = self._scores(ask)
+        costs, gpus = kept.cost[rows], kept.gpu[rows]
+        own = rows == self.pool.own_row(ask.uid)
+        if own.any():
+            free = self.pool.free_to(ask.uid, rows[own])
+            costs[own], gpus[own] = growth(free, ask.units, ask.count, self.workload.typical)
+        return costs, gpus
+
+    def _scores(self, ask: Ask) -> _Scores:
+        """Of all rows; those that changed since the last time are worked out again."""
         key, pool = (ask.units, ask.count), self.pool
         kept = self._kept.get(key)
         size = len(pool.version)
@@ -132,7 +143,7 @@ class Chooser:
         if len(dirty):
             kept.cost[dirty], kept.gpu[dirty] = growth(pool.free[dirty], ask.units, ask.count, self.workload.typical)
             kept.version[dirty] = pool.version[dirty]
-        return kept.cost
+        return kept
 
 
 def fragmentation(free: Ints, typical: tuple[tuple[int, int, float], ...]) -> Floats:

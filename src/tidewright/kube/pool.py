@@ -1,14 +1,15 @@
 """The GPUs of a cluster and who holds them: one matrix of free units, a row per node. Pure: time is an argument.
 
-Every change goes through ``hold``, ``reserve`` and ``release``, which refuse nothing that the API server already says
-(what is, is) but never *choose* a GPU that lacks room. So what this extender decides cannot over-commit, and what others
-decided is still counted: free units may then be negative, and stay so until the pods are gone.
+Every change goes through ``hold``, ``reserve``, ``promise`` and ``release``, which refuse nothing that the API server
+already says (what is, is) but never *choose* a GPU that lacks room. So what this extender decides cannot over-commit, and
+what others decided is still counted: free units may then be negative, and stay so until the pods are gone. What a pod that
+is not bound says of itself is counted after all else, and only as far as there is room.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,10 +25,12 @@ NEVER = -(2**62)
 
 @dataclass(slots=True)
 class Reservation:
-    """``holding`` not yet seen on the pod itself. ``until_s``: when to ask the API server what became of it."""
+    """``holding`` not yet seen on a bound pod. ``until_s``: when to ask the API server what became of it."""
 
     holding: Holding
     until_s: float
+    decided: bool = True
+    """By us; else only said by a pod that is not bound."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class Pool:
     _spare: list[int] = field(default_factory=list)
     _whole: dict[str, dict[int, int]] = field(default_factory=dict)
     """Units of the GPUs that go to one pod each, by node and index."""
+    _promised: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    """By node and pod uid, the oldest first: units that are kept, by GPU."""
 
     def set_node(self, table: Table) -> None:
         """A node appeared or changed; nothing happens when it is as before."""
@@ -71,14 +76,23 @@ class Pool:
 
     def hold(self, holding: Holding) -> None:
         """A pod holds this, says the API server; replaces what it held before, reservations included."""
-        self.reserved.pop(holding.uid, None)
-        if self.held.get(holding.uid) != holding:
+        if self.held.get(holding.uid) != holding or holding.uid in self.reserved:
             self._take(holding)
 
     def reserve(self, holding: Holding, until_s: float) -> None:
         """Ours, decided now. ``until_s`` on the caller's clock."""
         self._take(holding)
         self.reserved[holding.uid] = Reservation(holding, until_s)
+
+    def promise(self, holding: Holding, until_s: float) -> None:
+        """A pod that is not bound says that it holds this. A leader before us may have written it and its binding may be on
+        its way, so it is kept; but anybody may write it, so it never takes more than is free."""
+        self.release(holding.uid)
+        self.held[holding.uid] = holding
+        self._on.setdefault(holding.node, set()).add(holding.uid)
+        self.reserved[holding.uid] = Reservation(holding, until_s, decided=False)
+        self._promised.setdefault(holding.node, {})[holding.uid] = {}
+        self._refill(holding.node)
 
     def postpone(self, uid: str, until_s: float) -> None:
         """A reservation is asked about again later."""
@@ -90,6 +104,7 @@ class Pool:
         self.reserved.pop(uid, None)
         if found := self.held.pop(uid, None):
             self._on[found.node].discard(uid)
+            self._promised.get(found.node, {}).pop(uid, None)
             self._add(found, +1)
 
     def overdue(self, now_s: float) -> tuple[Holding, ...]:
@@ -102,20 +117,46 @@ class Pool:
         return np.fromiter((get(node, -1) for node in nodes), dtype=np.int64)
 
     def fits(self, ask: Ask, rows: Ints) -> NDArray[np.bool_]:
-        """Where ``count`` GPUs have ``units`` free each."""
-        enough: NDArray[np.bool_] = (self.free[rows] >= ask.units).sum(axis=1) >= ask.count
+        """Where ``count`` GPUs have ``units`` free each, for this pod."""
+        enough: NDArray[np.bool_] = (self.free_to(ask.uid, rows) >= ask.units).sum(axis=1) >= ask.count
         return enough & (rows >= 0)
+
+    def firm(self, uid: str) -> bool:
+        """Whether what a pod holds was decided, not only said by itself."""
+        found = self.reserved.get(uid)
+        return found is None or found.decided
+
+    def own_row(self, uid: str) -> int:
+        """Of the node where a pod holds something; -2 where it does not."""
+        held = self.held.get(uid)
+        return self.row.get(held.node, -2) if held is not None and uid else -2
+
+    def free_to(self, uid: str, rows: Ints) -> Ints:
+        """Free units of each row and GPU, as a copy, for a pod that is not in its own way: with what it holds itself."""
+        found: Ints = self.free[rows]
+        if (own := self.own_row(uid)) >= 0:
+            here = rows == own
+            for gpu, units in self._own(uid).items():
+                if 0 <= gpu < found.shape[1] and self.free[own, gpu] > NEVER // 2:
+                    found[here, gpu] += units
+        return found
+
+    def _own(self, uid: str) -> Mapping[int, int]:
+        """Units by GPU that would be free without a pod that holds some."""
+        held = self.held[uid]
+        promised = self._promised.get(held.node, {}).get(uid)
+        return self.weighed(held).units if promised is None else promised
 
     def on(self, node: str) -> tuple[Holding, ...]:
         """Holdings on a node, by pod name."""
         found = (self.held[uid] for uid in self._on.get(node, ()))
         return tuple(sorted(found, key=lambda holding: (holding.namespace, holding.name, holding.uid)))
 
-    def free_of(self, node: str) -> dict[int, int]:
-        """Free units by GPU index; GPUs that must not be used are left out."""
+    def free_of(self, node: str, uid: str = "") -> dict[int, int]:
+        """Free units by GPU index, for the pod ``uid`` if given; GPUs that must not be used are left out."""
         if node not in self.row:
             return {}
-        found = self.free[self.row[node]]
+        found = self.free_to(uid, np.array([self.row[node]], dtype=np.int64))[0]
         return {
             card.index: int(found[card.index]) for card in self.tables[node].cards if found[card.index] > NEVER // 2
         }
@@ -138,8 +179,9 @@ class Pool:
         return replace(holding, units=units)
 
     def _taken(self, node: str) -> Counter[int]:
+        """Without promises."""
         found: Counter[int] = Counter()
-        for uid in self._on.get(node, ()):
+        for uid in self._on.get(node, set()) - self._promised.get(node, {}).keys():
             found.update(self.weighed(self.held[uid]).units)
         return found
 
@@ -165,19 +207,41 @@ class Pool:
         row = self.row.get(holding.node)
         if row is None:
             return
+        if holding.node in self._promised:
+            self._refill(holding.node)
+            return
         for gpu, units in holding.units.items():
             if 0 <= gpu < self.free.shape[1] and self.free[row, gpu] > NEVER // 2:
                 self.free[row, gpu] += sign * self.weight(holding.node, gpu, units)
         self.version[row] += 1
 
     def _refill(self, node: str) -> None:
+        """Work a node's row out anew."""
+        if node not in self.row:
+            return
         row, table = self.row[node], self.tables[node]
         self.free[row] = NEVER
         taken = self._taken(node)
         for card in table.cards if table.ready else ():
             if card.ok:
                 self.free[row, card.index] = card.units - card.foreign - taken[card.index]
+        for uid, kept in self._promised.get(node, {}).items():
+            kept.clear()
+            kept.update(self._room(self.held[uid]))
+            for gpu, units in kept.items():
+                self.free[row, gpu] -= units
+        if not self._promised.get(node):
+            self._promised.pop(node, None)
         self.version[row] += 1
+
+    def _room(self, holding: Holding) -> dict[int, int]:
+        """What of it is free, by GPU."""
+        free = self.free_of(holding.node)
+        return {
+            gpu: min(self.weight(holding.node, gpu, units), max(free[gpu], 0))
+            for gpu, units in holding.units.items()
+            if gpu in free
+        }
 
     def _grow(self, rows: int, gpus: int) -> None:
         """Room for so many rows and GPUs, at least doubling."""

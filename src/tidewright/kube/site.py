@@ -37,6 +37,8 @@ class Site:
         self.nodes = Reflector(api, NODES, self._node, trim_node)
         self.maps = Reflector(api, CONFIG_MAPS, self._map, trim_map)
         self.beats = Beats()
+        self.binding: set[str] = set()
+        """Uids of pods that are being bound right now: nobody else may undo what is reserved for them."""
         self._unhealthy: dict[str, frozenset[int]] = {}
         self._node_by_name: dict[str, dict[str, Any]] = {}
 
@@ -84,23 +86,28 @@ class Site:
         except UNREADABLE as error:
             self.note(f"pod {title(item)}: {_why(error)}")
             return
+        known = pool.held.get(uid)
         if held is None and phase(item) in ENDED:
             pool.release(uid)
-        else:
+        elif (
+            known is None or not known.bound or bound_to(item)
+        ):  # else it is older than what we were told when we asked
             self.settle(uid, held)
 
     def settle(self, uid: str, held: Holding | None) -> None:
         """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
-        about to write there ourselves stays reserved though the pod does not show it yet."""
+        about to write there ourselves stays reserved though the pod does not show it yet, or shows something else."""
         pool = self.desk.chooser.pool
-        ours = pool.reserved.get(uid)
-        if held is None:
-            if ours is None:
-                pool.release(uid)
-        elif held.bound:
+        if held is not None and held.bound:
             pool.hold(held)
-        elif ours is None or (ours.holding.node, ours.holding.units) != (held.node, dict(held.units)):
-            pool.reserve(held, self.clock() + RESERVED_S)
+            return
+        known = pool.reserved.get(uid)
+        if known is not None and known.decided:
+            return
+        if held is None:
+            pool.release(uid)
+        elif known is None or (known.holding.node, known.holding.units) != (held.node, held.units):
+            pool.promise(held, self.clock() + RESERVED_S)
 
     def _node(self, what: str, item: dict[str, Any]) -> None:
         name = str(item["metadata"].get("name", ""))
@@ -143,6 +150,8 @@ def _why(error: Exception) -> str:
 async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
     """Ask what became of pods whose reservation ran out: bound after all, gone, or never bound, then their marks go."""
     for held in overdue:
+        if held.uid in site.binding:
+            continue
         path = pod_path(held.namespace, held.name)
         try:
             found = await current_pod(site.api, path, held.uid)
@@ -157,10 +166,12 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
         except TideError as error:
             site.note(f"pod {held.namespace}/{held.name}: {error}; its GPU stays reserved")
             continue
-        if now is None:
-            site.desk.chooser.pool.release(held.uid)
-        else:
+        if now is not None:
             site.settle(held.uid, now)
+        elif (
+            site.desk.chooser.pool.held.get(held.uid) is held and held.uid not in site.binding
+        ):  # else it was decided anew while we asked
+            site.desk.chooser.pool.release(held.uid)
 
 
 async def current_pod(api: Api, path: str, uid: str) -> dict[str, Any] | None:

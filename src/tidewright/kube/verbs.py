@@ -31,11 +31,12 @@ RESERVED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """GPUs chosen for a pod that is to be bound, reserved in the pool; ``notes`` are the pod's new annotations."""
+    """GPUs chosen for a pod that is to be bound, reserved in the pool; ``notes`` are the pod's new annotations, None for
+    one that goes."""
 
     ask: Ask
     holding: Holding
-    notes: Mapping[str, str]
+    notes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,11 @@ class Desk:
         ask, pool = ask_of(pod), self.chooser.pool
         self._likely.pop(ask.uid, None)
         held, table = pool.held.get(ask.uid), pool.tables.get(node)
+        if held is not None and held.bound:
+            raise UsageError(f"the pod is bound to {held.node} already", "the scheduler will see it")
         if table is not None and table.published and not table.ready:
             raise UsageError(table.note, "the scheduler tries again")
-        if held is not None and held.node == node and sum(held.units.values()) == ask.total:
-            gpus = tuple(held.units)
-        else:
-            pool.release(ask.uid)
-            gpus = self.chooser.pick(ask, node)
+        gpus = self._again(ask, node) or self.chooser.pick(ask, node)
         if not gpus:
             failed, hopeless = self._reasons(ask, [node])
             raise UsageError((failed | hopeless)[node], "the scheduler tries again")
@@ -110,6 +109,15 @@ class Desk:
         pool.reserve(holding, now_s + RESERVED_S)
         size = next(card.units for card in pool.tables[node].cards if card.index == min(gpus))
         return Decision(ask, holding, marks(ask, node, units, size, now_ns))
+
+    def _again(self, ask: Ask, node: str) -> tuple[int, ...]:
+        """The GPUs of ``node`` that the pod holds, where they are just what it asks; else none. It may have brought its
+        annotations along, so they are worth no more than the room that there is."""
+        held = self.chooser.pool.held.get(ask.uid)
+        if held is None or held.node != node or len(held.units) != ask.count or set(held.units.values()) != {ask.units}:
+            return ()
+        free = self.chooser.pool.free_of(node, ask.uid)
+        return tuple(held.units) if all(free.get(gpu, NEVER) >= ask.units for gpu in held.units) else ()
 
     def preempt(self, args: Json) -> dict[str, Any]:
         """ExtenderPreemptionResult: nodes on which the proposed victims, and as few more as needed, make room."""
@@ -137,9 +145,9 @@ class Desk:
         pool = self.chooser.pool
         if node not in pool.row:
             return None
-        free = pool.free_of(node)
+        free = pool.free_of(node, ask.uid)
         chosen = list(asked)
-        here = {holding.uid: pool.weighed(holding) for holding in pool.on(node)}
+        here = {held.uid: pool.weighed(held) for held in pool.on(node) if held.uid != ask.uid and pool.firm(held.uid)}
         for uid in asked:
             give_back(free, here.get(uid))
         lower = [held for held in here.values() if held.priority < ask.priority and held.uid not in chosen]
@@ -158,15 +166,16 @@ class Desk:
         self._likely[ask.uid] = _Likely(ask, node, now_s + LIKELY_S)
 
     def _reduced(self, ask: Ask, rows: Ints, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Where ``ask`` fits, leaving room for pods on their way to a node, unless it then fits nowhere."""
+        """Where ``ask`` fits, leaving room for pods on their way to a node, unless it then fits nowhere. Where it holds
+        something itself nobody can take that."""
         pool = self.chooser.pool
         fits = pool.fits(ask, rows)
         self._likely = {uid: found for uid, found in self._likely.items() if found.until_s > now_s}
         coming = [found for uid, found in self._likely.items() if uid != ask.uid and uid not in pool.held]
         if not coming:
             return fits
-        reduced = fits.copy()
-        for node in {found.node for found in coming}:
+        reduced, own = fits.copy(), pool.held.get(ask.uid)
+        for node in {found.node for found in coming} - {own.node if own else ""}:
             free = dict(pool.free_of(node))
             for found in coming:
                 if found.node == node:
@@ -186,7 +195,7 @@ class Desk:
         """
         pool, failed, hopeless = self.chooser.pool, {}, {}
         rows = pool.rows(nodes)
-        most = pool.free[rows[rows >= 0]].max(initial=0)
+        most = pool.free_to(ask.uid, rows[rows >= 0]).max(initial=0)
         wants = f"{ask.units} units of {names.MEM} on {'one GPU' if ask.count == 1 else f'each of {ask.count} GPUs'}"
         now = f"the most free on one GPU is {max(int(most), 0)}" if most > NEVER // 2 else "no GPU is usable"
         for node in nodes:
