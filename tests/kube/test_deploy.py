@@ -371,7 +371,7 @@ async def bind_refuse_and_sweep(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -
         notes = {names.IDX: "1", names.POD: "4", names.NODE: "n1"}
         left = await api.create("pods", pod("left", 4, notes=notes))
         await until(lambda: names.IDX not in api.store.objects["pods", "default", "left"]["metadata"]["annotations"])
-        assert left["metadata"]["uid"] not in extender.pool.held
+        await until(lambda: left["metadata"]["uid"] not in extender.pool.held)
         held = api.store.objects["leases", "kube-system", "tidewright-extender"]
         await until(lambda: api.store.objects["leases", "kube-system", "tidewright-extender"] is not held)
 
