@@ -69,8 +69,10 @@ def test_a_crash_at_any_side_effect(tmp_path: Path, nursery: Nursery, both: bool
     assert set(effects) - {"freezer", "group made"} == KINDS and whole.suspended
     moments = [(at, after) for at in range(1, len(effects) + 1) for after in (False, True)]
     plans = [([at], after) for at, after in moments if both or (at + after) % 2 == 0]
-    benches = play(tmp_path / "cut", nursery, plans)
-    hit = {bench.fuses[0].blown for bench in benches}
+    hit = {bench.fuses[0].blown for bench in play(tmp_path / "cut", nursery, plans)}
+    # On a busy machine reports run together, and what follows them comes earlier than it did.
+    late = [([at], False) for kind in KINDS - hit for at in range(effects.index(kind) - 2, effects.index(kind) + 2)]
+    hit |= {bench.fuses[0].blown for bench in play(tmp_path / "late", nursery, late)}
     assert hit >= KINDS
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,39 @@ def test_refused_without_namespaces(site: Site):
     gang = site.start(boxed=False)
     assert "without namespaces" in site.driver("a").can(gang, "cpu").reason
     assert "memory of a h100" in site.driver("a").can(site.start(), "h100").reason
+
+
+DOOR = """
+import socket, time
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+while True:
+    time.sleep(0.2)
+    listening.accept()[0].close()
+"""
+
+
+def test_whoever_waits_to_be_let_in_is_let_in_first(site: Site, tmp_path: Path):
+    """CRIU saves no connection that was not accepted yet. At any moment there may be one, and soon there is none."""
+    gang = site.start(command=python(DOOR))
+    assert wait_until(lambda: len(site.output("a")) == 1, 10), site.log("a", 0).read_text()
+    where, over = ("127.0.0.1", int(site.output("a")[0])), threading.Event()
+
+    def knock() -> None:
+        while not over.wait(0.1):
+            with suppress(OSError), socket.create_connection(where, timeout=5) as visitor:
+                visitor.recv(1)
+
+    visitors = threading.Thread(target=knock)
+    visitors.start()
+    try:
+        for number in range(10):
+            place = tmp_path / str(number)
+            place.mkdir()
+            site.driver("a").dump(gang.ranks, place, leave_running=True)
+    finally:
+        over.set()
+        visitors.join()
 
 
 JOINED = """

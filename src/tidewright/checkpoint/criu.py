@@ -46,7 +46,13 @@ RESTORE_LEAST_S = 30.0
 END_S = 10.0
 WORDS = 4096
 TRIES, AGAIN_S = 12, 0.02
-"""A rank that is in the middle of writing to a shared file is let run on to be done with it, each time for longer."""
+"""A rank that is in the middle of something is let run on to be done with it, each time for longer."""
+IN_FLIGHT = "In-flight connection"
+"""CRIU's words for one that waits to be accepted (criu/sk-inet.c)."""
+
+
+class Arriving(WorldError):
+    """Somebody has just connected to a rank, which has not accepted it yet, and soon will have."""
 
 
 class RanksLost(WorldError):
@@ -213,7 +219,7 @@ class CriuDriver:
         for tries in range(1, TRIES + 1):
             try:
                 return self._dump(handle, directory, others)
-            except BeingWritten as error:
+            except (BeingWritten, Arriving) as error:
                 why = WorldError(f"rank {handle.rank}: {error}")
             except WorldError as error:
                 return error
@@ -278,6 +284,8 @@ class CriuDriver:
             raise WorldError(f"rank {handle.rank} has ended already")
         if code:
             why = putback.complaint(str(work / "dump.log")) or words or f"it gives no reason (exit code {code})"
+            if IN_FLIGHT in why:
+                raise Arriving(f"CRIU cannot save it: {why}")
             raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
 
     def _meta(self, handle: RankHandle, directory: Path, others: Others) -> dict[str, Any]:
