@@ -10,6 +10,7 @@ A figure is the time of a step in a stretch of many. What is held against a bar 
 stretch, as steps differ by up to 10 % by the luck of where in memory it lies.
 
     python bench/overhead.py [--starts 6] [--pairs 8] [--keep]        (48 pairs of each kind; some 10 minutes)
+    python bench/overhead.py --only long --starts 40 --pairs 2        (more starts: what differs most is one from another)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,9 +171,10 @@ class Job:
 
 
 @contextmanager
-def running(site: Site) -> Iterator[dict[tuple[int, bool], Job]]:
+def running(site: Site, kinds: Sequence[Kind]) -> Iterator[dict[tuple[int, bool], Job]]:
     """One start of everything: jobs by their number of ranks and whether they are on."""
-    jobs = {(ranks, on): site.start(ranks, on) for ranks in (2, 1) for on in (False, True)}
+    sizes = sorted({kind.ranks for kind in kinds}, reverse=True)
+    jobs = {(ranks, on): site.start(ranks, on) for ranks in sizes for on in (False, True)}
     try:
         for job in jobs.values():
             job.open()
@@ -199,16 +201,16 @@ Pairs = dict[str, list[list[tuple[dict[str, float], dict[str, float]]]]]
 """By kind, by start: what off and on took in each pair."""
 
 
-def measure(starts: int, pairs: int, nice: bool) -> tuple[Pairs, dict[str, int]]:
+def measure(kinds: Sequence[Kind], starts: int, pairs: int, nice: bool) -> tuple[Pairs, dict[str, int]]:
     """Train by turns."""
-    found: Pairs = {kind.name: [] for kind in KINDS}
+    found: Pairs = {kind.name: [] for kind in kinds}
     rows: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tide-bench-") as folder:
         site = Site(Path(folder), nice)
         try:
             for start in range(starts):
-                with running(site) as jobs:
-                    for kind in KINDS:
+                with running(site, kinds) as jobs:
+                    for kind in kinds:
                         off, on = jobs[kind.ranks, False], jobs[kind.ranks, True]
                         if not start:
                             rows[kind.name] = calibrated(off, kind)
@@ -217,7 +219,7 @@ def measure(starts: int, pairs: int, nice: bool) -> tuple[Pairs, dict[str, int]]
                         found[kind.name].append(
                             [pair(kind, rows[kind.name], off, on, number + start) for number in range(pairs)]
                         )
-                print(f"start {start + 1} of {starts}: {brief(found)}", file=sys.stderr, flush=True)
+                print(f"start {start + 1} of {starts}: {brief(kinds, found)}", file=sys.stderr, flush=True)
         finally:
             site.close()
     return found, rows
@@ -237,10 +239,10 @@ def added(kind: Kind, each: tuple[dict[str, float], dict[str, float]], by: str) 
     return 100 * (on / off - 1) if kind.percent else on - off
 
 
-def brief(found: Pairs) -> str:
+def brief(kinds: Sequence[Kind], found: Pairs) -> str:
     """The last start's middle pair of each kind."""
     parts = []
-    for kind in KINDS:
+    for kind in kinds:
         value = statistics.median(added(kind, each, "median") for each in found[kind.name][-1])
         parts.append(f"{value:+.1f} %" if kind.percent else f"{value:+.3f} ms")
     return "  ".join(parts)
@@ -258,10 +260,10 @@ def interval(starts: list[list[float]]) -> tuple[float, float, float]:
     return mean, means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
 
 
-def results(found: Pairs, rows: dict[str, int]) -> list[dict[str, Any]]:
+def results(kinds: Sequence[Kind], found: Pairs, rows: dict[str, int]) -> list[dict[str, Any]]:
     """One record per kind, by each of WAYS."""
     made = []
-    for kind in KINDS:
+    for kind in kinds:
         starts = found[kind.name]
         record: dict[str, Any] = {
             "name": kind.name, "unit": "percent" if kind.percent else "ms", "bar": kind.bar, "rows": rows[kind.name],
@@ -329,6 +331,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=6, help="how often all programs are started anew")
     parser.add_argument("--pairs", type=int, default=8, help="of each kind and start")
+    parser.add_argument("--only", default="", metavar="WORD", help="kinds with this word in their name, such as long")
     parser.add_argument("--nice", action="store_true", help="go before other processes (needs root)")
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
@@ -339,13 +342,15 @@ def main() -> int:
         print("not measured: two ranks need two cores")
         return 0
     starting = {}
-    for code, values in imports(3 * given.starts).items():
+    for code, values in imports(3 * min(given.starts, 8)).items():
         mean, low, high = interval([[value] for value in values])
         starting[code] = {"added": mean, "low": low, "high": high, "pairs": len(values)}
-    records = results(*measure(given.starts, given.pairs, given.nice))
+    kinds = [kind for kind in KINDS if given.only in kind.name]
+    records = results(kinds, *measure(kinds, given.starts, given.pairs, given.nice))
     good = show(records, starting)
     if given.keep:
-        print(keep("overhead", {"starts": given.starts, "steps": records, "import_ms": starting}))
+        name = f"overhead-{given.only}" if given.only else "overhead"
+        print(keep(name, {"starts": given.starts, "steps": records, "import_ms": starting}))
     return 0 if good else 1
 
 
