@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 LEAST, LEAST_SINCE_6_16 = (4, 1), (4, 2)
-"""Oldest versions that serve. Linux 6.16 took away socket options that CRIU 4.1 asks every socket for (its issue 2705)."""
+"""Oldest versions that serve. Linux 6.16 took away socket options that CRIU 4.1 asks every socket for (criu, number 2705)."""
 CHECK_S = 20
 ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 VARIABLE = "TIDEWRIGHT_CRIU"

@@ -145,7 +145,7 @@ def _check(found: Json, template: Json) -> None:
 
 
 def _blamed(error: ApiError) -> UsageError | ApiError:
-    """The pod's or its namespace's fault (a quota, a missing right, a namespace that ends), or nobody's for now."""
+    """The pod's or its namespace's fault (a quota, a missing right, a namespace that ends), or nobody's, and it passes."""
     if error.status >= 500 or error.status in PASSING:
         return error
     return UsageError(
