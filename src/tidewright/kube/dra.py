@@ -16,8 +16,8 @@ from .claims import Records, trim_pod
 from .credentials import Cluster
 from .dra_sockets import PLUGINS, REGISTRY, Places, Sockets
 from .dra_v1 import DRIVER, GATES_ON, OLDEST, messages
-from .gpus import Gpus
-from .guard import Guard
+from .gpus import Gpus, news
+from .guard import LEVEL_REASON, Guard, level
 from .isolation import Ladder
 from .partitions import Partitions
 from .plugin import Stock
@@ -29,8 +29,8 @@ from .rungs import Hami, IsolationSettings, ladder
 from .site import Note
 from .slices import bodies
 from .stamps import release
-from .station import LEVEL_REASON
 from .tell import PodsHere, Teller
+from .together import together
 from .units import Split
 from .watchdog import Place, Rules
 
@@ -136,19 +136,10 @@ class Driver:
         async with self.api:
             await self._look_at_health()
             loops = (self._keep_listening, self._keep_published, self._keep_healthy, self._keep_guarded)
-            running: list[asyncio.Task[None]] = [asyncio.create_task(loop()) for loop in loops]
-            running += [asyncio.create_task(one.run()) for one in (self.pods.reflector, self.slices)]
-            stopping = asyncio.create_task(self._stop.wait())
+            reading = (self.pods.reflector.run(), self.slices.run())
             try:
-                await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
-                for task in running:
-                    if task.done():
-                        task.result()
+                await together(self._stop, *(loop() for loop in loops), *reading)
             finally:
-                stopping.cancel()
-                for task in running:
-                    task.cancel()
-                await asyncio.gather(stopping, *running, return_exceptions=True)
                 await self.sockets.end()
 
     def _look_for_strangers(self) -> None:
@@ -220,16 +211,15 @@ class Driver:
 
     async def _look_at_health(self) -> None:
         faults, before = await asyncio.to_thread(self.gpus.faults), self.faults
-        for gpu in sorted(faults.keys() | before.keys()):
-            if faults.get(gpu) != before.get(gpu):
-                self.note(f"GPU {gpu}: {faults.get(gpu, 'well again')}")
+        for line in news(before, faults):
+            self.note(line)
         if faults.keys() != before.keys():
             self._due.set()
         self.faults = faults
 
     def level(self) -> str:
         """What keeps pods to their shares on this node now."""
-        return ", ".join(filter(None, (self.ladder.level(), self.guard.level))) or "none"
+        return level(self.ladder, self.guard)
 
     async def _keep_guarded(self) -> None:
         """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them."""
@@ -242,10 +232,9 @@ class Driver:
 
     async def _say_level(self) -> None:
         """Told until it was heard, and the event once."""
-        level = self.level()
-        if level != self._level and await self.tell.node_notes({names.LEVEL: level}):
-            self._level = level
-            weaker = "; ".join(f"{name}: {why}" for name, why in self.ladder.refused.items())
-            text = f"isolation of {DRIVER}: {level}{f' (not {weaker})' if weaker else ''}"
+        now = self.level()
+        if now != self._level and await self.tell.node_notes({names.LEVEL: now}):
+            self._level = now
+            text = f"isolation of {DRIVER}: {now}{self.ladder.why_no_more()}"
             self.note(text)
             await self.tell.node_event(LEVEL_REASON, text)

@@ -16,7 +16,7 @@ from typing import Any
 from ..base.errors import UsageError, WorldError
 from .dra_v1 import DRA, DRIVER, PLUGIN, REGISTERING, REGISTRATION, TYPE, VERSION, messages
 from .kubelet import LONGEST_PATH
-from .proto import grpc_module
+from .proto import serve
 from .site import Note
 
 PLUGINS, REGISTRY = Path("/var/lib/kubelet/plugins"), Path("/var/lib/kubelet/plugins_registry")
@@ -87,8 +87,8 @@ class Sockets:
             raise WorldError(f"{self.places.home} cannot be made: {error}") from error
         says = {"GetInfo": self._info, "NotifyRegistrationStatus": self._status}
         try:
-            self._servers.append(await _served(self.places.asked, DRA.handlers(PLUGIN, self.does)))
-            self._servers.append(await _served(self.places.found, REGISTERING.handlers(REGISTRATION, says)))
+            self._servers.append(await serve(self.places.asked, DRA.handlers(PLUGIN, self.does)))
+            self._servers.append(await serve(self.places.found, REGISTERING.handlers(REGISTRATION, says)))
         except WorldError:
             await self.end(0)
             raise
@@ -110,21 +110,3 @@ def _there(path: Path) -> bool:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-async def _served(path: Path, handler: Any) -> Any:
-    """A running server, for this user only. Raises WorldError."""
-    grpc = grpc_module()
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler,))
-    before = os.umask(0o177)
-    try:
-        path.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-    except (RuntimeError, OSError) as error:
-        await server.stop(0)
-        raise WorldError(f"cannot listen on {path}: {error}") from error
-    finally:
-        os.umask(before)
-    return server

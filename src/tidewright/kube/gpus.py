@@ -7,6 +7,7 @@ every GPU counts with its own memory.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -116,6 +117,13 @@ class FakeGpus:
 
     def limit(self, gpu: int, cgroup: Path, mib: int) -> None:
         self.limits[gpu, cgroup] = mib
+
+
+def news(before: Mapping[int, str], faults: Mapping[int, str]) -> Iterator[str]:
+    """What has changed from one look at ``faults`` to the next, a line each."""
+    for gpu in sorted(faults.keys() | before.keys()):
+        if faults.get(gpu) != before.get(gpu):
+            yield f"GPU {gpu}: {faults.get(gpu, 'well again')}"
 
 
 def open_gpus(fake: str = "", numbers: Path | None = None) -> Gpus:

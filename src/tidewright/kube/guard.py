@@ -13,13 +13,15 @@ from pathlib import Path
 from ..base.errors import UsageError, WorldError
 from .ask import Json, holding_of
 from .gpus import Gpus
+from .isolation import Ladder
 from .plugin import Stock
 from .reflector import uid_of
 from .site import Note
 from .tell import PodsHere, Teller
 from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sees_node, sight
 
-REASON, EVICTED = "GPUMemoryExceeded", "GPUMemoryEviction"
+REASON, EVICTED, LEVEL_REASON = "GPUMemoryExceeded", "GPUMemoryEviction", "GPUIsolation"
+"""Of events."""
 HOST_PID = "it does not see the node's processes; set hostPID: true"
 LEVELS = {"warn": "L0 watchdog (warns)", "evict": "L0 watchdog (evicts)"}
 
@@ -143,3 +145,8 @@ class Guard:
         elif await self.tell.evict(pod):
             await self.tell.event(pod, EVICTED, f"evicted: {text}")
         self.note(f"{step.kind}: pod {step.uid}: {text}")
+
+
+def level(ladder: Ladder, guard: Guard) -> str:
+    """What keeps pods to their shares on a node now."""
+    return ", ".join(filter(None, (ladder.level(), guard.level))) or "none"

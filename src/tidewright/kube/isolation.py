@@ -122,6 +122,11 @@ class Ladder:
                 found.append(f"{self.compute.level} for compute")
         return ", ".join(found)
 
+    def why_no_more(self) -> str:
+        """Why the rungs that are not in force are not, to put behind the level; empty when nothing was refused."""
+        refused = "; ".join(f"{name}: {why}" for name, why in self.refused.items())
+        return f" (not {refused})" if refused else ""
+
     def edits(self, tenant: Tenant) -> Edits:
         """Of the rungs in force. Raises WorldError, when the container must not start yet."""
         found = Edits()

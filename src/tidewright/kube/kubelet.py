@@ -17,7 +17,7 @@ from typing import Any
 from ..base.errors import UsageError, WorldError
 from . import names
 from .match import Entry, entries, whole_gpus
-from .proto import grpc_module
+from .proto import grpc_module, serve
 from .v1beta1 import API, PLUGIN, REGISTRATION, VERSION, messages
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
@@ -74,22 +74,10 @@ def _socket(path: Path) -> tuple[int, int] | None:
     return (found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
-async def serve(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
-    """A running gRPC server on our socket, for this user only. Raises WorldError."""
-    grpc, path = grpc_module(), folder.path / OURS
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", LONGEST_REQUEST)])
-    server.add_generic_rpc_handlers((API.handlers(PLUGIN, does),))
-    before = os.umask(0o177)
-    try:
-        path.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-    except (RuntimeError, OSError) as error:
-        await server.stop(0)
-        raise WorldError(f"cannot listen on {path}: {error}") from error
-    finally:
-        os.umask(before)
-    return server
+async def listen(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
+    """A running device plugin on our socket. Raises WorldError."""
+    limits = [("grpc.max_receive_message_length", LONGEST_REQUEST)]
+    return await serve(folder.path / OURS, API.handlers(PLUGIN, does), limits)
 
 
 async def register(folder: Folder, pre_start: bool) -> None:

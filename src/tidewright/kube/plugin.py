@@ -22,7 +22,7 @@ from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
 from .proto import grpc_module
-from .tell import LOOK_S, PodsHere, Teller
+from .tell import LOOK_S, PodsHere, Teller, in_a_line
 from .units import Split
 from .v1beta1 import HEALTHY, UNHEALTHY, messages
 
@@ -256,8 +256,7 @@ class Plugin:
 
     async def _refuse(self, context: Any, error: TideError, pods: Iterable[Json]) -> None:
         """Ends the call with an error that says what to do."""
-        remedy = getattr(error, "remedy", "")
-        text = f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"
+        text = in_a_line(error)
         self.tell.note(text)
         for pod in pods:
             await self.tell.event(pod, REASON, text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,8 @@ from .isolation import ALL_SMS, Grant, Ladder, Tenant
 from .partitions import Partitions, Placement
 from .site import Note
 from .slices import device_name
-from .watchdog import Place
+from .tell import in_a_line
+from .watchdog import Place, by_pod
 
 KIND, PREFIX = "tidewright.io/dra", "tidewright-dra-"
 
@@ -105,8 +106,7 @@ class Preparer:
         return ""
 
     def _told(self, what: str, claim: Any, error: TideError) -> str:
-        remedy = getattr(error, "remedy", "")
-        text = f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"
+        text = in_a_line(error)
         self.note(f"{what} {claim.namespace}/{claim.name}: {text}")
         return text
 
@@ -240,14 +240,6 @@ class Preparer:
         self.records.drop(uid)
         with suppress(KeyError):
             del self.given[uid]
-
-
-def by_pod(held: Mapping[Place, int]) -> dict[str, dict[int, int]]:
-    """MiB by uid and GPU."""
-    found: dict[str, dict[int, int]] = {}
-    for (uid, gpu), mib in held.items():
-        found.setdefault(uid, {})[gpu] = mib
-    return found
 
 
 def _ordered(gpus: Iterable[Gpu]) -> list[Gpu]:

@@ -6,13 +6,15 @@ second description of a package in the same process would be refused in the comm
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..base.errors import UsageError
+from ..base.errors import UsageError, WorldError
 
 NEEDS = "pip install 'tidewright[kube]'"
 Fields = Mapping[str, tuple[int, str]]
@@ -89,6 +91,24 @@ class Proto:
             response_deserializer=getattr(kinds, response).FromString,
         )
         return found
+
+
+async def serve(path: Path, handler: Any, options: Sequence[tuple[str, Any]] = ()) -> Any:
+    """A running server on a unix socket, for this user only; what lies at ``path`` goes. Raises WorldError."""
+    grpc = grpc_module()
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((handler,))
+    before = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+    except (RuntimeError, OSError) as error:
+        await server.stop(0)
+        raise WorldError(f"cannot listen on {path}: {error}") from error
+    finally:
+        os.umask(before)
+    return server
 
 
 def grpc_module() -> Any:

@@ -17,25 +17,25 @@ from .beat import EVERY_S, Beat, written
 from .cards import publish
 from .cdi import Shelf
 from .credentials import Cluster
-from .gpus import Gpus
-from .guard import Guard
-from .kubelet import FOLDER, Folder, register, serve
+from .gpus import Gpus, news
+from .guard import LEVEL_REASON, Guard, level
+from .kubelet import FOLDER, Folder, listen, register
 from .plugin import Plugin, Stock
 from .proto import grpc_module
 from .rungs import IsolationSettings, ladder
 from .site import Note
 from .stamps import CDI_FROM, release
 from .tell import PodsHere, Teller
+from .together import together
 from .units import Split, check_message
 from .v1beta1 import messages
-from .watchdog import Rules
+from .watchdog import Rules, by_pod
 
 BINDINGS = ("auto", "late", "match")
 BACKOFF_S = (0.5, 30.0)
 """First pause after a failed registration and longest; doubled, and drawn from its upper half."""
 UNHEARD_S = 5.0
 """A kubelet that registered us opens its stream at once; after this long without one it is told again."""
-LEVEL_REASON = "GPUIsolation"
 FAREWELL_S = 3.0
 PATIENCE_S = 3.0
 """So long the API server may take to show the node before the kubelet is told without."""
@@ -100,19 +100,9 @@ class Station:
             await self._know_node()
             await self._look_at_health()
             loops = (self._keep_registered, self._keep_told, self._keep_healthy, self._keep_guarded)
-            running: list[asyncio.Task[None]] = [asyncio.create_task(loop()) for loop in loops]
-            running.append(asyncio.create_task(self.plugin.pods.reflector.run()))
-            stopping = asyncio.create_task(self._stop.wait())
             try:
-                await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
-                for task in running:
-                    if task.done():
-                        task.result()
+                await together(self._stop, *(loop() for loop in loops), self.plugin.pods.reflector.run())
             finally:
-                stopping.cancel()
-                for task in running:
-                    task.cancel()
-                await asyncio.gather(stopping, *running, return_exceptions=True)
                 await self._farewell()
 
     def _wake(self) -> None:
@@ -178,7 +168,7 @@ class Station:
     async def _begin(self, kubelet: object) -> None:
         """Listen anew and register. Raises WorldError."""
         await self._end_server(0)
-        self._server = await serve(self.folder, self.plugin.methods())
+        self._server = await listen(self.folder, self.plugin.methods())
         self._saw = (kubelet, self.folder.ours())
         await register(self.folder, self.plugin.late)
         self.note(f"registered with the kubelet: {sum(self.plugin.stock.units.values())} units of {names.MEM}")
@@ -211,7 +201,7 @@ class Station:
 
     def level(self) -> str:
         """What keeps pods to their shares on this node now."""
-        return ", ".join(filter(None, (self.ladder.level(), self.guard.level))) or "none"
+        return level(self.ladder, self.guard)
 
     async def _keep_guarded(self) -> None:
         """Limits are set again at each look: by then a restarted driver or daemon may have forgotten them. Before it is known
@@ -220,10 +210,7 @@ class Station:
         await self.plugin.pods.reflector.synced.wait()
         while True:
             changed = await asyncio.to_thread(self.ladder.climb)
-            pods: dict[str, dict[int, int]] = {}
-            for (uid, gpu), mib in self.guard.holdings().items():
-                pods.setdefault(uid, {})[gpu] = mib
-            await asyncio.to_thread(self.ladder.hold, pods)
+            await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
             if await self.guard.look() or changed:
                 self._wake()
             await self._say_level()
@@ -232,16 +219,14 @@ class Station:
     async def _say_level(self) -> None:
         if self.level() != self._level:
             self._level = self.level()
-            weaker = "; ".join(f"{name}: {why}" for name, why in self.ladder.refused.items())
-            text = f"isolation: {self._level}{f' (not {weaker})' if weaker else ''}"
+            text = f"isolation: {self._level}{self.ladder.why_no_more()}"
             self.note(text)
             await self.plugin.tell.node_event(LEVEL_REASON, text)
 
     async def _look_at_health(self) -> None:
         faults, before = await asyncio.to_thread(self.gpus.faults), self.plugin.faults
-        for gpu in sorted(faults.keys() | before.keys()):
-            if faults.get(gpu) != before.get(gpu):
-                self.note(f"GPU {gpu}: {faults.get(gpu, 'well again')}")
+        for line in news(before, faults):
+            self.note(line)
         if self.plugin.set_faults(faults):
             self._wake()
 

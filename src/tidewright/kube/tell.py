@@ -223,3 +223,9 @@ class Teller:
 
 def _listed(gpus: Iterable[int]) -> str:
     return ",".join(str(gpu) for gpu in sorted(gpus))
+
+
+def in_a_line(error: TideError) -> str:
+    """For an event or an answer: what is wrong, and what to do about it."""
+    remedy = getattr(error, "remedy", "")
+    return f"{getattr(error, 'message', error)}{f'; {remedy}' if remedy else ''}"

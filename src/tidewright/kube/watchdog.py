@@ -145,3 +145,11 @@ def foreign_units(gpu: Gpu, units: int, mib: int, split: Split) -> int:
     """Whole units of a GPU that ``mib`` of others leave nothing of. What is too little for a unit is theirs first."""
     beyond = mib - (gpu.memory_mib - units * split.unit_mib)
     return min(units, max(0, -(-beyond // split.unit_mib)))
+
+
+def by_pod(held: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    """MiB by uid and GPU."""
+    found: dict[str, dict[int, int]] = {}
+    for (uid, gpu), mib in held.items():
+        found.setdefault(uid, {})[gpu] = mib
+    return found
