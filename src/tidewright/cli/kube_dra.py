@@ -7,23 +7,18 @@ from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT, FOLDER, isolating, isolation_of
-from .kube_plugin import command as device_plugin
+from .kube_options import CONFIG, CONTEXT, FOLDER, NODE, guarding, guarding_of
 
-EXCESS = {
-    "excess": "action", "excess_slack": "slack_mib", "excess_patience": "patience_s", "excess_grace": "grace_s",
-}  # fmt: skip
-"""Options of the watchdog, the device plugin's own, to the names of its Rules."""
 KUBELET = Path("/var/lib/kubelet")
 
 
 @click.command("dra", short_help="Offer this node's GPUs to claims, by memory and multiprocessors (DRA).")
 @CONFIG
 @CONTEXT
-@click.option("--node", envvar="NODE_NAME", default="", help="Name of this node in the cluster (NODE_NAME).")
+@NODE
 @click.option("--mig", type=click.Choice(["static", "dynamic"]), default="static", show_default=True,
               help="MIG instances: static, as they are; dynamic, made for each claim on GPUs in MIG mode.")  # fmt: skip
-@isolating
+@guarding
 @click.option("--fake-gpus", default="",
               help='Offer GPUs that are not there, such as "2x15" or "1x24+1x80mig" (GiB; mig: an instance, '
               "or with --mig dynamic a GPU in MIG mode).")  # fmt: skip
@@ -45,13 +40,7 @@ def command(
     from ..app.kube import Target
     from ..app.kube_dra import serve_dra
 
-    isolation = isolation_of(others)
-    excess = {field: others[option] for option, field in EXCESS.items()}
     serve_dra(
         Target(kubeconfig, context), fake_gpus, mig, node=node, plugins=plugins_dir, registry=registry_dir, cdi=cdi_dir,
-        excess=excess, isolation=isolation,
+        **guarding_of(others),
     )  # fmt: skip
-
-
-_AFTER = next(at for at, one in enumerate(command.params) if one.name == "mig") + 1
-command.params[_AFTER:_AFTER] = [one for one in device_plugin.params if one.name in EXCESS]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT, FOLDER, isolating, isolation_of
+from .kube_options import CONFIG, CONTEXT, FOLDER, NODE, guarding, guarding_of
 
 KUBELET = Path("/var/lib/kubelet/device-plugins")
 WITHOUT_EFFECT = {
@@ -32,7 +32,7 @@ def _taken(flag: str) -> click.Option:
 @click.command("device-plugin", short_help="Offer this node's GPUs to its kubelet, by memory.")
 @CONFIG
 @CONTEXT
-@click.option("--node", envvar="NODE_NAME", default="", help="Name of this node in the cluster (NODE_NAME).")
+@NODE
 @click.option("--memory-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True,
               help="What one unit of aliyun.com/gpu-mem is, on every node of the cluster.")  # fmt: skip
 @click.option("--chunk", type=click.IntRange(min=1), default=None,
@@ -41,15 +41,7 @@ def _taken(flag: str) -> click.Option:
               help="How a container finds its GPU: late, by CDI; match, by size and time, for runtimes without CDI.")  # fmt: skip
 @click.option("--heartbeat", type=click.FloatRange(1, 3600), default=60.0, show_default=True,
               help="Seconds between heartbeats on the node.")  # fmt: skip
-@click.option("--excess", type=click.Choice(["off", "warn", "evict"]), default="warn", show_default=True,
-              help="What happens to pods that use more GPU memory than they asked for. Needs hostPID.")  # fmt: skip
-@click.option("--excess-slack", type=click.IntRange(min=0), default=512, show_default=True,
-              help="MiB that a pod may use beyond it on each GPU: CUDA takes 300 to 500 for each process.")  # fmt: skip
-@click.option("--excess-patience", type=click.FloatRange(min=0), default=30.0, show_default=True,
-              help="Seconds of it before a pod is warned.")  # fmt: skip
-@click.option("--excess-grace", type=click.FloatRange(min=0), default=60.0, show_default=True,
-              help="Seconds from the warning to the eviction.")  # fmt: skip
-@isolating
+@guarding
 @click.option("--fake-gpus", default="",
               help='Offer GPUs that are not there, such as "2x15" or "1x24+3x10mig" (GiB; mig: as an instance).')  # fmt: skip
 @click.option("--kubelet-dir", type=FOLDER, default=KUBELET, show_default=True, help="Where the kubelet's socket lies.")
@@ -57,8 +49,7 @@ def _taken(flag: str) -> click.Option:
               help="Where the container runtime reads CDI files.")  # fmt: skip
 def command(
     kubeconfig: str, context: str, node: str, memory_unit: str, chunk: int | None, binding: str, heartbeat: float,
-    excess: str, excess_slack: int, excess_patience: float, excess_grace: float, fake_gpus: str, kubelet_dir: Path,
-    cdi_dir: Path, **others: Any,
+    fake_gpus: str, kubelet_dir: Path, cdi_dir: Path, **others: Any,
 ) -> None:  # fmt: skip
     """Offer this node's GPUs to its kubelet as units of aliyun.com/gpu-mem, and give containers the GPU that was chosen.
 
@@ -68,16 +59,13 @@ def command(
     from ..app.kube import Target
     from ..app.kube_plugin import serve_plugin
 
-    isolation = isolation_of(others)
+    guards = guarding_of(others)
     for flag, value in others.items():
         if value is not None:
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
-    excesses = {
-        "action": excess, "slack_mib": excess_slack, "patience_s": excess_patience, "grace_s": excess_grace,
-    }  # fmt: skip
     serve_plugin(
         Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
-        folder=kubelet_dir, cdi=cdi_dir, excess=excesses, isolation=isolation,
+        folder=kubelet_dir, cdi=cdi_dir, **guards,
     )  # fmt: skip
 
 

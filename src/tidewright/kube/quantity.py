@@ -13,7 +13,10 @@ from ..base.errors import UsageError
 
 LIMIT = 2**53
 """More units than any cluster has, and still exact in every JSON reader."""
-_FORM = re.compile(r"([+-]?)([0-9]{1,40}(?:\.[0-9]{0,40})?)(?:([numkMGTPE])|[eE]([+-]?[0-9]{1,3})|([KMGTPE]i))?")
+_FORM = re.compile(
+    r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,40}(?:\.[0-9]{0,40})?)"
+    r"(?:(?P<suffix>[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<binary>[KMGTPE]i))?"
+)
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 
@@ -24,11 +27,10 @@ def whole(value: object, name: str) -> int:
     found = _FORM.fullmatch(str(value).strip())
     if not found:
         raise UsageError(f"{name} is {value!r}, which is no quantity", "write a whole number")
-    sign, digits, suffix, exponent, binary = found.groups()
-    if binary:
+    if found["binary"]:
         raise UsageError(f"{name} is {value!r}: units are counted, not bytes", "write the number of units, such as 8")
-    number = Decimal(digits).scaleb(_POWERS[suffix] if suffix else int(exponent or 0))
-    if sign == "-" and number:
+    number = _number(found)
+    if number < 0:
         raise UsageError(f"{name} is {value!r}, less than nothing", "write a whole number, 1 or more")
     if number >= LIMIT:
         raise UsageError(f"{name} is {value!r}, more than any GPU has", "write the number of units, such as 8")
@@ -44,12 +46,17 @@ def mib_of(value: object, name: str) -> int:
     )
     if not found:
         raise UsageError(f"{name} is {value!r}, which is no quantity", "write one such as 8Gi or 512Mi")
-    sign, digits, suffix, exponent, binary = found.groups()
-    number = Decimal(digits) * 1024 ** (1 + "KMGTPE".index(binary[0])) if binary else Decimal(digits)
-    number = number.scaleb(_POWERS[suffix] if suffix else int(exponent or 0))
-    if sign == "-" or not 0 < number < LIMIT << 20:
+    number = _number(found)
+    if not 0 < number < LIMIT << 20:
         raise UsageError(f"{name} is {value!r}, which no GPU has", "write one such as 8Gi or 512Mi")
     return int(number) >> 20
+
+
+def _number(found: re.Match[str]) -> Decimal:
+    number = Decimal(f"{found['sign']}{found['digits']}")
+    if found["binary"]:
+        return number * (1 << 10 * (1 + "KMGTPE".index(found["binary"][0])))
+    return number.scaleb(_POWERS[found["suffix"]] if found["suffix"] else int(found["exponent"] or 0))
 
 
 def of_mib(mib: int) -> str:

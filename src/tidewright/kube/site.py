@@ -89,9 +89,8 @@ class Site:
         known = pool.held.get(uid)
         if held is None and phase(item) in ENDED:
             pool.release(uid)
-        elif (
-            known is None or not known.bound or bound_to(item)
-        ):  # else it is older than what we were told when we asked
+        elif known is None or not known.bound or bound_to(item):
+            # Else it is older than what we were told when we asked.
             self.settle(uid, held)
 
     def settle(self, uid: str, held: Holding | None) -> None:
@@ -168,9 +167,8 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
             continue
         if now is not None:
             site.settle(held.uid, now)
-        elif (
-            site.desk.chooser.pool.held.get(held.uid) is held and held.uid not in site.binding
-        ):  # else it was decided anew while we asked
+        elif site.desk.chooser.pool.held.get(held.uid) is held and held.uid not in site.binding:
+            # Else it was decided anew while we asked.
             site.desk.chooser.pool.release(held.uid)
 
 
