@@ -2,15 +2,18 @@
 
 The same plain PyTorch program (programs/steps.py) runs twice, side by side, on the same cores: once as ``tide run``
 starts it (box, namespaces, wrapper; *on*) and once as ``tide run --level none`` does (*off*), through the agent's own
-code and real shims. They train by turns, off-on, on-off, off-on, and whoever does not train sleeps. So the two of a pair
-are a second apart, and a machine that is slower for a while is slower for both.
+code and real shims. They train by turns, off-on, on-off, off-on, and whoever does not train sleeps. A turn is a fifth of
+a second, so that a machine that is slower for a while is slower for both: with turns of a second, pairs differ twice as
+much. Shorter ones would measure the first step after a sleep.
 
-A figure is the time of a step in a stretch of many. What is held against a bar is not the best guess but the upper end of its
-95 % interval, from a bootstrap over starts of the program and over the pairs of each. The model is built anew for each
-stretch, as steps differ by up to 10 % by the luck of where in memory it lies.
+A figure is the time of a step in many turns, with one model. What is held against a bar is not the best guess but the
+upper end of its 95 % interval, from a bootstrap over starts of the program and over the pairs of each. The model is built
+anew for each pair, as steps differ by up to 10 % by the luck of where in memory it lies. Longer pairs do not lessen that,
+more of them do. A share is that of all time on in all time off: a mean of quotients would be too large, by the square of
+how much ``off`` varies.
 
-    python bench/overhead.py [--starts 6] [--pairs 8] [--keep]        (48 pairs of each kind; some 10 minutes)
-    python bench/overhead.py --only long --starts 40 --pairs 2        (more starts: what differs most is one from another)
+    python bench/overhead.py [--starts 6] [--pairs 8] [--keep]        (48 pairs of each kind; some 7 minutes)
+    python bench/overhead.py --only long --starts 16 --pairs 16       (long steps vary most; some 9 minutes)
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import resource
@@ -28,9 +32,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +63,7 @@ WAYS = ("mean", "median", "cpu")
 
 @dataclass(frozen=True)
 class Kind:
-    """One thing that is measured: ``ranks`` with a model, ``ms`` per step, so many steps at a stretch, and its bar."""
+    """One thing that is measured: ``ranks`` with a model, ``ms`` per step, so many steps a turn and turns a pair, its bar."""
 
     name: str
     model: str
@@ -66,14 +71,15 @@ class Kind:
     ms: float
     warm: int
     steps: int
+    turns: int
     bar: float
     percent: bool
 
 
 KINDS = (
-    Kind("two ranks, short steps", "short", 2, 1.0, 100, 800, 0.06, False),
-    Kind("two ranks, long steps", "long", 2, 52.0, 2, 25, 2.0, True),
-    Kind("not distributed, short steps", "short", 1, 1.0, 100, 800, 0.06, False),
+    Kind("two ranks, short steps", "short", 2, 1.0, 100, 200, 4, 0.06, False),
+    Kind("two ranks, long steps", "long", 2, 52.0, 3, 4, 4, 2.0, True),
+    Kind("not distributed, short steps", "short", 1, 1.0, 100, 200, 4, 0.06, False),
 )
 BAR_IMPORT_MS = 50.0
 
@@ -81,8 +87,8 @@ BAR_IMPORT_MS = 50.0
 class Site:
     """What an agent launches ranks with, in a state directory of its own; the meeting is served by a thread."""
 
-    def __init__(self, root: Path, nice: bool) -> None:
-        self._layout, self._nice = Layout(root), nice
+    def __init__(self, root: Path) -> None:
+        self._layout = Layout(root)
         self._layout.prepare()
         full = os.geteuid() == 0 and PROC.exists() and not isinstance(find_criu(), str)
         self._house = House(self._layout, open_backend("bench"), detect(), full=full)
@@ -115,9 +121,6 @@ class Site:
         if any(box.is_dir() for box in attempt.boxes().values()):
             await self._meeting.write(attempt)
         await asyncio.gather(*(rank.spawn() for rank in attempt.ranks))
-        if self._nice:
-            for handle in attempt.handles():
-                go_first(handle.pid)
         return Job(attempt, place)
 
     def close(self) -> None:
@@ -148,9 +151,9 @@ class Job:
             time.sleep(0.05)
         raise SystemExit(f"a rank does not start:\n{Path(rank.spec.log).read_text()[-2000:]}")
 
-    def train(self, kind: Kind, rows: int, steps: int = 0) -> dict[str, float]:
+    def train(self, kind: Kind, rows: int, steps: int = 0, *, anew: bool = True) -> dict[str, float]:
         """Milliseconds per step over a stretch, by WAYS, and of the fastest step; means over the ranks."""
-        order = {"model": kind.model, "rows": rows, "warm": kind.warm, "steps": steps or kind.steps}
+        order = {"anew": anew, "model": kind.model, "rows": rows, "warm": kind.warm, "steps": steps or kind.steps}
         for orders, _ in self._pipes:
             print(json.dumps(order), file=orders, flush=True)
         found = [json.loads(answers.readline()) for _, answers in self._pipes]
@@ -187,26 +190,29 @@ def running(site: Site, kinds: Sequence[Kind]) -> Iterator[dict[tuple[int, bool]
 def calibrated(job: Job, kind: Kind) -> int:
     """Rows of a batch with which the fastest step takes ``kind.ms``, or one row: a busy machine changes little in that."""
     low, high = 1, 4096
-    quick = replace(kind, warm=kind.warm // 4)
+    quick = replace(kind, warm=kind.warm // 3)
     while low < high - low // 8 - 1:
         middle = round((low * high) ** 0.5)
-        if job.train(quick, middle, max(4, kind.steps // 10))["least"] < kind.ms:
+        if job.train(quick, middle, max(4, kind.steps // 5))["least"] < kind.ms:
             low = middle
         else:
             high = middle
     return high
 
 
-Pairs = dict[str, list[list[tuple[dict[str, float], dict[str, float]]]]]
-"""By kind, by start: what off and on took in each pair."""
+Pair = tuple[dict[str, float], dict[str, float]]
+"""What off took, and on."""
+
+Found = dict[str, list[list[Pair]]]
+"""By kind, by start."""
 
 
-def measure(kinds: Sequence[Kind], starts: int, pairs: int, nice: bool) -> tuple[Pairs, dict[str, int]]:
+def measure(kinds: Sequence[Kind], starts: int, pairs: int) -> tuple[Found, dict[str, int]]:
     """Train by turns."""
-    found: Pairs = {kind.name: [] for kind in kinds}
+    found: Found = {kind.name: [] for kind in kinds}
     rows: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tide-bench-") as folder:
-        site = Site(Path(folder), nice)
+        site = Site(Path(folder))
         try:
             for start in range(starts):
                 with running(site, kinds) as jobs:
@@ -214,8 +220,6 @@ def measure(kinds: Sequence[Kind], starts: int, pairs: int, nice: bool) -> tuple
                         off, on = jobs[kind.ranks, False], jobs[kind.ranks, True]
                         if not start:
                             rows[kind.name] = calibrated(off, kind)
-                        for job in (off, on):
-                            job.train(kind, rows[kind.name], kind.steps // 4)
                         found[kind.name].append(
                             [pair(kind, rows[kind.name], off, on, number + start) for number in range(pairs)]
                         )
@@ -225,42 +229,48 @@ def measure(kinds: Sequence[Kind], starts: int, pairs: int, nice: bool) -> tuple
     return found, rows
 
 
-def pair(kind: Kind, rows: int, off: Job, on: Job, number: int) -> tuple[dict[str, float], dict[str, float]]:
-    """One stretch of each, the other one first every time."""
-    if number % 2:
-        later = on.train(kind, rows)
-        return off.train(kind, rows), later
-    return off.train(kind, rows), on.train(kind, rows)
+def pair(kind: Kind, rows: int, off: Job, on: Job, number: int) -> Pair:
+    """A model built anew in each, and its steps by turns, the other one first every time."""
+    sides = (off, on) if number % 2 else (on, off)
+    for job in sides:
+        job.train(kind, rows, 1)
+    took: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    for turn in range(kind.turns):
+        for job in sides[:: -1 if turn % 2 else 1]:
+            took[job is on].append(job.train(kind, rows, anew=False))
+    first, second = (
+        {way: statistics.fmean(each[way] for each in took[side]) for way in WAYS} for side in (False, True)
+    )
+    return first, second
 
 
-def added(kind: Kind, each: tuple[dict[str, float], dict[str, float]], by: str) -> float:
-    """What ``on`` took more: milliseconds, or per cent."""
-    off, on = each[0][by], each[1][by]
+def added(kind: Kind, by: str, pairs: Sequence[Pair]) -> float:
+    """What ``on`` took more than ``off``: milliseconds of a step, or per cent."""
+    off, on = (math.fsum(pair[side][by] for pair in pairs) / len(pairs) for side in (0, 1))
     return 100 * (on / off - 1) if kind.percent else on - off
 
 
-def brief(kinds: Sequence[Kind], found: Pairs) -> str:
-    """The last start's middle pair of each kind."""
+def brief(kinds: Sequence[Kind], found: Found) -> str:
+    """What each kind has come to so far."""
     parts = []
     for kind in kinds:
-        value = statistics.median(added(kind, each, "median") for each in found[kind.name][-1])
-        parts.append(f"{value:+.1f} %" if kind.percent else f"{value:+.3f} ms")
+        value = added(kind, "mean", [pair for one in found[kind.name] for pair in one])
+        parts.append(f"{value:+.2f} %" if kind.percent else f"{value:+.3f} ms")
     return "  ".join(parts)
 
 
-def interval(starts: list[list[float]]) -> tuple[float, float, float]:
-    """The mean over pairs, and its 95 % interval: starts drawn again, and of each its pairs."""
+def interval(starts: list[list[Any]], figure: Callable[[list[Any]], float]) -> tuple[float, float, float]:
+    """The figure, and its 95 % interval: starts drawn again, and of each its pairs."""
     draw = random.Random(0)
-    means = []
-    for _ in range(RESAMPLES):
-        drawn = [value for one in draw.choices(starts, k=len(starts)) for value in draw.choices(one, k=len(one))]
-        means.append(statistics.fmean(drawn))
-    means.sort()
-    mean = statistics.fmean(value for one in starts for value in one)
-    return mean, means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
+    found = sorted(
+        figure([pair for one in draw.choices(starts, k=len(starts)) for pair in draw.choices(one, k=len(one))])
+        for _ in range(RESAMPLES)
+    )
+    best = figure([pair for one in starts for pair in one])
+    return best, found[round(0.025 * RESAMPLES)], found[round(0.975 * RESAMPLES) - 1]
 
 
-def results(kinds: Sequence[Kind], found: Pairs, rows: dict[str, int]) -> list[dict[str, Any]]:
+def results(kinds: Sequence[Kind], found: Found, rows: dict[str, int]) -> list[dict[str, Any]]:
     """One record per kind, by each of WAYS."""
     made = []
     for kind in kinds:
@@ -270,18 +280,11 @@ def results(kinds: Sequence[Kind], found: Pairs, rows: dict[str, int]) -> list[d
             "pairs": sum(map(len, starts)),
         }  # fmt: skip
         for by in WAYS:
-            mean, low, high = interval([[added(kind, each, by) for each in one] for one in starts])
-            off = statistics.median(each[0][by] for one in starts for each in one)
-            record[by] = {"off_ms": off, "added": mean, "low": low, "high": high}
+            best, low, high = interval(starts, partial(added, kind, by))
+            off = statistics.median(off[by] for one in starts for off, _ in one)
+            record[by] = {"off_ms": off, "added": best, "low": low, "high": high}
         made.append(record)
     return made
-
-
-def go_first(pid: int) -> None:
-    """Put a process and its session before the others (sched(7), autogroup). Children inherit the former only."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, -20)
-        Path(f"/proc/{pid}/autogroup").write_text("-20")
 
 
 def imports(rounds: int) -> dict[str, list[float]]:
@@ -332,21 +335,17 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=6, help="how often all programs are started anew")
     parser.add_argument("--pairs", type=int, default=8, help="of each kind and start")
     parser.add_argument("--only", default="", metavar="WORD", help="kinds with this word in their name, such as long")
-    parser.add_argument("--nice", action="store_true", help="go before other processes (needs root)")
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
-    if given.nice:
-        os.setsid()
-        go_first(os.getpid())
     if len(os.sched_getaffinity(0)) < 2:
         print("not measured: two ranks need two cores")
         return 0
     starting = {}
     for code, values in imports(3 * min(given.starts, 8)).items():
-        mean, low, high = interval([[value] for value in values])
+        mean, low, high = interval([[value] for value in values], statistics.fmean)
         starting[code] = {"added": mean, "low": low, "high": high, "pairs": len(values)}
     kinds = [kind for kind in KINDS if given.only in kind.name]
-    records = results(kinds, *measure(kinds, given.starts, given.pairs, given.nice))
+    records = results(kinds, *measure(kinds, given.starts, given.pairs))
     good = show(records, starting)
     if given.keep:
         name = f"overhead-{given.only}" if given.only else "overhead"

@@ -52,11 +52,13 @@ def main() -> None:
     if together:
         dist.init_process_group("gloo")
     with open(f"{sys.argv[1]}/order.{rank}") as orders, open(f"{sys.argv[1]}/answer.{rank}", "w") as answers:
+        built: tuple[Any, ...] = ()
         for line in orders:
             order = json.loads(line)
-            # Anew each time: where in memory a net happens to lie makes up to 10 % of difference, for as long as it lives.
-            built = build(order["model"], order["rows"], together)
-            train(*built, order["warm"])
+            if order.get("anew", True):
+                # Anew each time: where in memory a net happens to lie makes up to 10 % of difference, for as long as it lives.
+                built = build(order["model"], order["rows"], together)
+                train(*built, order["warm"])
             used = time.process_time()
             taken = train(*built, order["steps"])
             cpu = 1000 * (time.process_time() - used) / len(taken)
@@ -66,7 +68,6 @@ def main() -> None:
                 "least": min(taken),
                 "cpu": cpu,
             }
-            del built
             print(json.dumps(found), file=answers, flush=True)
     if together:
         dist.destroy_process_group()
