@@ -42,7 +42,7 @@ types: $(READY)
 # Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
 # many of its tests wait, so it has twice the workers.
 test: lint types
-	$(BIN)/pytest -n $(WORKERS) -m 'not processes and not gpu and not full'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 test-full: lint types

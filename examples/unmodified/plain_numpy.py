@@ -5,6 +5,7 @@ python plain_numpy.py --steps 200
 
 import argparse
 import random
+import time
 
 import numpy as np
 from digest import Digest, seed_all
@@ -15,6 +16,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=0, help="seconds after each step, as if it waited for data")
     args = parser.parse_args()
 
     seed_all(args.seed)
@@ -33,6 +35,7 @@ def main():
         speed1 = 0.9 * speed1 - 0.05 * x.T @ back / args.batch
         second, first = second + speed2, first + speed1
         digest.step((error**2).mean())
+        time.sleep(args.pause)
 
     digest.finish(first, second, speed1, speed2)
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unmodified.harness import Outcome
 from tests.unmodified.pool import FINAL
+from tests.unmodified.programs import script
 from tidewright.checkpoint.processes import send
 from tidewright.checkpoint.program import find_criu
 
@@ -23,13 +24,15 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
 ]
-ALONE = Kind("plain_numpy", 1, 2500)
+ALONE = script("plain_numpy", "--batch", "64", "--pause", "0.008")
+"""Lives for some ten seconds and leaves the cores to other tests."""
+STEPS = 1000
 DICE = random.Random(7)
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return plain(ALONE.program, ALONE.ranks, ALONE.steps, tmp_path_factory.mktemp("plain"))
+    return plain(ALONE, 1, STEPS, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def begin(hosts: Hosts) -> tuple[int, str]:
     """A running job with an image in two places, and where it is."""
-    job = hosts.begin(ALONE.program, ALONE.ranks, "job", ALONE.steps)
+    job = hosts.begin(ALONE, 1, "job", STEPS)
     hosts.until(lambda: hosts.copied(job))
     return job, hosts.view(job).where[0].node
 
