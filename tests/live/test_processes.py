@@ -124,7 +124,8 @@ def test_a_suspended_job_survives_both_and_comes_back(site: Site, tmp_path: Path
     site.kill("controller")
     site.kill("agent")
     site.up()
-    site.until(lambda: site.client().job(job).state == "held")  # killed before that was durable, it hears of it once more
+    # Killed before that was durable, it hears of it once more.
+    site.until(lambda: site.client().job(job).state == "held")
     site.client().resume(job)
     assert site.client().wait(job, 20).exit_code == 0
     assert (tmp_path / "frozen").read_text() == "start\nend\n"
