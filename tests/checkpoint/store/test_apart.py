@@ -75,7 +75,8 @@ def test_it_ends_with_its_parent_and_leaves_only_garbage(tmp_path: Path) -> None
     assert not list((tmp_path / "store" / "tmp").iterdir())
 
 
-def test_one_that_dies_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+@pytest.mark.parametrize("images", [1, 5000])
+def test_one_that_dies_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")  # with many images it is gone before all is said
     with pytest.raises(WorldError, match="ended with code 1"):
-        put_apart(order(tmp_path, load(tmp_path, 1)))
+        put_apart(order(tmp_path, *[load(tmp_path, 1)] * images))

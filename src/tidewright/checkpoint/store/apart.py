@@ -8,6 +8,7 @@ order, and the input's end is the parent's. The answer is one JSON line on its s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -69,6 +70,8 @@ def put_apart(order: Order) -> tuple[list[PutReport], TideError | None]:
             said = process.stdout.readline()
         except BrokenPipeError:
             said = b""
+            with contextlib.suppress(BrokenPipeError):  # what was not written is tried once more by a close
+                process.stdin.close()
     try:
         answer = msgspec.json.decode(said, type=Answer)
     except msgspec.MsgspecError:
