@@ -168,12 +168,26 @@ def growth(free: Ints, units: int, count: int, typical: tuple[tuple[int, int, fl
         taken = enough & (rank < count)
         grown = fragmentation(free - units * taken, typical) - fragmentation(free, typical)
         return np.where(enough.sum(axis=1) >= count, grown, np.inf), np.full(len(free), -1, dtype=np.int64)
-    gpus = free.shape[1]
-    after = np.repeat(free[:, None, :], gpus, axis=1)
-    after[:, np.arange(gpus), np.arange(gpus)] -= units
-    each = np.where(enough, fragmentation(after, typical) - fragmentation(free, typical)[:, None], np.inf)
+    each = np.where(enough, _growth_of_one(free, units, typical), np.inf)
     best = each.argmin(axis=1)
     return each[np.arange(len(free)), best], best
+
+
+def _growth_of_one(free: Ints, units: int, typical: tuple[tuple[int, int, float], ...]) -> Floats:
+    """As ``free[row, gpu]`` loses ``units``: by how much the row's fragmentation grows. Only one GPU of it changes, so what
+    all of them come to is worked out once for the row."""
+    usable = np.maximum(free, 0)
+    everything, after = usable.sum(axis=1, keepdims=True), free - units
+    found: Floats = np.zeros(free.shape)
+    for asked, count, share in typical:
+        before, still = free >= asked, after >= asked
+        fitting, useless = before.sum(axis=1, keepdims=True), np.where(before, 0, usable)
+        unused = useless.sum(axis=1, keepdims=True)
+        then = np.where(
+            fitting - before + still >= count, unused - useless + np.where(still, 0, after), everything - units
+        )
+        found += share * (then - np.where(fitting >= count, unused, everything))
+    return found
 
 
 def scores(costs: Floats) -> list[int]:
