@@ -4,8 +4,9 @@
 
 Latency is what a client with one kept-alive connection sees. The openb part (Alibaba's trace of FGD, ATC'23) plays the
 in-tree scheduler: it offers the nodes with enough CPU, memory and the right model, asks filter, prioritize and bind, and
-takes the best score, ties by the trace's node order. Pods without GPUs go where the fewest GPU units are free, under both
-policies. What is left unallocated is judged when 130 % of all GPUs were asked for.
+takes the best score, ties by the trace's node order. About pods without GPUs only prioritize is asked; where all nodes have
+the same score (best-fit has no opinion on them) the scheduler's own decides, NodeResourcesFit with LeastAllocated, its
+default. What is left unallocated is judged when 130 % of all GPUs were asked for.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ GPUS, UNITS = 8, 80
 OPENB = Path(os.environ.get("TIDEWRIGHT_DATA", "../shared/data")) / "fgd-openb"
 
 
-def pod(name: str, mem: int, count: int = 1, node: str = "", gpu: int = 0, policy: str = "") -> dict[str, Any]:
+def pod(
+    name: str, mem: int, count: int = 1, node: str = "", gpu: int = -1, policy: str = "", cpu: int = 4000
+) -> dict[str, Any]:
     """With what a real pod carries along, about 3 kB."""
     notes = {names.POLICY: policy} if policy else {}
-    if node:
+    if gpu >= 0:
         notes |= {names.IDX: str(gpu), names.POD: str(mem), names.ASSIGNED: "true", names.ASSUME_TIME: "1"}
-    limits = {names.MEM: str(mem), **({names.COUNT: str(count)} if count > 1 else {})}
+    shared = {names.MEM: str(mem), **({names.COUNT: str(count)} if count > 1 else {})} if mem else {}
+    limits = {"cpu": f"{cpu}m", **shared}
     env = [{"name": f"VARIABLE_{at}", "value": "x" * 40} for at in range(20)]
     spec: dict[str, Any] = {"containers": [{"name": "c", "image": "registry.example/x:1", "env": env,
                                             "resources": {"limits": limits, "requests": limits}}]}  # fmt: skip
@@ -68,9 +72,9 @@ def pod(name: str, mem: int, count: int = 1, node: str = "", gpu: int = 0, polic
     return {"metadata": meta, "spec": spec, "status": {"phase": "Running" if node else "Pending"}}
 
 
-def node(name: str, gpus: int, units: int) -> dict[str, Any]:
+def node(name: str, gpus: int, units: int, cpu: int = 128_000) -> dict[str, Any]:
     """With conditions and images as a real node has them, about 6 kB."""
-    amounts = {names.MEM: str(gpus * units), names.COUNT: str(gpus), "cpu": "128", "memory": "1Ti"}
+    amounts = {names.MEM: str(gpus * units), names.COUNT: str(gpus), "cpu": f"{cpu}m", "memory": "1Ti"}
     images = [{"names": [f"registry.example/image-{at}@sha256:{'0' * 64}"], "sizeBytes": 1} for at in range(40)]
     return {"metadata": {"name": name, "uid": f"uid-{name}", "annotations": {}},
             "status": {"capacity": amounts, "allocatable": amounts, "images": images}}  # fmt: skip
@@ -89,7 +93,7 @@ def cluster(url: Any, stop: Any, nodes: list[dict[str, Any]], pods: int, seed: i
             where, mem = rng.choice(spots), rng.randint(4, 20)
             if free[where] >= mem:
                 free[where] -= mem
-                await api.create("pods", pod(f"old-{at}", mem, node=where[0], gpu=where[1]))
+                await api.create("pods", pod(f"old-{at}", mem, node=where[0], gpu=where[1], cpu=1000))
         api.store.compact()
         async with api.served():
             url.put(api.url)
@@ -222,8 +226,8 @@ def openb(seed: int, policy: str) -> float:
     every = np.array([row["sn"] for row in rows])
     cpu, memory = (np.array([int(row[key]) for row in rows]) for key in ("cpu_milli", "memory_mib"))
     model, free = np.array([row["model"] for row in rows]), np.array([1000 * int(row["gpu"]) for row in rows])
-    total, at_of = int(free.sum()), {name: at for at, name in enumerate(every)}
-    bench = Bench([node(row["sn"], int(row["gpu"]), 1000) for row in rows], 0, policy)
+    total, at_of, whole = int(free.sum()), {name: at for at, name in enumerate(every)}, np.array([cpu, memory])
+    bench = Bench([node(row["sn"], int(row["gpu"]), 1000, int(row["cpu_milli"])) for row in rows], 0, policy)
     try:
         for number, arrival in enumerate(orders[str(seed)]):
             row = trace[arrival]
@@ -232,41 +236,43 @@ def openb(seed: int, policy: str) -> float:
             if row["gpu_spec"]:
                 offered &= np.isin(model, row["gpu_spec"].split("|"))
             units = 0 if not gpus else gpus * 1000 if gpus > 1 else int(row["gpu_milli"])
-            chosen = place(bench, f"{arrival}-{number}", units, gpus, every, offered, order, free, at_of)
+            made = pod(f"{arrival}-{number}", units, gpus, cpu=needs[0])
+            # Whole per cents, as kube-scheduler's scores.
+            least = (100 * (np.array([cpu - needs[0], memory - needs[1]]) / whole).mean(axis=0)).astype(int)
+            chosen = place(bench, made, units, every, np.flatnonzero(offered), order, least, at_of)
             if chosen is not None:
                 cpu[chosen], memory[chosen] = cpu[chosen] - needs[0], memory[chosen] - needs[1]
                 free[chosen] -= units
             if number % 2000 == 1999:
-                print(
-                    f"  openb seed {seed}, {policy}: {number + 1} of {len(orders[str(seed)])} pods",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                text = f"  openb seed {seed}, {policy}: {number + 1} of {len(orders[str(seed)])} pods"
+                print(text, file=sys.stderr, flush=True)
         return 100 * float(free.sum()) / total
     finally:
         bench.close()
 
 
 def place(
-    bench: Bench, name: str, units: int, gpus: int, every: Any, offered: Any, order: Any, free: Any, at_of: dict[str, int]
+    bench: Bench, made: dict[str, Any], units: int, every: Any, candidates: Any, order: Any, least: Any, at_of: dict[str, int]
 ) -> int | None:  # fmt: skip
     """The node's number; None when the pod fits nowhere."""
-    candidates = np.flatnonzero(offered)
-    if not len(candidates):
-        return None
-    if not units:
-        return int(candidates[np.lexsort((order[candidates], free[candidates]))[0]])
-    made = pod(name, units, gpus)
-    body = {"Pod": made, "Nodes": None, "NodeNames": [str(one) for one in every[candidates]]}
-    kept = bench.ask("filter", json.dumps(body).encode())["NodeNames"]
+    kept = [str(one) for one in every[candidates]]
+    body = {"Pod": made, "Nodes": None, "NodeNames": kept}
+    if kept and units:
+        kept = bench.ask("filter", json.dumps(body).encode())["NodeNames"]
     if not kept:
         return None
     scored = bench.ask("prioritize", json.dumps({**body, "NodeNames": kept}).encode())
-    best = min(scored, key=lambda one: (-one["Score"], order[at_of[one["Host"]]]))
+    if len({one["Score"] for one in scored}) == 1 and not units:
+        at = int(candidates[np.lexsort((order[candidates], -least[candidates]))[0]])
+    else:
+        best = min(scored, key=lambda one: (-one["Score"], order[at_of[one["Host"]]]))
+        at = at_of[best["Host"]]
+    if not units:
+        made["spec"]["nodeName"] = str(every[at])
     bench.create(made)
-    if why := bench.bind(made, best["Host"]):
-        raise SystemExit(f"{name} was not bound: {why}")
-    return at_of[best["Host"]]
+    if units and (why := bench.bind(made, str(every[at]))):
+        raise SystemExit(f"{made['metadata']['name']} was not bound: {why}")
+    return at
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from tidewright.kube.ask import POLICIES, Ask, Holding
 from tidewright.kube.cards import Card, Table
-from tidewright.kube.choose import Chooser, Workload, fragmentation, growth, scores
+from tidewright.kube.choose import Chooser, scores
+from tidewright.kube.fragments import Workload, fragmentation, growth, rank
 from tidewright.kube.pool import NEVER, Pool
 from tidewright.kube.preempt import cheapest_victims
 
@@ -114,7 +117,7 @@ def test_fgd_leaves_room_for_what_usually_comes() -> None:
     pool.set_node(table("n", 16, 16))
     pool.hold(holding("a", "n", {0: 7}))
     chooser = Chooser(pool, "fgd")
-    chooser.workload.expect({(10, 1): 1})
+    chooser.workload.expect({(10, 1, 0): 1})
     assert chooser.pick(ask(6), "n") == (0,)
     assert np.argmin(chooser.cost(ask(6), pool.rows(["n"]))) == 0
 
@@ -122,18 +125,63 @@ def test_fgd_leaves_room_for_what_usually_comes() -> None:
 FREE = st.lists(st.lists(st.integers(-2, 16), min_size=3, max_size=3), min_size=1, max_size=5)
 
 
-@given(FREE, st.integers(1, 10), st.integers(1, 3))
-def test_the_growth_of_fragmentation_is_after_less_before(free: list[list[int]], units: int, count: int) -> None:
-    typical = ((4, 1, 0.5), (8, 1, 0.25), (16, 2, 0.25))
-    rows = np.array(free, dtype=np.int64)
-    grown, gpu = growth(rows, units, count, typical)
-    for row, value, at in zip(rows, grown, gpu, strict=True):
+@given(FREE, st.lists(st.integers(-500, 9000), min_size=5, max_size=5), st.integers(1, 10), st.integers(0, 3),
+       st.integers(0, 5000))  # fmt: skip
+def test_the_growth_of_fragmentation_is_after_less_before(
+    free: list[list[int]], cpu: list[int], units: int, count: int, cores: int
+) -> None:
+    typical = ((4, 1, 1000, 0.5), (8, 1, 4000, 0.25), (16, 2, 0, 0.25))
+    rows, left = np.array(free, dtype=np.int64), np.array(cpu[: len(free)], dtype=np.int64)
+    grown, gpu = growth(rows, left, (units, count, cores), typical)
+    for row, had, value, at in zip(rows, left, grown, gpu, strict=True):
         if (row >= units).sum() < count:
             assert value == np.inf
-        elif count == 1:
+        elif count < 2:
             after = row.copy()
-            after[at] -= units
-            assert value == pytest.approx(float(fragmentation(after, typical) - fragmentation(row, typical)))
+            after[at] -= units if count else 0
+            grew = fragmentation(after, had - cores, typical) - fragmentation(row, had, typical)
+            assert value == pytest.approx(float(grew))
+
+
+def test_free_gpus_without_cpu_are_of_no_use() -> None:
+    """So a pod goes where its CPU is not what others will lack, and one without GPUs goes where there are none."""
+    pool = Pool()
+    for name in ("a", "b"):
+        pool.set_node(replace(table(name, 16, 16), cpu=8000))
+    pool.load("other", "b", 4000)
+    chooser = Chooser(pool, "fgd")
+    chooser.workload.expect({(16, 1, 4000): 1})
+    rows = pool.rows(["a", "b", "no GPUs"])
+    costs = chooser.cost(replace(ask(4), cpu=2000), rows)
+    assert costs[0] < costs[1] < np.inf == costs[2]
+    beside = replace(ask(0, 0), cpu=1000)
+    costs = chooser.cost_beside(beside, rows)
+    assert costs is not None and costs.argmin() == 2 and costs[0] < costs[1]
+    assert Chooser(pool, "best-fit").cost_beside(beside, rows) is None
+
+
+def test_cpu_is_counted_once_and_given_back() -> None:
+    pool = Pool()
+    pool.load("early", "n", 500)  # its node is not known yet
+    pool.set_node(replace(table("n", 16), cpu=4000))
+    row = pool.rows(["n"])
+    assert pool.cpu_to("", row) == [3500]
+    pool.load("p", "n", 1000)
+    pool.load("p", "n", 1000)
+    assert pool.cpu_to("", row) == [2500] and pool.cpu_to("p", row) == [3500]
+    pool.load("p", "elsewhere", 1000)
+    assert pool.cpu_to("", row) == [3500]
+    pool.reserve(holding("r", "n", {0: 4}), 1.0)
+    pool.load("r", "n", 2000)
+    pool.release("r")
+    pool.unload("early")
+    assert pool.cpu_to("", row) == [4000]
+
+
+def test_equals_are_told_apart_by_their_row() -> None:
+    """Growth is ranked in hundredths of a sigmoid of GPUs: what differs by less than that is equal."""
+    found = rank(np.array([0.02, 0.01, 90.0, np.inf]), np.array([80] * 4), np.arange(4))
+    assert found.argmin() == 0 and found[1] - found[0] < 0.01 and found[2] > found[1] and found[3] == np.inf
 
 
 def test_scores_single_the_best_out() -> None:
@@ -144,8 +192,8 @@ def test_scores_single_the_best_out() -> None:
 
 def test_typical_pods_cover_most_of_what_was_seen() -> None:
     workload = Workload()
-    workload.expect({(4, 1): 90, (8, 1): 8, (1, 1): 2})
-    assert [(units, count) for units, count, _ in workload.typical] == [(4, 1), (8, 1)]
+    workload.expect({(4, 1, 0): 90, (8, 1, 0): 8, (1, 1, 0): 2})
+    assert [(units, count) for units, count, *_ in workload.typical] == [(4, 1), (8, 1)]
     assert sum(share for *_, share in workload.typical) == pytest.approx(1.0)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .quantity import whole
+from .quantity import millicores, whole
 
 Json = Mapping[str, Any]
+CPU = "tidewright.io/millicores"
+"""Key of a trimmed pod, beside metadata, for what its containers request together."""
 POLICIES = ("best-fit", "spread", "fgd")
 ENDED = ("Succeeded", "Failed")
 """Phases that the kubelet sets only when every container is gone."""
@@ -43,6 +45,8 @@ class Ask:
     parts: tuple[Part, ...] = ()
     policy: str = ""
     priority: int = 0
+    cpu: int = 0
+    """Millicores that it requests."""
 
     @property
     def total(self) -> int:
@@ -100,7 +104,7 @@ def ask_of(pod: Json) -> Ask:
     together with the sidecars that started before it; the larger of the two counts.
     """
     meta = pod.get("metadata") or {}
-    parts = tuple(_parts(pod))
+    parts = tuple(_parts(pod, _memory))
     total = _together(parts)
     if total <= 0:
         raise UsageError(f"pod {title(pod)} asks for no {names.MEM}", f"set limits: {{{names.MEM}: UNITS}}")
@@ -122,7 +126,35 @@ def ask_of(pod: Json) -> Ask:
         parts=parts,
         policy=policy,
         priority=int((pod.get("spec") or {}).get("priority") or 0),
+        cpu=cpu_of(pod),
     )
+
+
+def beside(pod: Json) -> Ask:
+    """A pod that asks for no GPU memory. Raises UsageError when it makes no sense."""
+    meta = pod.get("metadata") or {}
+    policy = str(notes_of(pod).get(names.POLICY, ""))
+    return Ask(
+        str(meta.get("uid", "")), str(meta.get("namespace", "default")), str(meta.get("name", "")), 0, 0,
+        policy=policy if policy in POLICIES else "", cpu=cpu_of(pod),
+    )  # fmt: skip
+
+
+def cpu_of(pod: Json) -> int:
+    """Millicores that kube-scheduler counts for it. Raises UsageError."""
+    if CPU in pod:
+        return int(pod[CPU])
+    return _together(tuple(_parts(pod, _cpu)))
+
+
+def _cpu(container: Json, name: str) -> int | None:
+    found = {**_limits(container), **((container.get("resources") or {}).get("requests") or {})}.get("cpu")
+    return None if found is None else millicores(found, f"cpu of container {name}")
+
+
+def _memory(container: Json, name: str) -> int | None:
+    found = _limits(container).get(names.MEM)
+    return None if found is None else whole(found, f"{names.MEM} of container {name}")
 
 
 def holding_of(pod: Json) -> Holding | None:
@@ -219,14 +251,13 @@ def _possible(units: dict[int, int], who: str) -> dict[int, int]:
     return units
 
 
-def _parts(pod: Json) -> Iterator[Part]:
+def _parts(pod: Json, amount: Callable[[Json, str], int | None]) -> Iterator[Part]:
+    """The containers that ask for some; ``amount``: of a container with that name."""
     spec = pod.get("spec") or {}
     for kind in ("initContainers", "containers"):
         for index, found in enumerate(spec.get(kind) or ()):
-            limits = _limits(found)
-            if names.MEM in limits:
-                name = str(found.get("name", index))
-                units = whole(limits[names.MEM], f"{names.MEM} of container {name}")
+            name = str(found.get("name", index))
+            if (units := amount(found, name)) is not None:
                 init = kind == "initContainers"
                 yield Part(name, index, units, init, init and found.get("restartPolicy") == "Always")
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..base.errors import UsageError
 from . import names
 from .ask import MOST_GPUS, MOST_UNITS, notes_of
-from .quantity import whole
+from .quantity import LIMIT, millicores, whole
+
+PLENTY = LIMIT
+"""CPU of a node that does not say how much it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ class Table:
     note: str = ""
     published: bool = False
     """By our device plugin, so each GPU's own size is known."""
+    cpu: int = PLENTY
+    """Millicores that pods may request."""
 
 
 def table_of(node: Mapping[str, Any], unhealthy: frozenset[int] = frozenset()) -> Table:
     """``node``'s GPUs as of this moment. ``unhealthy``: indices listed in its ConfigMap. Never raises: says it in ``note``."""
     name = str((node.get("metadata") or {}).get("name", ""))
     try:
-        return _published(name, node, unhealthy) or _guessed(name, node, unhealthy)
+        return replace(_published(name, node, unhealthy) or _guessed(name, node, unhealthy), cpu=_cpu(node))
     except UsageError as error:
         return Table(name, (), ready=False, note=error.message)
 
@@ -101,6 +106,11 @@ def _guessed(name: str, node: Mapping[str, Any], unhealthy: frozenset[int]) -> T
     if each > MOST_UNITS:
         raise UsageError(f"node {name} has {total} units of {names.MEM} on {count} GPUs: more than any has")
     return Table(name, tuple(Card(at, each, ok=at not in unhealthy) for at in range(count)))
+
+
+def _cpu(node: Mapping[str, Any]) -> int:
+    found = ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
+    return PLENTY if found is None else millicores(found, "allocatable cpu")
 
 
 def _amount(node: Mapping[str, Any], kind: str, resource: str = names.MEM) -> int:

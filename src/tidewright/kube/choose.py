@@ -6,57 +6,19 @@ so scoring a thousand nodes costs what changed since the last pod of that shape.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .ask import Ask
+from .fragments import Floats, Shape, Workload, growth, rank
 from .pool import Ints, Pool
 
-Floats = NDArray[np.float64]
-Shape = tuple[int, int]
-"""Units per GPU, GPUs."""
-COVERED = 0.95
-"""FGD, section 4.1: the typical pods are the most frequent ones that make up this share of all."""
-REFRESH = 500
-"""New pods after which the typical ones are worked out anew; each time all scores are."""
-SHAPES_KEPT = 64
+SHAPES_KEPT = 128
+BEST = -101.0
+"""Less than any growth of fragmentation costs."""
 _FAR = np.iinfo(np.int64).max
-
-
-@dataclass(slots=True)
-class Workload:
-    """The shapes of pods seen so far, and the typical ones among them as (units, GPUs, share)."""
-
-    seen: Counter[Shape] = field(default_factory=Counter)
-    typical: tuple[tuple[int, int, float], ...] = ()
-    edition: int = 0
-    _since: int = REFRESH
-
-    def add(self, ask: Ask) -> None:
-        """Once per pod."""
-        self.seen[ask.units, ask.count] += 1
-        self._since += 1
-        if self._since >= REFRESH or len(self.seen) == 1:
-            self._renew()
-
-    def expect(self, shapes: Mapping[Shape, int]) -> None:
-        """Said beforehand what will come, and how often."""
-        self.seen.update(shapes)
-        self._renew()
-
-    def _renew(self) -> None:
-        self._since, self.edition = 0, self.edition + 1
-        total, chosen, covered = self.seen.total(), [], 0
-        for (units, count), often in sorted(self.seen.items(), key=lambda item: (-item[1], item[0])):
-            chosen.append((units, count, often))
-            covered += often
-            if covered >= COVERED * total:
-                break
-        self.typical = tuple((units, count, often / covered) for units, count, often in chosen)
 
 
 @dataclass(slots=True)
@@ -81,12 +43,20 @@ class Chooser:
         policy = ask.policy or self.policy
         fits = self.pool.fits(ask, rows)
         if policy == "fgd":
-            costs, _ = self._growth(ask, rows)
+            costs = rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
         elif policy == "spread":
             costs = -self._most_free(ask, rows)
         else:
             costs = self._least_left(ask, rows)
         return np.where(fits, costs, np.inf)
+
+    def cost_beside(self, ask: Ask, rows: Ints) -> Floats | None:
+        """Of putting a pod that asks for no GPU on each row: what it keeps GPUs from being used, and least where there are
+        none (row -1). None when the policy does not care."""
+        if (ask.policy or self.policy) != "fgd":
+            return None
+        costs = rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
+        return np.where(rows >= 0, costs, BEST)
 
     def pick(self, ask: Ask, node: str) -> tuple[int, ...]:
         """The GPUs of ``node`` for ``ask``, by index; empty when they do not fit."""
@@ -119,17 +89,17 @@ class Chooser:
     def _growth(self, ask: Ask, rows: Ints) -> tuple[Floats, Ints]:
         """By how much each row's fragmentation grows, and its one best GPU; where the pod already holds something, as if it
         did not."""
-        kept = self._scores(ask)
+        kept, key = self._scores(ask), (ask.units, ask.count, ask.cpu)
         costs, gpus = kept.cost[rows], kept.gpu[rows]
         own = rows == self.pool.own_row(ask.uid)
         if own.any():
             free = self.pool.free_to(ask.uid, rows[own])
-            costs[own], gpus[own] = growth(free, ask.units, ask.count, self.workload.typical)
+            costs[own], gpus[own] = growth(free, self.pool.cpu_to(ask.uid, rows[own]), key, self.workload.typical)
         return costs, gpus
 
     def _scores(self, ask: Ask) -> _Scores:
         """Of all rows; those that changed since the last time are worked out again."""
-        key, pool = (ask.units, ask.count), self.pool
+        key, pool = (ask.units, ask.count, ask.cpu), self.pool
         kept = self._kept.get(key)
         size = len(pool.version)
         if kept is None or kept.edition != self.workload.edition or len(kept.cost) != size:
@@ -141,53 +111,9 @@ class Chooser:
             self._kept.popitem(last=False)
         dirty = np.flatnonzero(kept.version != pool.version)
         if len(dirty):
-            kept.cost[dirty], kept.gpu[dirty] = growth(pool.free[dirty], ask.units, ask.count, self.workload.typical)
+            kept.cost[dirty], kept.gpu[dirty] = growth(pool.free[dirty], pool.cpu[dirty], key, self.workload.typical)
             kept.version[dirty] = pool.version[dirty]
         return kept
-
-
-def fragmentation(free: Ints, typical: tuple[tuple[int, int, float], ...]) -> Floats:
-    """F of FGD (ATC'23, section 3.2): units of ``free[..., gpu]`` that a typical pod cannot use, by how often it comes."""
-    usable = np.maximum(free, 0)
-    everything = usable.sum(axis=-1)
-    found: Floats = np.zeros(everything.shape)
-    for units, count, share in typical:
-        enough = free >= units
-        fits = enough.sum(axis=-1) >= count
-        found += share * np.where(fits, np.where(enough, 0, usable).sum(axis=-1), everything)
-    return found
-
-
-def growth(free: Ints, units: int, count: int, typical: tuple[tuple[int, int, float], ...]) -> tuple[Floats, Ints]:
-    """By how much the fragmentation of each row grows when a pod takes ``units`` on ``count`` GPUs, and its one best GPU."""
-    enough = free >= units
-    if count > 1:
-        # The fullest GPUs that have enough, as ``pick`` takes them.
-        order = np.argsort(np.where(enough, free, _FAR), axis=1, kind="stable")
-        rank = np.argsort(order, axis=1, kind="stable")
-        taken = enough & (rank < count)
-        grown = fragmentation(free - units * taken, typical) - fragmentation(free, typical)
-        return np.where(enough.sum(axis=1) >= count, grown, np.inf), np.full(len(free), -1, dtype=np.int64)
-    each = np.where(enough, _growth_of_one(free, units, typical), np.inf)
-    best = each.argmin(axis=1)
-    return each[np.arange(len(free)), best], best
-
-
-def _growth_of_one(free: Ints, units: int, typical: tuple[tuple[int, int, float], ...]) -> Floats:
-    """As ``free[row, gpu]`` loses ``units``: by how much the row's fragmentation grows. Only one GPU of it changes, so what
-    all of them come to is worked out once for the row."""
-    usable = np.maximum(free, 0)
-    everything, after = usable.sum(axis=1, keepdims=True), free - units
-    found: Floats = np.zeros(free.shape)
-    for asked, count, share in typical:
-        before, still = free >= asked, after >= asked
-        fitting, useless = before.sum(axis=1, keepdims=True), np.where(before, 0, usable)
-        unused = useless.sum(axis=1, keepdims=True)
-        then = np.where(
-            fitting - before + still >= count, unused - useless + np.where(still, 0, after), everything - units
-        )
-        found += share * (then - np.where(fitting >= count, unused, everything))
-    return found
 
 
 def scores(costs: Floats) -> list[int]:

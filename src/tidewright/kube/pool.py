@@ -45,6 +45,14 @@ class Pool:
     free: Ints = field(default_factory=lambda: np.full((64, 8), NEVER, dtype=np.int64))
     version: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
     """Of each row; grows with each change, so scores can be kept for rows that did not change."""
+    cpu: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
+    """Of each row: millicores that no pod requests. Only for choosing well; kube-scheduler sees to it that they suffice."""
+    size: Ints = field(default_factory=lambda: np.ones(64, dtype=np.int64))
+    """Of each row: units of its largest GPU."""
+    _loads: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Node and millicores by pod uid."""
+    _load: Counter[str] = field(default_factory=Counter)
+    """Millicores by node."""
     _on: dict[str, set[str]] = field(default_factory=dict)
     _spare: list[int] = field(default_factory=list)
     _whole: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -94,6 +102,33 @@ class Pool:
         self._promised.setdefault(holding.node, {})[holding.uid] = {}
         self._refill(holding.node)
 
+    def load(self, uid: str, node: str, cpu: int) -> None:
+        """A pod requests so many millicores of a node."""
+        if self._loads.get(uid) != (node, cpu):
+            self.unload(uid)
+            if cpu:
+                self._loads[uid] = (node, cpu)
+                self._burden(node, cpu)
+
+    def unload(self, uid: str) -> None:
+        """It requests none (any more)."""
+        if found := self._loads.pop(uid, None):
+            self._burden(found[0], -found[1])
+
+    def cpu_to(self, uid: str, rows: Ints) -> Ints:
+        """Free millicores of each row, for a pod that is not in its own way."""
+        node, cpu = self._loads.get(uid, ("", 0))
+        found: Ints = self.cpu[rows] + np.where(rows == self.row.get(node, -2), cpu, 0)
+        return found
+
+    def _burden(self, node: str, cpu: int) -> None:
+        self._load[node] += cpu
+        if not self._load[node]:
+            del self._load[node]
+        if (row := self.row.get(node)) is not None:
+            self.cpu[row] -= cpu
+            self.version[row] += 1
+
     def postpone(self, uid: str, until_s: float) -> None:
         """A reservation is asked about again later."""
         if found := self.reserved.get(uid):
@@ -101,7 +136,8 @@ class Pool:
 
     def release(self, uid: str) -> None:
         """The pod holds nothing (any more)."""
-        self.reserved.pop(uid, None)
+        if self.reserved.pop(uid, None):
+            self.unload(uid)
         if found := self.held.pop(uid, None):
             self._on[found.node].discard(uid)
             self._promised.get(found.node, {}).pop(uid, None)
@@ -221,6 +257,8 @@ class Pool:
             return
         row, table = self.row[node], self.tables[node]
         self.free[row] = NEVER
+        self.cpu[row] = table.cpu - self._load[node]
+        self.size[row] = max((card.units for card in table.cards), default=1)
         taken = self._taken(node)
         for card in table.cards if table.ready else ():
             if card.ok:
@@ -252,3 +290,4 @@ class Pool:
         free, version = np.full(shape, NEVER, dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
         free[:old_rows, :old_gpus], version[:old_rows] = self.free, self.version
         self.free, self.version = free, version
+        self.cpu, self.size = np.resize(self.cpu, shape[0]), np.resize(self.size, shape[0])

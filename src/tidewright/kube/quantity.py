@@ -6,6 +6,7 @@ where users only write integers; binary suffixes (1Gi) are quantities of bytes, 
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 
@@ -37,6 +38,16 @@ def whole(value: object, name: str) -> int:
     if number != int(number):
         raise UsageError(f"{name} is {value!r}, not a whole number of units", "round it up")
     return int(number)
+
+
+def millicores(value: object, name: str) -> int:
+    """A quantity of CPUs, such as 2, 1.5 or 250m, in thousandths, rounded up as the scheduler does. Raises UsageError."""
+    fits = isinstance(value, int | str) and not isinstance(value, bool)
+    found = _FORM.fullmatch(str(value).strip()) if fits else None
+    number = 1000 * _number(found) if found else Decimal(-1)
+    if not 0 <= number < LIMIT:
+        raise UsageError(f"{name} is {value!r}, which is no amount of CPU", "write one such as 2 or 500m")
+    return math.ceil(number)
 
 
 def mib_of(value: object, name: str) -> int:

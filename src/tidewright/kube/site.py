@@ -10,7 +10,7 @@ from typing import Any
 from ..base.errors import TideError, UsageError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from .ask import ENDED, Holding, asks_memory, bound_to, holding_of, phase, title
+from .ask import CPU, ENDED, Holding, asks_memory, bound_to, cpu_of, holding_of, phase, title
 from .beat import Beats, boot_of
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
@@ -80,6 +80,7 @@ class Site:
         if what == "gone":
             self.desk.forget(uid)
             pool.release(uid)
+            pool.unload(uid)
             return
         try:
             held = holding_of(shaped(item, Pod))
@@ -92,6 +93,15 @@ class Site:
         elif known is None or not known.bound or bound_to(item):
             # Else it is older than what we were told when we asked.
             self.settle(uid, held)
+        self._load(uid, item)
+
+    def _load(self, uid: str, item: dict[str, Any]) -> None:
+        """The CPU of a pod counts as soon as it has a node, as for the scheduler, and until it has ended."""
+        pool = self.desk.chooser.pool
+        if phase(item) in ENDED:
+            pool.unload(uid)
+        elif node := bound_to(item):
+            pool.load(uid, node, cpu_of(item))
 
     def settle(self, uid: str, held: Holding | None) -> None:
         """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
@@ -199,22 +209,37 @@ def pod_path(namespace: str, name: str) -> str:
 
 
 def trim_pod(pod: dict[str, Any]) -> dict[str, Any] | None:
-    """What is read of a pod: a tenth of what the API server sends. None for pods without GPU memory."""
+    """What is read of a pod: a tenth of what the API server sends. Of pods without GPU memory only what CPU they take, and
+    None while they take none."""
+    cpu = _cpu(pod)
     if not asks_memory(pod):
-        return None
+        if not bound_to(pod) or phase(pod) in ENDED or not cpu:
+            return None
+        meta = {key: pod["metadata"][key] for key in ("name", "namespace", "uid") if key in pod["metadata"]}
+        return {"metadata": meta, "spec": {"nodeName": bound_to(pod)}, CPU: cpu}
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept = {key: spec[key] for key in ("nodeName", "priority") if key in spec}
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             kept[kind] = [_trim_container(one) for one in spec[kind]]
-    return {"metadata": _trim_meta(pod), "spec": kept, "status": {"phase": status.get("phase")}}
+    return {"metadata": _trim_meta(pod), "spec": kept, "status": {"phase": status.get("phase")}, CPU: cpu}
+
+
+def _cpu(pod: dict[str, Any]) -> int:
+    """0 where it cannot be read: it only helps to choose well."""
+    try:
+        return cpu_of(pod)
+    except UNREADABLE:
+        return 0
 
 
 def trim_node(node: dict[str, Any]) -> dict[str, Any]:
     """What is read of a node."""
     status = node.get("status") or {}
     amounts = {
-        kind: {name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT)}
+        kind: {
+            name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT, "cpu")
+        }
         for kind in ("capacity", "allocatable")
     }
     info = {"bootID": boot_of(node)}

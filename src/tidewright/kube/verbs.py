@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base.errors import UsageError
 from . import names
-from .ask import Ask, Holding, Json, ask_of, marks
+from .ask import Ask, Holding, Json, ask_of, asks_memory, beside, marks
 from .cards import table_of
 from .choose import Chooser, scores
 from .pool import NEVER, Ints
@@ -60,6 +60,8 @@ class Desk:
         that makes no sense as such."""
         nodes, names_only = self._nodes(args)
         pod = _pod(args)
+        if not asks_memory(pod):
+            return _filtered(list(nodes), nodes, names_only, {}, {})
         try:
             ask = ask_of(pod)
         except UsageError as error:
@@ -75,16 +77,20 @@ class Desk:
         return _filtered(kept, nodes, names_only, failed, hopeless)
 
     def prioritize(self, args: Json, now_s: float) -> list[dict[str, Any]]:
-        """HostPriorityList: 10 for the best node."""
+        """HostPriorityList: 10 for the best node; none is better than another for a pod without GPUs, unless by FGD."""
         nodes, _ = self._nodes(args)
         pod = _pod(args)
+        rows = self.chooser.pool.rows(nodes)
         try:
-            ask = ask_of(pod)
+            shared = asks_memory(pod)
+            ask = ask_of(pod) if shared else beside(pod)
+            costs = self.chooser.cost(ask, rows) if shared else self.chooser.cost_beside(ask, rows)
         except UsageError:
+            costs = None
+        if costs is None:
             return [{"Host": node, "Score": 0} for node in nodes]
-        costs = self.chooser.cost(ask, self.chooser.pool.rows(nodes))
         found = scores(costs)
-        if nodes and np.isfinite(costs).any():
+        if shared and nodes and np.isfinite(costs).any():
             self._expect(ask, list(nodes)[int(costs.argmin())], now_s)
         return [{"Host": node, "Score": score} for node, score in zip(nodes, found, strict=True)]
 
@@ -107,6 +113,7 @@ class Desk:
         units = dict.fromkeys(gpus, ask.units)
         holding = Holding(ask.uid, ask.namespace, ask.name, node, units, bound=False, priority=ask.priority)
         pool.reserve(holding, now_s + RESERVED_S)
+        pool.load(ask.uid, node, ask.cpu)
         size = next(card.units for card in pool.tables[node].cards if card.index == min(gpus))
         return Decision(ask, holding, marks(ask, node, units, size, now_ns))
 

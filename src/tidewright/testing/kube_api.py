@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import json
 import re
 import socket
@@ -304,30 +305,34 @@ class FakeApi:
 
     async def _watch(self, kind: str, request: Request) -> AsyncIterator[bytes]:
         at, cut = int(request.query_params.get("resourceVersion") or 0), self._cut
+        read = at
         ends = asyncio.get_running_loop().time() + int(request.query_params.get("timeoutSeconds") or 1800)
         while not self.mischief.down and asyncio.get_running_loop().time() < ends:
             if at < self.store.compacted:
                 gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
                 yield _line("ERROR", gone.status())
                 return
-            for version, what, item in self._since(kind, at):
+            seen = self.store.woken
+            news, read = self._since(kind, read), self.store.version
+            for version, what, item in news:
                 yield _line(what, item)
                 at = version
             if self._cut != cut:
                 yield b'{"type":"MODI'
                 return
-            seen = self.store.woken
             try:
                 async with asyncio.timeout(BOOKMARK_S), self.store.changed:
                     await self.store.changed.wait_for(lambda seen=seen: self.store.woken != seen)  # type: ignore[misc]
             except TimeoutError:
-                if self._since(kind, at):
+                if self._since(kind, read):
                     continue
                 at = max(at, self.store.version)
                 yield _line("BOOKMARK", {"kind": KINDS[kind], "metadata": {"resourceVersion": str(at)}})
 
     def _since(self, kind: str, version: int) -> list[tuple[int, str, Object]]:
-        return [(at, what, item) for at, found, what, item in self.store.log if found == kind and at > version]
+        """Events after ``version``; the log is read from its end, so many watchers of a long one cost little."""
+        news = itertools.takewhile(lambda event: event[0] > version, reversed(self.store.log))
+        return [(at, what, item) for at, found, what, item in news if found == kind][::-1]
 
     async def _wake(self) -> None:
         self.store.woken += 1
