@@ -37,14 +37,19 @@ def plain(name: str, cpu: str, **more: Any) -> dict[str, Any]:
     return found
 
 
+def busy(item: dict[str, Any], cpu: str) -> dict[str, Any]:
+    """With so much CPU requested, too."""
+    item["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    return item
+
+
 def left(found: Site) -> list[int]:
     pool = found.desk.chooser.pool
     return [int(one) for one in pool.cpu[pool.rows(["a", "b"])]]
 
 
 def see(found: Site, item: dict[str, Any]) -> None:
-    """The watch tells of a pod, through the reflector."""
-    found.pods.objects.clear()
+    """The watch tells of a pod, trimmed as the reflector does."""
     kept = trim_pod(item)
     found._pod("gone" if kept is None else "put", item if kept is None else kept)
 
@@ -90,12 +95,9 @@ def test_cpu_counts_from_the_binding_to_the_end() -> None:
 
 def test_a_pod_with_gpus_takes_its_cpu_too() -> None:
     here = site()
-    asking = pod("p", 4)
-    asking["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "3"}
-    here.desk.decide(asking, "a", 0.0, 1)
+    here.desk.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
     assert left(here) == [5000, 8000]
-    running = placed("p", "a", 0, 4)
-    running["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "3"}
+    running = busy(placed("p", "a", 0, 4), "3")
     see(here, running)
     assert left(here) == [5000, 8000]
     here._pod("gone", running)
@@ -104,9 +106,7 @@ def test_a_pod_with_gpus_takes_its_cpu_too() -> None:
 
 def test_a_binding_that_fails_gives_the_cpu_back() -> None:
     here = site()
-    asking = pod("p", 4)
-    asking["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "3"}
-    here.desk.decide(asking, "a", 0.0, 1)
+    here.desk.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
     here.desk.chooser.pool.release("uid-p")
     assert left(here) == [8000, 8000]
 
@@ -122,6 +122,13 @@ def test_a_pod_without_gpus_goes_where_it_keeps_none_from_being_used() -> None:
     found = scores(here, plain("p", "1"), "a", "b", "no GPUs")
     assert found[2] == 10 and found[0] < found[1]
     assert scores(site("best-fit"), plain("p", "1"), "a", "b") == [0, 0]
+
+
+def test_a_pod_is_read_alike_whole_and_trimmed() -> None:
+    """And nobody can say his CPU in a place of our own."""
+    whole = busy(pod("p", 4), "3") | {"tidewright.io/millicores": "x"}
+    kept = trim_pod(whole)
+    assert kept is not None and cpu_of(whole) == cpu_of(kept) == 3000
 
 
 def test_no_node_is_refused_to_a_pod_without_gpus() -> None:

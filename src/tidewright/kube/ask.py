@@ -12,8 +12,6 @@ from . import names
 from .quantity import millicores, whole
 
 Json = Mapping[str, Any]
-CPU = "tidewright.io/millicores"
-"""Key of a trimmed pod, beside metadata, for what its containers request together."""
 POLICIES = ("best-fit", "spread", "fgd")
 ENDED = ("Succeeded", "Failed")
 """Phases that the kubelet sets only when every container is gone."""
@@ -47,6 +45,11 @@ class Ask:
     priority: int = 0
     cpu: int = 0
     """Millicores that it requests."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Units per GPU, GPUs, millicores: all that matters for where a pod can go."""
+        return self.units, self.count, self.cpu
 
     @property
     def total(self) -> int:
@@ -142,8 +145,6 @@ def beside(pod: Json) -> Ask:
 
 def cpu_of(pod: Json) -> int:
     """Millicores that kube-scheduler counts for it. Raises UsageError."""
-    if CPU in pod:
-        return int(pod[CPU])
     return _together(tuple(_parts(pod, _cpu)))
 
 

@@ -43,7 +43,7 @@ class Chooser:
         policy = ask.policy or self.policy
         fits = self.pool.fits(ask, rows)
         if policy == "fgd":
-            costs = rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
+            costs = self._ranked(ask, rows)
         elif policy == "spread":
             costs = -self._most_free(ask, rows)
         else:
@@ -55,8 +55,7 @@ class Chooser:
         none (row -1). None when the policy does not care."""
         if (ask.policy or self.policy) != "fgd":
             return None
-        costs = rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
-        return np.where(rows >= 0, costs, BEST)
+        return np.where(rows >= 0, self._ranked(ask, rows), BEST)
 
     def pick(self, ask: Ask, node: str) -> tuple[int, ...]:
         """The GPUs of ``node`` for ``ask``, by index; empty when they do not fit."""
@@ -86,20 +85,23 @@ class Chooser:
         costs: Floats = free[:, -ask.count :].sum(axis=1).astype(np.float64)
         return costs
 
+    def _ranked(self, ask: Ask, rows: Ints) -> Floats:
+        return rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
+
     def _growth(self, ask: Ask, rows: Ints) -> tuple[Floats, Ints]:
         """By how much each row's fragmentation grows, and its one best GPU; where the pod already holds something, as if it
         did not."""
-        kept, key = self._scores(ask), (ask.units, ask.count, ask.cpu)
+        kept = self._scores(ask)
         costs, gpus = kept.cost[rows], kept.gpu[rows]
         own = rows == self.pool.own_row(ask.uid)
         if own.any():
             free = self.pool.free_to(ask.uid, rows[own])
-            costs[own], gpus[own] = growth(free, self.pool.cpu_to(ask.uid, rows[own]), key, self.workload.typical)
+            costs[own], gpus[own] = growth(free, self.pool.cpu_to(ask.uid, rows[own]), ask.shape, self.workload.typical)
         return costs, gpus
 
     def _scores(self, ask: Ask) -> _Scores:
         """Of all rows; those that changed since the last time are worked out again."""
-        key, pool = (ask.units, ask.count, ask.cpu), self.pool
+        key, pool = ask.shape, self.pool
         kept = self._kept.get(key)
         size = len(pool.version)
         if kept is None or kept.edition != self.workload.edition or len(kept.cost) != size:

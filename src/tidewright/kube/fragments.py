@@ -41,7 +41,7 @@ class Workload:
 
     def add(self, ask: Ask) -> None:
         """Once per pod."""
-        self.seen[ask.units, ask.count, ask.cpu] += 1
+        self.seen[ask.shape] += 1
         self._since += 1
         if self._since >= REFRESH or len(self.seen) == 1:
             self._renew()

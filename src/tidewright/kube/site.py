@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from ..base.errors import TideError, UsageError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from .ask import CPU, ENDED, Holding, asks_memory, bound_to, cpu_of, holding_of, phase, title
+from .ask import ENDED, Holding, asks_memory, bound_to, cpu_of, holding_of, phase, title
 from .beat import Beats, boot_of
 from .cards import table_of, unhealthy_of
 from .reflector import Reflector
@@ -24,6 +25,8 @@ KEPT_NOTES = {
     names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE, names.POLICY, names.TABLE,
     names.COUNT, names.PLUGIN,
 }  # fmt: skip
+READ = frozenset({names.MEM, names.COUNT, "cpu"})
+"""Resources of pods and nodes that matter here."""
 LISTEN_S = 5.0
 """How often silent device plugins are looked for."""
 
@@ -96,12 +99,14 @@ class Site:
         self._load(uid, item)
 
     def _load(self, uid: str, item: dict[str, Any]) -> None:
-        """The CPU of a pod counts as soon as it has a node, as for the scheduler, and until it has ended."""
+        """The CPU of a pod counts as soon as it has a node, as for the scheduler, and until it has ended. None is counted
+        where it cannot be read: it only helps to choose well."""
         pool = self.desk.chooser.pool
         if phase(item) in ENDED:
             pool.unload(uid)
         elif node := bound_to(item):
-            pool.load(uid, node, cpu_of(item))
+            with suppress(*UNREADABLE):
+                pool.load(uid, node, cpu_of(item))
 
     def settle(self, uid: str, held: Holding | None) -> None:
         """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
@@ -209,37 +214,23 @@ def pod_path(namespace: str, name: str) -> str:
 
 
 def trim_pod(pod: dict[str, Any]) -> dict[str, Any] | None:
-    """What is read of a pod: a tenth of what the API server sends. Of pods without GPU memory only what CPU they take, and
-    None while they take none."""
-    cpu = _cpu(pod)
-    if not asks_memory(pod):
-        if not bound_to(pod) or phase(pod) in ENDED or not cpu:
-            return None
-        meta = {key: pod["metadata"][key] for key in ("name", "namespace", "uid") if key in pod["metadata"]}
-        return {"metadata": meta, "spec": {"nodeName": bound_to(pod)}, CPU: cpu}
+    """What is read of a pod: a tenth of what the API server sends. None for a pod without GPU memory
+    that takes no node's CPU."""
+    if not asks_memory(pod) and (not bound_to(pod) or phase(pod) in ENDED):
+        return None
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept = {key: spec[key] for key in ("nodeName", "priority") if key in spec}
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             kept[kind] = [_trim_container(one) for one in spec[kind]]
-    return {"metadata": _trim_meta(pod), "spec": kept, "status": {"phase": status.get("phase")}, CPU: cpu}
-
-
-def _cpu(pod: dict[str, Any]) -> int:
-    """0 where it cannot be read: it only helps to choose well."""
-    try:
-        return cpu_of(pod)
-    except UNREADABLE:
-        return 0
+    return {"metadata": _trim_meta(pod), "spec": kept, "status": {"phase": status.get("phase")}}
 
 
 def trim_node(node: dict[str, Any]) -> dict[str, Any]:
     """What is read of a node."""
     status = node.get("status") or {}
     amounts = {
-        kind: {
-            name: value for name, value in (status.get(kind) or {}).items() if name in (names.MEM, names.COUNT, "cpu")
-        }
+        kind: {name: value for name, value in (status.get(kind) or {}).items() if name in READ}
         for kind in ("capacity", "allocatable")
     }
     info = {"bootID": boot_of(node)}
@@ -267,7 +258,10 @@ def _trim_meta(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trim_container(container: dict[str, Any]) -> dict[str, Any]:
-    limits = ((container.get("resources") or {}).get("limits")) or {}
+    asked = container.get("resources") or {}
     kept: dict[str, Any] = {key: container[key] for key in ("name", "restartPolicy") if key in container}
-    kept["resources"] = {"limits": {key: value for key, value in limits.items() if key in (names.MEM, names.COUNT)}}
+    kept["resources"] = {
+        kind: {key: value for key, value in (asked.get(kind) or {}).items() if key in READ}
+        for kind in ("limits", "requests")
+    }
     return kept
