@@ -42,25 +42,28 @@ def whole(value: object, name: str) -> int:
 
 def millicores(value: object, name: str) -> int:
     """A quantity of CPUs, such as 2, 1.5 or 250m, in thousandths, rounded up as the scheduler does. Raises UsageError."""
-    fits = isinstance(value, int | str) and not isinstance(value, bool)
-    found = _FORM.fullmatch(str(value).strip()) if fits else None
-    number = 1000 * _number(found) if found else Decimal(-1)
-    if not 0 <= number < LIMIT:
+    number = _read(value)
+    if number is None or not 0 <= 1000 * number < LIMIT:
         raise UsageError(f"{name} is {value!r}, which is no amount of CPU", "write one such as 2 or 500m")
-    return math.ceil(number)
+    return math.ceil(1000 * number)
 
 
 def mib_of(value: object, name: str) -> int:
     """A quantity of bytes, such as 7Gi, 256Mi or 8053063680, in MiB, rounded down. Raises UsageError."""
-    found = (
-        _FORM.fullmatch(str(value).strip()) if isinstance(value, int | str) and not isinstance(value, bool) else None
-    )
-    if not found:
+    number = _read(value)
+    if number is None:
         raise UsageError(f"{name} is {value!r}, which is no quantity", "write one such as 8Gi or 512Mi")
-    number = _number(found)
     if not 0 < number < LIMIT << 20:
         raise UsageError(f"{name} is {value!r}, which no GPU has", "write one such as 8Gi or 512Mi")
     return int(number) >> 20
+
+
+def _read(value: object) -> Decimal | None:
+    """None: no quantity."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    found = _FORM.fullmatch(str(value).strip())
+    return _number(found) if found else None
 
 
 def _number(found: re.Match[str]) -> Decimal:
