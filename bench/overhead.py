@@ -9,8 +9,9 @@ much. Shorter ones would measure the first step after a sleep.
 A figure is the time of a step in many turns, with one model. What is held against a bar is not the best guess but the
 upper end of its 95 % interval, from a bootstrap over starts of the program and over the pairs of each. The model is built
 anew for each pair, as steps differ by up to 10 % by the luck of where in memory it lies. Longer pairs do not lessen that,
-more of them do. A share is that of all time on in all time off: a mean of quotients would be too large, by the square of
-how much ``off`` varies.
+more of them do. Of all pairs the middle half counts: a host that takes the processor away for a second changes a pair by as
+much as fifty others, on either side. A share is a mean of logarithms, as a mean of quotients would be too large, by the
+square of how much ``off`` varies. The pairs themselves are kept, too.
 
     python bench/overhead.py [--starts 6] [--pairs 8] [--keep]        (48 pairs of each kind; some 7 minutes)
     python bench/overhead.py --only long --starts 16 --pairs 16       (long steps vary most; some 9 minutes)
@@ -26,6 +27,7 @@ import math
 import os
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -246,8 +248,15 @@ def pair(kind: Kind, rows: int, off: Job, on: Job, number: int) -> Pair:
 
 def added(kind: Kind, by: str, pairs: Sequence[Pair]) -> float:
     """What ``on`` took more than ``off``: milliseconds of a step, or per cent."""
-    off, on = (math.fsum(pair[side][by] for pair in pairs) / len(pairs) for side in (0, 1))
-    return 100 * (on / off - 1) if kind.percent else on - off
+    if kind.percent:
+        return 100 * math.expm1(middle([math.log(on[by] / off[by]) for off, on in pairs]))
+    return middle([on[by] - off[by] for off, on in pairs])
+
+
+def middle(values: Sequence[float]) -> float:
+    """Mean of the middle half."""
+    cut = len(values) // 4
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
 def brief(kinds: Sequence[Kind], found: Found) -> str:
@@ -283,6 +292,7 @@ def results(kinds: Sequence[Kind], found: Found, rows: dict[str, int]) -> list[d
             best, low, high = interval(starts, partial(added, kind, by))
             off = statistics.median(off[by] for one in starts for off, _ in one)
             record[by] = {"off_ms": off, "added": best, "low": low, "high": high}
+        record["pairs_ms"] = [[[round(side["mean"], 4) for side in pair] for pair in one] for one in starts]
         made.append(record)
     return made
 
@@ -340,6 +350,7 @@ def main() -> int:
     if len(os.sched_getaffinity(0)) < 2:
         print("not measured: two ranks need two cores")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the programs end too
     starting = {}
     for code, values in imports(3 * min(given.starts, 8)).items():
         mean, low, high = interval([[value] for value in values], statistics.fmean)
