@@ -19,16 +19,21 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
+import uvloop
 
 from facts import keep
 from tidewright.kube import names
@@ -40,11 +45,13 @@ BARS = {
     "prioritize p50": (5.0, "ms"),
     "prioritize p99": (20.0, "ms"),
     "filter, full nodes, p50": (None, "ms"),
+    "cycles, one by one": (None, "/s"),
     "filter + bind cycles": (300.0, "/s"),
     "cold rebuild": (5.0, "s"),
     "memory": (200.0, "MB"),
 }
 GPUS, UNITS = 8, 80
+BINDERS = 8
 OPENB = Path(os.environ.get("TIDEWRIGHT_DATA", "../shared/data")) / "fgd-openb"
 
 
@@ -100,7 +107,7 @@ def cluster(url: Any, stop: Any, nodes: list[dict[str, Any]], pods: int, seed: i
             while not stop.is_set():
                 await asyncio.sleep(0.1)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 class Bench:
@@ -123,7 +130,7 @@ class Bench:
         tide = str(Path(sys.executable).with_name("tide"))
         call = [tide, "kube", "extender", "--kubeconfig", str(config), "--port", str(self.port), "--policy", policy]
         self.process = subprocess.Popen(call, stderr=subprocess.DEVNULL)
-        self.extender = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.extender = self.connection()
         while not self._ready():
             time.sleep(0.02)
         self.rebuild_s = time.perf_counter() - began
@@ -139,18 +146,23 @@ class Bench:
             return False
         return answer.status == 200
 
-    def ask(self, verb: str, body: bytes) -> Any:
-        self.extender.request("POST", f"/gpushare-scheduler/{verb}", body, {"Content-Type": "application/json"})
-        return json.loads(self.extender.getresponse().read())
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def ask(self, verb: str, body: bytes, by: http.client.HTTPConnection | None = None) -> Any:
+        by = by or self.extender
+        by.request("POST", f"/gpushare-scheduler/{verb}", body, {"Content-Type": "application/json"})
+        return msgspec.json.decode(by.getresponse().read())
 
     def create(self, made: dict[str, Any]) -> None:
         self.api.request("POST", "/api/v1/namespaces/default/pods", json.dumps(made))
         self.api.getresponse().read()
 
-    def bind(self, made: dict[str, Any], where: str) -> str:
+    def bind(self, made: dict[str, Any], where: str, by: http.client.HTTPConnection | None = None) -> None:
         meta = made["metadata"]
         body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": where}
-        return str(self.ask("bind", json.dumps(body).encode())["Error"])
+        if why := self.ask("bind", json.dumps(body).encode(), by)["Error"]:
+            raise SystemExit(f"{meta['name']} was not bound: {why}")
 
     def memory_mb(self) -> float:
         return psutil.Process(self.process.pid).memory_info().rss / 1e6
@@ -194,25 +206,38 @@ def load(nodes: int, pods: int) -> dict[str, float]:
             found[f"{verb} p50"], found[f"{verb} p99"] = quantiles(bench, verb, bodies)
         full = json.dumps({"Pod": asks[0], "Nodes": {"metadata": {}, "items": listed}, "NodeNames": None}).encode()
         found["filter, full nodes, p50"], _ = quantiles(bench, "filter", [full] * 20)
-        found["filter + bind cycles"] = cycles(bench, every, 1500)
+        found["cycles, one by one"] = cycles(bench, every, "single", 1500, 0)
+        found["filter + bind cycles"] = cycles(bench, every, "new", 1500, BINDERS)
         found["memory"] = bench.memory_mb()
         return found
     finally:
         bench.close()
 
 
-def cycles(bench: Bench, every: list[str], count: int) -> float:
-    """Pods are created beforehand; the node is drawn from what filter leaves, as scores are another request."""
-    made = [pod(f"new-{at}", 2) for at in range(count)]
+def cycles(bench: Bench, every: list[str], name: str, count: int, binders: int) -> float:
+    """Per second. As kube-scheduler: filters come one after the other, each bind beside the filters of the next pods (its
+    binding cycle is a goroutine), here by so many ``binders``; without any, a bind is waited for. Pods are created
+    beforehand; the node is drawn from what filter leaves, as scores are another request."""
+    made = [pod(f"{name}-{at}", 2) for at in range(count)]
+    bench.api.close()  # the server has, after so long
     for one in made:
         bench.create(one)
     bodies = [json.dumps({"Pod": one, "Nodes": None, "NodeNames": every}).encode() for one in made]
-    rng = random.Random(3)
+    rng, local = random.Random(3), threading.local()
+
+    def connect() -> None:
+        local.by = bench.connection()
+
     began = time.perf_counter()
-    for one, body in zip(made, bodies, strict=True):
-        kept = bench.ask("filter", body)["NodeNames"]
-        if why := bench.bind(one, rng.choice(kept)):
-            raise SystemExit(f"bind failed: {why}")
+    with ThreadPoolExecutor(max(binders, 1), initializer=connect) as pool:
+        bound = []
+        for one, body in zip(made, bodies, strict=True):
+            where = rng.choice(bench.ask("filter", body)["NodeNames"])
+            bound.append(pool.submit(lambda one=one, where=where: bench.bind(one, where, local.by)))
+            if not binders:
+                bound[-1].result()
+        for each in bound:
+            each.result()
     return count / (time.perf_counter() - began)
 
 
@@ -270,8 +295,8 @@ def place(
     if not units:
         made["spec"]["nodeName"] = str(every[at])
     bench.create(made)
-    if units and (why := bench.bind(made, str(every[at]))):
-        raise SystemExit(f"{made['metadata']['name']} was not bound: {why}")
+    if units:
+        bench.bind(made, str(every[at]))
     return at
 
 
@@ -283,6 +308,7 @@ def main() -> None:
     parser.add_argument("--no-openb", action="store_true")
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends too
     measured: dict[str, Any] = load(given.nodes, given.pods)
     for name, (bar, unit) in BARS.items():
         limit = "" if bar is None else f"   bar {bar:g} {unit}"

@@ -12,6 +12,7 @@ import pytest
 from tidewright.kube.api import Api, NoAnswer
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.reflector import BACKOFF_S, SHORT_S, Reflector
+from tidewright.testing.kube_api import FakeApi
 
 
 class Fickle(Api):
@@ -88,3 +89,24 @@ def test_while_the_server_is_away_the_copy_grows_old(monkeypatch: pytest.MonkeyP
     found, ages = pauses(monkeypatch, Fickle(*["refused"] * 6, "event", "refused"), 8)
     assert ages[:6] == pytest.approx([sum(found[:at]) for at in range(6)])
     assert ages[6] == 0.0
+
+
+def test_pages_of_a_list_have_each_object_once_in_any_order_of_namespaces() -> None:
+    """A namespace that begins with another's name sorts before that one's objects when both are read as paths."""
+
+    async def main() -> None:
+        fake = FakeApi()
+        for namespace in ("a-b", "a", "b", "a.c"):
+            for name in ("x", "x-1", "y"):
+                await fake.create("pods", {"metadata": {"namespace": namespace, "name": name}})
+        await fake.create("nodes", {"metadata": {"name": "n"}})
+        async with fake.served(), Api(Cluster(fake.url)) as api:
+            whole = [item["metadata"]["uid"] for item in await api.items("/api/v1/pods")]
+            for size in (1, 2, 5, 12):
+                pages = [page["items"] async for page in api.pages("/api/v1/pods", size)]
+                paged = [item["metadata"]["uid"] for items in pages for item in items]
+                assert sorted(paged) == sorted(whole) and len(set(paged)) == 12
+            few = [item["metadata"]["name"] for item in await api.items("/api/v1/namespaces/a/pods")]
+        assert few == ["x", "x-1", "y"]
+
+    asyncio.run(main())

@@ -6,10 +6,11 @@ pause when the server is gone, and a generated model of all of Kubernetes is 126
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from ..base.errors import UsageError, WorldError
 from .credentials import Cluster
@@ -149,7 +150,7 @@ class Api:
         data = None
         if body is not None:
             headers["Content-Type"] = kind
-            data = json.dumps(body, separators=(",", ":")).encode()
+            data = msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
             async with self._open.request(
@@ -158,7 +159,7 @@ class Api:
                 text = await answer.read()
                 if answer.status >= 300:
                     raise _error(answer.status, text)
-                found = json.loads(text) if text else {}
+                found = _read(text) if text else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NoAnswer(f"no answer to {method} {path}: {error or type(error).__name__}") from error
         except ValueError as error:
@@ -168,8 +169,16 @@ class Api:
         return found
 
 
+def _read(text: bytes) -> Any:
+    """Raises ValueError for what is no JSON, or nested too deeply."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
 def _event(line: bytes) -> dict[str, Any]:
-    found = json.loads(line)
+    found = _read(line)
     if not isinstance(found, dict) or "type" not in found:
         raise ValueError("a line is no watch event")
     return found
@@ -178,7 +187,7 @@ def _event(line: bytes) -> dict[str, Any]:
 def _error(status: int, text: bytes) -> ApiError:
     """From a v1 Status, or whatever a proxy put there."""
     try:
-        return _refusal(status, json.loads(text))
+        return _refusal(status, _read(text))
     except ValueError:
         return ApiError(status, "", text[:200].decode("utf-8", "replace"))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,8 +150,7 @@ class Pool:
 
     def rows(self, nodes: Iterable[str]) -> Ints:
         """Row of each node, -1 for one without GPUs to share."""
-        get = self.row.get
-        return np.fromiter((get(node, -1) for node in nodes), dtype=np.int64)
+        return np.fromiter(map(self.row.get, nodes, repeat(-1)), dtype=np.int64)
 
     def fits(self, ask: Ask, rows: Ints) -> NDArray[np.bool_]:
         """Where ``count`` GPUs have ``units`` free each, for this pod."""

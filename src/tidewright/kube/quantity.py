@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
+from functools import lru_cache
 
 from ..base.errors import UsageError
 
 LIMIT = 2**53
 """More units than any cluster has, and still exact in every JSON reader."""
+LONGEST = 100
+"""Characters. What was read is remembered, as pods of a cluster ask for much the same."""
 _FORM = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,40}(?:\.[0-9]{0,40})?)"
     r"(?:(?P<suffix>[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<binary>[KMGTPE]i))?"
@@ -23,14 +26,11 @@ _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, 
 
 def whole(value: object, name: str) -> int:
     """``value``, a string or number found under ``name``, as a whole number from 0 up to 2^53. Raises UsageError."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise UsageError(f"{name} is {value!r}", "write a whole number")
-    found = _FORM.fullmatch(str(value).strip())
-    if not found:
+    number = _read(value)
+    if number is None:
         raise UsageError(f"{name} is {value!r}, which is no quantity", "write a whole number")
-    if found["binary"]:
+    if str(value).rstrip().endswith("i"):
         raise UsageError(f"{name} is {value!r}: units are counted, not bytes", "write the number of units, such as 8")
-    number = _number(found)
     if number < 0:
         raise UsageError(f"{name} is {value!r}, less than nothing", "write a whole number, 1 or more")
     if number >= LIMIT:
@@ -62,11 +62,15 @@ def _read(value: object) -> Decimal | None:
     """None: no quantity."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
-    found = _FORM.fullmatch(str(value).strip())
-    return _number(found) if found else None
+    text = str(value)
+    return _read_once(text) if len(text) <= LONGEST else None
 
 
-def _number(found: re.Match[str]) -> Decimal:
+@lru_cache(maxsize=4096)
+def _read_once(text: str) -> Decimal | None:
+    found = _FORM.fullmatch(text.strip())
+    if not found:
+        return None
     number = Decimal(f"{found['sign']}{found['digits']}")
     if found["binary"]:
         return number * (1 << 10 * (1 + "KMGTPE".index(found["binary"][0])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,9 @@ class Desk:
         self._learn(ask)
         rows = self.chooser.pool.rows(nodes)
         fits = self._reduced(ask, rows, now_s)
-        kept = [node for node, fit in zip(nodes, fits, strict=True) if fit]
+        kept = list(compress(nodes, fits.tolist()))
         age = f" (as of {stale_s:.0f} s ago: the API server does not answer)" if stale_s >= STALE_S else ""
-        failed, hopeless = self._reasons(ask, [node for node, fit in zip(nodes, fits, strict=True) if not fit], age)
+        failed, hopeless = self._reasons(ask, list(compress(nodes, (~fits).tolist())), age)
         if len(kept) == 1:
             self._expect(ask, kept[0], now_s)
         return _filtered(kept, nodes, names_only, failed, hopeless)

@@ -7,6 +7,7 @@ recorded from a v1.36 server. Misbehaves on request: see ``Mischief``.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import copy
 import itertools
 import json
@@ -14,20 +15,23 @@ import re
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from . import kube_dra
 
 Object = dict[str, Any]
+Key = tuple[str, ...]
+"""Kind, namespace, name; the beginning of one."""
 KINDS = {
     "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
     "resourceclaimtemplates": "ResourceClaimTemplate", **kube_dra.KINDS,
@@ -63,27 +67,37 @@ class Mischief:
 
 @dataclass(slots=True)
 class Store:
-    """Objects by (kind, namespace, name), and what happened to them since the last compaction."""
+    """Objects by (kind, namespace, name), each replaced as a whole when it changes; ``log``: what happened since the last
+    compaction (version, kind, line of a watch)."""
 
-    objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
+    objects: dict[Key, Object] = field(default_factory=dict)
     version: int = 100
     compacted: int = 0
-    log: deque[tuple[int, str, str, Object]] = field(default_factory=deque)
+    log: deque[tuple[int, str, bytes]] = field(default_factory=deque)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     woken: int = 0
+    _sorted: list[Key] = field(default_factory=list)
 
     def put(self, kind: str, item: Object, what: str) -> Object:
         """Keep a new version of ``item``."""
         self.version += 1
-        item["metadata"]["resourceVersion"] = str(self.version)
-        meta = item["metadata"]
-        key = (kind, meta.get("namespace", ""), meta["name"])
+        meta = {**item["metadata"], "resourceVersion": str(self.version)}
+        key, made = (kind, meta.get("namespace", ""), meta["name"]), {**item, "metadata": meta}
+        if what != "MODIFIED":
+            self._sorted.clear()
         if what == "DELETED":
             del self.objects[key]
         else:
-            self.objects[key] = item
-        self.log.append((self.version, kind, what, copy.deepcopy(item)))
-        return item
+            self.objects[key] = made
+        self.log.append((self.version, kind, _line(what, made)))
+        return made
+
+    def keys(self, kind: str, namespace: str, after: Key) -> Iterator[Key]:
+        """Of one kind and namespace (empty: all), those after ``after``, in order."""
+        self._sorted = self._sorted or sorted(self.objects)
+        begin = bisect.bisect_right(self._sorted, max(after, (kind, namespace)))
+        of_kind = itertools.takewhile(lambda key: key[0] == kind, itertools.islice(self._sorted, begin, None))
+        return (key for key in of_kind if not namespace or key[1] == namespace)
 
     def compact(self) -> None:
         """Forget the past: watches from before now are answered 410."""
@@ -136,7 +150,7 @@ class FakeApi:
         if wanted.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise Refused(409, "Conflict", MODIFIED)
         new = _merged(old, patch)
-        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+        new["metadata"] = {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}
         if kind == "pods" and (new.get("spec") or {}).get("nodeName") != (old.get("spec") or {}).get("nodeName"):
             raise Refused(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than a few")
         if not status and kind in ("pods", "nodes"):
@@ -215,17 +229,17 @@ class FakeApi:
         return Starlette(routes=routes)
 
     async def _version(self, request: Request) -> Response:
-        return JSONResponse({"gitVersion": self.release})
+        return _json({"gitVersion": self.release})
 
     async def _groups(self, request: Request) -> Response:
         groups = [{"name": name, "versions": [{"version": one} for one in each]} for name, each in self.groups.items()]
-        return JSONResponse({"kind": "APIGroupList", "groups": groups})
+        return _json({"kind": "APIGroupList", "groups": groups})
 
     async def _review(self, request: Request) -> Response:
         body = await _body(request)
         asked = body["spec"]["resourceAttributes"]
         resource = "/".join(asked[part] for part in ("resource", "subresource") if part in asked)
-        return JSONResponse({**body, "status": {"allowed": (asked["verb"], resource) not in self.refused}}, 201)
+        return _json({**body, "status": {"allowed": (asked["verb"], resource) not in self.refused}}, 201)
 
     async def _serve(self, request: Request) -> Response:
         path = request.url.path
@@ -242,7 +256,7 @@ class FakeApi:
             answer = await self._answer(request)
             return _Nothing() if todo == "after" else answer
         except Refused as error:
-            return JSONResponse(error.status(), error.code)
+            return _json(error.status(), error.code)
 
     async def _answer(self, request: Request) -> Response:
         part, method = request.path_params, request.method
@@ -253,25 +267,23 @@ class FakeApi:
         if method == "GET":
             if request.query_params.get("watch"):
                 return StreamingResponse(self._watch(kind, request), media_type="application/json")
-            return JSONResponse(
-                self.store.found(kind, namespace, name) if name else self._list(kind, namespace, request)
-            )
+            return _json(self.store.found(kind, namespace, name) if name else self._list(kind, namespace, request))
         body = await _body(request)
         self.requests.append((method, request.url.path, body))
         if sub == "binding" and method == "POST":
             await self.bind(namespace, name, body)
-            return JSONResponse({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, 201)
+            return _json({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, 201)
         if (sub == "eviction" and method == "POST") or method == "DELETE":
             await self.remove(kind, namespace, name)
-            return JSONResponse({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+            return _json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
         if method == "POST":
             body.setdefault("metadata", {}).setdefault("namespace", namespace)
-            return JSONResponse(await self.create(kind, body), 201)
+            return _json(await self.create(kind, body), 201)
         if method == "PATCH":
             if request.headers.get("content-type") not in PATCHES:
                 raise Refused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
-            return JSONResponse(await self.change(kind, namespace, name, body, status=sub == "status"))
-        return JSONResponse(await self._replace(kind, namespace, name, body))
+            return _json(await self.change(kind, namespace, name, body, status=sub == "status"))
+        return _json(await self._replace(kind, namespace, name, body))
 
     async def _replace(self, kind: str, namespace: str, name: str, body: Object) -> Object:
         old = self.store.found(kind, namespace, name)
@@ -289,17 +301,14 @@ class FakeApi:
 
     def _list(self, kind: str, namespace: str, request: Request) -> Object:
         """In pages, by name; a page asked for after a compaction is answered 410."""
-        version, after = str(self.store.version), ""
-        if token := request.query_params.get("continue"):
-            version, after = json.loads(token)
-            if int(version) < self.store.compacted:
-                raise Refused(410, "Expired", "The provided continue parameter is too old")
-        keys = sorted(key for key in self.store.objects if key[0] == kind and (not namespace or key[1] == namespace))
-        keys = [key for key in keys if "/".join(key[1:]) > after]
-        limit = int(request.query_params.get("limit") or 0) or len(keys)
+        version, *after = json.loads(request.query_params.get("continue") or json.dumps([str(self.store.version)]))
+        if after and int(version) < self.store.compacted:
+            raise Refused(410, "Expired", "The provided continue parameter is too old")
+        limit = int(request.query_params.get("limit") or 0) or len(self.store.objects)
+        keys = list(itertools.islice(self.store.keys(kind, namespace, tuple(after)), limit + 1))
         meta = {"resourceVersion": version}
         if len(keys) > limit:
-            meta["continue"] = json.dumps([version, "/".join(keys[limit - 1][1:])])
+            meta["continue"] = json.dumps([version, *keys[limit - 1]])
         return {"kind": f"{KINDS[kind]}List", "apiVersion": "v1", "metadata": meta,
                 "items": [self.store.objects[key] for key in keys[:limit]]}  # fmt: skip
 
@@ -314,8 +323,8 @@ class FakeApi:
                 return
             seen = self.store.woken
             news, read = self._since(kind, read), self.store.version
-            for version, what, item in news:
-                yield _line(what, item)
+            for version, line in news:
+                yield line
                 at = version
             if self._cut != cut:
                 yield b'{"type":"MODI'
@@ -329,10 +338,10 @@ class FakeApi:
                 at = max(at, self.store.version)
                 yield _line("BOOKMARK", {"kind": KINDS[kind], "metadata": {"resourceVersion": str(at)}})
 
-    def _since(self, kind: str, version: int) -> list[tuple[int, str, Object]]:
+    def _since(self, kind: str, version: int) -> list[tuple[int, bytes]]:
         """Events after ``version``; the log is read from its end, so many watchers of a long one cost little."""
         news = itertools.takewhile(lambda event: event[0] > version, reversed(self.store.log))
-        return [(at, what, item) for at, found, what, item in news if found == kind][::-1]
+        return [(at, line) for at, found, line in news if found == kind][::-1]
 
     async def _wake(self) -> None:
         self.store.woken += 1
@@ -350,8 +359,8 @@ class _Nothing(Response):
 
 async def _body(request: Request) -> Object:
     try:
-        found = json.loads(await request.body() or b"{}")
-    except ValueError:
+        found = msgspec.json.decode(await request.body() or b"{}")
+    except (msgspec.DecodeError, RecursionError):
         raise Refused(400, "BadRequest", "the object provided is unrecognized") from None
     if not isinstance(found, dict):
         raise Refused(400, "BadRequest", "the object provided is unrecognized")
@@ -359,11 +368,15 @@ async def _body(request: Request) -> Object:
 
 
 def _line(what: str, item: Object) -> bytes:
-    return json.dumps({"type": what, "object": item}).encode() + b"\n"
+    return msgspec.json.encode({"type": what, "object": item}) + b"\n"
+
+
+def _json(found: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(found), status, media_type="application/json")
 
 
 def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """RFC 7396. What the patch does not touch is shared with ``old``."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     found = dict(old) if isinstance(old, dict) else {}
@@ -372,7 +385,7 @@ def _merged(old: Any, patch: Any) -> Any:
             found.pop(key, None)
         else:
             found[key] = _merged(found.get(key), value)
-    return copy.deepcopy(found)
+    return found
 
 
 def _check_notes(meta: Object) -> None:
