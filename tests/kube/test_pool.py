@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidewright.kube.ask import POLICIES, Ask, Holding
 from tidewright.kube.cards import Card, Table
 from tidewright.kube.choose import Chooser, scores
-from tidewright.kube.fragments import Workload, fragmentation, growth, rank
+from tidewright.kube.fragments import AT_ONCE, REFRESH, Workload, fragmentation, growth, rank
 from tidewright.kube.pool import NEVER, Pool
 from tidewright.kube.preempt import cheapest_victims
 
@@ -122,6 +122,7 @@ def test_fgd_leaves_room_for_what_usually_comes() -> None:
     assert np.argmin(chooser.cost(ask(6), pool.rows(["n"]))) == 0
 
 
+TYPICAL = ((4, 1, 1000, 0.5), (8, 1, 4000, 0.25), (16, 2, 0, 0.25))
 FREE = st.lists(st.lists(st.integers(-2, 16), min_size=3, max_size=3), min_size=1, max_size=5)
 
 
@@ -130,17 +131,36 @@ FREE = st.lists(st.lists(st.integers(-2, 16), min_size=3, max_size=3), min_size=
 def test_the_growth_of_fragmentation_is_after_less_before(
     free: list[list[int]], cpu: list[int], units: int, count: int, cores: int
 ) -> None:
-    typical = ((4, 1, 1000, 0.5), (8, 1, 4000, 0.25), (16, 2, 0, 0.25))
     rows, left = np.array(free, dtype=np.int64), np.array(cpu[: len(free)], dtype=np.int64)
-    grown, gpu = growth(rows, left, (units, count, cores), typical)
+    grown, gpu = growth(rows, left, (units, count, cores), TYPICAL)
     for row, had, value, at in zip(rows, left, grown, gpu, strict=True):
         if (row >= units).sum() < count:
             assert value == np.inf
         elif count < 2:
             after = row.copy()
             after[at] -= units if count else 0
-            grew = fragmentation(after, had - cores, typical) - fragmentation(row, had, typical)
-            assert value == pytest.approx(float(grew))
+            grew = lost(after.tolist(), had - cores) - lost(row.tolist(), had)
+            assert value == pytest.approx(grew)
+    times = 1 + AT_ONCE // rows.size
+    many = growth(np.tile(rows, (times, 1)), np.tile(left, times), (units, count, cores), TYPICAL)
+    assert np.array_equal(many[0], np.tile(grown, times)) and np.array_equal(many[1], np.tile(gpu, times))
+
+
+@given(FREE, st.integers(-500, 9000))
+def test_fragmentation_is_what_typical_pods_cannot_use(free: list[list[int]], cpu: int) -> None:
+    found = fragmentation(np.array(free, dtype=np.int64), np.full(len(free), cpu), TYPICAL)
+    assert found.tolist() == pytest.approx([lost(row, cpu) for row in free])
+
+
+def lost(free: list[int], cpu: int) -> float:
+    """F of one node, as section 3.2 of the paper has it."""
+    usable = [max(units, 0) for units in free]
+    found = 0.0
+    for units, count, cores, share in TYPICAL:
+        enough = [mine >= units for mine in free]
+        fits = sum(enough) >= count and cpu >= cores
+        found += share * sum(mine for mine, good in zip(usable, enough, strict=True) if not (fits and good))
+    return found
 
 
 def test_free_gpus_without_cpu_are_of_no_use() -> None:
@@ -195,6 +215,17 @@ def test_typical_pods_cover_most_of_what_was_seen() -> None:
     workload.expect({(4, 1, 0): 90, (8, 1, 0): 8, (1, 1, 0): 2})
     assert [(units, count) for units, count, *_ in workload.typical] == [(4, 1), (8, 1)]
     assert sum(share for *_, share in workload.typical) == pytest.approx(1.0)
+
+
+def test_more_of_the_same_pods_change_no_score() -> None:
+    """Else all nodes would be scored anew for each."""
+    workload = Workload()
+    for at in range(REFRESH + 2):
+        workload.add(replace(ask(4), uid=str(at)))
+    assert workload.edition == 1
+    for at in range(2 * REFRESH):
+        workload.add(replace(ask(8), uid=f"other-{at}"))
+    assert workload.edition == 3
 
 
 HERE = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 3)), max_size=8)
