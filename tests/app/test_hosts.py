@@ -54,13 +54,14 @@ def test_one_host_is_the_usual_agent(tmp_path: Path) -> None:
 def test_each_host_has_a_directory_and_cores_of_its_own_and_all_share_a_token(tmp_path: Path) -> None:
     chosen = hosts.chosen([f"east=2:{CORES[0]}", "west"], 0, [], 0)
     assert chosen is not None
-    agents = local_agents(DaemonSettings(tmp_path, agents=chosen, images="file:///images"))
+    agents = local_agents(DaemonSettings(tmp_path, agents=chosen, images="file:///images", image_quota=7 << 30))
     assert [agent.state for agent in agents] == [tmp_path / "hosts" / "east", tmp_path / "hosts" / "west"]
     tokens = {agent.argv[agent.argv.index("--token-file") + 1] for agent in agents}
     (token,) = tokens
     assert Path(token).stat().st_mode & 0o777 == 0o600 and len(Path(token).read_text().strip()) >= 32
     assert agents[0].argv[-2:] == ["--cores", str(CORES[0])] and "--cores" not in agents[1].argv
     assert all("file:///images" in agent.argv for agent in agents)
+    assert all(agent.argv[agent.argv.index("--quota") + 1] == str(7 << 30) for agent in agents)
 
 
 def test_agents_of_others_are_used_and_none_is_kept(tmp_path: Path) -> None:

@@ -115,11 +115,15 @@ def test_images_are_shown(show: Callable[..., str]) -> None:
     )
     text = show(
         level="full", images=(image,), next_image=NOW + 60 * SECOND, save_us=900 * MS, hold_us=40 * MS, restore_us=300 * MS,
-        lost_us=2 * SECOND, ranks_per_device=2.0, wanted=2,
+        between_images_us=600 * SECOND, lost_us=2 * SECOND, ranks_per_device=2.0, wanted=2,
     )  # fmt: skip
     assert "3, taken 30s ago, 240.0MiB, on n1, n2, the remote store" in text
     assert "next one in 1m00s" in text
-    assert "save 900ms, of that 40ms to a standstill, restore 300ms" in text
+    assert (
+        "save 900ms, of that 40ms to a standstill, 0.15% of its time at one every 10m00s (0.0067% to a standstill)"
+        in text
+    )
+    assert "restore 300ms" in text
     assert "2.0s of work, to failures" in text
     assert "4, 2 taking turns on each device" in text
     assert "tide scale 17 0 ends that" in text

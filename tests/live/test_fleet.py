@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidewright.engine import events as ev
+from tidewright.live.say import live_job
 from tidewright.wire.agent import JobReport
 
 from . import virtual
@@ -163,6 +164,7 @@ def test_a_dead_node_costs_no_more_than_the_work_since_the_image() -> None:
         job = await site.submit(20, ranks=2, devices=2, checkpoint_us=1_000_000)
         await site.until(lambda: len(site.book.images.get(job, ())) == 2)
         await site.until(lambda: "n1" in site.book.image(job).copies)
+        assert live_job(site.book, job, fleet.now()).between_images_us == 1_000_000
         died = fleet.now()
         (there,) = fleet.hosts["n0"].ranks.values()
         left_s = there.left_s - (died - there.since)

@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 @dataclass(frozen=True)
 class DaemonSettings:
     """What ``tide up`` may choose. ``slots`` 0: as many as the machine has cores; ``images`` is where copies of images
-    go (any fsspec URL; empty: from node to node)."""
+    go (any fsspec URL; empty: from node to node), ``image_quota`` how many bytes of them a node keeps (0: no limit)."""
 
     state: Path
     policy: str = "sla"
@@ -36,6 +36,7 @@ class DaemonSettings:
     agents: Agents = field(default_factory=Agents)
     images: str = ""
     node_timeout_us: int = 30 * SECOND
+    image_quota: int = 0
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -85,4 +86,6 @@ def _argv(settings: DaemonSettings, state: Path, slots: int) -> list[str]:
     argv = [sys.executable, "-m", "tidewright.agent", "--state", str(state), "--backend", settings.backend]
     if slots:
         argv += ["--slots", str(slots)]
-    return [*argv, "--images", settings.images] if settings.images else argv
+    if settings.images:
+        argv += ["--images", settings.images]
+    return [*argv, "--quota", str(settings.image_quota)] if settings.image_quota else argv

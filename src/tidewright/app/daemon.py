@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ..base.errors import TideError
-from ..base.units import parse_duration
+from ..base.units import parse_bytes, parse_duration
 from ..live.lock import make_private
 from . import hosts
 from .compose import DaemonSettings, build_controller
@@ -36,6 +36,7 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
         "--agent-socket", metavar="PATH", action="append", default=[], help="an agent of somebody else's"
     )
     parser.add_argument("--images", metavar="URL", help="where copies of job images go")
+    parser.add_argument("--image-quota", metavar="SIZE", help="most bytes of images on each node (default: no limit)")
     parser.add_argument("--node-timeout", metavar="TIME", help="a node away for longer is down (default: 30s)")
     return _chosen(parser.parse_args(argv))
 
@@ -47,6 +48,7 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
     chosen = overridden(
         load_settings(state), policy=given.policy, listen=given.listen, slots=given.slots, backend=given.backend,
         images=given.images, node_timeout_us=timeout,
+        image_quota=parse_bytes(given.image_quota) if given.image_quota else None,
     )  # fmt: skip
     agents = hosts.chosen(given.host, given.hosts, given.agent_socket, chosen.slots)
     if agents is not None:
@@ -54,7 +56,7 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
         hosts.remember(state, agents)
     return DaemonSettings(
         state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine,
-        agents or hosts.recall(state), chosen.images, chosen.node_timeout_us,
+        agents or hosts.recall(state), chosen.images, chosen.node_timeout_us, chosen.image_quota,
     )  # fmt: skip
 
 

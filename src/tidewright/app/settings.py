@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import UsageError
-from ..base.units import SECOND, parse_duration
+from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
 from . import fields, located
 from .located import Mistakes, Scalar, Sequence, Value
@@ -28,14 +28,16 @@ _REMEDY = "correct the file, or move it away for the defaults; the keys are in d
 class Settings:
     """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well; ``slots``
     is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer;
-    ``images`` is an fsspec URL that takes copies of job images; ``node_timeout_us``: a node of several that is away
-    for longer is down, and its jobs go on elsewhere."""
+    ``images`` is an fsspec URL that takes copies of job images; ``image_quota`` is how many bytes of images a node keeps at
+    most (0: as many as its disk takes); ``node_timeout_us``: a node of several that is away for longer is down, and its jobs
+    go on elsewhere."""
 
     policy: str = "sla"
     listen: str = ""
     slots: int = 0
     backend: str = "auto"
     images: str = ""
+    image_quota: int = 0
     node_timeout_us: int = 30 * SECOND
     engine: EngineSettings = field(default_factory=live_settings)
 
@@ -126,6 +128,7 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "slots": lambda value: _text(value, fields.whole),
     "backend": lambda value: _text(value, str),
     "images": lambda value: _text(value, str),
+    "image_quota": lambda value: _text(value, parse_bytes),
     "node_timeout": lambda value: _text(value, parse_duration),
     "engine": lambda value: None,
 }

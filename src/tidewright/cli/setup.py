@@ -21,9 +21,10 @@ def command() -> None:
 def criu(prefix: Path | None, check: bool) -> int:
     """Get CRIU, with which jobs can be suspended to disk, moved to other nodes and brought back after a failure.
 
-    A CRIU 4.1 or later of the system's own is used when it works. Otherwise the distribution's newer package is
-    unpacked, with all its libraries, into a directory of yours (by default ~/.local/share/tidewright/criu, or what
-    TIDEWRIGHT_CRIU names); nothing is installed into the system. Taking images needs root all the same.
+    A CRIU 4.1 or later (4.2 from Linux 6.16 on) of the system's own is used when it works. Otherwise the distribution's
+    newer package is unpacked, with all its libraries, into a directory of yours (by default
+    ~/.local/share/tidewright/criu, or what TIDEWRIGHT_CRIU names); nothing is installed into the system. Taking images
+    needs root all the same.
     """
     from ..app import criu as app
 

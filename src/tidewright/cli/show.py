@@ -75,10 +75,21 @@ def _images(job: JobView, now: int) -> list[tuple[str, str]]:
     due = f"next one in {format_duration(max(0, job.next_image - now))}" if job.next_image else ""
     took = [f"save {format_duration(job.save_us)}"] if job.save_us else []
     took += [f"of that {format_duration(job.hold_us)} to a standstill"] if job.hold_us else []
+    took += _share(job)
     took += [f"restore {format_duration(job.restore_us)}"] if job.restore_us else []
     lost = format_duration(job.lost_us) if job.lost_us else ""
     return [("images", "\n".join(lines) or ("none yet" if job.level == "full" else "")), ("", due),
             ("costs", ", ".join(took) if job.images else ""), ("lost", lost and f"{lost} of work, to failures")]  # fmt: skip
+
+
+def _share(job: JobView) -> list[str]:
+    """What part of its run time periodic images take, and the part of that in which its ranks only wait for each other."""
+    if not job.between_images_us:
+        return []
+    around = job.between_images_us + job.save_us
+    waiting = f" ({100 * job.hold_us / around:.2g}% to a standstill)" if job.hold_us else ""
+    every = format_duration(job.between_images_us)
+    return [f"{100 * job.save_us / around:.2g}% of its time at one every {every}{waiting}"]
 
 
 def _ledger(job: JobView) -> list[tuple[str, str]]:

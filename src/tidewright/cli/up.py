@@ -13,7 +13,7 @@ from ..wire.api import Info, NodeList
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
-from .types import DURATION
+from .types import DURATION, MEMORY
 
 
 @click.command("up", short_help="Start Tidewright on this machine.")
@@ -38,6 +38,7 @@ from .types import DURATION
     help="Use an agent that somebody else keeps, by its socket; repeatable. None is started here then.",
 )  # fmt: skip
 @click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
+@click.option("--image-quota", type=MEMORY, metavar="SIZE", help="Keep at most so much of job images on each node.")
 @click.option("--node-timeout", type=DURATION, metavar="TIME", help="A node of several away for longer is down. [30s]")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for a service manager.")
 @pass_session
@@ -76,7 +77,8 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     asked = {
         "policy": given["policy"], "listen": given["listen"], "slots": given["slots"], "hosts": given["number"],
         "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
-        "images": given["images"], "node_timeout": f"{timeout}us" if timeout is not None else None,
+        "images": given["images"], "image_quota": given["image_quota"],
+        "node_timeout": f"{timeout}us" if timeout is not None else None,
     }  # fmt: skip
     return {name: value for name, value in asked.items() if value}
 

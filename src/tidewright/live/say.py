@@ -12,6 +12,7 @@ from ..base.units import WHOLE_DEVICE
 from ..engine.book import Book
 from ..engine.commands import Ended
 from ..engine.ledger import PoolLedger
+from ..engine.periodic import interval_us
 from ..model.job import TIER_TARGET, JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, bits, device_count, milli_devices
 from ..plan.reasons import Reason
@@ -63,7 +64,9 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
         level=Level(level_of(book, job)).name.lower(), level_why=book.lowered[job][1] if job in book.lowered else "",
         wanted=book.wishes.get(job, 0), images=_images(book, job) if full else (),
-        next_image=book.checkpoint_at.get(job, 0), save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
+        next_image=book.checkpoint_at.get(job, 0),
+        between_images_us=interval_us(book, job, row) if job in book.checkpoint_at else 0,
+        save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
         ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=book.lost.get(job, 0),
         attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,

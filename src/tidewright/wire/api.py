@@ -170,12 +170,12 @@ class JobView(Struct, frozen=True, kw_only=True):
     images: tuple[ImageView, ...] = ()
     """Images it could be restored from, oldest first; the single job only."""
     next_image: int = 0
-    """When the next periodic image is due; 0: none is."""
+    between_images_us: int = 0
+    """When the next periodic image is due, and run time from one to the next; 0: none is taken."""
     save_us: int = 0
     """How long its last suspension or image took; expected before the first."""
     restore_us: int = 0
-    hold_us: int = 0
-    """How long its last image waited until every rank stood still; 0: not known."""
+    hold_us: int = 0  # until every rank stood still for its last image; 0: not known
     ranks_per_device: float = 0.0
     """Ranks that take turns on one device; 1: each has its own, 0: it runs nowhere."""
     lost_us: int = 0
