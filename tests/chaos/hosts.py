@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,12 @@ NODE_TIMEOUT_S = 2
 EVERY_S = 3
 """Between images of a job."""
 HOSTS = {"a": "1:0", "b": "1:1", "c": "2:0-1"}
+
+NAMED_IMAGE = re.compile(r"\bimage (\d+)\b")
+GOOD_IMAGE = re.compile(r"(?:goes on from|rolled back \S+ to) image (\d+)\b|\bimage (\d+) cannot be used any more")
+LENGTH = r"(?:\d+(?:\.\d)?(?:ms|s)|\d+[dhm]\d\d[hms])"
+AMOUNT = re.compile(rf"\b(?:{LENGTH} of work lost|rolled back {LENGTH})\b")
+"""The engine's words for what is lost with the images that are, and lengths as ``format_duration`` writes them."""
 
 
 class Hosts(Pool):
@@ -206,6 +213,8 @@ class Hosts(Pool):
     def freeze(self, pids: Iterable[int], seconds: float) -> bool:
         """SIGSTOP, and after a while SIGCONT."""
         self.stopped = list(pids)
+        if not self.stopped:
+            return False
         send(self.stopped, signal.SIGSTOP)
         time.sleep(seconds)
         self.thaw()
@@ -293,7 +302,7 @@ class Hosts(Pool):
         view = self.view(job)
         if view.state == "completed":
             return differences(plain, self.printed(job))
-        if view.state == "failed" and "image" in view.why and "lost" in view.why:
+        if view.state == "failed" and owns_up(view):
             return []
         return [f"{view.state} ({view.exit_code}): {view.why}"]
 
@@ -325,6 +334,15 @@ class Hosts(Pool):
     def story_of(self, job: int) -> str:
         view: JobView = self.view(job)
         return "\n".join(f"{line.at / 1e6:.2f} {line.what}: {line.why}" for line in view.story)
+
+
+def owns_up(view: JobView) -> bool:
+    """Whether the last words on a failed job name an image that it had, and how much of its work was lost."""
+    had = {image.serial for image in view.images}
+    for line in view.story[:-1]:  # the last one says what is to be judged
+        had |= {int(serial) for found in GOOD_IMAGE.findall(line.why) for serial in found if serial}
+    named = {int(serial) for serial in NAMED_IMAGE.findall(view.why)}
+    return bool(named) and named <= had and bool(AMOUNT.search(view.why))
 
 
 def plain(program: Program, world: int, steps: int, root: Path) -> Outcome:

@@ -27,6 +27,9 @@ TABLE = Program("table", ("{python}", str(Path(__file__).with_name("table.py")))
 DISK_MB = 1500
 """Of the host whose disk gets full: enough for the images of a few jobs."""
 
+ENDS_S = 180.0
+"""For jobs to end once all is mended, beside whatever else this machine has to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -43,12 +46,16 @@ class Kind:
 
 @dataclass
 class Storm:
-    """``names`` of jobs to kinds. Faults are methods that return what they hit, or an empty string."""
+    """``names`` of jobs to kinds. Faults are methods that return what they hit, or an empty string.
+
+    ``done``: faults that hit something; ``wished``: what users did meanwhile and what was mended, which are none.
+    """
 
     hosts: Hosts
     dice: random.Random
     kinds: dict[str, Kind]
     done: list[str] = field(default_factory=list)
+    wished: list[str] = field(default_factory=list)
     plain: dict[Kind, Outcome] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     filler: Path | None = None
@@ -69,26 +76,33 @@ class Storm:
             self.strike()
             time.sleep(self.dice.uniform(0, pause_s))
         self.mend()
-        self.hosts.until(lambda: not self.alive(), max(60.0, end - time.monotonic()))
+        self.hosts.until(lambda: not self.alive(), max(ENDS_S, end - time.monotonic()))
 
     def alive(self) -> list[int]:
         """Jobs that have not ended."""
         return [job.id for job in self.hosts.client().jobs(all=True).jobs if job.state not in FINAL]
 
     def strike(self) -> None:
-        fault: Callable[[], str] = self.dice.choice(self.faults())
-        with contextlib.suppress(TideError):  # a user's wish that cannot be granted now is none of the faults
-            if hit := fault():
-                self.done.append(f"{time.monotonic() - self.began:6.1f} {fault.__name__}: {hit}")
+        """One fault, or a user's wish; one that cannot be granted now is told to the user, and nobody else."""
+        wishes = self.wishes()
+        deed: Callable[[], str] = self.dice.choice((*self.faults(), *wishes))
+        with contextlib.suppress(TideError):
+            if hit := deed():
+                told = self.wished if deed in wishes else self.done
+                told.append(f"{time.monotonic() - self.began:6.1f} {deed.__name__}: {hit}")
 
     def faults(self) -> Sequence[Callable[[], str]]:
         """Each as often as it is to be drawn."""
         once = (
             self.kill_rank, self.kill_rank, self.kill_agent, self.kill_agent, self.crash, self.lose, self.freeze_agent,
             self.freeze_host, self.kill_criu, self.kill_criu, self.kill_controller, self.flip, self.flip, self.truncate,
-            self.suspend, self.migrate, self.scale, self.checkpoint,
         )  # fmt: skip
-        return (*once, self.fill) if self.hosts.mounted else once
+        return (*once, self.fill) if self.hosts.mounted and self.filler is None else once
+
+    def wishes(self) -> Sequence[Callable[[], str]]:
+        """What may be asked for on any day, and a full disk that has room again."""
+        daily = (self.suspend, self.migrate, self.scale, self.checkpoint)
+        return daily if self.filler is None else (*daily, self.room)
 
     def mend(self) -> None:
         """The world is whole again."""
@@ -112,11 +126,20 @@ class Storm:
         if not wrong:
             return ""
         parts = [f"{name}: {said}" for name, said in wrong.items()]
-        return "\n\n".join([*parts, "\n".join(self.done), str(self.ends())])
+        return "\n\n".join([*parts, "\n".join(sorted([*self.done, *self.wished])), str(self.ends())])
 
     def ends(self) -> Counter[str]:
         """How the jobs ended."""
         return Counter(self.hosts.view(job).state for job in self.hosts.ids.values())
+
+    def right(self) -> list[str]:
+        """Jobs that have ended with the numbers of an uninterrupted run, bit by bit."""
+        return [
+            name
+            for name, kind in self.kinds.items()
+            if (job := self.hosts.ids[name]) and self.hosts.view(job).state == "completed"
+            if not self.hosts.verdict(job, self.plain[kind])
+        ]
 
     # -- who is hit -------------------------------------------------------------------------------------------------
 
@@ -160,13 +183,13 @@ class Storm:
 
     def freeze_agent(self) -> str:
         host, seconds = self.busy(), self.dice.uniform(0.2, 3)
-        self.hosts.freeze([pid] if (pid := self.hosts.agent(host)) else [], seconds)
-        return f"{host} for {seconds:.1f} s"
+        hit = self.hosts.freeze([pid] if (pid := self.hosts.agent(host)) else [], seconds)
+        return f"{host} for {seconds:.1f} s" if hit else ""
 
     def freeze_host(self) -> str:
         host, seconds = self.busy(), self.dice.uniform(0.2, 3)
-        self.hosts.freeze(self.hosts.everything(host), seconds)
-        return f"{host} for {seconds:.1f} s"
+        hit = self.hosts.freeze(self.hosts.everything(host), seconds)
+        return f"{host} for {seconds:.1f} s" if hit else ""
 
     def kill_criu(self) -> str:
         """While it saves or restores: something of that kind is asked for, and the next CRIU dies."""
@@ -208,14 +231,15 @@ class Storm:
 
     def fill(self) -> str:
         """The disk of one host is full for a while."""
-        if self.filler is not None:
-            self.free()
-            return "its disk has room again"
         host = self.hosts.mounted[0].name
         if host in self.hosts.decoys:
             return ""
         self.filler = self.hosts.fill(host)
         return host
+
+    def room(self) -> str:
+        self.free()
+        return "on the disk again"
 
     def free(self) -> None:
         if self.filler is not None:

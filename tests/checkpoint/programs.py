@@ -48,8 +48,6 @@ listening = socket.create_server(("0.0.0.0", 0))
 far = socket.create_connection(("127.0.0.1", listening.getsockname()[1]))
 near, _ = listening.accept()
 left, right = socket.socketpair()
-udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-udp.bind(("127.0.0.1", 0))
 epoll = select.epoll()
 epoll.register(near, select.EPOLLIN)
 far.sendall(b"in flight")
@@ -57,8 +55,36 @@ def check(number):
     assert epoll.poll(10) and near.recv(9) == b"in flight"
     far.sendall(b"in flight")
     left.send(b"y"); assert right.recv(1) == b"y"
-    udp.sendto(b"z", udp.getsockname()); assert udp.recv(1) == b"z"
 """
+DATAGRAMS = """
+import socket
+def udp(address="127.0.0.1"):
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((address, 0))
+    made.settimeout(0.5)
+    return made
+alone, everywhere, left, right, asking = udp(), udp("0.0.0.0"), udp(), udp(), udp()
+left.connect(right.getsockname()); right.connect(left.getsockname()); asking.connect(alone.getsockname())
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+packets.bind(("lo", 0))
+names = [each.getsockname() for each in (alone, everywhere, left, right, asking, raw, packets)]
+def heard(told, listener):
+    for _ in range(20):
+        told()
+        try:
+            return listener.recv(9)
+        except TimeoutError:
+            pass
+def check(number):
+    assert heard(lambda: asking.send(b"one way"), alone) == b"one way"
+    assert heard(lambda: asking.sendto(b"all", ("127.0.0.1", everywhere.getsockname()[1])), everywhere) == b"all"
+    assert heard(lambda: left.send(b"pair"), right) == b"pair"
+    raw.sendto(b"raw", ("127.0.0.1", 0))
+    assert raw.recv(99)[20:] == b"raw"
+    assert names == [each.getsockname() for each in (alone, everywhere, left, right, asking, raw, packets)]
+"""
+"""What waits in a UDP socket is no part of an image: as on any network, who hears no answer asks again."""
 LOCKS = """
 import fcntl, os, subprocess
 lock = open("lock", "w")
@@ -104,8 +130,8 @@ def check(number):
     assert open("own.csv").read().split() == ["%d," % i for i in range(number + 1)]
 """
 GOOD = {
-    "threads": THREADS, "pool": POOL, "shared memory": SHARED, "sockets": SOCKETS, "locks": LOCKS, "pipes": PIPES,
-    "files": FILES,
+    "threads": THREADS, "pool": POOL, "shared memory": SHARED, "sockets": SOCKETS, "datagrams": DATAGRAMS,
+    "locks": LOCKS, "pipes": PIPES, "files": FILES,
 }  # fmt: skip
 LOOP = """
 import time
@@ -126,6 +152,35 @@ BAD = {
         "import socket, os; s = socket.create_connection(('127.0.0.1', int(os.environ['ELSEWHERE'])))",
         "has a connection to 127.0.0.1 port",
     ),
+    "UDP elsewhere": (
+        "import socket, os; s = socket.socket(2, 2); s.connect(('127.0.0.1', int(os.environ['ELSEWHERE'])))",
+        "has a UDP connection to 127.0.0.1 port",
+    ),
+    "UDP to another host": (
+        "import socket; s = socket.socket(2, 2); s.setsockopt(1, 25, b'lo'); s.connect(('192.0.2.9', 9))",
+        "has a UDP connection to 192.0.2.9 port 9",
+    ),
+    "UDP on an address of the host": (
+        "import socket; s = socket.socket(2, 2); s.setsockopt(0, 15, 1); s.bind(('192.0.2.9', 0))",
+        "has bound a UDP socket to 192.0.2.9, which is an address of this host alone",
+    ),
+    "a group": (
+        "import socket; s = socket.socket(2, 2); s.bind(('224.0.0.251', 0))",
+        "listens to the group 224.0.0.251",
+    ),
+    "a raw socket with an address": (
+        "import socket; s = socket.socket(2, 3, 253); s.bind(('127.0.0.1', 0))",
+        "has tied a socket for raw packets to 127.0.0.1",
+    ),
+    "a socket of another kind": (
+        "import socket; s = socket.socket(2, 1, 262); s.bind(('127.0.0.1', 0)); s.listen()",
+        "uses a socket of the kind MPTCP",
+    ),
+    "System V shared memory": (
+        "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p\n"
+        "number = c.shmget(0, 4096, 0o1600); assert c.shmat(number, None, 0) and not c.shmctl(number, 0, None)",
+        "uses System V shared memory",
+    ),
     "a device": ("f = open('/dev/fuse', 'r+b', buffering=0)", "has opened the device /dev/fuse"),
     "a terminal": ("import os; ends = os.openpty()", "has opened the terminal"),
     "a namespace": ("import ctypes; ctypes.CDLL(None).unshare(0x04000000)", "has made itself a uts namespace"),
@@ -138,4 +193,5 @@ BAD = {
         "uses userfaultfd",
     ),
 }
-"""Programs that cannot be saved, and what is said of them."""
+"""Programs that cannot be saved, and what is said of them. Options by number: 25 takes any address to be reached over an
+interface, 15 takes any for the host's own (socket(7), ip(7))."""

@@ -7,11 +7,13 @@ import random
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.checkpoint.site import Site, chain
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.criu import Criu, DamagedImage, RanksLost
+from tidewright.checkpoint.manifest import NAME, read_meta, write_manifest
 from tidewright.checkpoint.processes import alive
 from tidewright.launch.init import VERDICT
 from tidewright.testing.checkpoint import check_damage, check_driver, check_full, check_grows, check_leaves_running
@@ -150,3 +152,38 @@ def test_an_image_of_other_pages_is_no_image(site: Site):
     with pytest.raises(DamagedImage):
         flip("core-100.img")(Path(image.location) / "0")
         site.driver("b").check(Path(image.location) / "0")
+
+
+def _taken_elsewhere(image: Path) -> list[str]:
+    """Make an image one of a host with another processor and other libraries; what must be said of it, in order."""
+    meta = read_meta(image)
+    meta["host"]["flags"] += ["sse9", "avx1024"]
+    lacking, newer, *_ = (entry for entry in meta["maps"] if ".so" in entry["path"])
+    lacking["path"] = "/opt/elsewhere/libother.so.1"
+    newer["print"] = "build-id:0123456789abcdef"
+    (image / "meta.json").write_bytes(msgspec.json.encode(meta))
+    write_manifest(image)
+    libraries = {lacking["path"]: "is missing", newer["path"]: "is another version"}
+    return [
+        "this processor lacks avx1024, sse9, which the program may have chosen to use",
+        *(f"{entry['path']} {libraries[entry['path']]}" for entry in meta["maps"] if entry["path"] in libraries),
+    ]
+
+
+def test_a_host_without_what_an_image_needs_starts_nothing(site: Site):
+    """One rank's image is enough, the last one's: it is known before the first is started."""
+    gang = site.start(2)
+    check_grows(site, "a", 1, chain)
+    image = site.driver("a").save(gang)
+    place = Path(image.location) / "1"
+    ours = {name: (place / name).read_bytes() for name in ("meta.json", NAME)}
+    differences = _taken_elsewhere(place)
+    with pytest.raises(WorldError) as caught:
+        site.driver("b").restore(image, placement())
+    assert not isinstance(caught.value, DamagedImage)
+    assert str(caught.value) == f"image {place} cannot be restored on b: {'; '.join(differences)}"
+    assert not (site.root / "b").exists() and not any(alive(each.pid, each.start) for each in site.handles)
+    for name, content in ours.items():
+        (place / name).write_bytes(content)
+    site.driver("b").restore(image, placement())
+    check_grows(site, "b", 1, chain)

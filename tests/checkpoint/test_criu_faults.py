@@ -134,18 +134,42 @@ def test_another_file_in_its_place_forbids_the_restore(site: Site, tmp_path: Pat
     check_goes_on(lambda: len(site.output("a")) - before, "once the differences were gone")
 
 
-def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path):
+COUNTING = """
+import time
+number = 0
+while True:
+    print(number, flush=True)
+    number += 1
+    time.sleep(0.002)
+"""
+OTHER = COUNTING.replace("print(number,", "print('other code',")
+
+
+def _replace(script: Path) -> None:
+    """As editors save a file."""
+    draft = script.with_name("draft")
+    draft.write_text(OTHER)
+    draft.rename(script)
+
+
+CHANGES = {"rewritten": lambda script: script.write_text(OTHER), "replaced": _replace, "gone": Path.unlink}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path, what: str):
+    """The program was read when it began: what is restored goes on with the code it had."""
     script = tmp_path / "script.py"
-    script.write_text(
-        "import time\nnumber = 0\nwhile True:\n    print(number, flush=True)\n    number += 1\n    time.sleep(0.002)\n"
-    )
+    script.write_text(COUNTING)
     gang = site.start(command=[sys.executable, "-I", str(script)])
     check_goes_on(lambda: len(site.output("a")), "at first")
     image = site.driver("a").save(gang)
-    script.unlink()
+    CHANGES[what](script)
     site.driver("b").restore(image, Placement(node="b"))
     before = len(site.output("b"))
-    check_goes_on(lambda: len(site.output("b")) - before, "without its script")
+    check_goes_on(lambda: len(site.output("b")) - before, f"with its script {what}")
+    told = [line for line in site.output("b") if line.strip("\0")]
+    assert told == [str(number) for number in range(int(told[0]), int(told[0]) + len(told))]
+    assert what == "gone" or script.read_text() == OTHER, "the restore has put the old script back"
 
 
 DUMPER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from tests.checkpoint.programs import BAD, GOOD, LOOP
 from tests.checkpoint.site import ENV, Site
 from tidewright.base.errors import WorldError
+from tidewright.checkpoint.barred import connected
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.protocol import Placement
 from tidewright.testing.checkpoint import check_goes_on
@@ -113,3 +115,47 @@ def test_connections_of_a_world_are_looked_at_when_it_stands_still(site: Site, t
             driver.dump(gang.ranks, tmp_path / "images", leave_running=False)
     before = len(site.output("a"))
     check_goes_on(lambda: len(site.output("a")) - before, "after the refusal")
+
+
+def test_a_world_does_not_excuse_other_sockets(site: Site):
+    """The wrapper closes its own connections at the cut, and only those."""
+    code = JOINED + "other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nother.connect(peer.getpeername())\n"
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        env = {**ENV, "ELSEWHERE": str(elsewhere.getsockname()[1])}
+        gang = site.start(command=python(code + LOOP), env=env)
+        check_goes_on(lambda: len(site.output("a")), "at first")
+        assert "has a UDP connection to 127.0.0.1 port" in site.driver("a").can(gang, "cpu").reason
+
+
+ON_AN_INTERFACE = "import socket; s = socket.socket(17, 3, 0); s.bind((socket.if_nameindex()[-1][1], 0))"
+WITHOUT_ONE = "import socket; s = socket.socket(17, 3, 0)"
+ECHO = """
+import ctypes, fcntl, socket, struct
+assert ctypes.CDLL(None).unshare(0x40000000) == 0  # a network of its own, where anybody may send echo requests
+open("/proc/sys/net/ipv4/ping_group_range", "w").write("0 0")
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+fcntl.ioctl(s, 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+s.bind((%r, 7))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        pytest.param(
+            ON_AN_INTERFACE,
+            "listens to packets on interface",
+            marks=pytest.mark.skipif(len(socket.if_nameindex()) < 2, reason="no interface but loopback"),
+        ),
+        (WITHOUT_ONE, ""),
+        (ECHO % "127.0.0.1", "has tied a socket for ICMP packets to 127.0.0.1"),
+        (ECHO % "0.0.0.0", ""),
+    ],
+)
+def test_sockets_of_one_process(code: str, says: str):
+    ready = f"{code}\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen(python(ready), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        found = connected([process.pid])
+        process.communicate(b"\n")
+    assert says in found[0] if says else found == []

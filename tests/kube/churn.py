@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
-
 from tests.kube.extending import Extending
 from tests.kube.objects import pod
 from tidewright.kube import names
@@ -32,7 +30,7 @@ def overcommitted(api: FakeApi, nodes: Mapping[str, tuple[int, int]] = NODES) ->
 
 @dataclass
 class Churn:
-    """``extenders``: replicas of which one leads; a dead one is left out by its owner."""
+    """``extenders``: replicas of which one leads; a dead one is left out by its owner, so what these answer is 200."""
 
     api: FakeApi
     rng: random.Random
@@ -42,6 +40,7 @@ class Churn:
     bound: int = 0
     refused: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _failed: list[BaseException] = field(default_factory=list)
 
     def arm(self) -> None:
         """Let a share of all writes of annotations and bindings fail before or after they are done."""
@@ -52,7 +51,7 @@ class Churn:
         self.api.mischief.decide = decide
 
     async def step(self) -> None:
-        """One thing happens."""
+        """One thing happens. Raises what a verb could not answer, ExceptionGroup."""
         what = self.rng.choices(["come", "go", "end", "cut", "compact"], [10, 5, 3, 0.3, 0.2])[0]
         pods = [key for key in self.api.store.objects if key[0] == "pods"]
         if what == "come" or not pods:
@@ -68,6 +67,7 @@ class Churn:
         else:
             self.api.store.compact()
         assert not (over := overcommitted(self.api)), over
+        self._check()
 
     async def _come(self) -> None:
         name = f"p{self.made}"
@@ -77,21 +77,30 @@ class Churn:
         made = await self.api.create("pods", pod(name, count * self.rng.randint(1, 8), count, notes=notes))
         task = asyncio.create_task(self.schedule(made))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         if len(self._tasks) > 4:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._failed.append(error)
+
+    def _check(self) -> None:
+        if self._failed:
+            raise BaseExceptionGroup("of the extender", self._failed)
+
     async def schedule(self, made: dict[str, Any]) -> None:
-        """As kube-scheduler: filter, choose, bind; twice at most, as the pod may not fit."""
+        """As kube-scheduler: filter, choose, bind; twice at most, as the pod may not fit. Whatever the API server does, the
+        extender itself must answer."""
         for _ in range(2):
-            try:
-                extender = self.rng.choice(self.extenders)
-                found = await extender.filter(made, list(NODES))
-                if not found["NodeNames"]:
-                    continue
-                why = await extender.bind(made, self.rng.choice(found["NodeNames"]))
-            except (aiohttp.ClientError, AssertionError):
+            extender = self.rng.choice(self.extenders)
+            found = await extender.filter(made, list(NODES))
+            assert not found["Error"], found
+            if not found["NodeNames"]:
+                assert set(NODES) == found["FailedNodes"].keys() | found["FailedAndUnresolvableNodes"].keys()
                 continue
+            why = await extender.bind(made, self.rng.choice(found["NodeNames"]))
             if not why:
                 self.bound += 1
                 return
@@ -99,5 +108,7 @@ class Churn:
 
     async def settle(self) -> None:
         """Nothing is on its way any more."""
-        if self._tasks:
+        while self._tasks:
             await asyncio.wait(self._tasks)
+            await asyncio.sleep(0)
+        self._check()

@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 
+import aiohttp
 import pytest
 
 from tests.kube.churn import NODES, Churn, overcommitted
@@ -13,6 +14,7 @@ from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import node, pod
 from tidewright.kube import site
 from tidewright.kube.ask import holding_of
+from tidewright.kube.verbs import Desk
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -115,12 +117,14 @@ def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: p
 
 
 async def bind(made: dict[str, object], extender: Extending, nodes: list[str], rng: random.Random) -> None:
-    """One try; its failure is the scheduler's daily bread."""
+    """One try. A refusal is the scheduler's daily bread; no answer, or one that is not 200, only a dead leader's."""
     try:
         found = await extender.filter(made, nodes)  # type: ignore[arg-type]
         if found["NodeNames"]:
             await extender.bind(made, rng.choice(found["NodeNames"]))  # type: ignore[arg-type]
-    except Exception:
+    except (aiohttp.ClientError, AssertionError):
+        if not extender.killed:
+            raise
         await asyncio.sleep(0.05)
 
 
@@ -133,5 +137,29 @@ def test_the_judge_sees_an_overcommitted_gpu() -> None:
             notes = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "8"}
             await api.create("pods", pod(f"p{at}", 8, node="n2", notes=notes, phase="Running"))
         assert overcommitted(api) == {("n2", 0): 16}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("verb", ["filter", "decide"])
+def test_the_judge_sees_a_verb_that_breaks(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer of 500 is enough, however well all else goes."""
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            await cluster(api)
+            async with extending(api, lead="off") as extender:
+                churn = Churn(api, random.Random(1), [extender])
+                monkeypatch.setattr(Desk, verb, broken)
+                with pytest.raises(BaseExceptionGroup, match="of the extender"):
+                    for _ in range(50):
+                        await churn.step()
+                    await churn.settle()
+                made = await api.create("pods", pod("last", 1))
+                with pytest.raises(AssertionError):
+                    await bind(made, extender, ["n0"], churn.rng)
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from tests.kube.objects import node, placed
 from tidewright.app.kube import read_token
 from tidewright.base.errors import UsageError
 from tidewright.kube.credentials import find_cluster, from_kubeconfig
+from tidewright.kube.measures import Measures
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -93,35 +94,6 @@ def test_without_any_cluster_it_says_where_to_name_one(tmp_path: Path, monkeypat
     assert "--kubeconfig" in caught.value.remedy
 
 
-def test_a_token_comes_from_a_plugin_and_is_asked_for_again_when_it_expires(tmp_path: Path) -> None:
-    script = tmp_path / "login"
-    script.write_text(
-        f"#!{sys.executable}\nimport json, os\nasked = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
-        "assert asked['kind'] == 'ExecCredential' and os.environ['EXTRA'] == 'yes'\n"
-        "print(json.dumps({'status': {'token': str(os.getpid()), 'expirationTimestamp': '2000-01-01T00:00:00Z'}}))\n"
-    )
-    script.chmod(0o700)
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": str(script),
-        "env": [{"name": "EXTRA", "value": "yes"}],
-    }
-    cluster = from_kubeconfig(kubeconfig(tmp_path / "config", "http://x", exec=plugin))
-    first = cluster.token()
-    assert first.isdigit()
-    assert cluster.token() == first, "kept for a moment"
-    cluster._until_s = -1.0
-    assert cluster.token() != first
-
-
-def test_a_plugin_that_fails_is_named_with_its_hint(tmp_path: Path) -> None:
-    plugin = {"command": "/no/such/plugin", "installHint": "install it first"}
-    cluster = from_kubeconfig(kubeconfig(tmp_path / "config", "http://x", exec=plugin))
-    with pytest.raises(UsageError, match="/no/such/plugin") as caught:
-        cluster.token()
-    assert caught.value.remedy == "install it first"
-
-
 def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("secret\n")
@@ -130,3 +102,17 @@ def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_token(path)
     os.chmod(path, 0o600)
     assert read_token(path) == "secret"
+
+
+def test_every_metric_of_the_extender_is_on_its_page(pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "metrics.md").read_text()
+    rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| `tidewright_kube_")]
+    told = {name.strip().strip("`"): kind.strip() for name, kind in rows}
+    measures = Measures()
+    measures.answered("filter", 200, 0.1)
+    made = {}
+    for metric in measures.registry._collector_to_names:
+        [family] = metric.collect()
+        labels = ",".join(metric._labelnames)
+        made[family.name + "_total" * (family.type == "counter") + f"{{{labels}}}" * bool(labels)] = family.type
+    assert made == told

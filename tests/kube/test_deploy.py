@@ -22,6 +22,7 @@ from tests.kube.extending import extending, until
 from tests.kube.objects import node, placed, pod
 from tests.kube.rights import granted, missing, needed
 from tests.kube.test_command import kubeconfig
+from tests.kube.test_webhook import applied
 from tidewright.base.errors import UsageError
 from tidewright.cli import legacy
 from tidewright.cli.kube import command
@@ -38,7 +39,11 @@ from tidewright.testing.kube_api import FakeApi
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy" / "kubernetes"
 BASE = DEPLOY / "base"
-OVERLAYS = ("second-scheduler", "default-scheduler", "compatible")
+DOCS = REPOSITORY / "docs" / "kubernetes.md"
+FGD = ("second-scheduler", "default-scheduler")
+"""Overlays that there are with -fgd at the end of their names, too."""
+OVERLAYS = (*FGD, *(f"{name}-fgd" for name in FGD), "compatible")
+CONFIGS = {"second-scheduler": "config.yaml", "default-scheduler": "scheduler-config.yaml"}
 FILES = sorted(DEPLOY.rglob("*.yaml"))
 API_VERSIONS = {
     "ServiceAccount": "v1", "Service": "v1", "Pod": "v1",
@@ -47,6 +52,7 @@ API_VERSIONS = {
     "Deployment": "apps/v1", "DaemonSet": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1",
     "MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
     "Kustomization": "kustomize.config.k8s.io/v1beta1", "KubeSchedulerConfiguration": "kubescheduler.config.k8s.io/v1",
+    "Component": "kustomize.config.k8s.io/v1alpha1",
     "DeviceClass": "resource.k8s.io/v1", "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
     "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
 }  # fmt: skip
@@ -55,7 +61,7 @@ CLUSTER_WIDE = (
     "ValidatingAdmissionPolicyBinding",
 )  # fmt: skip
 NODE_OF_TOKEN = 'request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")'
-NAMELESS = ("Kustomization", "KubeSchedulerConfiguration")
+NAMELESS = ("Kustomization", "Component", "KubeSchedulerConfiguration")
 Object = dict[str, Any]
 
 
@@ -68,7 +74,7 @@ def kustomization(folder: Path) -> Object:
 
 
 def composed(folder: Path) -> list[Object]:
-    """As much of ``kubectl kustomize`` as is used here: resources, patches by name (lists replaced), image names."""
+    """As much of ``kubectl kustomize`` as is used here: resources, patches by name (lists replaced), components, image names."""
     found: list[Object] = []
     top = kustomization(folder)
     for resource in top.get("resources", ()):
@@ -77,6 +83,11 @@ def composed(folder: Path) -> list[Object]:
     for patch in (one for entry in top.get("patches", ()) for one in documents(folder / entry["path"])):
         target = next(one for one in found if key(one) == key(patch))
         target["spec"] |= patch["spec"]
+    for component in top.get("components", ()):
+        for entry in kustomization(folder / component)["patches"]:
+            wanted = entry["target"]["kind"], entry["target"]["name"]
+            [at] = [at for at, one in enumerate(found) if (one["kind"], one["metadata"]["name"]) == wanted]
+            found[at] = applied(found[at], yaml.safe_load(entry["patch"]))
     new = {one["name"]: f"{one['newName']}:{one['newTag']}" for one in top.get("images", ())}
     for container in (one for item in found for one in containers(item)):
         container["image"] = new.get(container["image"], container["image"])
@@ -114,7 +125,7 @@ def test_every_object_has_its_version_name_and_namespace(path: Path) -> None:
 )
 def test_kustomizations_name_what_is_there_and_nothing_twice(folder: Path) -> None:
     top = kustomization(folder)
-    named = [*top["resources"], *(one["path"] for one in top.get("patches", ()))]
+    named = [*top["resources"], *(one["path"] for one in top.get("patches", ())), *top.get("components", ())]
     named += [file for one in top.get("configMapGenerator", ()) for file in one["files"]]
     assert all((folder / name).exists() for name in named)
     assert named, "an overlay of nothing"
@@ -245,19 +256,46 @@ def test_the_original_has_its_ports_environment_and_mounts_and_no_more() -> None
     assert not [item for item in items.values() if "leases" in str(item)]
 
 
-@pytest.mark.parametrize("name", ["second-scheduler/config.yaml", "default-scheduler/scheduler-config.yaml"])
-def test_schedulers_ask_where_the_extender_listens(name: str) -> None:
-    [config] = documents(DEPLOY / "overlays" / name)
-    [extender] = config["extenders"]
-    [service] = [one for one in composed((DEPLOY / "overlays" / name).parent) if one["kind"] == "Service"]
+@pytest.mark.parametrize("overlay", [name for name in OVERLAYS if name != "compatible"])
+def test_schedulers_ask_where_the_extender_listens(overlay: str) -> None:
+    plain = overlay.removesuffix("-fgd")
+    [config] = documents(DEPLOY / "overlays" / overlay / CONFIGS[plain])
+    [service] = [one for one in composed(DEPLOY / "overlays" / overlay) if one["kind"] == "Service"]
     port = service["spec"]["ports"][0]
     where = {"second-scheduler": f"tidewright-extender.kube-system:{port['port']}"}
-    host = where.get(name.split("/")[0], f"127.0.0.1:{port.get('nodePort')}")
-    assert extender["urlPrefix"] == f"http://{host}/gpushare-scheduler"
+    host = where.get(plain, f"127.0.0.1:{port.get('nodePort')}")
+    assert {one["urlPrefix"] for one in config["extenders"]} == {f"http://{host}/gpushare-scheduler"}
+    extender = config["extenders"][0]
     assert [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "preempt", "bind")] == [
         "filter", "prioritize", "preempt", "bind",
     ]  # fmt: skip
     assert extender["managedResources"] == [{"name": names.MEM, "ignoredByScheduler": False}]
+
+
+@pytest.mark.parametrize("name", FGD)
+def test_least_fragmentation_is_the_same_and_asks_about_pods_without_gpus(name: str) -> None:
+    plain, fgd = DEPLOY / "overlays" / name, DEPLOY / "overlays" / f"{name}-fgd"
+    [old], [new] = documents(plain / CONFIGS[name]), documents(fgd / CONFIGS[name])
+    second = new["extenders"].pop()
+    assert new == old, "what is written twice is the same twice"
+    [snippet] = [
+        yaml.safe_load(one) for one in re.findall(r"```yaml\n(- urlPrefix.*?)```", DOCS.read_text(), re.DOTALL)
+    ]
+    assert {**second, "urlPrefix": ""} == {**snippet[0], "urlPrefix": ""}, "as the docs show it"
+    assert second["ignorable"] and "managedResources" not in second, "about every pod, and none waits for it"
+    assert {word for word in second if word.endswith("Verb")} == {"prioritizeVerb"}
+    changed = [(a, b) for a, b in zip(composed(plain), composed(fgd), strict=True) if a != b]
+    [(before, after)] = changed
+    assert key(after) == ("Deployment", "kube-system", "tidewright-extender")
+    [was], [now] = containers(before), containers(after)
+    assert now == {**was, "args": [*was["args"], "--policy", "fgd"]}
+    assert accepted([*now["command"], *now["args"]]).params["policy"] == "fgd"
+
+
+def test_the_scheduler_reads_the_configuration_with_the_second_extender() -> None:
+    plain, fgd = (kustomization(DEPLOY / "overlays" / name) for name in ("second-scheduler", "second-scheduler-fgd"))
+    [old], [new] = plain["configMapGenerator"], fgd["configMapGenerator"]
+    assert new == {**old, "behavior": "merge"}, "the same name and file: its text takes the other's place"
 
 
 def accepted(words: list[str]) -> click.Context:

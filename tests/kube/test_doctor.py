@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.kube.objects import node, placed, pod
 from tests.kube.test_command import kubeconfig, tide
@@ -20,6 +21,7 @@ from tidewright.kube.credentials import Cluster
 from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, Facts, Finding
 from tidewright.testing.kube_api import FakeApi
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 NOW_S = 1_700_000_000.0
 LONG_AGO = {names.ASSUME_TIME: str(int((NOW_S - 3600) * 1e9))}
 LABEL = {"gpushare": "true"}
@@ -110,6 +112,17 @@ def test_a_scheduler_that_asks_the_extender() -> None:
     other = config(managedResources=[{"name": "example.com/other"}])
     damaged = {"metadata": {"name": "x"}, "data": {"a": f"[{doctor_scheduler.KIND}"}}
     assert levels(doctor_scheduler.scheduler(facts(maps=(other, damaged)))) == ["note"]
+
+
+@pytest.mark.parametrize("overlay", ["second-scheduler", "second-scheduler-fgd"])
+def test_the_schedulers_that_are_shipped_are_well_configured(overlay: str) -> None:
+    text = (DEPLOY / "overlays" / overlay / "config.yaml").read_text()
+    shipped = {"metadata": {"name": "s", "namespace": "kube-system"}, "data": {"config.yaml": text}}
+    assert set(levels(doctor_scheduler.scheduler(facts(maps=(shipped,))))) == {"ok"}
+    only_second = yaml.safe_load(text)
+    only_second["extenders"] = only_second["extenders"][1:]
+    shipped["data"]["config.yaml"] = yaml.safe_dump(only_second)
+    assert "note" in levels(doctor_scheduler.scheduler(facts(maps=(shipped,)))), "nobody is asked about gpu-mem"
 
 
 def test_a_scheduler_whose_configuration_is_elsewhere_or_nowhere() -> None:

@@ -305,10 +305,11 @@ MALFORMED = [
     review(pod(container("a", "4")), namespace="../../kube-system/secrets"), review(pod(), namespace=""),
     review(pod(), namespace="NS"), review(pod(), namespace="a" * 64), review(pod(), uid=None), review(pod(), uid=3),
     review({"metadata": {"namespace": "other"}, "spec": {"containers": []}}),
+    review(pod(container("a", "4"))).replace(b"web-", b"web-\xff"), b"\xff\xfe", b'{"api\xc3": 1}',
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: body[-60:].decode() if len(body) < 9999 else "deep")
+@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[-60:]) if len(body) < 9999 else "deep")
 def test_malformed_reviews_are_usage_errors(body: bytes) -> None:
     with pytest.raises(UsageError):
         read(body)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
 import os
 import stat
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from .barred_sockets import ties
 from .processes import PROC
 from .processes import stat as process
 
@@ -28,29 +26,20 @@ KINDS = frozenset({"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inoti
 NAMESPACES = ("pid", "mnt", "net", "ipc", "uts", "user")
 CONTROL = "run/tidewright/rank/ctl"
 """Where a rank's processes that have joined a world keep their control pages, from the rank's root."""
-LISTEN, CLOSED = "0A", "07"
-"""include/net/tcp_states.h, as /proc/net/tcp prints them."""
-
-
-class Connection(NamedTuple):
-    """One line of /proc/net/tcp: both ends as (address, port)."""
-
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    state: str
 
 
 def obstacles(pids: Iterable[int], main: int, init: int) -> list[str]:
     """Why these processes of one rank cannot be dumped, one sentence each; those that end meanwhile are skipped.
 
-    Connections of a rank that has joined a world are left to ``connected``: at the cut the wrapper closes its own.
+    TCP connections of a rank that has joined a world are left to ``connected``: at the cut the wrapper closes its own,
+    and it has none of other kinds.
     """
     mine = list(pids)
     found = strays(mine, main) + mirrored(mine)
     for pid in mine:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += [f"{_name(pid)} {why}" for why in _of_process(pid, init)]
-    return found if joined(init) else found + connected(mine)
+    return found + connected(mine, tcp=not joined(init))
 
 
 def joined(init: int) -> bool:
@@ -61,17 +50,13 @@ def joined(init: int) -> bool:
         return False
 
 
-def connected(pids: Iterable[int]) -> list[str]:
-    """Sockets that hold a rank to this host. TCP between its own processes is fine, and so is listening on every
-    address or on loopback."""
-    sockets: dict[str, int] = {}
-    for pid in pids:
+def connected(pids: Iterable[int], *, tcp: bool = True) -> list[str]:
+    """Sockets that hold a rank to this host or are lost with an image, one sentence each; see ``barred_sockets``."""
+    found = []
+    for pid, why in ties(pids, tcp=tcp):
         with contextlib.suppress(OSError):
-            for entry in (PROC / str(pid) / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    if (target := os.readlink(entry)).startswith("socket:"):
-                        sockets[target[8:-1]] = pid
-    return [why for pid in list(sockets.values())[:1] for why in _connections(pid, sockets)]
+            found.append(f"{_name(pid)} {why}")
+    return found
 
 
 def strays(pids: Iterable[int], main: int) -> list[str]:
@@ -174,46 +159,3 @@ def _descriptor(entry: Path, target: str) -> str:
             return f"has opened the terminal {target}"
         return "" if device in DEVICES else f"has opened the device {target}"
     return ""
-
-
-def _connections(pid: int, sockets: dict[str, int]) -> Iterator[str]:
-    table = {inode: each for inode, each in connections(pid).items() if inode in sockets}
-    ends = {(each.local, each.remote) for each in table.values()}
-    served = {each.local[1] for each in table.values() if each.state == LISTEN}
-    for inode, each in table.items():
-        where = f"{each.remote[0]} port {each.remote[1]}"
-        if each.state == LISTEN:
-            address = ipaddress.ip_address(each.local[0])
-            if not (address.is_unspecified or address.is_loopback):
-                yield f"{_name(sockets[inode])} listens on {each.local[0]}, which is an address of this host alone"
-        elif each.state != CLOSED and (each.remote, each.local) not in ends and not _comes_again(each, served):
-            yield f"{_name(sockets[inode])} has a connection to {where}"
-
-
-def _comes_again(each: Connection, served: set[int]) -> bool:
-    """Whether this is a client's connection, over loopback, to a port that the rank itself listens on (a notebook's
-    kernel). It ends with the save: its client finds it reset, and connects again when somebody listens again."""
-    return each.local[1] in served and ipaddress.ip_address(each.local[0]).is_loopback
-
-
-def connections(pid: int) -> dict[str, Connection]:
-    """TCP sockets of a process's network namespace, by inode."""
-    found = {}
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError):
-            for line in (PROC / str(pid) / "net" / name).read_text().splitlines()[1:]:
-                fields = line.split()
-                found[fields[9]] = Connection(_end(fields[1]), _end(fields[2]), fields[3])
-    return found
-
-
-def _end(text: str) -> tuple[str, int]:
-    """("127.0.0.1", 80) of "0100007F:0050"; IPv4 in IPv6 as IPv4, so that both ends of a connection look alike."""
-    address, _, port = text.partition(":")
-    raw = bytes.fromhex(address)
-    words = [raw[at : at + 4] for at in range(0, len(raw), 4)]
-    if sys.byteorder == "little":
-        words = [word[::-1] for word in words]
-    parsed = ipaddress.ip_address(b"".join(words))
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed), int(port, 16)

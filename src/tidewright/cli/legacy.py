@@ -100,6 +100,6 @@ def _tried(arguments: Callable[[], list[str]]) -> int:
 
 def _forget_missing_kubeconfig() -> None:
     """gpushare's manifests name a kubeconfig that they do not mount, and then use the pod's own account."""
-    path = os.environ.get("KUBECONFIG", "")
-    if path and not os.path.exists(path) and "KUBERNETES_SERVICE_HOST" in os.environ:
+    paths = os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    if any(paths) and not any(map(os.path.exists, paths)) and "KUBERNETES_SERVICE_HOST" in os.environ:
         del os.environ["KUBECONFIG"]

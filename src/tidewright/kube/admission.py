@@ -98,7 +98,7 @@ def read(body: bytes) -> Request:
         if found.request.makes_pod():
             pod = msgspec.convert(found.request.object, _Pod)
             _check_namespace(found.request.namespace, pod.metadata.namespace)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is no {KIND}: {error}", "") from error
     return found.request
 

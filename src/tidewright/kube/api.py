@@ -6,14 +6,16 @@ pause when the server is gone, and a generated model of all of Kubernetes is 126
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from ..base.errors import UsageError, WorldError
-from .credentials import Cluster
+from .credentials import Cluster, Proof
 from .names import UNHEALTHY_NAMESPACE
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Api:
             import aiohttp
         except ImportError as error:
             raise UsageError("talking to Kubernetes needs aiohttp", "pip install 'tidewright[kube]'") from error
-        connector = aiohttp.TCPConnector(ssl=self.cluster.tls() or True, limit=64)
+        await self.cluster.proof()  # what is wrong with it is said at the start, with a remedy
+        connector = aiohttp.TCPConnector(limit=64)
         self._session = aiohttp.ClientSession(connector=connector, read_bufsize=LONGEST_LINE)
         return self
 
@@ -108,9 +111,7 @@ class Api:
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s, sock_read=for_s + self.timeout_s)
         try:
-            async with self._open.get(
-                self._url(path), params=query, headers=self._headers(), timeout=timeout
-            ) as answer:
+            async with self._answer("GET", path, params=query, timeout=timeout) as answer:
                 if answer.status != 200:
                     raise _error(answer.status, await answer.read())
                 opened()
@@ -120,21 +121,38 @@ class Api:
                         raise _refusal(500, event.get("object"))
                     yield event
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise NoAnswer(f"the watch of {path} broke off: {error or type(error).__name__}") from error
+            raise NoAnswer(f"the watch of {path} broke off: {_why(error)}") from error
 
     @property
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "use Api as an async context"
         return self._session
 
-    def _url(self, path: str) -> str:
-        return self.cluster.server + path
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, kind: str = "", **more: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Asked once more with another proof when this one is refused; nothing was done then."""
+        proof = await self._proof(None)
+        for other in (True, False):
+            # A context per request: connections of an earlier client certificate are not used again.
+            async with self._open.request(
+                method, self.cluster.server + path, headers=_headers(proof, kind), ssl=proof.tls or True, **more
+            ) as answer:
+                if answer.status == 401 and other and (found := await self._proof(proof)) is not proof:
+                    proof = found
+                    continue
+                yield answer
+                return
 
-    def _headers(self) -> dict[str, str]:
-        found = {"User-Agent": "tidewright", "Accept": "application/json"}
-        if token := self.cluster.token():
-            found["Authorization"] = f"Bearer {token}"
-        return found
+    async def _proof(self, refused: Proof | None) -> Proof:
+        """``refused`` again where there is no other. Raises NoAnswer: without a proof nothing is asked."""
+        try:
+            if refused is None:
+                return await self.cluster.proof()
+            return await self.cluster.other(refused) or refused
+        except UsageError as error:
+            raise NoAnswer(f"the API server is not asked: {error}") from error
 
     async def _ask(
         self,
@@ -146,27 +164,38 @@ class Api:
     ) -> dict[str, Any]:
         import aiohttp
 
-        headers = self._headers()
-        data = None
-        if body is not None:
-            headers["Content-Type"] = kind
-            data = msgspec.json.encode(body)
+        data, kind = (None, "") if body is None else (msgspec.json.encode(body), kind)
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
-            async with self._open.request(
-                method, self._url(path), data=data, params=query, headers=headers, timeout=timeout
-            ) as answer:
+            async with self._answer(method, path, kind, data=data, params=query, timeout=timeout) as answer:
                 text = await answer.read()
                 if answer.status >= 300:
                     raise _error(answer.status, text)
                 found = _read(text) if text else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NoAnswer(f"no answer to {method} {path}: {error or type(error).__name__}") from error
+            raise NoAnswer(f"no answer to {method} {path}: {_why(error)}") from error
         except ValueError as error:
             raise NoAnswer(f"the answer to {method} {path} is no JSON: {error}") from error
         if not isinstance(found, dict):
             raise NoAnswer(f"the answer to {method} {path} is no JSON object")
         return found
+
+
+def _why(error: Exception) -> str:
+    """In TLS 1.3 a client's certificate is refused after the handshake, by an alert where the answer should be."""
+    text = str(error) or type(error).__name__
+    refused = re.search(r"ALERT_\w*(CERTIFICATE|UNKNOWN_CA)", text)
+    return f"the server wants another client certificate, check the kubeconfig ({text})" if refused else text
+
+
+def _headers(proof: Proof, kind: str) -> dict[str, str]:
+    """``kind``: of the body; empty: there is none."""
+    found = {"User-Agent": "tidewright", "Accept": "application/json"}
+    if kind:
+        found["Content-Type"] = kind
+    if proof.token:
+        found["Authorization"] = f"Bearer {proof.token}"
+    return found
 
 
 def _read(text: bytes) -> Any:

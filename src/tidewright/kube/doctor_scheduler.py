@@ -55,7 +55,7 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
         yield from (Finding("scheduler", level, f"{where}: {text}", remedy) for level, text, remedy in problems)
         if not any(level == BAD for level, _, _ in problems):
             yield Finding("scheduler", OK, f"{where} asks {found.get('urlPrefix', 'an extender')}")
-    if configured:
+    if any(not _only_scores(found) for _, _, found in configured):
         return
     files = sorted({path for pod in facts.pods for path in _config_files(pod)})
     if files:
@@ -74,13 +74,20 @@ def _problems(config: Json, extender: Json) -> Iterator[tuple[str, str, str]]:
     """(level, what, remedy)."""
     if config.get("apiVersion") != V1:
         yield BAD, f"apiVersion {config.get('apiVersion')} is gone", f"write {V1}"
-    for verb in ("filterVerb", "bindVerb"):
+    for verb in ("filterVerb", "bindVerb") if not _only_scores(extender) else ():
         if not extender.get(verb):
             yield BAD, f"the extender has no {verb}", f"add {verb}: {verb.removesuffix('Verb')}"
-    if extender.get("ignorable"):
+    if extender.get("ignorable") and not _only_scores(extender):
         yield NOTE, "ignorable: true binds pods without a GPU while no extender answers", "set ignorable: false"
     if extender.get("prioritizeVerb") and not extender.get("weight"):
         yield BAD, "prioritizeVerb without a weight", "add weight: 5"
+
+
+def _only_scores(extender: Json) -> bool:
+    """The second entry of policy fgd: about every pod, it chooses none."""
+    return bool(extender.get("prioritizeVerb")) and not any(
+        extender.get(key) for key in ("filterVerb", "bindVerb", "managedResources")
+    )
 
 
 def _extenders(config: Json) -> list[Json]:

@@ -5,7 +5,7 @@ Source: Kubernetes API reference v1 (Pod, Node, ConfigMap), only the fields that
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -76,6 +76,15 @@ class ConfigMap(_Struct, frozen=True):
 
     metadata: _Meta
     data: dict[str, str] | None = None
+
+
+class Victims(_Struct, frozen=True):
+    """ExtenderPreemptionArgs' Victims and MetaVictims: whom the scheduler would send away from one node."""
+
+    pods: list[dict[str, Any]] | None = msgspec.field(default=None, name="Pods")
+    violations: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = msgspec.field(
+        default=None, name="NumPDBViolations"
+    )
 
 
 def shaped(value: Any, kind: type[msgspec.Struct]) -> Json:

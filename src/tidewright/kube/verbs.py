@@ -8,7 +8,8 @@ the node a pod is likely to get is remembered for a moment and kept from the nex
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, fields, replace
 from itertools import compress
 from typing import Any
 
@@ -16,12 +17,13 @@ import numpy as np
 
 from ..base.errors import UsageError
 from . import names
-from .ask import Ask, Holding, Json, ask_of, asks_memory, beside, marks
-from .cards import table_of
+from .ask import Ask, Holding, Json, ask_of, asks_memory, beside, marks, notes_of
+from .cards import Table, table_of
 from .choose import Chooser, scores
-from .pool import NEVER, Ints
+from .pool import NEVER, Ints, Pool
 from .preempt import cheapest_victims, give_back
-from .shapes import Node, Pod, shaped
+from .quantity import LIMIT
+from .shapes import Node, Pod, Victims, shaped
 
 LIKELY_S = 3.0
 """So long a node is kept for the pod that will probably be bound there; a bind follows its filter within a second."""
@@ -64,15 +66,16 @@ class Desk:
         if not asks_memory(pod):
             return _filtered(list(nodes), nodes, names_only, {}, {})
         try:
-            ask = ask_of(pod)
+            ask = _sane(ask_of(pod))
         except UsageError as error:
             return _filtered([], nodes, names_only, {}, dict.fromkeys(nodes, _line(error)))
         self._learn(ask)
-        rows = self.chooser.pool.rows(nodes)
-        fits = self._reduced(ask, rows, now_s)
+        desk = self._with_new(nodes)
+        rows = desk.chooser.pool.rows(nodes)
+        fits = desk._reduced(ask, rows, now_s)
         kept = list(compress(nodes, fits.tolist()))
         age = f" (as of {stale_s:.0f} s ago: the API server does not answer)" if stale_s >= STALE_S else ""
-        failed, hopeless = self._reasons(ask, list(compress(nodes, (~fits).tolist())), age)
+        failed, hopeless = desk._reasons(ask, list(compress(nodes, (~fits).tolist())), age)
         if len(kept) == 1:
             self._expect(ask, kept[0], now_s)
         return _filtered(kept, nodes, names_only, failed, hopeless)
@@ -81,11 +84,12 @@ class Desk:
         """HostPriorityList: 10 for the best node; none is better than another for a pod without GPUs, unless by FGD."""
         nodes, _ = self._nodes(args)
         pod = _pod(args)
-        rows = self.chooser.pool.rows(nodes)
+        chooser = self._with_new(nodes).chooser
+        rows = chooser.pool.rows(nodes)
         try:
             shared = asks_memory(pod)
-            ask = ask_of(pod) if shared else beside(pod)
-            costs = self.chooser.cost(ask, rows) if shared else self.chooser.cost_beside(ask, rows)
+            ask = _sane(ask_of(pod) if shared else beside(pod))
+            costs = chooser.cost(ask, rows) if shared else chooser.cost_beside(ask, rows)
         except UsageError:
             costs = None
         if costs is None:
@@ -100,7 +104,7 @@ class Desk:
 
         ``now_ns`` is wall-clock time for the annotation. Raises UsageError, in words for the pod's event.
         """
-        ask, pool = ask_of(pod), self.chooser.pool
+        ask, pool = _sane(ask_of(pod)), self.chooser.pool
         self._likely.pop(ask.uid, None)
         held, table = pool.held.get(ask.uid), pool.tables.get(node)
         if held is not None and held.bound:
@@ -128,17 +132,14 @@ class Desk:
         return tuple(held.units) if all(free.get(gpu, NEVER) >= ask.units for gpu in held.units) else ()
 
     def preempt(self, args: Json) -> dict[str, Any]:
-        """ExtenderPreemptionResult: nodes on which the proposed victims, and as few more as needed, make room."""
-        proposed = pick(args, "NodeNameToMetaVictims") or pick(args, "NodeNameToVictims") or {}
-        if not isinstance(proposed, Mapping):
-            raise UsageError("NodeNameToMetaVictims is no object", "send what kube-scheduler sends")
-        ask = ask_of(_pod(args))
+        """ExtenderPreemptionResult: nodes on which the proposed victims, and as few more as needed, make room. A pod without
+        GPUs needs no more than the proposed ones."""
+        proposed, pod = self._proposed(args), _pod(args)
+        ask = _sane(ask_of(pod)) if asks_memory(pod) else None
         answer = {}
-        for node, victims in proposed.items():
-            asked = [_uid(victim) for victim in pick(victims or {}, "Pods") or ()]
-            chosen = self._victims(ask, str(node), asked)
+        for node, (asked, violations) in proposed.items():
+            chosen = asked if ask is None else self._victims(ask, node, asked)
             if chosen is not None:
-                violations = int(pick(victims or {}, "NumPDBViolations") or 0)
                 answer[node] = {"Pods": [{"UID": uid} for uid in chosen], "NumPDBViolations": violations}
         return {"NodeNameToMetaVictims": answer}
 
@@ -178,7 +179,8 @@ class Desk:
         something itself nobody can take that."""
         pool = self.chooser.pool
         fits = pool.fits(ask, rows)
-        self._likely = {uid: found for uid, found in self._likely.items() if found.until_s > now_s}
+        for uid in [uid for uid, found in self._likely.items() if found.until_s <= now_s]:
+            del self._likely[uid]
         coming = [found for uid, found in self._likely.items() if uid != ask.uid and uid not in pool.held]
         if not coming:
             return fits
@@ -231,11 +233,31 @@ class Desk:
         if not isinstance(items, list):
             raise UsageError("neither NodeNames nor Nodes", "send what kube-scheduler sends")
         self._not_too_many(len(items))
-        found = {node["metadata"]["name"]: node for node in (shaped(item, Node) for item in items)}
-        for name, node in found.items():
-            if name not in self.chooser.pool.tables:
-                self.chooser.pool.set_node(table_of(node))
-        return found, False
+        return {node["metadata"]["name"]: node for node in (shaped(item, Node) for item in items)}, False
+
+    def _with_new(self, nodes: Sequence[str] | Mapping[str, Json]) -> Desk:
+        """Itself; where the scheduler is a moment ahead of us and sent nodes that we have not heard of, one that knows them
+        too, for this answer alone. A question must not change what is known: nobody would ever take such a node away."""
+        pool = self.chooser.pool
+        if not isinstance(nodes, Mapping):
+            return self
+        new = [table_of(node) for name, node in nodes.items() if name not in pool.tables and _offers(node)]
+        if not any(table.cards for table in new):
+            return self
+        return replace(self, chooser=Chooser(_glimpse(pool, new), self.chooser.policy, self.chooser.workload))
+
+    def _proposed(self, args: Json) -> dict[str, tuple[list[str], int]]:
+        """By node: uids of those whom the scheduler would send away, and how many disruption budgets that breaks."""
+        given = {key: pick(args, key) for key in ("NodeNameToMetaVictims", "NodeNameToVictims")}
+        for key, nodes in given.items():
+            if nodes is not None and not isinstance(nodes, Mapping):
+                raise UsageError(f"{key} is no object", "send what kube-scheduler sends")
+        there = [nodes for nodes in given.values() if nodes is not None]
+        if not there:
+            raise UsageError(f"neither {' nor '.join(given)}", "send what kube-scheduler sends")
+        proposed: Mapping[str, Any] = next(filter(None, there), {})
+        self._not_too_many(len(proposed))
+        return {node: _sent_away(victims) for node, victims in proposed.items()}
 
     def _not_too_many(self, count: int) -> None:
         if count > self.max_nodes:
@@ -262,8 +284,45 @@ def _pod(args: Json) -> Json:
     return shaped(pod, Pod)
 
 
+def _sane(ask: Ask) -> Ask:
+    """``ask`` itself, when it can be reckoned with: each container is limited, but a pod may have any number of them."""
+    if ask.cpu >= LIMIT:
+        raise UsageError(f"pod {ask.namespace}/{ask.name} asks for more CPU than any node has", "ask for less")
+    return ask
+
+
+def _offers(node: Json) -> bool:
+    """Whether its GPUs may be shared: most nodes of a cluster have none, and this is asked for each of them each time."""
+    return names.TABLE in notes_of(node) or names.MEM in ((node.get("status") or {}).get("capacity") or {})
+
+
+def _glimpse(pool: Pool, tables: Sequence[Table]) -> Pool:
+    """A copy of ``pool`` that has ``tables`` too. What is shared between the two is never changed in place."""
+    kept = {one.name: copy(getattr(pool, one.name)) for one in fields(pool)}
+    found = Pool(**kept | {"_promised": deepcopy(kept["_promised"])})
+    for table in tables:
+        found.set_node(table)
+    return found
+
+
+def _sent_away(victims: Any) -> tuple[list[str], int]:
+    """Uids, each once, and the number of disruption budgets broken, from Victims or MetaVictims."""
+    if victims is None:
+        return [], 0
+    if not isinstance(victims, Mapping):
+        raise UsageError("the victims of a node are no object", "send what kube-scheduler sends")
+    found = shaped({key: pick(victims, key) for key in ("Pods", "NumPDBViolations")}, Victims)
+    return list(dict.fromkeys(map(_uid, found["Pods"] or ()))), found["NumPDBViolations"] or 0
+
+
 def _uid(victim: Json) -> str:
-    return str(pick(victim, "UID") or (victim.get("metadata") or {}).get("uid") or "")
+    """Of a pod, or of what stands for one where the extender is trusted to know it (``nodeCacheCapable: true``)."""
+    uid = pick(victim, "UID")
+    if uid is None:
+        uid = shaped(victim, Pod)["metadata"].get("uid")
+    if not isinstance(uid, str) or not uid:
+        raise UsageError(f"the uid of a victim is {uid!r}", "send what kube-scheduler sends")
+    return uid
 
 
 def _line(error: UsageError) -> str:
