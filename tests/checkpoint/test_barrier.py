@@ -169,6 +169,19 @@ class Liar:
         self.phase = 0
 
 
+def test_ranks_that_train_are_let_go_on_to_where_a_step_begins() -> None:
+    """The one that was stopped at an operation may issue it; one that computes is waited for; others are let be."""
+    cutter, stopped = Cutter(), Entry(0, 5, GROUP, 2, 3, want=4)
+    at_a_beginning = page(1, Entry(0, 5, GROUP, 2, 3), step_us=800, standing=True)
+    pages = {(0, 0, "p"): page(0, stopped, step_us=900), (0, 1, "p"): at_a_beginning}
+    assert cutter.look(pages).ready and not cutter.between_steps(pages)
+    assert cutter.look(pages).orders == {key: {0: 4} for key in pages}, "both issue the fourth"
+    computing = {(0, 0, "p"): page(0, Entry(0, 5, GROUP, 2, 3), step_us=900), (0, 1, "p"): at_a_beginning}
+    assert not Cutter().between_steps(computing)
+    for slow in (page(0, stopped), page(0, stopped, step_us=60_000_000), page(0, stopped, step_us=900, exiting=True)):
+        assert Cutter().between_steps({(0, 0, "p"): slow, (0, 1, "p"): at_a_beginning})
+
+
 def test_a_cut_that_holds_is_reported() -> None:
     party = Liar()
     report = cut([party], timeout_us=5_000_000)

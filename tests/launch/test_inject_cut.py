@@ -61,6 +61,26 @@ def test_cuts_change_nothing_nor_does_a_hold_that_fails(tmp_path: Path) -> None:
         gang.end()
 
 
+def test_ranks_that_train_stand_where_a_step_begins(tmp_path: Path) -> None:
+    """There they are most alike, so their images are. A busy machine may make them too slow for it now and then."""
+    gang = Gang(tmp_path / "gang", 2, ["ddp.py", "100000"])
+    try:
+        gang.start(free_port())
+        while not ((report := gang.cut()).worlds and report.ranks == gang.size and gang.pages().read()[0].step_us):
+            gang.release()
+            time.sleep(0.05)
+        gang.release()
+        stood = 0
+        for _ in range(10):
+            time.sleep(0.05)
+            gang.cut()
+            stood += all(page.standing for page in gang.pages().read())
+            gang.release()
+        assert stood >= 5
+    finally:
+        gang.end()
+
+
 def stop_one(gang: Gang) -> None:
     """A rank is stopped by a signal: it neither comes nor says why. It is named, and all may go on."""
     while not ((report := gang.cut()).worlds and report.ranks == gang.size):

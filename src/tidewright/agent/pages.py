@@ -136,6 +136,8 @@ def _state(box: int, page: pg.Page) -> PageState:
         dead=_dead(page),
         left=(words[pg.LEFT_WORLD], words[pg.LEFT_RANK]),
         entries=tuple(_entry(page, index) for index in range(words[pg.COUNT])),
+        step_us=words[pg.STEP_US],
+        standing=bool(words[pg.STANDING]),
     )
 
 

@@ -45,6 +45,9 @@ __all__ = ["CutReport", "Cutter", "Cuts", "PageState", "Pages", "cut", "release"
 
 POLL_S = 0.0005
 """Between two looks at the pages."""
+LONGEST_STEP_US, STEPS_WAITED, LEAST_WAIT_S = 1_000_000, 2, 0.05
+"""Ranks whose steps are no longer are let go on until all stand where one begins, which makes their images alike. Longer ones are
+not waited for, as others want the devices."""
 GRACE = 20
 """Looks for which a rank may seem to wait for a message that its counterpart has issued already. Then its tag must be
 another one, and the counterpart is let go on."""
@@ -99,6 +102,14 @@ class Cutter:
         }
         even = all(_even(page, orders[key]) for key, page in pages.items())
         return Verdict(orders, even and not why, why)
+
+    def between_steps(self, pages: Mapping[Key, PageState]) -> bool:
+        """Whether all that train stand where a step begins. The cut rises by the operations at which others were stopped."""
+        late = [page for page in pages.values() if _trains(page) and not page.standing]
+        for page in late:
+            for entry in page.entries:
+                self._raise(entry, entry.want)
+        return not late
 
     def _raise(self, entry: Entry, number: int) -> bool:
         if entry.gone or number <= self.cuts.get(_name(entry), -1):
@@ -238,6 +249,10 @@ def _even(page: PageState, orders: Mapping[int, int]) -> bool:
     )
 
 
+def _trains(page: PageState) -> bool:
+    return bool(page.world) and not page.over and 0 < page.step_us <= LONGEST_STEP_US
+
+
 def _unsettled(page: PageState) -> bool:
     """Still coming back from the last hold: its page may be half written."""
     return not page.over and page.state not in (RUNNING, HELD)
@@ -276,6 +291,7 @@ class _Hold:
 
     def __init__(self, parties: Sequence[Pages], until: float) -> None:
         self._parties, self._until = parties, until
+        self._began = time.monotonic()
         self._ticket = secrets.randbits(62) + 1
         self._cutter = Cutter()
 
@@ -302,9 +318,14 @@ class _Hold:
             if verdict.orders != last:
                 self._publish(verdict.orders)
                 last = verdict.orders
-            if verdict.ready:
+            if verdict.ready and (self._waited_enough(pages) or self._cutter.between_steps(pages)):
                 return pages
             self._nap("; ".join(verdict.why[:3]) or "a rank that may go on does not")
+
+    def _waited_enough(self, pages: Mapping[Key, PageState]) -> bool:
+        """Whoever has not come to a new step within two, in an evaluation perhaps, will not come soon."""
+        step_s = max((page.step_us for page in pages.values() if _trains(page)), default=0) / 1e6
+        return not step_s or time.monotonic() - self._began > max(LEAST_WAIT_S, STEPS_WAITED * step_s)
 
     def _publish(self, orders: dict[Key, dict[int, int]]) -> None:
         for at, party in enumerate(self._parties):

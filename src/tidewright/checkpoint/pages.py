@@ -44,7 +44,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 class PageState(msgspec.Struct, frozen=True, array_like=True):
     """One control page as it was read. ``box``: the rank's number in the job; ``rank``: that in the ``world``.
 
-    ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there.
+    ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there. ``step_us``: how long
+    its last training step took, 0: not known; ``standing``: it stands still where one begins.
     """
 
     box: int
@@ -61,6 +62,8 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
     dead: bool = False
     left: tuple[int, int] = (0, 0)
     entries: tuple[Entry, ...] = ()
+    step_us: int = 0
+    standing: bool = False
 
     @property
     def over(self) -> bool:

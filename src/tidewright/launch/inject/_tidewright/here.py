@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 
-from . import futex, loops, reach, splice
+from . import futex, loops, memory, reach, splice
 from . import page as pg
 from .meet import link
 
@@ -22,6 +22,10 @@ NAP_S = 0.0005
 
 CLOSING_S = 5.0
 """Longest wait for them: a socket that another thread of the program opened meanwhile may be among them."""
+
+
+STAND_S = 1.5
+"""Longest stand between two steps before all ranks stand still somewhere."""
 
 
 class Here:
@@ -46,6 +50,8 @@ class Here:
         self._place = (0, 0, 0)
         self._entries = []
         self._stopped = set()
+        self._begun = 0.0
+        """When the training step under way began."""
         self.closing = set()
         """Sockets of groups that were destroyed."""
         self._loops = []
@@ -142,6 +148,32 @@ class Here:
             self._stopped.difference_update(wants)
         splice.take()
 
+    def between_steps(self):
+        """A training step begins: all ranks hold the same weights, and no gradients of their own. The best place to stand still
+        at during a hold; but not where others wait for what this rank would issue next."""
+        words, now = self.words, time.monotonic()
+        if self._begun:
+            words[pg.STEP_US] = int((now - self._begun) * 1e6)
+        self._begun = now
+        if words[pg.HOLD] == pg.FREE or self.over:
+            return
+        splice.give_up()
+        until = now + STAND_S
+        with self.cond:
+            words[pg.STANDING] = 1
+            while self._stands(until):
+                self.cond.wait(0.05)
+            words[pg.STANDING] = 0
+        splice.take()
+        self._begun = time.monotonic()
+
+    def _stands(self, until):
+        phase = self.words[pg.HOLD] & 15
+        if phase != pg.STOP:
+            return phase != pg.FREE and not self.over
+        # The agent tells neither of messages nor of keys that others wait for: hence the limit.
+        return not self.over and time.monotonic() < until and not self.page.behind()
+
     def _may(self, wants):
         words = self.words
         hold = words[pg.HOLD]
@@ -232,6 +264,7 @@ class Here:
         splice.park()
         with self._forks:
             self._close()
+        memory.trim()
         self.words[pg.PARKS] += 1
         self._be(pg.PARKED)
 

@@ -40,7 +40,11 @@ SIZE = HEAP_AT + 128 * 1024
     LEFT_WORLD,
     LEFT_RANK,
     EXITING,
-) = range(15)
+    STEP_US,
+    STANDING,
+) = range(17)
+"""STEP_US: how long the last training step took, 0 until one has begun and ended; STANDING: 1 while a thread stands still where
+one begins."""
 # Words the agent writes.
 HOLD, VERSION, BUILD, TICKET, HOST_PID = 32, 33, 34, 35, 36
 
@@ -122,6 +126,12 @@ class Page:
         """The ranks of the group whose entry is at ``at``; empty for the whole world."""
         where = self.words[at + MEMBERS]
         return tuple(self.heap[where - 1 : where - 1 + self.words[at + PEER]]) if where else ()
+
+    def behind(self):
+        """Whether the agent lets this process go further than it has."""
+        words = self.words
+        places = range(HEADER_WORDS, HEADER_WORDS + words[COUNT] * ENTRY_WORDS, ENTRY_WORDS)
+        return any(words[at + CUT] > words[at + ISSUED] for at in places if not words[at + KIND] & GONE)
 
     def clear(self):
         """Forget all entries (the process has left its world)."""

@@ -197,10 +197,19 @@ def _split(c10d, original):
 
 
 def optimizer(module):
-    """torch.optim.optimizer: count steps."""
+    """torch.optim.optimizer: count steps, and stand still where one begins."""
     from . import steps
+    from .here import here
 
     steps.watch(module)
+    original = module.Optimizer.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        here.between_steps()
+
+    module.Optimizer.zero_grad = zero_grad
 
 
 def dynamo(module):
