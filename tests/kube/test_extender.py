@@ -109,6 +109,8 @@ def test_every_recorded_question_is_answered(name: str) -> None:
     whatever it was asked for; what we answer is checked against the pods that the API server has."""
 
     async def test(api: FakeApi, extender: Extending) -> None:
+        await api.create("nodes", node("localhost", 16, 2))
+        await until(lambda: "localhost" in extender.pool.tables)
         replay = Replay(api, extender)
         for path in [path for path in QUESTIONS if story(path) == name]:
             told = json.loads(path.with_name(path.name.replace(".request.", ".meta.")).read_text())
@@ -190,9 +192,12 @@ class Replay:
         return await self.extender.ask(verb, body)
 
     async def _meet(self, pod: dict[str, Any]) -> None:
-        """The pod is there, as it was sent."""
+        """The pod is there, as it was sent; one that had its name before is gone."""
         meta = pod["metadata"]
-        if ("pods", meta["namespace"], meta["name"]) not in self.api.store.objects:
+        key = ("pods", meta["namespace"], meta["name"])
+        if (found := self.api.store.objects.get(key)) and found["metadata"]["uid"] != meta["uid"]:
+            await self._remove(key)
+        if key not in self.api.store.objects:
             await self.api.create("pods", pod)
             await until(lambda: self.extender.service.extender.site.pod(meta["uid"]))  # type: ignore[union-attr]
 
@@ -209,7 +214,7 @@ class Replay:
 
     def _left(self, pod: dict[str, Any], node: str) -> int:
         """Units that stay free on the tightest GPU that the pod fits on, by the API server's own pods; -1 if on none."""
-        mem, count = {"gpu-a": (30, 2), "gpu-b": (30, 2), "gpu-c": (8, 1)}[node]
+        mem, count = {"gpu-a": (30, 2), "gpu-b": (30, 2), "gpu-c": (8, 1), "localhost": (16, 2)}[node]
         free = dict.fromkeys(range(count), mem // count)
         for (kind, *_), item in self.api.store.objects.items():
             held = holding_of(item) if kind == "pods" else None
