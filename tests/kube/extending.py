@@ -13,6 +13,7 @@ import aiohttp
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.pool import Pool
 from tidewright.kube.serve import ExtenderSettings, Service
+from tidewright.kube.site import Site
 from tidewright.testing.kube_api import FakeApi
 
 PATIENCE_S = 20.0
@@ -28,9 +29,17 @@ class Extending:
     killed: bool = False
 
     @property
-    def pool(self) -> Pool:
+    def site(self) -> Site:
         assert self.service.extender.site is not None
-        return self.service.extender.site.desk.chooser.pool
+        return self.service.extender.site
+
+    @property
+    def pool(self) -> Pool:
+        return self.site.desk.chooser.pool
+
+    async def heard(self, *pods: dict[str, Any]) -> None:
+        """Until it knows of them."""
+        await until(lambda: all(self.site.pod(one["metadata"]["uid"]) for one in pods))
 
     @property
     def url(self) -> str:

@@ -198,8 +198,7 @@ class Replay:
         if (found := self.api.store.objects.get(key)) and found["metadata"]["uid"] != meta["uid"]:
             await self._remove(key)
         if key not in self.api.store.objects:
-            await self.api.create("pods", pod)
-            await until(lambda: self.extender.service.extender.site.pod(meta["uid"]))  # type: ignore[union-attr]
+            await self.extender.heard(await self.api.create("pods", pod))
 
     async def _evict(self, nodes: list[str]) -> None:
         """After a preemption the scheduler asks about the one node that it chose, when the victims are gone from there."""
@@ -210,7 +209,7 @@ class Replay:
     async def _remove(self, key: tuple[str, ...]) -> None:
         uid = self.api.store.objects[key]["metadata"]["uid"]
         await self.api.remove(*key)
-        await until(lambda: uid not in self.extender.pool.held and not self.extender.service.extender.site.pod(uid))  # type: ignore[union-attr]
+        await until(lambda: uid not in self.extender.pool.held and not self.extender.site.pod(uid))
 
     def _left(self, pod: dict[str, Any], node: str) -> int:
         """Units that stay free on the tightest GPU that the pod fits on, by the API server's own pods; -1 if on none."""

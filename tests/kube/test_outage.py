@@ -57,15 +57,11 @@ async def away(api: FakeApi, extender: Extending) -> None:
     """Long enough to be told."""
     api.mischief.down = True
     await api.cut_watches()
-    site = extender.service.extender.site
-    assert site is not None
-    await until(lambda: site.stale_s() > verbs.STALE_S)
+    await until(lambda: extender.site.stale_s() > verbs.STALE_S)
 
 
 async def settled(api: FakeApi, extender: Extending) -> None:
     """Nothing is reserved any more, and what the extender knows is what the API server's pods say."""
-    site = extender.service.extender.site
-    assert site is not None
 
     def truth() -> dict[str, Any]:
         held = [holding_of(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
@@ -74,7 +70,7 @@ async def settled(api: FakeApi, extender: Extending) -> None:
     def known() -> dict[str, Any]:
         return {uid: (one.node, one.units, one.bound) for uid, one in extender.pool.held.items()}
 
-    await until(lambda: not site.stale_s() and not extender.pool.reserved and known() == truth())
+    await until(lambda: not extender.site.stale_s() and not extender.pool.reserved and known() == truth())
     assert not extender.pool.overcommitted()
 
 
@@ -101,9 +97,7 @@ def test_a_filter_is_answered_from_what_was_known_and_says_how_old_that_is() -> 
 def test_a_bind_during_a_long_outage_is_refused_and_keeps_its_gpu_until_it_is_known() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         one, two = [await api.create("pods", pod(name, 15)) for name in ("one", "two")]
-        site = extender.service.extender.site
-        assert site is not None
-        await until(lambda: site.pod("uid-one") and site.pod("uid-two"))
+        await extender.heard(one, two)
         await away(api, extender)
         began = asyncio.get_running_loop().time()
         assert "503" in await extender.bind(one, "n")
@@ -125,9 +119,7 @@ def test_a_bind_during_a_long_outage_is_refused_and_keeps_its_gpu_until_it_is_kn
 def test_a_bind_during_a_short_outage_is_carried_through() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("one", 15))
-        site = extender.service.extender.site
-        assert site is not None
-        await until(lambda: site.pod("uid-one"))
+        await extender.heard(made)
         api.mischief.down = True
         await api.cut_watches()
         binding = asyncio.create_task(extender.bind(made, "n"))
@@ -143,9 +135,7 @@ def test_a_bind_during_a_short_outage_is_carried_through() -> None:
 def test_a_pod_deleted_during_an_outage_leaves_its_gpu() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("one", 15))
-        site = extender.service.extender.site
-        assert site is not None
-        await until(lambda: site.pod("uid-one"))
+        await extender.heard(made)
         await away(api, extender)
         assert "503" in await extender.bind(made, "n")
         await api.remove("pods", "default", "one")
@@ -162,9 +152,8 @@ def test_a_pod_deleted_during_an_outage_leaves_its_gpu() -> None:
 def test_a_lead_that_ran_out_binds_nothing_until_it_is_won_back() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("one", 15))
-        site = extender.service.extender.site
-        assert site is not None
-        await until(lambda: site.pod("uid-one"))
+        await extender.heard(made)
+        site = extender.site
         await away(api, extender)
         binding = extender.service.extender.binder
         assert binding is not None

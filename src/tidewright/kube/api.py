@@ -17,6 +17,7 @@ import msgspec
 from ..base.errors import UsageError, WorldError
 from .credentials import Cluster, Proof
 from .names import UNHEALTHY_NAMESPACE
+from .shapes import decoded
 
 if TYPE_CHECKING:
     import aiohttp
@@ -171,7 +172,7 @@ class Api:
                 text = await answer.read()
                 if answer.status >= 300:
                     raise _error(answer.status, text)
-                found = _read(text) if text else {}
+                found = decoded(text) if text else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NoAnswer(f"no answer to {method} {path}: {_why(error)}") from error
         except ValueError as error:
@@ -198,16 +199,8 @@ def _headers(proof: Proof, kind: str) -> dict[str, str]:
     return found
 
 
-def _read(text: bytes) -> Any:
-    """Raises ValueError for what is no JSON, or nested too deeply."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-
-
 def _event(line: bytes) -> dict[str, Any]:
-    found = _read(line)
+    found = decoded(line)
     if not isinstance(found, dict) or "type" not in found:
         raise ValueError("a line is no watch event")
     return found
@@ -216,7 +209,7 @@ def _event(line: bytes) -> dict[str, Any]:
 def _error(status: int, text: bytes) -> ApiError:
     """From a v1 Status, or whatever a proxy put there."""
     try:
-        return _refusal(status, _read(text))
+        return _refusal(status, decoded(text))
     except ValueError:
         return ApiError(status, "", text[:200].decode("utf-8", "replace"))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.errors import UsageError
 from . import names
-from .quantity import millicores, whole
+from .quantity import LIMIT, millicores, whole
 
 Json = Mapping[str, Any]
 POLICIES = ("best-fit", "spread", "fgd")
@@ -144,8 +144,12 @@ def beside(pod: Json) -> Ask:
 
 
 def cpu_of(pod: Json) -> int:
-    """Millicores that kube-scheduler counts for it. Raises UsageError."""
-    return _together(tuple(_parts(pod, _cpu)))
+    """Millicores that kube-scheduler counts for it. Raises UsageError, also when they are more than can be reckoned with: each
+    container is limited, but a pod may have any number of them."""
+    found = _together(tuple(_parts(pod, _cpu)))
+    if found >= LIMIT:
+        raise UsageError(f"pod {title(pod)} asks for more CPU than any node has", "ask for less")
+    return found
 
 
 def _cpu(container: Json, name: str) -> int | None:

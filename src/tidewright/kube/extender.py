@@ -18,6 +18,7 @@ import msgspec
 from ..base.errors import UsageError
 from .binder import Binder
 from .measures import Measures
+from .shapes import decoded
 from .shares import shares
 from .site import Site
 
@@ -87,7 +88,7 @@ class Extender:
                 body += chunk
                 if len(body) > LONGEST_BODY:
                     return 413, {"Error": f"a body of more than {LONGEST_BODY} bytes"}
-            return await verb(_decoded(bytes(body)))
+            return await verb(_args(bytes(body)))
         except ClientDisconnect:
             return 400, {"Error": "the body ended early"}
         except UsageError as error:
@@ -146,11 +147,10 @@ class Extender:
 NOT_NOW = "this replica stands by: it does not lead, or has not read the cluster yet"
 
 
-def _decoded(body: bytes) -> Any:
-    """Raises UsageError for what is no JSON, is not in UTF-8, or is nested too deeply."""
+def _args(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decoded(body)
+    except ValueError as error:
         raise UsageError(f"the body is no JSON: {error}") from error
 
 

@@ -87,6 +87,14 @@ class Victims(_Struct, frozen=True):
     )
 
 
+def decoded(text: bytes) -> Any:
+    """What JSON says. Raises ValueError for what is none, is not in UTF-8, or is nested too deeply."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
 def shaped(value: Any, kind: type[msgspec.Struct]) -> Json:
     """``value`` itself, when it could be a ``kind``. Raises UsageError naming the field that cannot be."""
     try:

@@ -22,7 +22,6 @@ from .cards import Table, table_of
 from .choose import Chooser, scores
 from .pool import NEVER, Ints, Pool
 from .preempt import cheapest_victims, give_back
-from .quantity import LIMIT
 from .shapes import Node, Pod, Victims, shaped
 
 LIKELY_S = 3.0
@@ -66,7 +65,7 @@ class Desk:
         if not asks_memory(pod):
             return _filtered(list(nodes), nodes, names_only, {}, {})
         try:
-            ask = _sane(ask_of(pod))
+            ask = ask_of(pod)
         except UsageError as error:
             return _filtered([], nodes, names_only, {}, dict.fromkeys(nodes, _line(error)))
         self._learn(ask)
@@ -88,7 +87,7 @@ class Desk:
         rows = chooser.pool.rows(nodes)
         try:
             shared = asks_memory(pod)
-            ask = _sane(ask_of(pod) if shared else beside(pod))
+            ask = ask_of(pod) if shared else beside(pod)
             costs = chooser.cost(ask, rows) if shared else chooser.cost_beside(ask, rows)
         except UsageError:
             costs = None
@@ -104,7 +103,7 @@ class Desk:
 
         ``now_ns`` is wall-clock time for the annotation. Raises UsageError, in words for the pod's event.
         """
-        ask, pool = _sane(ask_of(pod)), self.chooser.pool
+        ask, pool = ask_of(pod), self.chooser.pool
         self._likely.pop(ask.uid, None)
         held, table = pool.held.get(ask.uid), pool.tables.get(node)
         if held is not None and held.bound:
@@ -135,7 +134,7 @@ class Desk:
         """ExtenderPreemptionResult: nodes on which the proposed victims, and as few more as needed, make room. A pod without
         GPUs needs no more than the proposed ones."""
         proposed, pod = self._proposed(args), _pod(args)
-        ask = _sane(ask_of(pod)) if asks_memory(pod) else None
+        ask = ask_of(pod) if asks_memory(pod) else None
         answer = {}
         for node, (asked, violations) in proposed.items():
             chosen = asked if ask is None else self._victims(ask, node, asked)
@@ -282,13 +281,6 @@ def _pod(args: Json) -> Json:
     if pod is None:
         raise UsageError("no Pod in the body", "send what kube-scheduler sends")
     return shaped(pod, Pod)
-
-
-def _sane(ask: Ask) -> Ask:
-    """``ask`` itself, when it can be reckoned with: each container is limited, but a pod may have any number of them."""
-    if ask.cpu >= LIMIT:
-        raise UsageError(f"pod {ask.namespace}/{ask.name} asks for more CPU than any node has", "ask for less")
-    return ask
 
 
 def _offers(node: Json) -> bool:

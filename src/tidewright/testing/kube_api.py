@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from ..kube.shapes import decoded
 from . import kube_dra
 
 Object = dict[str, Any]
@@ -359,8 +360,8 @@ class _Nothing(Response):
 
 async def _body(request: Request) -> Object:
     try:
-        found = msgspec.json.decode(await request.body() or b"{}")
-    except (msgspec.DecodeError, RecursionError):
+        found = decoded(await request.body() or b"{}")
+    except ValueError:
         raise Refused(400, "BadRequest", "the object provided is unrecognized") from None
     if not isinstance(found, dict):
         raise Refused(400, "BadRequest", "the object provided is unrecognized")

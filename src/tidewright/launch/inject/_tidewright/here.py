@@ -162,7 +162,8 @@ class Here:
         with self.cond:
             words[pg.STANDING] = 1
             while self._stands(until):
-                self.cond.wait(0.05)
+                # No timer once all stand still: this may last for ever, in an image even.
+                self.cond.wait(until - time.monotonic() if words[pg.HOLD] & 15 == pg.STOP else None)
             words[pg.STANDING] = 0
         splice.take()
         self._begun = time.monotonic()
