@@ -15,6 +15,9 @@ from tidewright.kube import names
 from tidewright.kube.ask import POLICIES, holding_of
 from tidewright.testing.kube_api import FakeApi
 
+CROWD = 30
+"""Pods, ended and waiting ones as well, above which one goes where another would have come: or in a long run nearly all would be
+those that fit nowhere, and nothing would be bound any more."""
 NODES = {"n0": (30, 2), "n1": (32, 4), "n2": (8, 1), "n3": (96, 4)}
 
 
@@ -30,12 +33,17 @@ def overcommitted(api: FakeApi, nodes: Mapping[str, tuple[int, int]] = NODES) ->
 
 @dataclass
 class Churn:
-    """``extenders``: replicas of which one leads; a dead one is left out by its owner, so what these answer is 200."""
+    """``extenders``: replicas of which one leads; a dead one is left out by its owner, so what these answer is 200.
+
+    ``faults``: share of writes that fail; ``breaks``: how often watches break, 18 would be every second step. Who watches comes
+    back after 0.2 s and more, so in a long run with many of them nothing would ever be known.
+    """
 
     api: FakeApi
     rng: random.Random
     extenders: list[Extending]
     faults: float = 0.1
+    breaks: float = 0.5
     made: int = 0
     bound: int = 0
     refused: int = 0
@@ -52,12 +60,16 @@ class Churn:
 
     async def step(self) -> None:
         """One thing happens. Raises what a verb could not answer, ExceptionGroup."""
-        what = self.rng.choices(["come", "go", "end", "cut", "compact"], [10, 5, 3, 0.3, 0.2])[0]
+        weights = [10, 5, 3, 0.6 * self.breaks, 0.4 * self.breaks]
+        what = self.rng.choices(["come", "go", "end", "cut", "compact"], weights)[0]
         pods = [key for key in self.api.store.objects if key[0] == "pods"]
+        if what == "come" and len(pods) >= CROWD:
+            what = "go"
         if what == "come" or not pods:
             await self._come()
         elif what == "go":
-            await self.api.remove(*self.rng.choice(pods))
+            # Rather old ones: most are bound before they go, some are in the middle of it.
+            await self.api.remove(*pods[int(len(pods) * self.rng.random() ** 3)])
         elif what == "end":
             chosen = self.rng.choice(pods)
             if self.api.store.objects[chosen]["spec"].get("nodeName"):
