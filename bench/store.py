@@ -1,8 +1,8 @@
 """The image store on images of real PyTorch ranks: what is new in each, what ten checkpoints of four ranks take, how fast.
 
 The ranks train as DDP does, by CRIU's leave: same parameters, own data, gradients averaged; each works out the others'
-gradients itself, so that no socket is open when it is dumped (and a large rank is 1.2 GB, not 740 MB). What images of a
-real job come to is in docs/why/store.md.
+gradients itself, so that no socket is open when it is dumped (and a large rank is 1.2 GB, not 740 MB). Those of a real
+job are measured by bench/images.py.
 Needs root and CRIU (`tide setup criu`).
 
 Run: python bench/store.py [small] [large]

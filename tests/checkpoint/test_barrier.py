@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.simulated import World, closure, make_programs, run_to_cut, settle
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.barrier import Cutter, cut, release
+from tidewright.checkpoint.barrier import UNHURRIED_STEP_US, Cutter, cut, release
 from tidewright.checkpoint.pages import (
     ANY,
     DRAIN,
@@ -180,6 +180,12 @@ def test_ranks_that_train_are_let_go_on_to_where_a_step_begins() -> None:
     assert not Cutter().between_steps(computing)
     for slow in (page(0, stopped), page(0, stopped, step_us=60_000_000), page(0, stopped, step_us=900, exiting=True)):
         assert Cutter().between_steps({(0, 0, "p"): slow, (0, 1, "p"): at_a_beginning})
+
+
+def test_longer_steps_are_waited_for_where_nobody_wants_the_devices() -> None:
+    slow = {(0, 0, "p"): page(0, Entry(0, 5, GROUP, 2, 3), step_us=3_000_000)}
+    assert Cutter().between_steps(slow)
+    assert not Cutter(UNHURRIED_STEP_US).between_steps(slow)
 
 
 def test_a_cut_that_holds_is_reported() -> None:

@@ -162,7 +162,7 @@ class Full:
         if ended:
             raise WorldError(f"rank {ended[0]} has ended already; the job is about to")
         await asyncio.to_thread(self._ranks.measure, attempt)
-        still = await self.gangs.still(attempt.key, serial, attempt.memo.peers)
+        still = await self.gangs.still(attempt.key, serial, attempt.memo.peers, hurry=not leave_running)
         began = time.monotonic()
         try:
             directory = await asyncio.to_thread(self.images.begin, job, serial)

@@ -16,7 +16,7 @@ import msgspec
 
 from ..base.errors import WorldError
 from ..base.units import SECOND
-from ..checkpoint.barrier import Cuts, Pages, PageState, cut, release
+from ..checkpoint.barrier import LONGEST_STEP_US, UNHURRIED_STEP_US, Cuts, Pages, PageState, cut, release
 from ..wire.agent import Peer
 from .depot import DepotClient
 from .pages import LocalPages
@@ -46,19 +46,20 @@ class Gangs:
         self._node, self._token, self._boxes = node, token, boxes
         self._words: dict[tuple[int, int, int], asyncio.Future[str]] = {}
 
-    async def still(self, key: Key, serial: int, peers: tuple[Peer, ...]) -> Still:
-        """Bring the whole gang to a standstill. Raises WorldError, with all ranks running on."""
+    async def still(self, key: Key, serial: int, peers: tuple[Peer, ...], *, hurry: bool = True) -> Still:
+        """Bring the whole gang to a standstill; without ``hurry`` longer steps are trained to their end first. Raises
+        WorldError, with all ranks running on."""
         if len(peers) > 1 and peers[0].node != self._node:
             return await self._follow(key, serial)
         others = [peer for peer in peers if peer.node != self._node]
-        return await self._lead(key, serial, others)
+        return await self._lead(key, serial, others, LONGEST_STEP_US if hurry else UNHURRIED_STEP_US)
 
-    async def _lead(self, key: Key, serial: int, others: list[Peer]) -> Still:
+    async def _lead(self, key: Key, serial: int, others: list[Peer], longest_step_us: int) -> Still:
         clients = [DepotClient(peer, self._token) for peer in others]
         parties: list[Pages] = [self._pages(key), *(PeerPages(client, key) for client in clients)]
         why = "its leader failed"
         try:
-            report = await asyncio.to_thread(cut, parties, timeout_us=CUT_US)
+            report = await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest_step_us)
             why = ""
             return Still(report.hold_us, report.ranks)
         except WorldError as error:

@@ -45,9 +45,9 @@ __all__ = ["CutReport", "Cutter", "Cuts", "PageState", "Pages", "cut", "release"
 
 POLL_S = 0.0005
 """Between two looks at the pages."""
-LONGEST_STEP_US, STEPS_WAITED, LEAST_WAIT_S = 1_000_000, 2, 0.05
+LONGEST_STEP_US, UNHURRIED_STEP_US, STEPS_WAITED, LEAST_WAIT_S = 1_000_000, 5_000_000, 2, 0.05
 """Ranks whose steps are no longer are let go on until all stand where one begins, which makes their images alike. Longer ones are
-not waited for, as others want the devices."""
+not waited for where others want the devices; where nobody does, some seconds of training are no loss, but then somebody may."""
 GRACE = 20
 """Looks for which a rank may seem to wait for a message that its counterpart has issued already. Then its tag must be
 another one, and the counterpart is let go on."""
@@ -79,8 +79,9 @@ class Verdict(NamedTuple):
 class Cutter:
     """Decides how far each process may go. Pure: pages in, verdicts out; remembers the cut, which only ever rises."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_step_us: int = LONGEST_STEP_US) -> None:
         self.cuts: dict[Name, int] = {}
+        self._longest_step_us = longest_step_us
         self.raises = 0
         self._looks: dict[tuple[Key, int, int], int] = {}
 
@@ -105,11 +106,15 @@ class Cutter:
 
     def between_steps(self, pages: Mapping[Key, PageState]) -> bool:
         """Whether all that train stand where a step begins. The cut rises by the operations at which others were stopped."""
-        late = [page for page in pages.values() if _trains(page) and not page.standing]
+        late = [page for page in pages.values() if self.trains(page) and not page.standing]
         for page in late:
             for entry in page.entries:
                 self._raise(entry, entry.want)
         return not late
+
+    def trains(self, page: PageState) -> bool:
+        """Whether it comes to where a step begins soon enough to be waited for."""
+        return bool(page.world) and not page.over and 0 < page.step_us <= self._longest_step_us
 
     def _raise(self, entry: Entry, number: int) -> bool:
         if entry.gone or number <= self.cuts.get(_name(entry), -1):
@@ -249,10 +254,6 @@ def _even(page: PageState, orders: Mapping[int, int]) -> bool:
     )
 
 
-def _trains(page: PageState) -> bool:
-    return bool(page.world) and not page.over and 0 < page.step_us <= LONGEST_STEP_US
-
-
 def _unsettled(page: PageState) -> bool:
     """Still coming back from the last hold: its page may be half written."""
     return not page.over and page.state not in (RUNNING, HELD)
@@ -270,14 +271,15 @@ def _who(page: PageState) -> str:
     return f"rank {page.rank if page.world else page.box} (pid {page.pid} of job rank {page.box})"
 
 
-def cut(parties: Sequence[Pages], *, timeout_us: int) -> CutReport:
+def cut(parties: Sequence[Pages], *, timeout_us: int, longest_step_us: int = LONGEST_STEP_US) -> CutReport:
     """Bring all processes on all nodes to a standstill. Blocks; polls.
 
+    Ranks whose training steps take no longer than ``longest_step_us`` are let go on to where one begins, two steps at most.
     Raises ``WorldError``, with all of them running on, when that takes longer than ``timeout_us``: it says which rank
     does not come. Without any control page there is nothing to cut, and a process that makes one now begins held.
     """
     began = time.monotonic()
-    hold = _Hold(parties, began + timeout_us / 1e6)
+    hold = _Hold(parties, began + timeout_us / 1e6, Cutter(longest_step_us))
     try:
         report = hold.run()
     except BaseException:
@@ -289,11 +291,10 @@ def cut(parties: Sequence[Pages], *, timeout_us: int) -> CutReport:
 class _Hold:
     """One cut under way."""
 
-    def __init__(self, parties: Sequence[Pages], until: float) -> None:
-        self._parties, self._until = parties, until
+    def __init__(self, parties: Sequence[Pages], until: float, cutter: Cutter) -> None:
+        self._parties, self._until, self._cutter = parties, until, cutter
         self._began = time.monotonic()
         self._ticket = secrets.randbits(62) + 1
-        self._cutter = Cutter()
 
     def run(self) -> CutReport:
         for party in self._parties:
@@ -324,7 +325,7 @@ class _Hold:
 
     def _waited_enough(self, pages: Mapping[Key, PageState]) -> bool:
         """Whoever has not come to a new step within two, in an evaluation perhaps, will not come soon."""
-        step_s = max((page.step_us for page in pages.values() if _trains(page)), default=0) / 1e6
+        step_s = max((page.step_us for page in pages.values() if self._cutter.trains(page)), default=0) / 1e6
         return not step_s or time.monotonic() - self._began > max(LEAST_WAIT_S, STEPS_WAITED * step_s)
 
     def _publish(self, orders: dict[Key, dict[int, int]]) -> None:

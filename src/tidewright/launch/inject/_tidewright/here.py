@@ -160,7 +160,7 @@ class Here:
         splice.give_up()
         until = now + STAND_S
         with self.cond:
-            words[pg.STANDING] = 1
+            words[pg.STANDING] = threading.get_ident()
             while self._stands(until):
                 # No timer once all stand still: this may last for ever, in an image even.
                 self.cond.wait(until - time.monotonic() if words[pg.HOLD] & 15 == pg.STOP else None)
@@ -265,7 +265,7 @@ class Here:
         splice.park()
         with self._forks:
             self._close()
-        memory.trim()
+        memory.give_back(self.words[pg.STANDING])
         self.words[pg.PARKS] += 1
         self._be(pg.PARKED)
 
