@@ -86,10 +86,11 @@ async def until(true: Any) -> None:
 
 
 @asynccontextmanager
-async def extending(api: FakeApi, ready: bool = True, **settings: Any) -> AsyncIterator[Extending]:
+async def extending(api: FakeApi | Cluster, ready: bool = True, **settings: Any) -> AsyncIterator[Extending]:
     """One replica, ended in an orderly way."""
     said: list[str] = []
-    service = Service(Cluster(api.url), ExtenderSettings(port=0, **settings), said.append)
+    cluster = api if isinstance(api, Cluster) else Cluster(api.url)
+    service = Service(cluster, ExtenderSettings(port=0, **settings), said.append)
     running = asyncio.create_task(service.run())
     async with aiohttp.ClientSession() as session:
         found = Extending(service, session, said)

@@ -13,21 +13,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.kube.extending import Extending, until
+from tests.kube.extending import Extending, extending, until
 from tidewright.kube import names
 from tidewright.kube.api import NODES, STRATEGIC, Api, ApiError
 from tidewright.kube.ask import holding_of
 from tidewright.kube.credentials import Cluster, find_cluster
 from tidewright.kube.reflector import Reflector
-from tidewright.kube.serve import ExtenderSettings, Service
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -258,28 +256,20 @@ def test_evictions_and_events_are_taken(where: str) -> None:
     on(where, scene)
 
 
-@asynccontextmanager
-async def leading(cluster: Cluster, said: list[str]) -> AsyncIterator[Extending]:
-    service = Service(cluster, ExtenderSettings(port=0, namespace="default"), said.append)
-    running = asyncio.create_task(service.run())
-    async with aiohttp.ClientSession() as session:
-        try:
-            await service.listening.wait()
-            found = Extending(service, session, said)
-            await found.ready()
-            yield found
-        finally:
-            service.stop()
-            await running
+def leading(found: Ground, **settings: Any) -> AbstractAsyncContextManager[Extending]:
+    """An extender that leads there by a lease of the test's own namespace."""
+    lease = f"{LEASES}/tidewright-extender"
+    if lease not in found.made:
+        found.made.append(lease)
+    return extending(found.cluster, namespace="default", **settings)
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_the_extender_gives_gpus_away_and_knows_them_again(where: str) -> None:
     async def scene(found: Ground) -> None:
-        node, said = await found.node(), list[str]()
+        node = await found.node()
         pods = [await found.pod(mem=8) for _ in range(4)]
-        found.made.append(f"{LEASES}/tidewright-extender")
-        async with leading(found.cluster, said) as extender:
+        async with leading(found) as extender:
             await until(lambda: node in extender.pool.row)
             for pod in pods[:3]:
                 answer = await extender.filter(pod, [node])
@@ -290,7 +280,7 @@ def test_the_extender_gives_gpus_away_and_knows_them_again(where: str) -> None:
                 assert await extender.bind(pod, node) == ""
         held = [holding_of(await found.read(pod)) for pod in pods]
         assert sorted(gpu for one in held if one for gpu in one.units) == [0, 1]
-        async with leading(found.cluster, said) as extender:
+        async with leading(found) as extender:
             assert extender.pool.free_of(node) == {0: 7, 1: 7}
 
     on(where, scene)
@@ -309,7 +299,7 @@ def test_a_real_kubelet_starts_a_container_with_the_gpu_that_was_chosen(tmp_path
         log = (tmp_path / "plugin.log").open("w")
         plugin = subprocess.Popen(command, stderr=log)
         try:
-            async with ground("real") as found, leading(found.cluster, []) as extender:
+            async with ground("real") as found, leading(found) as extender:
                 async with asyncio.timeout(PATIENCE_S):
                     while not extender.pool.free_of(NODE):
                         await asyncio.sleep(0.2)

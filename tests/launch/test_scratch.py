@@ -23,7 +23,10 @@ def seen(place: Path, *flags: str) -> dict[str, Any]:
         gang.end()
 
 
-@pytest.mark.parametrize("flags", [(), ("static_graph",), ("find_unused_parameters",)])
+MORE = [pytest.param((flag,), marks=pytest.mark.full) for flag in ("static_graph", "find_unused_parameters")]
+
+
+@pytest.mark.parametrize("flags", [(), *MORE])
 def test_buckets_are_given_back_once_they_are_known(flags: tuple[str, ...], tmp_path: Path) -> None:
     """After two passes at the soonest, as buckets are made anew after the first; 256 x 256 floats are 64 pages, of which those
     that lie wholly within are given. What the program had reduced itself stays, as do gradients."""
@@ -41,7 +44,10 @@ def test_buckets_in_which_gradients_lie_are_never_given_back(tmp_path: Path) -> 
     assert found["grads"] and not found["zero"]
 
 
-@pytest.mark.parametrize("flavours", [("late", "unused"), ("views", "zeros"), ("zeros", "accumulate")])
+FURTHER = [pytest.param(some, marks=pytest.mark.full) for some in (("views", "zeros"), ("zeros", "accumulate"))]
+
+
+@pytest.mark.parametrize("flavours", [("late", "unused"), *FURTHER])
 def test_cuts_change_nothing_wherever_gradients_are_cleared(flavours: tuple[str, ...], tmp_path: Path) -> None:
     argv = ["ddp.py", "150", *flavours]
     plain, _ = run(tmp_path / "plain", 2, argv, False, 0, 0)
