@@ -23,9 +23,8 @@ model = torch.nn.Sequential(
     torch.nn.Linear(64, 4),
 )  # fmt: skip
 ddp = torch.nn.parallel.DistributedDataParallel(
-    model, bucket_cap_mb=0.01, static_graph="static" in flavours, find_unused_parameters="unused" in flavours,
-    gradient_as_bucket_view="views" in flavours,
-)  # fmt: skip
+    model, bucket_cap_mb=0.01, static_graph="static" in flavours, find_unused_parameters="unused" in flavours
+)
 if "compile" in flavours:
     ddp = torch.compile(ddp)
 if "zero" in flavours:
@@ -44,13 +43,10 @@ for step in range(steps):
         with ddp.no_sync() if part < parts - 1 else contextlib.nullcontext():
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled="amp" in flavours):
                 loss = torch.nn.functional.cross_entropy(ddp(x), y)
-            if "late" in flavours:
-                optimizer.zero_grad()
             loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    if "late" not in flavours:
-        optimizer.zero_grad(set_to_none="zeros" not in flavours)
+    optimizer.zero_grad()
     schedule.step()
     losses.append(loss.item())
     if step % 7 == 0:

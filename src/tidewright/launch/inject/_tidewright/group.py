@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from . import inner as inners
 from . import page as pg
-from . import scratch, splice
+from . import splice
 from .here import here
 from .messages import Channels
 from .work import Work
@@ -217,11 +217,6 @@ class Group(dist.ProcessGroup):
         for device in self.devices:
             inners._limit(self.inner()._get_backend(torch.device(device)), timeout)
 
-    def allreduce(self, *args, **kwargs):
-        """As torch's ProcessGroup."""
-        scratch.reduced(args)
-        return self.issue("allreduce", args, kwargs)
-
     # Operations that are not collectives.
 
     def send(self, tensors, peer, tag=0):
@@ -276,7 +271,7 @@ def _collective(name):
 
 
 COLLECTIVES = (
-    "broadcast", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "all_gather_single",
+    "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "all_gather_single",
     "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier",

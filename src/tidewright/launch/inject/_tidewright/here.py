@@ -158,12 +158,13 @@ class Here:
         if words[pg.HOLD] == pg.FREE or self.over:
             return
         splice.give_up()
-        until = now + STAND_S
-        with self.cond:
-            words[pg.STANDING] = threading.get_ident()
-            while self._stands(until):
-                # No timer once all stand still: this may last for ever, in an image even.
-                self.cond.wait(until - time.monotonic() if words[pg.HOLD] & 15 == pg.STOP else None)
+        until, words[pg.STANDING] = now + STAND_S, 1
+        try:
+            with self.cond:
+                while self._stands(until):
+                    # No timer once all stand still: this may last for ever, in an image even.
+                    self.cond.wait(until - time.monotonic() if words[pg.HOLD] & 15 == pg.STOP else None)
+        finally:  # a signal's handler may raise
             words[pg.STANDING] = 0
         splice.take()
         self._begun = time.monotonic()
@@ -265,7 +266,7 @@ class Here:
         splice.park()
         with self._forks:
             self._close()
-        memory.give_back(self.words[pg.STANDING])
+        memory.trim()
         self.words[pg.PARKS] += 1
         self._be(pg.PARKED)
 

@@ -8,7 +8,6 @@ import sys
 PATCHES = {
     "torch.distributed": "distributed",
     "torch.optim.optimizer": "optimizer",
-    "torch.nn.parallel.distributed": "parallel",
     "torch._dynamo.variables.distributed": "dynamo",
     "torch._dynamo.trace_rules": "trace_rules",
     "torch.distributed.rpc": "rpc",

@@ -43,8 +43,8 @@ SIZE = HEAP_AT + 128 * 1024
     STEP_US,
     STANDING,
 ) = range(17)
-"""STEP_US: how long the last training step took, 0 until one has begun and ended; STANDING: the thread that stands still
-where one begins, or 0."""
+"""STEP_US: how long the last training step took, 0 until one has begun and ended; STANDING: 1 while a thread stands still where
+one begins."""
 # Words the agent writes.
 HOLD, VERSION, BUILD, TICKET, HOST_PID = 32, 33, 34, 35, 36
 

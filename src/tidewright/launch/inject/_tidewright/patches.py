@@ -203,31 +203,13 @@ def optimizer(module):
 
     steps.watch(module)
     original = module.Optimizer.zero_grad
-    number = getattr(_module("torch")._C, "_current_graph_task_id", lambda: -1)
 
     @functools.wraps(original)
     def zero_grad(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        if number() == -1:  # outside of any backward pass: some optimizers work within
-            here.between_steps()
+        here.between_steps()
 
     module.Optimizer.zero_grad = zero_grad
-
-
-def parallel(module):
-    """torch.nn.parallel.distributed: whether a DDP has its gradients in the reducer's buckets."""
-    made = getattr(module.DistributedDataParallel, "_ddp_init_helper", None)
-    if made is None:
-        return
-
-    @functools.wraps(made)
-    def _ddp_init_helper(self, *args, **kwargs):
-        from . import scratch
-
-        scratch.reducer(bool(getattr(self, "gradient_as_bucket_view", True)))
-        return made(self, *args, **kwargs)
-
-    module.DistributedDataParallel._ddp_init_helper = _ddp_init_helper
 
 
 def dynamo(module):

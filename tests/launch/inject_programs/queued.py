@@ -1,0 +1,55 @@
+"""Collectives over a backend that stands in for NCCL: gloo does the work, what the wrapper does to NCCL is written down.
+
+First argument: steps; second: ``nccl``, or ``gloo`` for the same over gloo itself."""
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+steps, backend = int(sys.argv[1]), sys.argv[2]
+log, alive = [], []
+
+
+class Options:
+    """As far as torch and the wrapper look at NCCL's."""
+
+    _timeout = split_from = None
+
+
+class Nccl(c10d.ProcessGroupGloo):
+    """Ends when it is told to, and not when the last reference goes."""
+
+    Options = Options
+
+    def __init__(self, store, rank, size, options):
+        super().__init__(store, rank, size, options._timeout)
+        alive.append(self)
+        log.append("made")
+
+    def abort(self):
+        """Communicators are let go of."""
+        alive.remove(self)
+        log.append("aborted")
+
+
+if backend == "nccl":
+    c10d.ProcessGroupNCCL, c10d._NCCL_AVAILABLE = Nccl, True
+    torch.cuda.synchronize = lambda *_: log.append("waited")
+dist.init_process_group("cpu:nccl" if backend == "nccl" else "gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+part = dist.new_group([0, 1])
+state, sums = torch.full((64,), float(rank)), []
+for step in range(steps):
+    work = dist.all_reduce(state, async_op=True)
+    work.wait()
+    state = state / size + rank
+    if rank in (0, 1):
+        dist.broadcast(state, step % 2, group=part)
+    sums.append(state.sum().item())
+with open(f"{os.environ['OUT']}.{rank}", "w") as file:
+    json.dump({"sums": sums, "log": log}, file)
+dist.destroy_process_group()
