@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from .test_inject_cut import run
+from .gang import Gang, harass
+from .test_inject_cut import free_port, run
 
 pytestmark = pytest.mark.processes
 
@@ -14,10 +16,19 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_communicators_are_awaited_aborted_and_made_anew(size: int, tmp_path: Path) -> None:
     """Every group at each cut. Messages are left out: gloo's, unlike NCCL's, must not be waited for twice."""
-    plain, _ = run(tmp_path / "plain", size, ["queued.py", "150", "gloo"], False, 0, 0)
-    cut, reports = run(tmp_path / "cut", size, ["queued.py", "150", "nccl"], True, 6, 4, 0.1)
+    plain, _ = run(tmp_path / "plain", size, ["queued.py", "800", "gloo"], False, 0, 0)
+    gang = Gang(tmp_path / "cut", size, ["queued.py", "800", "nccl"])
+    try:
+        gang.start(free_port())
+        while not ((report := gang.cut()).worlds and report.ranks == size):
+            gang.release()
+            time.sleep(0.05)
+        gang.release()
+        harass(gang, seed=4, cuts=4, pause_s=0.05)
+        cut = gang.wait()
+    finally:
+        gang.end()
     assert [found["sums"] for found in cut.values()] == [found["sums"] for found in plain.values()]
-    assert len(reports) >= 2
     for rank, found in cut.items():
         check(found["log"], 2 if rank in (0, 1) else 1)
 
