@@ -17,7 +17,7 @@ READY := $(VENV)/.ready
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint types bench bench-gpu leaderboard clean
+.PHONY: help setup demo test rings test-full lint types bench bench-gpu leaderboard clean
 
 help:
 	@sed -n '1,7s/^# \{0,1\}//p' Makefile
@@ -39,9 +39,13 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Types are checked beside the tests, which leave processors idle now and then.
+test: lint
+	$(MAKE) --no-print-directory -j 2 types rings
+
 # Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
 # many of its tests wait, so it has twice the workers.
-test: lint types
+rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
