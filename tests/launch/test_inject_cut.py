@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from tidewright.base.errors import WorldError
 
-from .gang import Gang, harass
+from .gang import INJECT, Gang, harass
 
 pytestmark = pytest.mark.processes
 
@@ -116,3 +118,29 @@ def test_a_thousand_cuts(name: str, tmp_path: Path) -> None:
         cut, reports = run(tmp_path / f"cut{seed}", size, argv, True, 340 - count, seed, pause_s=0.05)
         count, seed = count + len(reports), seed + 1
         assert cut == plain, f"seed {seed - 1}"
+
+
+RAISES = """
+import signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+from _tidewright import page
+from _tidewright.here import here
+
+def late(*_):
+    raise TimeoutError
+
+signal.signal(signal.SIGALRM, late)
+here.words[page.HOLD] = page.STOP
+here.page = type("Page", (), {"behind": staticmethod(lambda: False)})
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    here.between_steps()
+except TimeoutError:
+    print(here.words[page.STANDING])
+"""
+
+
+def test_who_is_called_away_by_a_signal_does_not_seem_to_stand_still() -> None:
+    """A handler that raises takes the thread away from where its step begins, and the next cut must not count on it."""
+    found = subprocess.run([sys.executable, "-c", RAISES, str(INJECT)], capture_output=True, text=True, timeout=60)
+    assert found.stdout == "0\n", found.stderr
