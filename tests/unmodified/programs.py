@@ -59,7 +59,7 @@ PROGRAMS = (
     script("fabric_fit", ranks=(1, 2), steps=200, needs=("lightning",)),
     script("hf_trainer", ranks=(1, 2), steps=80, needs=("transformers", "accelerate")),
     script("accelerate_fit", ranks=(1, 2), steps=200, needs=("accelerate",)),
-    script("plain_numpy", steps=1000),
+    script("plain_numpy", steps=1500),
     script("sklearn_fit", steps=100, needs=("sklearn",)),
     script("logs_csv_tb", steps=150, needs=("torch", "tensorboard")),
     script("pool", steps=300),

@@ -57,7 +57,7 @@ def test_a_few_events_leave_no_trace(pool: Pool, program: Program, world: int, t
 
 @full_images
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("program", "world"), named(CASES))
 def test_many_events_leave_no_trace(pool: Pool, program: Program, world: int, tmp_path: Path) -> None:
     prove(pool, program, world, tmp_path, MANY, longer=LONGER)
