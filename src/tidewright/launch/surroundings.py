@@ -30,11 +30,7 @@ class Box:
         return {"rank": str(self.rank), "lib": str(INJECT), "slots": str(self.slots)}
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What the rank's environment gets, besides what it has of its own.
-
-        PYTHONHASHSEED: replicas share more pages when their hashes agree. THP_MEM_ALLOC_ENABLE (PyTorch, c10/core/impl/
-        alloc_cpu.cpp): tensors of 2 MiB and more begin where a page does, so that equal ones are equal pages in all replicas.
-        """
+        """What the rank's environment gets. PYTHONHASHSEED: replicas share more pages when their hashes agree."""
         lib = str(INSIDE / "lib") if self.full else str(INJECT)
         path = given.get("PYTHONPATH", "")
         rank = INSIDE / "rank" if self.full else self.rank
@@ -44,6 +40,5 @@ class Box:
             "TIDE_STEP_FILE": str(rank / "step"),
             "PYTHONPATH": f"{lib}:{path}" if path else lib,
             "PYTHONHASHSEED": given.get("PYTHONHASHSEED", "0"),
-            **({"THP_MEM_ALLOC_ENABLE": given.get("THP_MEM_ALLOC_ENABLE", "1")} if self.full else {}),
             "USE_LIBUV": "0",  # an io_uring of TCPStore's libuv cannot be dumped
         }
