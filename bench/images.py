@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from facts import keep
-from suspend import Follower, steps
+from suspend import Follower, begun, daemons, steps
 from tidewright import Client, JobSpec
 from tidewright.app import images as app
 from tidewright.launch.environment import submitted_environment
@@ -31,35 +30,16 @@ RANKS, PROGRAM = 4, Path(__file__).parent / "programs" / "ddp_25m.py"
 BAR = 1.5
 """Of one raw set, on disk, for ten images."""
 BETWEEN_S, PATIENCE_S = 3.0, 300.0
-_ANONYMOUS = re.compile(r"^Anonymous:\s+(\d+) kB", re.MULTILINE)
 
 
 def memory() -> int:
     """Bytes of anonymous memory of all ranks, the most of them at once while they trained for three seconds."""
+    ranks = [each for each in psutil.process_iter(["cmdline"]) if str(PROGRAM) in (each.info["cmdline"] or ())[1:2]]
     found = 0
     for _ in range(60):
-        found = max(found, sum(_anonymous(pid) for pid in _ranks()))
+        found = max(found, sum(part.anonymous for rank in ranks for part in rank.memory_maps()))
         time.sleep(0.05)
     return found
-
-
-def _ranks() -> list[int]:
-    """Processes that run PROGRAM."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(PROGRAM).encode() in words[1:2]:
-            found.append(int(path.parent.name))
-    return found
-
-
-def _anonymous(pid: int) -> int:
-    found = _ANONYMOUS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 class Rows:
@@ -92,11 +72,7 @@ def measure(state: Path, images: int) -> dict[str, Any]:
         name="bench", command=(sys.executable, str(PROGRAM)), ranks=RANKS, devices=RANKS, workdir=str(PROGRAM.parent),
         env=submitted_environment(os.environ), checkpoint_us=-1,
     )  # fmt: skip
-    job = client.submit([spec]).ids[0]
-    follower.until(job, {"running"})
-    while steps(client, job) < 10:
-        follower.until(job, {"running"})
-        time.sleep(0.5)
+    job = begun(client, follower, spec, 10)
     began, at = time.monotonic(), steps(client, job)
     found: dict[str, Any] = {"raw_set": memory(), "images": []}
     found["step_s"] = (time.monotonic() - began) / max(1, steps(client, job) - at)
@@ -124,15 +100,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tide-bench-") as scratch:
-        state = Path(scratch) / "state"
-        tide = [str(Path(sys.executable).with_name("tide"))]
-        environment = {**os.environ, "TIDE_STATE": str(state)}
-        subprocess.run([*tide, "up", "--slots", str(RANKS)], env=environment, check=True)
-        try:
-            found = measure(state, given.images)
-        finally:
-            subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
+    with daemons("--slots", str(RANKS)) as state:
+        found = measure(state, given.images)
     print(
         f"{given.images} images of {RANKS} ranks: {found['disk']:.2f} of one raw set (bar {BAR} for 10); "
         f"{found['disk_of_own_raw']:.2f} of what one image of all ranks comes to raw"

@@ -306,7 +306,7 @@ def imports(rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as box:
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        around = {False: plain, True: {**plain, "TIDE_BOX": box, "PYTHONPATH": str(INJECT)}}
+        around = {False: plain, True: _wrapped(box)}
         for code, times in (("pass", rounds), (WITH_TORCH, max(2, rounds // 3))):
             for environment in around.values():
                 _start_ms(code, environment)
@@ -322,12 +322,16 @@ def modules(times: int) -> list[float]:
     more than that from the next."""
     found = []
     with tempfile.TemporaryDirectory() as box:
-        environment = {**os.environ, "TIDE_BOX": box, "PYTHONPATH": str(INJECT)}
         command = [sys.executable, "-X", "importtime", "-c", WITH_TORCH]
         for _ in range(times):
-            told = subprocess.run(command, env=environment, check=True, stderr=subprocess.PIPE, text=True).stderr
+            told = subprocess.run(command, env=_wrapped(box), check=True, stderr=subprocess.PIPE, text=True).stderr
             found.append(sum(int(own) for own, name in _IMPORTED.findall(told) if OURS.match(name)) / 1000)
     return found
+
+
+def _wrapped(box: str) -> dict[str, str]:
+    """The environment of a rank."""
+    return {**os.environ, "TIDE_BOX": box, "PYTHONPATH": str(INJECT)}
 
 
 def _start_ms(code: str, environment: dict[str, str]) -> float:
@@ -353,8 +357,7 @@ def show(records: list[dict[str, Any]], starting: dict[str, Any]) -> bool:
     for code, each in starting.items():
         print(f"{code}: {each['added']:+.1f} ms ({each['low']:+.1f} to {each['high']:+.1f}; "
               f"bar {BAR_IMPORT_MS:g} ms)")  # fmt: skip
-        # Starts with torch differ by three times the bar; what is ours of them is counted apart.
-        good = good and (each["high"] <= BAR_IMPORT_MS or code == WITH_TORCH)
+        good = good and each["high"] <= BAR_IMPORT_MS
     return good
 
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,30 @@ def steps(client: Client, job: int) -> int:
     return sum(block.count(b"\n") for block in client.logs(job))
 
 
+@contextlib.contextmanager
+def daemons(*options: str) -> Iterator[Path]:
+    """A state directory of their own, with what ``tide up`` starts by these options."""
+    with tempfile.TemporaryDirectory(prefix="tide-bench-") as scratch:
+        state = Path(scratch) / "state"
+        tide = [str(Path(sys.executable).with_name("tide"))]
+        environment = {**os.environ, "TIDE_STATE": str(state)}
+        subprocess.run([*tide, "up", *options], env=environment, check=True)
+        try:
+            yield state
+        finally:
+            subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
+
+
+def begun(client: Client, follower: Follower, spec: JobSpec, least: int) -> int:
+    """The job, when it has made so many steps."""
+    job = client.submit([spec]).ids[0]
+    follower.until(job, {"running"})
+    while steps(client, job) < least:
+        follower.until(job, {"running"})
+        time.sleep(0.1)
+    return job
+
+
 def start(client: Client, follower: Follower, width: int) -> int:
     """The job, when it has run for a while."""
     command = (sys.executable, str(CHECKOUT / "examples" / "unmodified" / "ddp_mlp.py"), "--steps", "1000000")
@@ -115,12 +140,7 @@ def start(client: Client, follower: Follower, width: int) -> int:
         name="bench", command=(*command, "--width", str(width)), ranks=2, devices=2, workdir=str(CHECKOUT),
         env=submitted_environment(os.environ),
     )  # fmt: skip
-    job = client.submit([spec]).ids[0]
-    follower.until(job, {"running"})
-    while steps(client, job) < 20:
-        follower.until(job, {"running"})
-        time.sleep(0.1)
-    return job
+    return begun(client, follower, spec, 20)
 
 
 def leave_and_return(client: Client, follower: Follower, job: int) -> dict[str, float]:
@@ -190,15 +210,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="of the model; 512: 0.3 M, 4700: 23 M parameters")
     parser.add_argument("--keep", action="store_true", help="write bench/results")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tide-bench-") as scratch:
-        state = Path(scratch) / "state"
-        tide = [str(Path(sys.executable).with_name("tide"))]
-        environment = {**os.environ, "TIDE_STATE": str(state)}
-        subprocess.run([*tide, "up", "--host", "a=2:0-1", "--host", "b=2:0-1"], env=environment, check=True)
-        try:
-            found, size = run(state, given.rounds, given.width)
-        finally:
-            subprocess.run([*tide, "down", "--jobs"], env=environment, check=False)
+    with daemons("--host", "a=2:0-1", "--host", "b=2:0-1") as state:
+        found, size = run(state, given.rounds, given.width)
     show(found, size)
     if given.keep:
         measured = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import aiohttp
 
 from tests.kube.extending import Extending
 from tests.kube.objects import pod
@@ -124,3 +126,49 @@ class Churn:
             await asyncio.wait(self._tasks)
             await asyncio.sleep(0)
         self._check()
+
+
+async def bind_once(extender: Extending, made: dict[str, Any], nodes: list[str], rng: random.Random) -> bool:
+    """As kube-scheduler: ask, choose, bind. A refusal is its daily bread."""
+    fits = (await extender.filter(made, nodes))["NodeNames"]
+    return bool(fits) and await extender.bind(made, rng.choice(fits)) == ""
+
+
+async def through_deaths(
+    start: Callable[[], Awaitable[Extending]],
+    waiting: list[dict[str, Any]],
+    nodes: list[str],
+    rng: random.Random,
+    *,
+    batch: Callable[[], int],
+    strike: Callable[[int], bool],
+    left: Callable[[list[dict[str, Any]]], Awaitable[list[dict[str, Any]]]],
+) -> int:
+    """Bind all that wait, by two replicas of which the one that leads is killed in the middle whenever ``strike``, told how many
+    died before, says so; another takes its place. ``left``: which of them wait still. Returns how many died."""
+    replicas, kills = [await start(), await start()], 0
+    while waiting:
+        leader = next((one for one in replicas if one.service.extender.site is not None), None)
+        if leader is None:
+            await asyncio.sleep(0.05)
+            continue
+        tries = asyncio.gather(*(tried(leader, one, nodes, rng) for one in waiting[: batch()]))
+        if strike(kills):
+            await asyncio.sleep(rng.uniform(0, 0.05))
+            kills += 1
+            await leader.kill()
+            replicas.remove(leader)
+            replicas.append(await start())
+        await tries
+        waiting = await left(waiting)
+    return kills
+
+
+async def tried(extender: Extending, made: dict[str, Any], nodes: list[str], rng: random.Random) -> None:
+    """No answer, or one that is not 200, is only a dead leader's."""
+    try:
+        await bind_once(extender, made, nodes, rng)
+    except (aiohttp.ClientError, AssertionError):
+        if not extender.killed:
+            raise
+        await asyncio.sleep(0.05)

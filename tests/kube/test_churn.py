@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.kube.churn import NODES, Churn, overcommitted
+from tests.kube.churn import NODES, Churn, overcommitted, through_deaths, tried
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import node, pod
 from tidewright.kube import site
@@ -86,48 +86,26 @@ def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: p
                 started += 1
                 return await stack.enter_async_context(extending(api, ready=False, who=f"r{started}", lease_s=2))
 
-            replicas = [await start(), await start()]
             waiting = [await api.create("pods", pod(f"p{at}", rng.randint(1, 4))) for at in range(pods)]
             nodes = [f"n{at}" for at in range(pods // 8 + 1)]
-            kills = 0
+
+            async def left(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
+                over = overcommitted(api, dict.fromkeys(nodes, (32, 2)))
+                assert not over, over
+                now = [api.store.objects["pods", "default", one["metadata"]["name"]] for one in some]
+                return [one for one, found in zip(some, now, strict=True) if not found["spec"].get("nodeName")]
+
             async with asyncio.timeout(900):
-                while waiting:
-                    leaders = [one for one in replicas if one.service.extender.site is not None]
-                    if not leaders:
-                        await asyncio.sleep(0.05)
-                        continue
-                    batch = waiting[: rng.randint(1, 8)]
-                    binds = asyncio.gather(*(bind(one, leaders[0], nodes, rng) for one in batch))
-                    if kills < max(2, pods // 50) and rng.random() < 0.3:
-                        await asyncio.sleep(rng.uniform(0, 0.05))
-                        kills += 1
-                        await leaders[0].kill()
-                        replicas.remove(leaders[0])
-                        replicas.append(await start())
-                    await binds
-                    over = overcommitted(api, dict.fromkeys(nodes, (32, 2)))
-                    assert not over, over
-                    waiting = [
-                        one
-                        for one in waiting
-                        if not api.store.objects["pods", "default", one["metadata"]["name"]]["spec"].get("nodeName")
-                    ]
+                kills = await through_deaths(
+                    start, waiting, nodes, rng,
+                    batch=lambda: rng.randint(1, 8),
+                    strike=lambda before: before < max(2, pods // 50) and rng.random() < 0.3,
+                    left=left,
+                )  # fmt: skip
             assert kills >= 2
             assert len(truth(api)) == pods
 
     asyncio.run(main())
-
-
-async def bind(made: dict[str, object], extender: Extending, nodes: list[str], rng: random.Random) -> None:
-    """One try. A refusal is the scheduler's daily bread; no answer, or one that is not 200, only a dead leader's."""
-    try:
-        found = await extender.filter(made, nodes)  # type: ignore[arg-type]
-        if found["NodeNames"]:
-            await extender.bind(made, rng.choice(found["NodeNames"]))  # type: ignore[arg-type]
-    except (aiohttp.ClientError, AssertionError):
-        if not extender.killed:
-            raise
-        await asyncio.sleep(0.05)
 
 
 def test_the_judge_sees_an_overcommitted_gpu() -> None:
@@ -162,6 +140,6 @@ def test_the_judge_sees_a_verb_that_breaks(verb: str, monkeypatch: pytest.Monkey
                     await churn.settle()
                 made = await api.create("pods", pod("last", 1))
                 with pytest.raises(AssertionError):
-                    await bind(made, extender, ["n0"], churn.rng)
+                    await tried(extender, made, ["n0"], churn.rng)
 
     asyncio.run(main())

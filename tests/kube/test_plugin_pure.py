@@ -110,12 +110,17 @@ def test_without_a_choice_one_gpu_is_preferred_the_fullest_that_has_room() -> No
     assert {gpu_of(one) for one in prefer(available, (), 4, {})} == {1}
 
 
+def chosen(total: int, at: int, gpu: int) -> dict[str, str]:
+    """What the extender writes on a pod that it gives ``total`` of ``gpu`` of node n at nanosecond ``at``."""
+    return {
+        names.IDX: str(gpu), names.POD: str(total), names.DEV: "15", names.ASSIGNED: "false",
+        names.ASSUME_TIME: str(at), names.NODE: "n",
+    }  # fmt: skip
+
+
 def assumed(name: str, *sizes: int, at: int, gpu: int = 0, init: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
     """A pod with a container per size that the extender gave ``gpu`` of node n at nanosecond ``at``."""
-    total = max([sum(sizes), *init])
-    notes = {names.IDX: str(gpu), names.POD: str(total), names.DEV: "15", names.ASSIGNED: "false",
-             names.ASSUME_TIME: str(at), names.NODE: "n"}  # fmt: skip
-    made = pod(name, 1, node="n", notes=notes, **more)
+    made = pod(name, 1, node="n", notes=chosen(max([sum(sizes), *init]), at, gpu), **more)
     made["spec"]["containers"] = [_container(f"c{index}", size) for index, size in enumerate(sizes)]
     made["spec"]["initContainers"] = [_container(f"i{index}", size) for index, size in enumerate(init)]
     return made

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from tests.kube.extending import extending, until
 from tests.kube.objects import node
 from tests.kube.test_extender import RECORDED as QUESTIONS
-from tests.kube.test_plugin_pure import RECORDED, assumed
+from tests.kube.test_plugin_pure import RECORDED, assumed, chosen
 from tests.kube.test_plugin_served import Plugged, plugged, run
 from tidewright.kube import names
 from tidewright.kube.ask import holding_of
@@ -42,8 +42,7 @@ def assigned(made: dict[str, Any], gpu: int, at: int) -> dict[str, Any]:
         sum(int(one["resources"]["limits"][names.MEM]) for one in made["spec"]["containers"]),
         *(int(one["resources"]["limits"][names.MEM]) for one in made["spec"].get("initContainers", ())),
     ]
-    notes = {names.IDX: str(gpu), names.POD: str(max(sizes)), names.DEV: "15", names.ASSIGNED: "false"}
-    made["metadata"]["annotations"] |= notes | {names.ASSUME_TIME: str(at), names.NODE: "n"}
+    made["metadata"]["annotations"] |= chosen(max(sizes), at, gpu)
     made["spec"]["nodeName"] = "n"
     return made
 

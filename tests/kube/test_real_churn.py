@@ -8,9 +8,9 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-import aiohttp
 import pytest
 
+from tests.kube.churn import bind_once, through_deaths
 from tests.kube.extending import Extending, until
 from tests.kube.test_real import PODS, WHERE, Ground, leading, on
 from tidewright.kube.ask import Holding, holding_of
@@ -37,12 +37,6 @@ async def remove(found: Ground, pod: dict[str, Any]) -> None:
     await found.api.delete(f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
 
 
-async def schedule(extender: Extending, pod: dict[str, Any], nodes: list[str], rng: random.Random) -> bool:
-    """As kube-scheduler would, once."""
-    fits = (await extender.filter(pod, nodes))["NodeNames"]
-    return bool(fits) and await extender.bind(pod, rng.choice(fits)) == ""
-
-
 @pytest.mark.parametrize("where", WHERE)
 def test_pods_that_come_and_go_never_share_more_than_there_is(where: str) -> None:
     async def scene(found: Ground) -> None:
@@ -56,7 +50,7 @@ def test_pods_that_come_and_go_never_share_more_than_there_is(where: str) -> Non
                     continue
                 some = [await found.pod(mem=rng.randint(1, 12)) for _ in range(rng.randint(1, 3))]
                 there += some
-                bound += sum(await asyncio.gather(*(schedule(extender, pod, nodes, rng) for pod in some)))
+                bound += sum(await asyncio.gather(*(bind_once(extender, pod, nodes, rng) for pod in some)))
                 await held(found, nodes)
             truth = await held(found, nodes)
             known = extender.pool.held
@@ -81,32 +75,14 @@ def test_leaders_that_die_lose_and_double_nothing(where: str) -> None:
                 started += 1
                 return await stack.enter_async_context(leading(found, ready=False, who=f"r{started}", lease_s=2))
 
-            replicas = [await start(), await start()]
+            async def left(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
+                there = await held(found, nodes)
+                return [pod for pod in some if pod["metadata"]["uid"] not in there]
+
             async with asyncio.timeout(200):
-                while waiting:
-                    leader = next((one for one in replicas if one.service.extender.site is not None), None)
-                    if leader is None:
-                        await asyncio.sleep(0.05)
-                        continue
-                    tries = asyncio.gather(*(tried(leader, pod, nodes, rng) for pod in waiting[:4]))
-                    if started < 5:
-                        await asyncio.sleep(rng.uniform(0, 0.05))
-                        await leader.kill()
-                        replicas.remove(leader)
-                        replicas.append(await start())
-                    await tries
-                    there = await held(found, nodes)
-                    waiting = [pod for pod in waiting if pod["metadata"]["uid"] not in there]
+                await through_deaths(
+                    start, waiting, nodes, rng, batch=lambda: 4, strike=lambda before: before < 3, left=left
+                )
         assert started == 5 and len(await held(found, nodes)) == 14
 
     on(where, scene)
-
-
-async def tried(extender: Extending, pod: dict[str, Any], nodes: list[str], rng: random.Random) -> None:
-    """No answer, or one that is not 200, is only a dead leader's."""
-    try:
-        await schedule(extender, pod, nodes, rng)
-    except (aiohttp.ClientError, AssertionError):
-        if not extender.killed:
-            raise
-        await asyncio.sleep(0.05)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,7 @@ def test_ranks_that_train_stand_where_a_step_begins(tmp_path: Path) -> None:
     gang = Gang(tmp_path / "gang", 2, ["ddp.py", "100000"])
     try:
         gang.start(free_port())
-        while not ((report := gang.cut()).worlds and report.ranks == gang.size and gang.pages().read()[0].step_us):
-            gang.release()
-            time.sleep(0.05)
+        until_cut(gang, lambda: gang.pages().read()[0].step_us > 0)
         gang.release()
         stood = 0
         for _ in range(10):
@@ -83,11 +82,16 @@ def test_ranks_that_train_stand_where_a_step_begins(tmp_path: Path) -> None:
         gang.end()
 
 
-def stop_one(gang: Gang) -> None:
-    """A rank is stopped by a signal: it neither comes nor says why. It is named, and all may go on."""
-    while not ((report := gang.cut()).worlds and report.ranks == gang.size):
+def until_cut(gang: Gang, more: Callable[[], bool] = lambda: True) -> None:
+    """Hold all of them, once they have met and ``more`` holds."""
+    while not ((report := gang.cut()).worlds and report.ranks == gang.size and more()):
         gang.release()
         time.sleep(0.05)
+
+
+def stop_one(gang: Gang) -> None:
+    """A rank is stopped by a signal: it neither comes nor says why. It is named, and all may go on."""
+    until_cut(gang)
     os.kill(gang.ranks[1].pid, signal.SIGSTOP)
     gang.release()
     with pytest.raises(WorldError, match="rank 1"):
