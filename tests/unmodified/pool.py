@@ -54,10 +54,10 @@ def places(view: JobView) -> set[str]:
 
 
 class Pool:
-    """Two agents with four CPU slots each. ``clean`` leaves no process behind."""
+    """Two agents with some CPU slots each. ``clean`` leaves no process behind."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.state = root, root / "state"
+    def __init__(self, root: Path, slots: int = SLOTS) -> None:
+        self.root, self.state, self.slots = root, root / "state", slots
 
     def tide(self, *arguments: str) -> str:
         """A command as a user types it; what it printed. Raises AssertionError when it fails."""
@@ -67,7 +67,7 @@ class Pool:
         return done.stdout
 
     def up(self) -> None:
-        hosts = [word for name in HOSTS for word in ("--host", f"{name}={SLOTS}")]
+        hosts = [word for name in HOSTS for word in ("--host", f"{name}={self.slots}")]
         self.tide("up", *hosts, "--policy", "fifo")
         self.until(lambda: len(self.client().nodes().nodes) == len(HOSTS))
 

@@ -54,6 +54,7 @@ PROGRAMS = (
     script("loader_workers", ranks=(1, 2), steps=150, needs=TORCH),
     script("loader_workers", "--new-workers", ranks=(1, 2), steps=150, needs=TORCH),
     script("mesh_2d", ranks=(1, 2, 4), steps=120, needs=TORCH),
+    script("store_population", ranks=(2, 4), steps=300, needs=TORCH),
     script("zero_optim", ranks=(2,), steps=200, needs=TORCH),
     script("compile_mlp", ranks=(1, 2), steps=200, needs=TORCH, tools=("g++",)),
     script("fabric_fit", ranks=(1, 2), steps=200, needs=("lightning",)),

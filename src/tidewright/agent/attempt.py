@@ -53,6 +53,8 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     checkpointing: bool = False
     """Ranks may stand still for an image that an agent did not live to finish."""
     peers: tuple[Peer, ...] = ()
+    sitting: str = ""
+    """The request by which its ranks started or came back, the same on all its nodes: whoever meets, meets for it."""
     shot: ImageReport | None = None
     cap: int = -1
     """Highest level that works for these ranks, once something lowered it; ``cap_why`` says what."""
@@ -98,7 +100,7 @@ class Attempt:
         return self.memo.phase in ("exited", "failed")
 
     @staticmethod
-    def create(layout: Layout, args: LaunchArgs, specs: dict[int, Spec]) -> Attempt:
+    def create(layout: Layout, args: LaunchArgs, specs: dict[int, Spec], sitting: str = "") -> Attempt:
         """Put the attempt on disk, whole and once. Raises OSError; then nothing is there."""
         directory = layout.attempt(args.job, args.attempt)
         draft = directory.with_name(f".{directory.name}.new")
@@ -110,6 +112,7 @@ class Attempt:
             cpus={rank: spec.cpus for rank, spec in specs.items()},
             serial=args.image,
             peers=args.peers,
+            sitting=sitting,
         )
         try:
             write_whole(draft / "args.json", msgspec.json.encode(args))

@@ -62,7 +62,7 @@ class Deeds:
         if attempt.args.image:
             await self._launch_images(attempt)
         else:
-            await self._reach(attempt)
+            await self._reach(attempt, fresh=True)
             await asyncio.gather(*(self.start(attempt, rank) for rank in attempt.ranks))
         failed = any(rank.outcome and rank.outcome.error for rank in attempt.ranks)
         if attempt.memo.phase == "starting" and not failed:
@@ -81,9 +81,11 @@ class Deeds:
         else:
             await self._let_go(attempt)
 
-    async def _reach(self, attempt: Attempt) -> None:
+    async def _reach(self, attempt: Attempt, *, fresh: bool = False) -> None:
         if self.meeting is not None and any(box.is_dir() for box in attempt.boxes().values()):
             try:
+                if fresh:
+                    self.meeting.fresh(attempt)
                 await self.meeting.write(attempt)
             except (OSError, WorldError) as error:
                 log.warning("job %d attempt %d: its ranks will not find each other: %s", *attempt.key, error)

@@ -162,13 +162,17 @@ class Full:
         if ended:
             raise WorldError(f"rank {ended[0]} has ended already; the job is about to")
         await asyncio.to_thread(self._ranks.measure, attempt)
-        still = await self.gangs.still(attempt.key, serial, attempt.memo.peers, hurry=not leave_running)
+        left: list[str] = []
+        still = await self.gangs.still(
+            attempt.key, serial, attempt.memo.peers, hurry=not leave_running,
+            then=lambda: left.append(self._meeting.pack(job)),
+        )  # fmt: skip
         began = time.monotonic()
         try:
             directory = await asyncio.to_thread(self.images.begin, job, serial)
             report = await asyncio.to_thread(self._ranks.dump, attempt, directory, leave_running=leave_running)
             for rank in attempt.ranks:
-                self.images.note(job, serial, rank.number, self._facts(attempt, rank.number))
+                self.images.note(job, serial, rank.number, self._facts(attempt, rank.number, "".join(left)))
         except (TideError, OSError) as error:
             await asyncio.to_thread(self.images.discard_raw, job, serial)
             await self._go_on(attempt, error)
@@ -189,12 +193,13 @@ class Full:
         else:
             await self._let_go(attempt)
 
-    def _facts(self, attempt: Attempt, rank: int) -> dict[str, Any]:
-        """What must travel with a rank's image besides what CRIU knows."""
+    def _facts(self, attempt: Attempt, rank: int, left: str) -> dict[str, Any]:
+        """What must travel with a rank's image besides what CRIU knows; ``left``, where they met, with the first rank's,
+        which is on the node where they meet."""
         box = attempt.boxes()[rank]
         return {
             "box": {name: pack(content) for name, content in gather(box)},
-            "meeting": self._meeting.pack(attempt.args.job),
+            **({"meeting": left} if rank == 0 else {}),
             **self._ranks.facts(attempt, rank),
         }
 
@@ -270,9 +275,10 @@ class Full:
         if raw and shot is not None and shot.lost:
             attempt.memo.shot = None
             log.error("job %d attempt %d: %s; trying another copy", *attempt.key, why)
-            if again := await self._restore(attempt):
-                return self._lost(attempt, f"{why}; {again}")
-            return ""
+            again = await self._restore(attempt)
+            why = self._lost(attempt, f"{why}; {again}") if again else ""
+        if why:
+            self._meeting.fail(attempt, why)
         return why
 
     async def _restore(self, attempt: Attempt) -> str:
@@ -285,9 +291,7 @@ class Full:
             )
             facts = {rank: self.images.facts(args.job, memo.serial, rank) or {} for rank in numbers}
             memo.needs = {rank: int(each.get("need", 0)) for rank, each in facts.items()}
-            for each in facts.values():
-                if each.get("meeting"):
-                    self._meeting.unpack(args.job, each["meeting"])
+            self._meeting.unpack(attempt, facts.get(0, {}).get("meeting", ""))
             await self._renew(attempt, directory, facts)
         except DamagedImage as error:
             return self._lost(attempt, str(error))
@@ -348,11 +352,7 @@ class Full:
             for rank, each in facts.items()
         }
         await asyncio.to_thread(attempt.renew, args, specs, boxes)
-        await self.reach(attempt)
-
-    async def reach(self, attempt: Attempt) -> None:
-        """Tell every rank where it meets the others, and what it runs on."""
-        await self._meeting.write(attempt)
+        await self._meeting.write(attempt, attempt.memo.sitting)
 
     async def _clear_away(self, attempt: Attempt) -> None:
         """Nothing of an earlier try to bring the ranks back may live on."""

@@ -46,20 +46,26 @@ class Gangs:
         self._node, self._token, self._boxes = node, token, boxes
         self._words: dict[tuple[int, int, int], asyncio.Future[str]] = {}
 
-    async def still(self, key: Key, serial: int, peers: tuple[Peer, ...], *, hurry: bool = True) -> Still:
-        """Bring the whole gang to a standstill; without ``hurry`` longer steps are trained to their end first. Raises
-        WorldError, with all ranks running on."""
+    async def still(
+        self, key: Key, serial: int, peers: tuple[Peer, ...], *, hurry: bool = True,
+        then: Callable[[], None] = lambda: None,
+    ) -> Still:  # fmt: skip
+        """Bring the whole gang to a standstill; without ``hurry`` longer steps are trained to their end first. The leader
+        does ``then`` before any node is told, and may let its ranks go. Raises WorldError, with all ranks running on."""
         if len(peers) > 1 and peers[0].node != self._node:
             return await self._follow(key, serial)
         others = [peer for peer in peers if peer.node != self._node]
-        return await self._lead(key, serial, others, LONGEST_STEP_US if hurry else UNHURRIED_STEP_US)
+        return await self._lead(key, serial, others, LONGEST_STEP_US if hurry else UNHURRIED_STEP_US, then)
 
-    async def _lead(self, key: Key, serial: int, others: list[Peer], longest_step_us: int) -> Still:
+    async def _lead(
+        self, key: Key, serial: int, others: list[Peer], longest_step_us: int, then: Callable[[], None]
+    ) -> Still:
         clients = [DepotClient(peer, self._token) for peer in others]
         parties: list[Pages] = [self._pages(key), *(PeerPages(client, key) for client in clients)]
         why = "its leader failed"
         try:
             report = await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest_step_us)
+            then()
             why = ""
             return Still(report.hold_us, report.ranks)
         except WorldError as error:

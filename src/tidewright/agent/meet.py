@@ -12,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from ..base.errors import WorldError
 from ..launch.inject._tidewright import frames as fr
+
+log = logging.getLogger(__name__)
 
 LOG_LIMIT = 4 << 20
 """Bytes of a job's file after which it is written anew."""
@@ -43,6 +46,8 @@ class Shelf(msgspec.Struct):
     keys: dict[bytes, dict[bytes, bytes]] = {}
     queues: dict[bytes, dict[bytes, list[bytes]]] = {}
     rounds: dict[bytes, Round] = {}
+    sitting: str = ""
+    """The time its ranks have come here for, of all the times that they started or came back from images."""
 
     def act(self, code: int, world: bytes, parts: Sequence[bytes]) -> list[bytes] | None:
         """Do one operation. None: a key is not there yet, ask again when something was written."""
@@ -176,10 +181,12 @@ class _Job:
         self.changed = asyncio.Event()
         self.file = file
         self.log = -1
+        """Where the file goes on; -1: it is not as it should be (a full disk), and must be written anew."""
         self.logged = 0
+        self._behind = False
         if file is not None:
             self._replay(file)
-            self.rewrite()
+            self._kept(self.rewrite)
 
     def _replay(self, file: Path) -> None:
         """Up to the first record that is not whole: the agent was killed while it wrote it, and answered nobody."""
@@ -198,22 +205,42 @@ class _Job:
         """The file becomes a snapshot."""
         if self.file is None:
             return
+        self.close()
         text = msgspec.msgpack.encode(self.shelf)
         fresh = self.file.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.write(handle, fr.HEAD.pack(len(text)) + text)
-        os.replace(fresh, self.file)
-        self.close()
+        try:
+            _write_all(handle, fr.HEAD.pack(len(text)) + text)
+            os.replace(fresh, self.file)
+        except OSError:
+            os.close(handle)
+            raise
         self.log, self.logged = handle, 0
 
     def note(self, code: int, world: bytes, parts: Sequence[bytes]) -> None:
-        """Something was written: into the file, and to those who wait."""
-        if self.log >= 0:
-            self.logged += os.write(self.log, fr.pack(code, [world, *parts]))
-            if self.logged > LOG_LIMIT:
-                self.rewrite()
+        """Something was written: into the file, and to those who wait. What is done cannot be taken back: a full disk
+        costs the next agent its memory, and not the ranks theirs."""
+        if self.file is not None:
+            self._kept(lambda: self._append(fr.pack(code, [world, *parts])))
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def _append(self, record: bytes) -> None:
+        if self.log >= 0:
+            _write_all(self.log, record)
+            self.logged += len(record)
+        if self.log < 0 or self.logged > LOG_LIMIT:
+            self.rewrite()
+
+    def _kept(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+            self._behind = False
+        except OSError as error:
+            if not self._behind:
+                log.error("%s cannot be written, the next agent will miss keys: %s", self.file, error.strerror)
+            self._behind = True
+            self.close()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -277,14 +304,26 @@ class Meet:
             raise WorldError(f"no rendezvous keys of job {job} here")
         return msgspec.msgpack.encode(self._jobs[job].shelf)
 
-    def load(self, job: str, data: bytes) -> None:
-        """Put a job's keys back as they were dumped. Raises ``WorldError`` when ``data`` is not such a dump."""
+    def sitting(self, job: str) -> str:
+        """What the keys of a job here are for (``Shelf.sitting``); empty when there are none."""
+        return self._jobs[job].shelf.sitting if job in self._jobs else ""
+
+    def sit(self, job: str, sitting: str) -> None:
+        """From now on the keys of a job are for this sitting."""
+        found = self._jobs[job]
+        found.shelf.sitting = sitting
+        found.rewrite()
+
+    def load(self, job: str, data: bytes = b"", sitting: str = "") -> None:
+        """Put a job's keys back as they were dumped; none without a dump. Raises ``WorldError`` when ``data`` is
+        neither."""
         self.open_job(job)
         found = self._jobs[job]
         try:
-            found.shelf = msgspec.msgpack.decode(data, type=Shelf)
+            found.shelf = msgspec.msgpack.decode(data, type=Shelf) if data else Shelf()
         except msgspec.DecodeError as error:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
+        found.shelf.sitting = sitting
         # A node may have let its ranks go before this dump was made. Those that had come by then are no more: were they
         # counted, a round would end without the ranks that come now, which would wait for ever.
         for one in found.shelf.rounds.values():
@@ -320,6 +359,11 @@ class Meet:
         writer.write(fr.pack(fr.OK if found else fr.BAD, [] if found else [b"unknown token"]))
         await writer.drain()
         return found
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, list[bytes]]:

@@ -67,15 +67,15 @@ class Supervisor:
             return self._again(self.attempts[key])
         if key in self._forgotten:
             raise Conflict(f"job {args.job} attempt {args.attempt} has ended and was forgotten", "use a new attempt")
-        attempt = self._record(args)
+        attempt = self._record(args, op_id)
         self.deeds.behind(attempt, self.deeds.launch(attempt))
         return attempt.report()
 
-    def _record(self, args: LaunchArgs) -> Attempt:
+    def _record(self, args: LaunchArgs, sitting: str) -> Attempt:
         """Put an attempt on disk. Raises UsageError and WorldError; then nothing is there."""
         specs = prepare.specs(args, self._house)
         try:
-            attempt = Attempt.create(self._layout, args, specs)
+            attempt = Attempt.create(self._layout, args, specs, sitting)
         except OSError as error:
             for spec in specs.values():
                 remove(spec.cgroups)
@@ -106,17 +106,22 @@ class Supervisor:
     def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
         """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
         if args.launch is not None and (args.job, args.attempt) not in self.attempts:
-            return self._arrive(args.launch, args)
+            return self._arrive(args.launch, args, op_id)
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id):
             return self._again(attempt)
+        return self._resume(attempt, args, op_id)
+
+    def _resume(self, attempt: Attempt, args: ResumeArgs, sitting: str) -> JobReport:
         if attempt.memo.phase == "suspending" and not attempt.memo.ending:
-            return self._later(attempt, lambda: self.resume(args, ""))
+            return self._later(attempt, lambda: self._resume(attempt, args, sitting))
         if attempt.memo.phase != "suspended":
             return self._again(attempt)
         if args.launch is not None:
             prepare.places(args.launch, self._house)
             attempt.args, attempt.memo.serial = args.launch, args.serial
+            if not args.back:
+                attempt.memo.sitting = sitting
         for seat in args.ranks:
             attempt.memo.cpus[seat.rank] = self._backend.environment(seat.devices).cpus
             attempt.memo.devices[seat.rank] = seat.devices
@@ -124,10 +129,10 @@ class Supervisor:
         self.deeds.behind(attempt, self.deeds.resume(attempt))
         return report
 
-    def _arrive(self, launch: LaunchArgs, args: ResumeArgs) -> JobReport:
+    def _arrive(self, launch: LaunchArgs, args: ResumeArgs, op_id: str) -> JobReport:
         """An attempt that was suspended on other nodes comes here."""
         self._forgotten.pop((args.job, args.attempt), None)
-        attempt = self._record(replace(launch, image=args.serial))
+        attempt = self._record(replace(launch, image=args.serial), "" if args.back else op_id)
         attempt.memo.level = int(Level.FULL)
         report = self.deeds.tell(attempt, phase="resuming", verb="resume")
         self.deeds.behind(attempt, self.deeds.resume(attempt))
@@ -208,10 +213,10 @@ class Supervisor:
         return report
 
     def _drop(self, attempt: Attempt) -> None:
-        if self.deeds.meeting is not None:
-            self.deeds.meeting.close(attempt.args.job)
         attempt.remove()
         del self.attempts[attempt.key]
+        if self.deeds.meeting is not None and all(job != attempt.args.job for job, _ in self.attempts):
+            self.deeds.meeting.close(attempt.args.job)
 
     def reports(self) -> tuple[JobReport, ...]:
         """Every attempt here, by job."""
@@ -272,6 +277,8 @@ class Supervisor:
             for rank in attempt.ranks:
                 rank.outcome = rank.ending() or rank.outcome
             return
+        if self.deeds.meeting is not None:
+            self.deeds.meeting.take_over(attempt)
         if self.deeds.full is not None:
             self.deeds.full.take_over(attempt)
         if memo.phase != "starting" and not attempt.imaged:

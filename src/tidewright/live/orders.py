@@ -125,7 +125,7 @@ class Orders:
         if serial:
             allocation = self.book.allocations[job]
             nodes = self.names(allocation)
-            args = restored(self.launch_args(job, attempt, allocation, serial)[nodes.index(node)])
+            args = restored(self.launch_args(job, attempt, allocation, serial)[nodes.index(node)], back=True)
         return self.call(node, "resume", args, nodes, "back")
 
     def _checkpoint(self, command: CheckpointRanks) -> list[Call]:
@@ -180,9 +180,9 @@ class Orders:
 CallArgs = wire.LaunchArgs | wire.SuspendArgs | wire.ResumeArgs | wire.StopArgs
 
 
-def restored(launch: wire.LaunchArgs) -> wire.ResumeArgs:
+def restored(launch: wire.LaunchArgs, *, back: bool = False) -> wire.ResumeArgs:
     """A resumption from full images, by all that a launch of the same ranks would say."""
-    return wire.ResumeArgs(job=launch.job, attempt=launch.attempt, serial=launch.image, launch=launch)
+    return wire.ResumeArgs(job=launch.job, attempt=launch.attempt, serial=launch.image, launch=launch, back=back)
 
 
 def forget_call(node: str, job: int, attempt: int, images: bool = False, left: bool = False) -> Call:

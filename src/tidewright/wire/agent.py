@@ -128,7 +128,8 @@ class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Bring a suspended attempt back on these devices; ranks not named keep theirs.
 
     With ``serial`` it comes back from full images: ``launch`` says all there is to know of the ranks that belong here
-    now, which may be others than before, on a node that has never heard of the attempt.
+    now, which may be others than before, on a node that has never heard of the attempt. ``back``: this node alone let go
+    of its ranks, which join the others where these are.
     """
 
     job: int
@@ -136,6 +137,7 @@ class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     ranks: tuple[NewSeat, ...] = ()
     serial: int = 0
     launch: LaunchArgs | None = None
+    back: bool = False
 
 
 class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,0 +1,239 @@
+"""Where ranks of one job on two nodes meet when they come back: what either left before, and what the first one leaves now."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.agent.test_meet import talk
+from tidewright.agent import gang as gang_module
+from tidewright.agent import meet as meet_module
+from tidewright.agent.attempt import Attempt
+from tidewright.agent.depot import Depot
+from tidewright.agent.gang import Gangs
+from tidewright.agent.layout import Layout
+from tidewright.agent.meet import Meet
+from tidewright.agent.meeting import Meeting
+from tidewright.base.errors import WorldError
+from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.wire.agent import LaunchArgs, Peer, RankSeat
+
+TOKEN, JOB = "secret", 1
+
+
+class Node:
+    """An agent as far as meetings go."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.root = root / name
+        self.layout = Layout(self.root)
+        self.layout.ranks.mkdir(parents=True)
+        self.name, self.meet = name, Meet(self.root / "meetings")
+        self.meeting = Meeting(name, "127.0.0.1", TOKEN, self.meet)
+        self.depot = Depot(TOKEN, {"meeting": self.meeting.door})
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(node=self.name, address="127.0.0.1", port=self.depot.port)
+
+    def attempt(self, rank: int, peers: tuple[Peer, ...], sitting: str) -> Attempt:
+        seats = (RankSeat(rank, 0, (0,)),)
+        args = LaunchArgs(job=JOB, attempt=1, command=("x",), ranks=seats, world_size=2, peers=peers)
+        found = Attempt.create(self.layout, args, {}, sitting)
+        (found.ranks[0].directory / "box").mkdir(parents=True, exist_ok=True)
+        return found
+
+    async def say(self, *requests: tuple[int, list[bytes]]) -> list[list[bytes]]:
+        answers = await talk(self.meet, self.meeting.ticket(JOB), list(requests))
+        assert {code for code, _ in answers} == {fr.OK}
+        return [parts for _, parts in answers[1:]]
+
+
+class Two:
+    """A host of the meeting and a guest, with a rank each that is about to come back in the sitting ``again``."""
+
+    def __init__(self, root: Path) -> None:
+        self.host, self.guest = Node("host", root), Node("guest", root)
+
+    @asynccontextmanager
+    async def up(self) -> AsyncIterator[Two]:
+        for node in (self.host, self.guest):
+            await node.meet.start()
+            await node.depot.open("127.0.0.1")
+        peers = (self.host.peer, self.guest.peer)
+        self.hosts = self.host.attempt(0, peers, "again")
+        self.guests = self.guest.attempt(1, peers, "again")
+        try:
+            yield self
+        finally:
+            for node in (self.host, self.guest):
+                await node.depot.close()
+                await node.meet.stop()
+
+
+def left(**keys: bytes) -> str:
+    """What an image says was left by ranks."""
+    other = Meet()
+    other.open_job("1")
+    for name, value in keys.items():
+        other._jobs["1"].shelf.act(fr.SET, b"w", [name.encode(), value])
+    return base64.b64encode(other.dump("1")).decode()
+
+
+def run(root: Path, work: Callable[[Two], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Two(root).up() as two:
+            await work(two)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.host.meeting.open(JOB)  # the job was here before
+        knocking = asyncio.create_task(two.guest.meeting.write(two.guests, "again"))
+        await asyncio.sleep(0.2)
+        assert not knocking.done()
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        await knocking
+        reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
+        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.meeting.ticket(JOB))
+        await two.host.say((fr.SET, [b"new", b"2"]))
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))  # a second try in the same sitting
+        assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
+
+    run(tmp_path, work)
+
+
+def test_a_later_sitting_goes_back_to_what_its_image_says(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        await two.host.say((fr.SET, [b"new", b"2"]))
+        two.hosts.memo.sitting = "once more"
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        assert await two.host.say((fr.KEYS, [])) == [[b"old"]]
+        with pytest.raises(WorldError, match="damaged"):
+            two.hosts.memo.sitting = "and again"
+            two.host.meeting.unpack(two.hosts, base64.b64encode(b"\xffnonsense").decode())
+
+    run(tmp_path, work)
+
+
+def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
+    """A node that alone let go of its ranks brings them back into the sitting that the others never left."""
+
+    async def work(two: Two) -> None:
+        two.host.meeting.fresh(two.hosts)
+        await two.host.say((fr.SET, [b"since", b"2"]))
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        assert await two.host.say((fr.KEYS, [])) == [[b"since"]]
+
+    run(tmp_path, work)
+
+
+def test_only_the_host_puts_back(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.guest.meeting.unpack(two.guests, left(old=b"1"))
+        assert two.guest.meet.sitting("1") == ""
+
+    run(tmp_path, work)
+
+
+def test_who_waits_hears_that_the_host_failed(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        knocking = asyncio.create_task(two.guest.meeting.write(two.guests, "again"))
+        await asyncio.sleep(0.05)
+        two.host.meeting.fail(two.hosts, "its image is damaged")
+        with pytest.raises(WorldError, match="could not be brought back: its image is damaged"):
+            await knocking
+
+    run(tmp_path, work)
+
+
+def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        port = two.host.depot.port
+        await two.host.depot.close()
+        knocking = asyncio.create_task(two.guest.meeting.write(two.guests, "again"))
+        await asyncio.sleep(0.5)
+        two.host.depot = Depot(TOKEN, {"meeting": two.host.meeting.door})
+        await two.host.depot.open("127.0.0.1", port)
+        two.host.meeting.unpack(two.hosts, "")
+        await knocking
+
+    run(tmp_path, work)
+
+
+def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.agent.meeting.KNOCK_S", 0.05)
+    monkeypatch.setattr("tidewright.agent.meeting.DOOR_S", 0.3)
+
+    async def work(two: Two) -> None:
+        with pytest.raises(WorldError, match=r"node host has not brought its ranks of job 1 back"):
+            await two.guest.meeting.write(two.guests, "again")
+
+    run(tmp_path, work)
+
+
+def test_the_next_agent_lets_ranks_meet_before_it_is_asked_to(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        two.host.meet = Meet(two.host.root / "meetings")
+        await two.host.meet.start()
+        two.host.meeting = Meeting("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.meeting.take_over(two.hosts)
+        assert await two.host.say((fr.GET, [b"old"])) == [[b"1"]]
+        assert two.host.meet.sitting("1") == "again"
+
+    run(tmp_path, work)
+
+
+def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted is counted once, and the file is whole again once there is room."""
+    write, room = meet_module._write_all, [True]
+
+    def limited(handle: int, data: bytes) -> None:
+        write(handle, data if room[0] else data[:3])
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(meet_module, "_write_all", limited)
+
+    async def work(two: Two) -> None:
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        one = fr.number(1)
+        for room[0] in (True, False, False, True, True):
+            await two.host.say((fr.ADD, [b"n", one]))
+        two.host.meet = Meet(two.host.root / "meetings")
+        await two.host.meet.start()
+        two.host.meeting = Meeting("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.meeting.take_over(two.hosts)
+        assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
+
+    run(tmp_path, work)
+
+
+def test_what_is_left_is_noted_before_any_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has been told may let its ranks run on, and what they leave then is not of the image."""
+    order: list[str] = []
+    monkeypatch.setattr(gang_module, "cut", lambda *parties, **limits: SimpleNamespace(hold_us=5, ranks=2))
+
+    async def hear(args: dict[str, object]) -> None:
+        order.append(f"told {args['serial']}")
+
+    async def work(two: Two) -> None:
+        two.guest.depot._handlers["word"] = hear
+        gangs = Gangs("host", TOKEN, lambda key: {})
+        peers = (two.host.peer, two.guest.peer)
+        still = await gangs.still((JOB, 1), 7, peers, then=lambda: order.append("noted"))
+        assert (still.hold_us, still.ranks) == (5, 2)
+
+    run(tmp_path, work)
+    assert order == ["noted", "told 7"]

@@ -1,0 +1,57 @@
+"""A job spread over hosts and brought together again: what its ranks have left for each other is always where they meet."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unmodified.harness import LIMIT_S, differences, read, run_plain
+from tests.unmodified.pool import FINAL, Pool, places
+from tests.unmodified.programs import script
+from tidewright.checkpoint.program import Criu, find_criu
+
+CRIU = find_criu()
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}"),
+]
+PROGRAM = script("store_population", needs=("torch",))
+STEPS, SIZES = 600, (1, 2, 1, 2)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """Two hosts with one slot each: two ranks are either on one slot or on both hosts."""
+    with tempfile.TemporaryDirectory(prefix="tide-um-") as root:
+        made = Pool(Path(root), slots=1)
+        try:
+            made.up()
+            yield made
+        finally:
+            made.clean()
+
+
+@pytest.mark.parametrize("first", [0, 100], ids=["at-its-start", "later"])
+def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_path: Path, first: int) -> None:
+    """With ``first`` 0 some ranks have not met yet when the first event comes."""
+    plain, dice = run_plain(PROGRAM, 2, tmp_path / "plain", STEPS), random.Random(first)
+    job = pool.submit(PROGRAM, 2, "spread", STEPS)
+    pool.reach(job, "running")
+    pool.until(lambda: pool.steps(job) >= first or pool.view(job).state in FINAL)
+    seen = set()
+    for size in SIZES:
+        since = pool.view(job).since
+        pool.client().scale(job, size)
+        pool.settle(job, lambda view, size=size: view.state == "running" and view.held == size, since)  # type: ignore[misc]
+        seen.add(len(places(pool.view(job))))
+        time.sleep(dice.uniform(0, 0.2))
+    assert seen == {1, 2}
+    pool.until(lambda: pool.view(job).state in FINAL, LIMIT_S)
+    logs = [pool.log(job, rank) for rank in range(2)]
+    assert pool.view(job).state == "completed", pool.view(job).why + "\n" + "\n".join(log[-2000:] for log in logs)
+    assert differences(plain, read(logs)) == []
