@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.agent.meet import Meet, Shelf
+from tidewright.agent.meet import Meet
+from tidewright.agent.meet_keys import Shelf
 from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright import frames as fr
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import struct
 
-HELLO, SET, GET, ADD, CHECK, CAS, DELETE, WAIT, COUNT, APPEND, MGET, MSET, KEYS, PUSH, POP, DEPTH, NEW, GATHER = range(
-    1, 19
-)
-WRITES = frozenset({SET, ADD, CAS, DELETE, APPEND, MSET, PUSH, POP, NEW, GATHER})
+(
+    HELLO, SET, GET, ADD, CHECK, CAS, DELETE, WAIT, COUNT, APPEND, MGET, MSET, KEYS, PUSH, POP, DEPTH, NEW, GATHER, ONCE,
+) = range(1, 20)  # fmt: skip
+WRITES = frozenset({SET, ADD, CAS, DELETE, APPEND, MSET, PUSH, POP, NEW, GATHER, ONCE})
 """Operations that change something."""
+COUNTED = frozenset({ADD, CAS, DELETE, APPEND, PUSH, POP, NEW})
+"""Operations that change something else, or answer otherwise, when they are done again. They are asked for by ONCE, whose
+parts are who asks, the number of its request, and the operation with its own: who did not hear the answer asks again."""
 OK, LATE, BAD = 0, 1, 2
 """Outcomes. LATE: the time given with the request passed before the keys were there."""
 

@@ -1,12 +1,15 @@
 """The rank's end of the rendezvous store: plain sockets that can be dropped at any moment and are opened when needed.
 
 A request that waits for keys is asked again after the connection was dropped; one that does not is never interrupted,
-because whoever drops waits for it first. No torch here.
+because whoever drops waits for it first. Either is asked again when the store's agent died; it is carried out once. No
+torch here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import socket
 import threading
 import time
@@ -32,6 +35,8 @@ class Link:
         self._shut = self._over = False
         self.waiting = 0
         """How many threads wait for a key somebody else must set."""
+        self._name, self._numbers = os.urandom(8), itertools.count(1)
+        """What this process calls itself, and its requests, where it matters that they are carried out once."""
 
     def ask(self, code, world, parts, wait_s=None, patience_s=PATIENCE_S):
         """Do one operation; ``wait_s``: how long its keys may be missing (None: it does not wait for
@@ -39,6 +44,7 @@ class Link:
 
         Raises ``Late``, and ``OSError`` when the store cannot be reached for ``patience_s``.
         """
+        code, parts = self._counted(code, parts)
         until = None if not wait_s else time.monotonic() + wait_s
         waits = wait_s is not None
         slept = 0.0
@@ -60,6 +66,12 @@ class Link:
                 raise
             finally:
                 self._end(waits)
+
+    def _counted(self, code, parts):
+        if code not in frames.COUNTED:
+            return code, parts
+        name = self._name + frames.number(threading.get_ident())
+        return frames.ONCE, [name, frames.number(next(self._numbers)), bytes((code,)), *parts]
 
     def drop(self):
         """Close everything; threads that ask stand still until ``reopen``."""
@@ -99,6 +111,7 @@ class Link:
         for found in sockets.values():
             found.close()
         self._cond = threading.Condition()
+        self._name = os.urandom(8)
         self._busy = self.waiting = 0
         self._shut = False
 
