@@ -15,6 +15,7 @@ from tests.unmodified.pool import FINAL
 from tests.unmodified.programs import script
 from tidewright.checkpoint.processes import send
 from tidewright.checkpoint.program import find_criu
+from tidewright.wire.api import JobView
 
 from .hosts import EVERY_S, HOSTS, Hosts, plain
 from .storm import Kind
@@ -24,15 +25,16 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
 ]
+QUICK = script("plain_numpy", "--batch", "64")
 ALONE = script("plain_numpy", "--batch", "64", "--pause", "0.008")
-"""Lives for some ten seconds and leaves the cores to other tests."""
+"""The same, but it lives for some ten seconds and leaves the cores to other tests."""
 STEPS = 1000
 DICE = random.Random(7)
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return plain(ALONE, 1, STEPS, tmp_path_factory.mktemp("plain"))
+    return plain(QUICK, 1, STEPS, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture
@@ -63,6 +65,11 @@ def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
     hosts.until(lambda: hosts.ended(job), 120)
     assert hosts.verdict(job, expected) == [], hosts.story_of(job)
     assert hosts.view(job).state == "completed"
+
+
+def imaged_again(view: JobView, before: JobView) -> bool:
+    """Whether there is a later image than the newest of ``before``, or none will come."""
+    return view.state in FINAL or (bool(view.images) and view.images[-1].serial > before.images[-1].serial)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +163,21 @@ def test_no_good_image_left_is_said_and_it_starts_over(hosts: Hosts, expected: O
 
 
 def test_criu_killed_in_a_save_leaves_the_job_running(hosts: Hosts, expected: Outcome) -> None:
+    """Unless it dies while its trap is in a task's code, which happens once in some fifteen times (docs/why/criu.md): the
+    job then goes on from its image."""
     job, host = begin(hosts)
-    pids = [pids["main"] for _, pids in hosts.ranks(host, job)]
-    hosts.client().checkpoint(job)
-    assert hosts.kill_criu(10)
+    assert list(hosts.ranks(host, job))
+    for _ in range(3):
+        before = hosts.view(job)
+        hosts.client().checkpoint(job)
+        assert hosts.kill_criu(10)
+        hosts.until(lambda before=before: imaged_again(hosts.view(job), before))  # type: ignore[misc]
+        if hosts.view(job).attempt == before.attempt:
+            break
+        assert "goes on from image" in hosts.story_of(job)
+    else:
+        raise AssertionError(f"none of three jobs ran on: {hosts.story_of(job)}")
     ends_right(hosts, job, expected)
-    assert pids and hosts.view(job).attempt == 1
 
 
 @pytest.mark.full
