@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewright.launch.environment import DENIED, RANK_VARIABLES, Seat, rank_environment, submitted_environment
+from tidewright.launch.environment import (
+    DENIED,
+    RANK_VARIABLES,
+    THREAD_LIMITS,
+    Seat,
+    rank_environment,
+    submitted_environment,
+)
 
 SEAT = Seat(rank=3, local_rank=1, world_size=4, local_world_size=2, group_rank=1, master_addr="n0", master_port=29501)
 NAMES = st.one_of(
@@ -43,3 +50,12 @@ def test_thread_limits_are_limits():
     assert made({"OMP_NUM_THREADS": "64"}, limit)["OMP_NUM_THREADS"] == "4"
     assert made({"OMP_NUM_THREADS": "0"}, limit)["OMP_NUM_THREADS"] == "4"
     assert made({"OMP_NUM_THREADS": "x"}, limit)["OMP_NUM_THREADS"] == "4"
+
+
+def test_one_limit_of_the_users_is_a_limit_for_all_libraries() -> None:
+    """A program that was given one thread computes other last bits with two."""
+    slot = dict.fromkeys(THREAD_LIMITS, "4")
+    assert {made({"OMP_NUM_THREADS": "1"}, slot)[name] for name in THREAD_LIMITS} == {"1"}
+    found = made({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "2"}, slot)
+    assert [found[name] for name in THREAD_LIMITS] == ["1", "2", "1", "1"]
+    assert {made({"MKL_NUM_THREADS": "2"}, slot)[name] for name in THREAD_LIMITS} == {"2", "4"}

@@ -12,7 +12,8 @@ import pytest
 
 from tests.unmodified.harness import LIMIT_S, differences, read, run_plain
 from tests.unmodified.pool import FINAL, Pool, places
-from tests.unmodified.programs import script
+from tests.unmodified.programs import PROGRAMS, Program, script
+from tests.unmodified.test_programs import LONGER, MANY, prove
 from tidewright.checkpoint.program import Criu, find_criu
 
 CRIU = find_criu()
@@ -20,6 +21,7 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}"),
 ]
+PAIRS = [program for program in PROGRAMS if 2 in program.ranks]
 PROGRAM = script("store_population", needs=("torch",))
 STEPS, SIZES = 600, (1, 2, 1, 2)
 
@@ -55,3 +57,10 @@ def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_pat
     logs = [pool.log(job, rank) for rank in range(2)]
     assert pool.view(job).state == "completed", pool.view(job).why + "\n" + "\n".join(log[-2000:] for log in logs)
     assert differences(plain, read(logs)) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("program", PAIRS, ids=lambda program: program.name)
+def test_many_events_over_hosts_leave_no_trace(pool: Pool, program: Program, tmp_path: Path) -> None:
+    prove(pool, program, 2, tmp_path, MANY, LONGER)

@@ -30,6 +30,8 @@ RANK_VARIABLES = frozenset(
 MARK = "TIDE_RANK_MARK"
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that size the thread pools of numerical libraries."""
+FOLLOWED = THREAD_LIMITS[0]
+"""What all of them go by when they are told nothing themselves; torch takes the most that any of them may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ def rank_environment(
     """The whole environment of a rank. ``given`` is the job's own, ``devices`` what the device backend adds.
 
     ``mark`` is inherited by everything the rank starts, and tells whose it is when all else is lost. A thread limit
-    that the user set lower than the slot allows stays; a higher one is cut to the slot.
+    that the user set lower than the slot allows stays; a higher one is cut to the slot. OMP_NUM_THREADS alone is a limit
+    for all of them, as it is without us.
     """
     chosen = {**given, **devices}
     for variable in THREAD_LIMITS:
@@ -105,7 +108,7 @@ def rank_environment(
 
 
 def _lower(variable: str, given: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, str]:
-    wanted, limit = given.get(variable, ""), devices.get(variable, "")
+    wanted, limit = given.get(variable, given.get(FOLLOWED, "")), devices.get(variable, "")
     if wanted.isdecimal() and limit.isdecimal() and 0 < int(wanted) < int(limit):
         return {variable: wanted}
     return {}
