@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from .index import NO_HASHES, Runs
-from .keys import Hashes
+from .keys import PAGE, Hashes
 from .manifest import Manifest
 from .names import INDEX, ImageName
 from .pack import PackIndex
@@ -81,7 +81,7 @@ def _lost(view: View, manifest: Manifest) -> Iterator[str]:
     for entry, recipe in zip(manifest.header.files, manifest.recipes, strict=True):
         lost = ~view.runs.knows(recipe.hashes)
         if lost.any():
-            at = ", ".join(map(str, recipe.numbers[lost][:8])) + (", …" if lost.sum() > 8 else "")
+            at = ", ".join(map(str, recipe.offsets[lost][:8] // PAGE)) + (", …" if lost.sum() > 8 else "")
             yield f"{entry.path}: {int(lost.sum())} of {len(lost)} pages are lost ({at})"
 
 

@@ -1,4 +1,7 @@
-"""Taking an image in: read its files, leave out zero pages and pages the store has, pack the rest, keep the recipe."""
+"""Taking an image in: read its files, leave out zero pages and pages the store has, pack the rest, keep the recipe.
+
+Where pages are new, but the same content lies in the store shifted by less than a page, they are cut there (shifts.py).
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,53 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base.errors import UsageError
 from .index import NO_HASHES, Runs, first_of_each
-from .keys import PAGE, TenantKey
-from .manifest import FileEntry, Recipe
-from .pack import PackWriter, lengths_of
+from .keys import PAGE, Hashes, TenantKey
+from .manifest import FileEntry, Recipe, Shift
+from .pack import PackWriter
+from .shifts import NO_LANDMARKS, Landmarks, Search, Stretch, landmarks, words_of
 
 SEGMENT = 4 * 2**20
 """Bytes read and hashed at a time; they stay in the processor's cache for the second look."""
-_WORDS = PAGE // 8
+_ONE = np.zeros(1, np.intp)
+
+
+class Pieces(NamedTuple):
+    """What a segment is cut into, zeros left out: where each begins and ends, and what it is."""
+
+    starts: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    hashes: Hashes
+
+    def some(self, which: slice | NDArray[Any]) -> Pieces:
+        """Those at some positions, or for which a flag is set."""
+        return Pieces(self.starts[which], self.ends[which], self.hashes[which])
 
 
 class Intake:
-    """One image on its way in. ``known`` are the pages that the store has."""
+    """One image on its way in. ``known`` are the pages that the store has, ``seen`` landmarks of the image's other ranks."""
 
-    def __init__(self, key: TenantKey, known: Runs, writer: PackWriter) -> None:
+    def __init__(self, key: TenantKey, known: Runs, writer: PackWriter, seen: Landmarks) -> None:
         self._key, self._known, self._writer = key, known, writer
+        self._search = Search(key, self._has, seen)
+        self._landmarks: list[Landmarks] = [NO_LANDMARKS]
         self._fresh = Runs()
         self._buffer = bytearray(SEGMENT)
         self.raw_bytes = self.new_bytes = 0
         self.files: list[FileEntry] = []
         self.recipes: list[Recipe] = []
         self.directories: list[tuple[str, int]] = []
+
+    @property
+    def landmarks(self) -> Landmarks:
+        """Those of the files taken so far."""
+        return np.concatenate(self._landmarks)
 
     def take(self, source: Path) -> None:
         """Everything below ``source``. Raises UsageError for what is neither file nor directory."""
@@ -46,21 +71,24 @@ class Intake:
 
     def _file(self, path: Path, name: str, mode: int) -> None:
         hasher, size = self._key.file(), 0
-        numbers, hashes = [np.empty(0, np.intp)], [NO_HASHES]
+        offsets, hashes = [np.empty(0, np.intp)], [NO_HASHES]
+        shifts: list[Shift] = []
         for segment in self._segments(path):
             hasher.update(segment)
-            at = used_pages(segment)
-            found = self._key.pages(segment, at)
-            self._keep(segment, at, found)
-            numbers.append(at + size // PAGE)
-            hashes.append(found)
+            pieces, stretches = self._cut(segment)
+            offsets.append(pieces.starts + size)
+            hashes.append(pieces.hashes)
+            shifts += [(one.first + size // PAGE, one.end + size // PAGE, one.shift) for one in stretches]
             size += len(segment)
-        recipe = Recipe(np.concatenate(numbers), np.vstack(hashes))
+        recipe = Recipe(np.concatenate(offsets), np.vstack(hashes))
         self.raw_bytes += size
         self.recipes.append(recipe)
         self.files.append(
-            FileEntry(path=name, size=size, mode=mode, hash=hasher.hexdigest(), pages=len(recipe.numbers))
-        )
+            FileEntry(
+                path=name, size=size, mode=mode, hash=hasher.hexdigest(), pages=len(recipe.offsets),
+                shifts=tuple(shifts),
+            )
+        )  # fmt: skip
 
     def _segments(self, path: Path) -> Iterator[memoryview]:
         """The file in pieces, each a whole number of pages but the last. Read, not mapped: it may shrink meanwhile."""
@@ -75,31 +103,64 @@ class Intake:
                 if size < SEGMENT:
                     return
 
-    def _keep(self, segment: memoryview, at: np.ndarray, hashes: np.ndarray) -> None:
-        """Hand the pages that are new, once each, to the writer."""
-        candidates = np.flatnonzero(~(self._known.knows(hashes) | self._fresh.knows(hashes)))
-        new = candidates[first_of_each(hashes[candidates])]
-        if not len(new):
+    def _cut(self, segment: memoryview) -> tuple[Pieces, list[Stretch]]:
+        """Cut a segment, and hand what is new to the writer."""
+        at = used_pages(segment)
+        hashes = self._key.pages(segment, at)
+        new = ~self._has(hashes)
+        pieces = Pieces(at * PAGE, np.minimum((at + 1) * PAGE, len(segment)), hashes)
+        stretches = self._search.stretches(segment, at[new])
+        if stretches:
+            pieces = self._recut(segment, pieces, stretches)
+            new = ~self._has(pieces.hashes)
+        whole = (pieces.starts % PAGE == 0) & (pieces.ends - pieces.starts == PAGE)
+        self._landmarks.append(landmarks(segment, pieces.starts[whole] // PAGE))
+        self._keep(segment, pieces, np.flatnonzero(new))
+        return pieces, stretches
+
+    def _recut(self, segment: memoryview, pieces: Pieces, stretches: list[Stretch]) -> Pieces:
+        """The pieces of a segment, those of stretches in the place of pages."""
+        parts, at = [], 0
+        for one in stretches:
+            low, high = np.searchsorted(pieces.starts, [one.first * PAGE, one.end * PAGE]).tolist()
+            parts += [pieces.some(slice(at, low)), self._pieces(segment, one)]
+            at = high
+        starts, ends, hashes = zip(*parts, pieces.some(slice(at, None)), strict=True)
+        return Pieces(np.concatenate(starts), np.concatenate(ends), np.vstack(hashes))
+
+    def _pieces(self, segment: memoryview, stretch: Stretch) -> Pieces:
+        """A short piece, whole pages, and a short piece."""
+        first, end, shift, hashes = stretch
+        cuts = np.concatenate(([first * PAGE], np.arange(first, end) * PAGE + shift, [end * PAGE]))
+        head, tail = (segment[a:b] for a, b in (cuts[:2].tolist(), cuts[-2:].tolist()))
+        used = np.concatenate(([any(head)], ~self._search.is_zero(hashes), [any(tail)]))
+        hashes = np.vstack((self._key.pages(head, _ONE), hashes, self._key.pages(tail, _ONE)))
+        return Pieces(cuts[:-1], cuts[1:], hashes).some(used)
+
+    def _has(self, hashes: Hashes) -> NDArray[np.bool_]:
+        """Which pages the store has, or will have when this image is in."""
+        return self._known.knows(hashes) | self._fresh.knows(hashes)
+
+    def _keep(self, segment: memoryview, pieces: Pieces, candidates: NDArray[np.intp]) -> None:
+        """Hand pieces that are new, once each, to the writer."""
+        new = pieces.some(candidates[first_of_each(pieces.hashes[candidates])])
+        if not len(new.starts):
             return
-        self._fresh = self._fresh.plus(hashes[new])
-        lengths = lengths_of(len(segment))[at[new]]
+        self._fresh = self._fresh.plus(new.hashes)
+        lengths = (new.ends - new.starts).astype(np.uint16)
         self.new_bytes += int(lengths.sum(dtype=np.int64))
-        self._writer.add((segment[a:b] for a, b in _stretches(at[new], len(segment))), lengths, hashes[new])
+        self._writer.add((segment[a:b] for a, b in _joined(new)), lengths, new.hashes)
 
 
-def used_pages(segment: memoryview) -> np.ndarray:
+def used_pages(segment: memoryview) -> NDArray[np.intp]:
     """Numbers of the pages that are not all zero."""
     whole = len(segment) // PAGE
-    words = np.frombuffer(segment[: whole * PAGE], np.uint64).reshape(-1, _WORDS)
-    used = np.flatnonzero(words.any(axis=1))
+    used = np.flatnonzero(words_of(segment).any(axis=1))
     return np.append(used, whole) if any(segment[whole * PAGE :]) else used
 
 
-def _stretches(pages: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-    """Byte ranges of neighbouring pages."""
-    breaks = np.flatnonzero(np.diff(pages) != 1) + 1
-    for first, last in zip(
-        pages[np.concatenate(([0], breaks))].tolist(), pages[np.concatenate((breaks, [len(pages)])) - 1].tolist(),
-        strict=True,
-    ):  # fmt: skip
-        yield first * PAGE, min((last + 1) * PAGE, size)
+def _joined(pieces: Pieces) -> Iterator[tuple[int, int]]:
+    """Byte ranges of neighbouring pieces."""
+    breaks = np.flatnonzero(pieces.starts[1:] != pieces.ends[:-1])
+    starts, ends = pieces.starts[np.append(0, breaks + 1)], pieces.ends[np.append(breaks, -1)]
+    yield from zip(starts.tolist(), ends.tolist(), strict=True)

@@ -1,7 +1,7 @@
 """Manifests: what an image is made of, file by file and page by page. One that has its name is an image; no other is.
 
-``TWIMAGE1``, length of the header, header as JSON, then for each file a bitmap of its pages that are not zero and
-their hashes, then a seal over all of it.
+``TWIMAGE1``, length of the header, header as JSON, then for each file a bitmap of its pieces that are not zero and
+their hashes, then a seal over all of it. Pieces are pages, but where a file is cut at a shift (``piece_offsets``).
 """
 
 from __future__ import annotations
@@ -30,14 +30,19 @@ class BadManifest(WorldError):
     """A manifest is not as it was written."""
 
 
+Shift = tuple[int, int, int]
+"""Of pages from the first to before the second, cuts lie so many bytes later: a short piece, whole pages, a short one."""
+
+
 class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file. ``pages`` counts those that are not all zero; ``hash`` is keyed BLAKE3 of its content."""
+    """One file. ``pages`` counts pieces that are not all zero; ``hash`` is keyed BLAKE3 of its content."""
 
     path: str
     size: int
     mode: int
     hash: str
     pages: int = 0
+    shifts: tuple[Shift, ...] = ()
 
 
 class Header(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,9 +63,9 @@ class Header(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recipe(Struct, frozen=True):
-    """Where a file's pages that are not zero lie, and what they are."""
+    """Where a file's pieces that are not zero begin, and what they are."""
 
-    numbers: NDArray[np.intp]
+    offsets: NDArray[np.intp]
     hashes: Hashes
 
 
@@ -80,8 +85,9 @@ class Manifest(Struct, frozen=True):
         header = msgspec.json.encode(self.header)
         parts = [_HEAD.pack(_MAGIC, len(header)), header]
         for file, recipe in zip(self.header.files, self.recipes, strict=True):
-            bits = np.zeros(page_count(file.size), dtype=bool)
-            bits[recipe.numbers] = True
+            offsets = piece_offsets(file)
+            bits = np.zeros(len(offsets), dtype=bool)
+            bits[np.searchsorted(offsets, recipe.offsets)] = True
             parts += [np.packbits(bits).tobytes(), recipe.hashes.tobytes()]
         return [*parts, key.seal(*parts)]
 
@@ -89,6 +95,15 @@ class Manifest(Struct, frozen=True):
 def page_count(size: int) -> int:
     """Pages in a file of so many bytes."""
     return -(-size // PAGE)
+
+
+def piece_offsets(file: FileEntry) -> NDArray[np.intp]:
+    """Where each piece of a file begins, zero or not."""
+    grid, parts, at = np.arange(page_count(file.size)) * PAGE, [], 0
+    for first, end, shift in file.shifts:
+        parts += [grid[at : first + 1], grid[first:end] + shift]
+        at = end
+    return np.concatenate([*parts, grid[at:]])
 
 
 def read_header(path: Path) -> Header:
@@ -134,14 +149,30 @@ def decode(data: bytes, key: TenantKey) -> Manifest:
 def _recipes(files: Iterable[FileEntry], body: memoryview) -> Iterator[Recipe]:
     at = 0
     for file in files:
-        total = page_count(file.size)
-        end = at + -(-total // 8)
-        bits = np.unpackbits(np.frombuffer(body[at:end], np.uint8), count=total)
-        at, end = end, end + file.pages * HASH_BYTES
-        yield Recipe(np.flatnonzero(bits), np.frombuffer(body[at:end], "<u8").reshape(-1, 2))
+        _check_cuts(file)
+        total = page_count(file.size) + len(file.shifts)
+        middle = at + -(-total // 8)
+        end = middle + file.pages * HASH_BYTES
+        if not at <= middle <= end <= len(body):
+            raise BadManifest("its manifest is too short for its files")
+        bits = np.unpackbits(np.frombuffer(body[at:middle], np.uint8), count=total)
+        used = np.flatnonzero(bits)
+        if len(used) != file.pages:
+            raise BadManifest("its manifest does not add up")
+        yield Recipe(piece_offsets(file)[used], np.frombuffer(body[middle:end], "<u8").reshape(-1, 2))
         at = end
     if at != len(body):
         raise BadManifest("its manifest does not add up")
+
+
+def _check_cuts(file: FileEntry) -> None:
+    at = 0
+    if file.size < 0:
+        raise BadManifest(f"its manifest claims an absurd size of {file.path!r}")
+    for first, end, shift in file.shifts:
+        if not (at <= first <= end - 2 and end * PAGE <= file.size and 0 < shift < PAGE):
+            raise BadManifest(f"its manifest cuts {file.path!r} where it cannot be cut")
+        at = end
 
 
 def _check_paths(paths: Iterable[str]) -> None:

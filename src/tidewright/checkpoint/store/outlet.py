@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import zstandard
 from .disk import full
 from .index import ABSENT, NO_HASHES, Values
 from .keys import PAGE, Hashes
-from .manifest import Manifest, Recipe, page_count
+from .manifest import FileEntry, Manifest, Recipe, piece_offsets
 from .pack import PackIndex
 from .shelf import Shelf, View
 
@@ -37,11 +38,11 @@ class Damage(Exception):
 
 
 class Target(NamedTuple):
-    """Pages wanted, by where they are stored: place in the store, file and page number to write to."""
+    """Pages wanted, by where they are stored: place in the store, file and offset to write to."""
 
     places: Values
     files: np.ndarray
-    numbers: np.ndarray
+    offsets: np.ndarray
 
 
 class FrameReader:
@@ -121,13 +122,13 @@ class Outlet:
         missing = places == ABSENT
         if missing.any():
             lost = hashes[missing]
-            owner = np.repeat(np.arange(len(recipes)), [len(one.numbers) for one in recipes])[missing]
+            owner = np.repeat(np.arange(len(recipes)), [len(one.offsets) for one in recipes])[missing]
             entry = self._manifest.header.files[int(owner[0])]
             raise Damage(f"{entry.path}: {len(lost)} pages are not in the store{self._bad_packs(lost)}", lost)
-        owner = np.repeat(np.arange(len(recipes)), [len(one.numbers) for one in recipes])
-        numbers = np.concatenate([np.empty(0, np.intp), *(one.numbers for one in recipes)])
+        owner = np.repeat(np.arange(len(recipes)), [len(one.offsets) for one in recipes])
+        offsets = np.concatenate([np.empty(0, np.intp), *(one.offsets for one in recipes)])
         order = np.argsort(places, kind="stable")
-        return Target(places[order], owner[order], numbers[order])
+        return Target(places[order], owner[order], offsets[order])
 
     def _bad_packs(self, lost: Hashes) -> str:
         wanted = {tuple(row) for row in lost.tolist()}
@@ -171,7 +172,7 @@ class Outlet:
                     name = self._manifest.header.files[int(target.files[at[0]])].path
                     raise Damage(f"{name}: {error.problem}", error.lost, error.frames) from None
                 within = self._view.split(target.places[at])[1] - int(pack.frames[frame]["first"])
-                _scatter(files, data, starts, within, target.files[at], target.numbers[at])
+                _scatter(files, data, starts, within, target.files[at], target.offsets[at])
 
     def _check(self, at: int, file: int) -> None:
         """Compare a written file with its hash."""
@@ -181,29 +182,31 @@ class Outlet:
             hasher.update(memoryview(buffer)[:got])
             offset += got
         if hasher.hexdigest() != entry.hash or offset != entry.size:
-            pages = self._wrong_pages(file, entry.size, self._manifest.recipes[at])
+            pages = self._wrong_pages(file, entry, self._manifest.recipes[at])
             raise Damage(f"{entry.path}: its content is not what was saved (pages {pages})")
 
-    def _wrong_pages(self, file: int, size: int, recipe: Recipe) -> str:
-        wrong = []
-        wanted = dict(zip(recipe.numbers.tolist(), recipe.hashes.tolist(), strict=True))
-        for page in range(page_count(size)):
-            data = os.pread(file, PAGE, page * PAGE)
+    def _wrong_pages(self, file: int, entry: FileEntry, recipe: Recipe) -> str:
+        wrong: list[int] = []
+        wanted = dict(zip(recipe.offsets.tolist(), recipe.hashes.tolist(), strict=True))
+        starts = piece_offsets(entry).tolist()
+        for start, end in pairwise([*starts, entry.size]):
+            data = os.pread(file, end - start, start)
             found = self._shelf.key.pages(memoryview(data), np.array([0]))[0].tolist() if any(data) else None
-            if found != wanted.get(page):
-                wrong.append(page)
+            if found != wanted.get(start) and start // PAGE not in wrong[-1:]:
+                wrong.append(start // PAGE)
         return ", ".join(map(str, wrong[:8])) + (", …" if len(wrong) > 8 else "") or "none, so the hash itself is wrong"
 
 
 def _scatter(
-    files: list[int], data: bytes, starts: np.ndarray, within: np.ndarray, owner: np.ndarray, numbers: np.ndarray
+    files: list[int], data: bytes, starts: np.ndarray, within: np.ndarray, owner: np.ndarray, offsets: np.ndarray
 ) -> None:
     """Write pages of one frame to where they belong, neighbours that stay neighbours in one go."""
-    breaks = np.flatnonzero((np.diff(within) != 1) | (np.diff(numbers) != 1) | (np.diff(owner) != 0)) + 1
+    apart = np.diff(offsets) != (starts[within + 1] - starts[within])[:-1]
+    breaks = np.flatnonzero((np.diff(within) != 1) | apart | (np.diff(owner) != 0)) + 1
     view = memoryview(data)
     for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(within)], strict=True):
         piece = view[int(starts[within[low]]) : int(starts[within[high - 1] + 1])]
-        _write_all(files[int(owner[low])], piece, int(numbers[low]) * PAGE)
+        _write_all(files[int(owner[low])], piece, int(offsets[low]))
 
 
 def _write_all(file: int, data: memoryview, offset: int) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...base.errors import WorldError
 from .disk import Disk, draft_name, write_whole
 from .index import NO_HASHES
-from .keys import HASH_BYTES, PAGE, SEAL_BYTES, Hashes, TenantKey
+from .keys import HASH_BYTES, SEAL_BYTES, Hashes, TenantKey
 from .names import INDEX, PACK
 
 LEVEL = -5
@@ -201,9 +201,3 @@ def publish_pack(disk: Disk, drafts: Path, packs: Path, draft: Path, id_: str, i
 def new_id(key: TenantKey) -> str:
     """A pack's name that nobody else uses."""
     return f"{key.id}-{secrets.token_hex(8)}"
-
-
-def lengths_of(total: int) -> NDArray[np.uint16]:
-    """Lengths of the pages that ``total`` bytes make; the last may be short."""
-    full, rest = divmod(total, PAGE)
-    return np.array([PAGE] * full + [rest] * bool(rest), dtype=np.uint16)

@@ -21,6 +21,7 @@ from .manifest import BadManifest, Manifest, decode
 from .names import BAD, IMAGES, INDEX, PACK, PACKS, ImageName, parse_image
 from .pack import BadIndex, PackIndex
 from .pack import decode as decode_index
+from .shifts import Latest
 
 _SHIFT = 32
 """A page's place is one number: the pack's number above these bits, the page's within the pack below."""
@@ -91,6 +92,7 @@ class Shelf:
             if not path.is_dir():
                 disk.make_directory(path)
         self.foreign = Foreign()
+        self.latest = Latest()
         self._guard = threading.Lock()
         self._view = View((), {}, {})
         self._seen: frozenset[tuple[str, int, int]] = frozenset()

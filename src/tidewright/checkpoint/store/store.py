@@ -123,7 +123,7 @@ class ImageStore:
         self, shelf: Shelf, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
         room: Callable[[int], None],
     ) -> PutReport:  # fmt: skip
-        intake = Intake(shelf.key, shelf.view().runs, writer)
+        intake = Intake(shelf.key, shelf.view().runs, writer, shelf.latest.get(name.job, name.serial))
         intake.take(source)
         packs = sum(pack.stored_bytes for pack in writer.publish())
         header = Header(
@@ -137,6 +137,7 @@ class ImageStore:
         room(size)
         content = Manifest(header, recipes).encode(shelf.key)
         write_whole(self._disk, self._drafts, shelf.manifest_path(name), content)
+        shelf.latest.add(name.job, name.serial, intake.landmarks)
         return PutReport(
             raw_bytes=header.raw_bytes, new_bytes=header.new_bytes, stored_bytes=header.stored_bytes, took_us=0
         )
