@@ -111,6 +111,38 @@ def test_an_image_of_a_program_that_runs_on_starts_the_next_attempt(play) -> Non
     play(body)
 
 
+def test_what_it_is_to_come_back_on_outlives_the_agent(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench)
+        await bench.verb("suspend", level=FULL, serial=1)
+        await bench.state_is("suspended")
+        await bench.verb("resume", serial=1, launch=args(bench, ranks=[{"rank": 0, "local_rank": 0, "devices": [0]}]))
+        bench.kill()
+        found = msgspec.json.decode(Layout(bench.state).attempt(1, 0).joinpath("args.json").read_bytes())
+        assert found["ranks"][0]["devices"] == [0]
+        bench.start()
+        assert (await bench.state_is("exited")).code == 7
+        assert bench.log() == expected(150)
+
+    play(body)
+
+
+def test_what_left_comes_back_though_it_is_still_leaving(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench, 300)
+        for serial in (1, 2, 3):
+            await lines(bench, 20 * serial)
+            await bench.verb("suspend", level=FULL, serial=serial)
+            await bench.state_is("suspended")
+            back = bench.verb("resume", serial=serial, launch=args(bench, 300))
+            await asyncio.gather(bench.verb("forget", left=True), back)
+            await bench.state_is("running")
+        assert (await bench.state_is("exited")).code == 7
+        assert bench.log() == expected(300)
+
+    play(body)
+
+
 def test_the_agent_is_killed_at_any_moment_of_a_suspension(play) -> None:
     async def body(bench: Bench) -> None:
         await launch(bench, 3000)

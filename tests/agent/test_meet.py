@@ -110,6 +110,69 @@ def test_only_a_jobs_own_token_opens_its_keys() -> None:
     assert no[0] == fr.BAD and rest == b""
 
 
+def test_a_stranger_may_say_little() -> None:
+    async def work(meet: Meet):
+        meet.open_job("1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+        writer.write(fr.HEAD.pack(fr.SHORT + 1) + b"x")
+        assert await reader.read() == b""
+        writer.close()
+
+    served(work)
+
+
+def test_ranks_of_an_earlier_time_are_hung_up_on() -> None:
+    """Those that wait, and those that ask: a rank whose node was cut off takes nothing from those that came instead."""
+
+    async def work(meet: Meet) -> None:
+        token = meet.open_job("1")
+        lines = [await asyncio.open_connection("127.0.0.1", meet.port) for _ in range(2)]
+        for reader, writer in lines:
+            writer.write(fr.pack(fr.HELLO, [token.encode()]))
+            assert (await answer(reader))[0] == fr.OK
+        waiting, asking = lines
+        waiting[1].write(fr.pack(fr.POP, [b"w", fr.number(0), b"q"]))
+        await asyncio.sleep(0.05)
+        meet.load("1")
+        assert await waiting[0].read() == b""
+        asking[1].write(fr.pack(fr.PUSH, [b"w", fr.number(0), b"q", b"stale"]))
+        assert await asking[0].read() == b""
+        assert (await talk(meet, token, [(fr.DEPTH, [b"q"])]))[1:] == [(fr.OK, [fr.number(0)])]
+
+    served(work)
+
+
+def test_a_job_that_is_over_leaves_no_file_though_nobody_asked_for_it(tmp_path: Path) -> None:
+    async def work(meet: Meet, file: bool) -> None:
+        assert list(tmp_path.glob("*.meet")) == [tmp_path / "1.meet"] * file
+        if file:
+            meet.close_job("1")
+        else:
+            meet.open_job("1")
+
+    served(lambda meet: work(meet, False), tmp_path)
+    served(lambda meet: work(meet, True), tmp_path)
+    assert not list(tmp_path.glob("*.meet"))
+
+
+def test_sums_are_numbers_of_64_bits_and_ranks_are_ranks() -> None:
+    most = 2**63 - 1
+
+    async def work(meet: Meet):
+        return await talk(
+            meet, meet.open_job("1"),
+            [
+                (fr.ADD, [b"n", fr.number(most)]),
+                (fr.ADD, [b"n", fr.number(2)]),
+                *((fr.GATHER, [rank, size, b"me"]) for rank, size in ((b"2", b"2"), (b"-1", b"2"), (b"0", b"9" * 30))),
+            ],
+        )  # fmt: skip
+
+    codes, parts = zip(*served(work), strict=True)
+    assert parts[1:3] == ([fr.number(most)], [fr.number(-(2**63) + 1)])
+    assert codes[3:] == (fr.BAD, fr.BAD, fr.BAD)
+
+
 def test_keys_travel_with_an_image() -> None:
     async def work(meet: Meet):
         token = meet.open_job("1")

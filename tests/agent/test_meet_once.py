@@ -73,6 +73,9 @@ def test_nothing_is_counted_twice_or_taken_twice(reach: Callable[[int, str], Non
             link.ask(fr.PUSH, b"w", [b"q", b"%d/%d" % (number, turn)])
             taken.append(link.ask(fr.POP, b"w", [b"q"], wait_s=20)[0])
             link.ask(fr.APPEND, b"w", [b"text", b"x"])
+            seen = b"seen %d" % number
+            link.ask(fr.SET, b"w", [seen, b"%d" % turn])
+            assert link.ask(fr.DELETE, b"w", [seen]) == [fr.number(1)]
 
     async def work(meet: Meet) -> int:
         lossy = Lossy(meet, random.Random(seed))
@@ -121,6 +124,19 @@ def test_the_next_agent_and_an_image_know_what_was_answered(tmp_path: Path) -> N
     expected = [(fr.OK, [fr.number(value)]) for value in (1, 2, 2)]
     assert served(again, tmp_path) == expected
     assert served(elsewhere) == expected
+
+
+def test_a_set_whose_answer_is_lost_undoes_nothing_that_was_done_since() -> None:
+    """And neither does a copy of it that comes after the next request was answered."""
+
+    async def work(meet: Meet) -> list[tuple[int, list[bytes]]]:
+        reset, add = counted(1, fr.SET, b"n", b"0"), (fr.ADD, [b"n", fr.number(1)])
+        later = counted(2, fr.SET, b"m", b"1")
+        return (await talk(meet, meet.open_job("1"), [reset, add, reset, later, reset, (fr.GET, [b"n"])]))[1:]
+
+    answers = served(work)
+    assert [code for code, _ in answers] == [fr.OK, fr.OK, fr.OK, fr.OK, fr.BAD, fr.OK]
+    assert answers[-1][1] == [b"1"]
 
 
 @pytest.mark.parametrize("code", [fr.ONCE, fr.GET, fr.HELLO, 99])

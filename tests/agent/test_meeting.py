@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from tests.agent.test_meet import talk
 from tidewright.agent import gang as gang_module
@@ -157,6 +158,66 @@ def test_who_waits_hears_that_the_host_failed(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_who_is_to_end_waits_no_more(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        knocking = asyncio.create_task(two.guest.meeting.write(two.guests, "again"))
+        await asyncio.sleep(0.05)
+        two.guests.memo.ending = "stop"
+        with pytest.raises(WorldError, match="are to end"):
+            await knocking
+
+    run(tmp_path, work)
+
+
+def test_ranks_that_nobody_joins_begin_at_their_image_each_time(tmp_path: Path) -> None:
+    """The agent was killed once they ran, before it had noted that."""
+
+    async def work(two: Two) -> None:
+        two.hosts.args = structs.replace(two.hosts.args, world_size=1, peers=())
+        for _ in range(2):
+            two.host.meeting.unpack(two.hosts, left(old=b"1"))
+            assert await two.host.say((fr.KEYS, [])) == [[b"old"]]
+            await two.host.say((fr.ADD, [b"n", fr.number(1)]))
+
+    run(tmp_path, work)
+
+
+def test_an_attempt_finds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        two.hosts.memo.sitting = two.guests.memo.sitting = "from the beginning"
+        knocking = asyncio.create_task(two.guest.meeting.write(two.guests, "from the beginning"))
+        await asyncio.sleep(0.05)
+        assert not knocking.done()
+        two.host.meeting.fresh(two.hosts)
+        await knocking
+        await two.host.say((fr.SET, [b"new", b"2"]))
+        two.host.meeting.fresh(two.hosts)  # the next agent begins again
+        assert await two.host.say((fr.KEYS, [])) == [[b"new"]]
+
+    run(tmp_path, work)
+
+
+def test_nobody_takes_itself_for_the_host(tmp_path: Path) -> None:
+    """A controller that has just been started may not know yet where the others are."""
+
+    async def work(two: Two) -> None:
+        for peers in ((), (two.guest.peer,)):
+            two.guests.memo.peers = peers
+            with pytest.raises(WorldError, match="not connected"):
+                await two.guest.meeting.write(two.guests, "again")
+
+    run(tmp_path, work)
+
+
+def test_what_was_left_and_is_no_text_is_damaged(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        with pytest.raises(WorldError, match="damaged"):
+            two.host.meeting.unpack(two.hosts, "a")
+
+    run(tmp_path, work)
+
+
 def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         port = two.host.depot.port
@@ -172,11 +233,10 @@ def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> No
 
 
 def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.agent.meeting.KNOCK_S", 0.05)
     monkeypatch.setattr("tidewright.agent.meeting.DOOR_S", 0.3)
 
     async def work(two: Two) -> None:
-        with pytest.raises(WorldError, match=r"node host has not brought its ranks of job 1 back"):
+        with pytest.raises(WorldError, match=r"node host has not opened the meeting of job 1"):
             await two.guest.meeting.write(two.guests, "again")
 
     run(tmp_path, work)
@@ -237,3 +297,19 @@ def test_what_is_left_is_noted_before_any_node_is_told(tmp_path: Path, monkeypat
 
     run(tmp_path, work)
     assert order == ["noted", "told 7"]
+
+
+def test_ranks_run_on_when_what_they_left_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[object] = []
+    monkeypatch.setattr(gang_module, "cut", lambda *parties, **limits: SimpleNamespace(hold_us=5, ranks=2))
+    monkeypatch.setattr(gang_module, "release", freed.append)
+
+    def then() -> None:
+        raise OverflowError("no number")
+
+    async def work(two: Two) -> None:
+        with pytest.raises(WorldError, match="cannot be kept: no number"):
+            await Gangs("host", TOKEN, lambda key: {}).still((JOB, 1), 7, (), then=then)
+
+    run(tmp_path, work)
+    assert freed

@@ -25,5 +25,16 @@ def test_a_port_in_use_is_passed_over() -> None:
         assert ports.take() == first
 
 
+def test_a_later_controller_finds_the_port_that_an_attempt_was_given() -> None:
+    names = [f"10.0.0.1:7000 {job}.1" for job in range(20)]
+    found = [Ports().take(name) for name in names]
+    assert [Ports().take(name) for name in names] == found
+    assert len(set(found)) > 15
+    with socket.socket() as other:
+        other.bind(("", found[0]))
+        other.listen()
+        assert Ports().take(names[0]) != found[0]
+
+
 def test_where_the_kernel_gives_all_away_any_port_will_do() -> None:
     assert 0 < Ports(range(1, 65_536)).take() < 65_536

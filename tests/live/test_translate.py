@@ -28,7 +28,7 @@ class Play:
 
     def __init__(self, nodes: int = 1, devices: int = 4, settings: EngineSettings | None = None) -> None:
         self.engine = Engine(settings or live_settings())
-        self.translator = Translator(self.engine.book, lambda nodes: Reach("10.0.0.1", 29999))
+        self.translator = Translator(self.engine.book, lambda *which: Reach("10.0.0.1", 29999))
         self.now = 0
         self.feed(*(ev.NodeUp(NodeSpec(name=f"n{at}", kind="cpu", devices=devices), "boot") for at in range(nodes)))
 

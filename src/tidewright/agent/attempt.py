@@ -73,6 +73,8 @@ class Attempt:
         self.args = args
         self.memo = memo
         self.busy = asyncio.Lock()
+        self.leaving = False
+        """It lives elsewhere, and what is left of it here is being ended."""
         self.kill_timer: asyncio.TimerHandle | None = None
         self.kill_at = 0.0
         self._layout = layout
@@ -130,8 +132,8 @@ class Attempt:
         make_ranks(self.directory, specs, f".{generation}")
         for rank, files in boxes.items():
             fill(self.directory / f"{rank}.{generation}" / "box", files)
-        write_whole(self.directory / "args.json", msgspec.json.encode(args))
-        self.args, self.memo.generation = args, generation
+        self.intend(args)
+        self.memo.generation = generation
         self.memo.devices = {seat.rank: seat.devices for seat in args.ranks}
         self.memo.cpus = {rank: spec.cpus for rank, spec in specs.items()}
         self.memo.peers = args.peers
@@ -140,6 +142,11 @@ class Attempt:
             old.tidy()
             old.close()
         self.find_ranks()
+
+    def intend(self, args: LaunchArgs) -> None:
+        """Note what its ranks are to be. Raises OSError."""
+        write_whole(self.directory / "args.json", msgspec.json.encode(args))
+        self.args = args
 
     @staticmethod
     def load(layout: Layout, directory: Path) -> Attempt:

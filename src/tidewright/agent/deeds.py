@@ -86,7 +86,7 @@ class Deeds:
             try:
                 if fresh:
                     self.meeting.fresh(attempt)
-                await self.meeting.write(attempt)
+                await self.meeting.write(attempt, attempt.memo.sitting if fresh else "")
             except (OSError, WorldError) as error:
                 log.warning("job %d attempt %d: its ranks will not find each other: %s", *attempt.key, error)
 

@@ -65,7 +65,7 @@ class Gangs:
         why = "its leader failed"
         try:
             report = await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest_step_us)
-            then()
+            await self._do(then, key)
             why = ""
             return Still(report.hold_us, report.ranks)
         except WorldError as error:
@@ -73,6 +73,13 @@ class Gangs:
             raise
         finally:
             await asyncio.gather(*(asyncio.to_thread(self._send_word, client, key, serial, why) for client in clients))
+
+    async def _do(self, then: Callable[[], None], key: Key) -> None:
+        try:
+            then()
+        except Exception as error:
+            await self.let_go(key)
+            raise WorldError(f"what its ranks have left for each other cannot be kept: {error}") from error
 
     @staticmethod
     def _send_word(client: DepotClient, key: Key, serial: int, why: str) -> None:

@@ -15,6 +15,7 @@ import hmac
 import logging
 import os
 import secrets
+import socket
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,9 @@ from .meet_keys import Shelf
 log = logging.getLogger(__name__)
 
 LOG_LIMIT = 4 << 20
-"""Bytes of a job's file after which it is written anew."""
+"""Bytes added to a job's file, at least, after which it is written anew."""
+IDLE_S = 60
+"""After so long without a word the kernel asks whether a rank's machine is still there."""
 
 
 class _Job:
@@ -41,7 +44,7 @@ class _Job:
         self.file = file
         self.log = -1
         """Where the file goes on; -1: it is not as it should be (a full disk), and must be written anew."""
-        self.logged = 0
+        self.logged = self._snapshot = 0
         self._behind = False
         if file is not None:
             self._replay(file)
@@ -74,7 +77,7 @@ class _Job:
         except OSError:
             os.close(handle)
             raise
-        self.log, self.logged = handle, 0
+        self.log, self.logged, self._snapshot = handle, 0, len(text)
 
     def note(self, code: int, world: bytes, parts: Sequence[bytes]) -> None:
         """Something was written: into the file, and to those who wait. What is done cannot be taken back: a full disk
@@ -88,7 +91,7 @@ class _Job:
         if self.log >= 0:
             _write_all(self.log, record)
             self.logged += len(record)
-        if self.log < 0 or self.logged > LOG_LIMIT:
+        if self.log < 0 or self.logged > max(LOG_LIMIT, self._snapshot):
             self.rewrite()
 
     def _kept(self, write: Callable[[], None]) -> None:
@@ -143,8 +146,7 @@ class Meet:
         """Have a shelf for ``job``; returns the token that its ranks show (a new one unless given)."""
         found = self._jobs.get(job)
         if found is None:
-            file = None if self._directory is None else self._directory / f"{job.replace('/', '-')}.meet"
-            found = self._jobs[job] = _Job(token or secrets.token_hex(16), file)
+            found = self._jobs[job] = _Job(token or secrets.token_hex(16), self._file(job))
         elif token:
             found.token = token
         return found.token
@@ -154,8 +156,12 @@ class Meet:
         found = self._jobs.pop(job, None)
         if found is not None:
             found.close()
-            if found.file is not None:
-                found.file.unlink(missing_ok=True)
+        file = self._file(job)
+        if file is not None:
+            file.unlink(missing_ok=True)
+
+    def _file(self, job: str) -> Path | None:
+        return None if self._directory is None else self._directory / f"{job.replace('/', '-')}.meet"
 
     def dump(self, job: str) -> bytes:
         """All keys of a job, to travel with its image. Raises ``WorldError`` when there is no such job."""
@@ -167,15 +173,9 @@ class Meet:
         """What the keys of a job here are for (``Shelf.sitting``); empty when there are none."""
         return self._jobs[job].shelf.sitting if job in self._jobs else ""
 
-    def sit(self, job: str, sitting: str) -> None:
-        """From now on the keys of a job are for this sitting."""
-        found = self._jobs[job]
-        found.shelf.sitting = sitting
-        found.rewrite()
-
     def load(self, job: str, data: bytes = b"", sitting: str = "") -> None:
-        """Put a job's keys back as they were dumped; none without a dump. Raises ``WorldError`` when ``data`` is
-        neither."""
+        """Put a job's keys back as they were dumped; none without a dump. Whoever is connected belongs to those that were
+        here before, and hears nothing more. Raises ``WorldError`` when ``data`` is neither."""
         self.open_job(job)
         found = self._jobs[job]
         try:
@@ -196,9 +196,13 @@ class Meet:
         assert task is not None
         self._talks.add(task)
         try:
+            _watch_over(writer)
             job = await self._greet(reader, writer)
+            shelf = job.shelf if job else None
             while job is not None:
                 code, parts = await _read(reader)
+                if job.shelf is not shelf:
+                    break
                 writer.write(await _answer(job, code, parts, reader))
                 await writer.drain()
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -209,7 +213,7 @@ class Meet:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Job | None:
         """Whose token it is. Every token is compared, each in constant time."""
-        code, parts = await asyncio.wait_for(_read(reader), timeout=10)
+        code, parts = await asyncio.wait_for(_read(reader, fr.SHORT), timeout=10)
         found = None
         if code == fr.HELLO and len(parts) == 1:
             for job in list(self._jobs.values()):
@@ -225,8 +229,15 @@ def _write_all(handle: int, data: bytes) -> None:
         data = data[os.write(handle, data) :]
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, list[bytes]]:
-    return fr.unpack(await reader.readexactly(fr.length(await reader.readexactly(4))))
+def _watch_over(writer: asyncio.StreamWriter) -> None:
+    """A rank whose node lost power hangs up by the kernel's word (tcp(7))."""
+    line: socket.socket = writer.get_extra_info("socket")
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+
+
+async def _read(reader: asyncio.StreamReader, longest: int = fr.LONGEST) -> tuple[int, list[bytes]]:
+    return fr.unpack(await reader.readexactly(fr.length(await reader.readexactly(4), longest)))
 
 
 async def _answer(job: _Job, code: int, parts: list[bytes], reader: asyncio.StreamReader) -> bytes:
@@ -234,14 +245,15 @@ async def _answer(job: _Job, code: int, parts: list[bytes], reader: asyncio.Stre
     try:
         world, late_ms, args = parts[0], fr.to_number(parts[1]), parts[2:]
         async with asyncio.timeout(late_ms / 1000 or None):
+            shelf = job.shelf
             while True:
                 changed = job.changed
-                answer = job.shelf.act(code, world, args)
+                answer = shelf.act(code, world, args)
                 if answer is not None:
                     break
                 await changed.wait()
-                if reader.at_eof():
-                    raise OSError("the rank has hung up")
+                if reader.at_eof() or job.shelf is not shelf:
+                    raise OSError("the rank has hung up, or its time here is over")
     except TimeoutError:
         return fr.pack(fr.LATE, [])
     except (KeyError, IndexError, ValueError, TypeError) as error:

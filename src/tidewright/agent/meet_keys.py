@@ -57,8 +57,9 @@ def _get(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
 
 
 def _add(_: Shelf, keys: Keys, __: bytes, parts: Sequence[bytes]) -> Answer:
-    """As TCPStore: the sum is kept as decimal text."""
+    """As TCPStore: the sum is kept as decimal text, and is a signed number of 64 bits."""
     total = int(keys.get(parts[0], b"0")) + fr.to_number(parts[1])
+    total = (total + 2**63) % 2**64 - 2**63
     keys[parts[0]] = str(total).encode()
     return [fr.number(total)]
 
@@ -128,6 +129,7 @@ def _new(shelf: Shelf, _: Keys, world: bytes, parts: Sequence[bytes]) -> Answer:
 
 
 ROUNDS_KEPT = 2
+RANKS_MOST = 1 << 20
 ANSWERS_KEPT = 10_000
 """More than threads of one job ask at a time."""
 
@@ -138,7 +140,9 @@ def _once(shelf: Shelf, keys: Keys, world: bytes, parts: Sequence[bytes]) -> Ans
     if code not in fr.COUNTED:
         raise ValueError("not an operation to be counted")
     last = shelf.answers.get(who)
-    if last is not None and last[0] == number:
+    if last is not None and last[0] >= number:
+        if last[0] > number:
+            raise ValueError("a request that came too late: a later one was answered")
         return last[1]
     answer = _ACTS[code](shelf, keys, world, parts[3:])
     if answer is not None:
@@ -157,6 +161,8 @@ def _gather(shelf: Shelf, keys: Keys, world: bytes, parts: Sequence[bytes]) -> A
     attempts to build ever share a number, and nobody but the ranks themselves need agree on one.
     """
     rank, size, name = int(parts[0]), int(parts[1]), parts[2]
+    if not 0 <= rank < size <= RANKS_MOST:
+        raise ValueError("not a rank of a world")
     found = shelf.rounds.setdefault(world, Round())
     if name not in found.over:
         found.here[rank] = name

@@ -4,8 +4,8 @@ The first node of a gang hosts the meeting; the others ask its agent for the doo
 cluster's token, which ranks never see.
 
 When a gang comes back from images, its ranks find what they had left for each other. The host puts it back once for
-each *sitting* (the request by which they come back, the same on all nodes), and opens the door for that sitting only
-then: what ranks on other nodes leave from now on is never overwritten.
+each *sitting* (the request by which they start or come back, the same on all nodes), and opens the door for that
+sitting only then: what ranks on other nodes leave from now on is never overwritten.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from .layout import write_whole
 from .meet import Meet
 
 DOOR_S = 900.0
-"""How long ranks that came back wait for the host of their meeting, which may have to fetch its images first."""
+"""How long ranks wait for the host of their meeting, which may have to fetch its images first."""
 GONE_S = 30.0
 """For how much of that the host's agent may be gone: it is started again."""
-KNOCK_S = 5.0
-"""How long a host keeps who asks for the door before it says: not yet."""
-_LOOK_S, _PAUSE_S = 0.01, 0.25
+_PAUSE_S = 0.01, 0.25
+"""Between two knocks: at first, and at most."""
 _CLOSED = 0
 """No port: the answer for not yet."""
 
@@ -70,31 +69,35 @@ class Meeting:
         return base64.b64encode(self._server.dump(str(job))).decode()
 
     def unpack(self, attempt: Attempt, left: str) -> None:
-        """Put it back where the ranks will look for it, once for a sitting. Raises WorldError when it is damaged."""
-        job, sitting = attempt.args.job, attempt.memo.sitting
-        if self.hosts(attempt.args.peers):
-            self.open(job)
-            if not sitting or self._server.sitting(str(job)) != sitting:
-                self._server.load(str(job), base64.b64decode(left), sitting)
+        """Put it back where the ranks will look for it, once for a sitting that other nodes join. Raises WorldError when it
+        is damaged."""
+        job = attempt.args.job
+        # Ranks that nobody joins may come back twice by one request, when an agent is killed. What they had left in
+        # between must not be there then: their requests are counted from the image on.
+        if hosts(attempt) and (not self._sits(attempt) or not attempt.memo.sitting or alone(attempt)):
+            try:
+                self._server.load(str(job), base64.b64decode(left), attempt.memo.sitting)
+            except ValueError as error:
+                raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
 
     def fresh(self, attempt: Attempt) -> None:
-        """Ranks start from the beginning: what they leave is of this sitting, whoever comes first."""
-        if self.hosts(attempt.args.peers):
-            self.open(attempt.args.job)
-            self._server.sit(str(attempt.args.job), attempt.memo.sitting)
+        """Ranks start from the beginning, and find nothing that others of the job have left. Asked again they may have left
+        something themselves."""
+        if hosts(attempt) and not self._sits(attempt):
+            self._server.load(str(attempt.args.job), sitting=attempt.memo.sitting)
+
+    def _sits(self, attempt: Attempt) -> bool:
+        self.open(attempt.args.job)
+        return self._server.sitting(str(attempt.args.job)) == attempt.memo.sitting
 
     def take_over(self, attempt: Attempt) -> None:
         """Ranks that an earlier agent left may want to meet before anything else is asked of this one."""
-        if self.hosts(attempt.memo.peers) and any(box.is_dir() for box in attempt.boxes().values()):
+        if hosts(attempt) and any(box.is_dir() for box in attempt.boxes().values()):
             self.open(attempt.args.job)
 
     def fail(self, attempt: Attempt, why: str) -> None:
         """Nobody need wait for this sitting."""
         self._failed[attempt.args.job] = attempt.memo.sitting, why
-
-    def hosts(self, peers: tuple[Peer, ...]) -> bool:
-        """Whether ranks on these nodes meet here."""
-        return not peers or peers[0].node == self._node
 
     def close(self, job: int) -> None:
         """No ranks of the job are here any more."""
@@ -102,13 +105,15 @@ class Meeting:
         self._server.close_job(str(job))
 
     async def write(self, attempt: Attempt, sitting: str = "") -> None:
-        """Tell the ranks here where the meeting is, once it is open for the sitting. Raises WorldError when its node does
-        not answer, or could not prepare it."""
-        job = attempt.args.job
-        address, port = self._address, self.open(job)
-        if not self.hosts(attempt.memo.peers):
-            first = attempt.memo.peers[0]
-            address, port = first.address, await asyncio.to_thread(self._ask, first, job, sitting)
+        """Tell the ranks here where the meeting is, once it is open for the sitting. Raises WorldError when its node is
+        not known, does not answer or could not prepare it, and when the ranks are to end."""
+        job, peers = attempt.args.job, attempt.memo.peers
+        if hosts(attempt):
+            address, port = self._address, self.open(job)
+        elif not peers or peers[0].node == self._node:
+            raise WorldError("the node where its ranks meet is not connected")
+        else:
+            address, port = peers[0].address, await self._ask(attempt, peers[0], sitting)
         crowd = Counter(device for devices in attempt.memo.devices.values() for device in devices)
         ways = self._ways(attempt)
         for rank in attempt.ranks:
@@ -124,34 +129,42 @@ class Meeting:
             }
             write_whole(rank.directory / "box" / "reach.json", json.dumps(words).encode())
 
-    def _ask(self, peer: Peer, job: int, sitting: str) -> int:
-        client, heard = DepotClient(peer, self._token), time.monotonic()
-        late = heard + DOOR_S
+    async def _ask(self, attempt: Attempt, peer: Peer, sitting: str) -> int:
+        client, job, heard = DepotClient(peer, self._token), attempt.args.job, time.monotonic()
+        late, pause = heard + DOOR_S, _PAUSE_S[0]
         try:
             while time.monotonic() < late:
+                if attempt.memo.ending:
+                    raise WorldError("its ranks are to end")
                 try:
-                    port = int(client.ask("meeting", {"job": job, "sitting": sitting}))
+                    port = int(await asyncio.to_thread(client.ask, "meeting", {"job": job, "sitting": sitting}))
+                    heard = time.monotonic()
                 except Silent:
                     if not sitting or time.monotonic() > heard + GONE_S:
                         raise
-                    time.sleep(_PAUSE_S)
-                    continue
+                    port = _CLOSED
                 if port != _CLOSED:
                     return port
-                heard = time.monotonic()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S[1])
         finally:
             client.close()
-        raise WorldError(f"node {peer.node} has not brought its ranks of job {job} back for {DOOR_S:g} s")
+        raise WorldError(f"node {peer.node} has not opened the meeting of job {job} for {DOOR_S:g} s")
 
     async def door(self, args: dict[str, Any]) -> int:
         """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their sitting."""
         job, sitting = int(args["job"]), str(args.get("sitting", ""))
-        until = time.monotonic() + KNOCK_S
-        while sitting and self._server.sitting(str(job)) != sitting:
-            failed, why = self._failed.get(job, ("", ""))
-            if failed == sitting:
-                raise WorldError(f"its ranks of job {job} could not be brought back: {why}")
-            if time.monotonic() > until:
-                return _CLOSED
-            await asyncio.sleep(_LOOK_S)
-        return self.open(job)
+        failed, why = self._failed.get(job, ("", ""))
+        if sitting and failed == sitting:
+            raise WorldError(f"its ranks of job {job} could not be brought back: {why}")
+        return _CLOSED if sitting and self._server.sitting(str(job)) != sitting else self.open(job)
+
+
+def hosts(attempt: Attempt) -> bool:
+    """Whether the ranks of an attempt meet here: the first of them is here."""
+    return any(seat.rank == 0 for seat in attempt.args.ranks)
+
+
+def alone(attempt: Attempt) -> bool:
+    """Whether all its ranks are here."""
+    return len(attempt.args.ranks) == attempt.args.world_size

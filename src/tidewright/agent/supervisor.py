@@ -6,13 +6,14 @@ Asking twice is harmless: an attempt is started once for ever, and a verb whose 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from ..base.errors import Conflict, UsageError, WorldError
+from ..base.errors import Conflict, TideError, UsageError, WorldError
 from ..checkpoint.cgroup import remove
 from ..checkpoint.protocol import Driver
 from ..model.job import Level
@@ -105,21 +106,40 @@ class Supervisor:
 
     def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
         """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
-        if args.launch is not None and (args.job, args.attempt) not in self.attempts:
+        known = self.attempts.get((args.job, args.attempt))
+        if args.launch is not None and known is None:
             return self._arrive(args.launch, args, op_id)
+        if args.launch is not None and known is not None and known.leaving:
+            return self._later(known, lambda: self._resume_here(args, op_id))
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id):
             return self._again(attempt)
         return self._resume(attempt, args, op_id)
 
+    def _resume_here(self, args: ResumeArgs, op_id: str) -> None:
+        """A resumption that had to wait, and was answered already: what it cannot do, it must tell."""
+        attempt = self.attempts.get((args.job, args.attempt))
+        try:
+            if attempt is None or attempt.leaving:
+                self.resume(args, op_id)
+            else:
+                self._resume(attempt, args, op_id)
+        except TideError as error:
+            report = JobReport(job=args.job, attempt=args.attempt, state="suspended", verb="resume", error=str(error))
+            self._publish(report)
+
     def _resume(self, attempt: Attempt, args: ResumeArgs, sitting: str) -> JobReport:
         if attempt.memo.phase == "suspending" and not attempt.memo.ending:
-            return self._later(attempt, lambda: self._resume(attempt, args, sitting))
+            return self._later(attempt, lambda: self._resume_here(args, sitting))
         if attempt.memo.phase != "suspended":
             return self._again(attempt)
         if args.launch is not None:
             prepare.places(args.launch, self._house)
-            attempt.args, attempt.memo.serial = args.launch, args.serial
+            try:
+                attempt.intend(args.launch)
+            except OSError as error:
+                raise WorldError(f"cannot record the resumption: {error.strerror}") from error
+            attempt.memo.serial = args.serial
             if not args.back:
                 attempt.memo.sitting = sitting
         for seat in args.ranks:
@@ -198,7 +218,9 @@ class Supervisor:
     def _leave(self, attempt: Attempt) -> JobReport:
         """The attempt lives elsewhere: whatever is left of it here ends without a word."""
         report = attempt.report()
-        attempt.memo.ending = "stop"
+        attempt.memo.ending, attempt.leaving = "stop", True
+        with contextlib.suppress(OSError):
+            attempt.save()
         ranks = attempt.living()
         for rank in ranks:
             rank.outcome = Outcome(137)
@@ -234,11 +256,11 @@ class Supervisor:
         self._publish(report)
         return report
 
-    def _later(self, attempt: Attempt, verb: Callable[[], JobReport]) -> JobReport:
+    def _later(self, attempt: Attempt, verb: Callable[[], object]) -> JobReport:
         """Carry out a verb once the deeds before it are done."""
 
         async def deed() -> None:
-            if attempt.key in self.attempts:
+            if attempt.leaving or attempt.key in self.attempts:
                 verb()
 
         self.deeds.behind(attempt, deed())
@@ -276,6 +298,9 @@ class Supervisor:
         if attempt.over:
             for rank in attempt.ranks:
                 rank.outcome = rank.ending() or rank.outcome
+            return
+        if memo.ending == "stop" and memo.phase != "stopping":
+            self._leave(attempt)
             return
         if self.deeds.meeting is not None:
             self.deeds.meeting.take_over(attempt)

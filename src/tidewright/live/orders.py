@@ -47,9 +47,9 @@ class Reach(NamedTuple):
 
 
 class Orders:
-    """Makes calls of commands. ``reach`` says where the ranks on some nodes meet."""
+    """Makes calls of commands. ``reach`` says where the ranks on some nodes meet, of a job's attempt."""
 
-    def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...]], Reach]) -> None:
+    def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...], int, int], Reach]) -> None:
         self.book, self.shelf, self._reach = book, shelf, reach
 
     def calls(self, command: Command) -> list[Call]:
@@ -79,7 +79,7 @@ class Orders:
         book, spec = self.book, self.book.specs[job]
         seats = rank_layout(allocation, spec.ranks)
         nodes = self.names(allocation)
-        reach = self._reach(nodes)
+        reach = self._reach(nodes, job, attempt)
         row = book.table.row[job]
         for node in nodes if image else ():
             self.shelf.sent(node, job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import socket
 from pathlib import Path
+from zlib import crc32
 
 from ..base.errors import WorldError
 
@@ -27,13 +28,16 @@ class Ports:
         self._ports = [port for port in range(FIRST, LAST) if port not in theirs and port not in TORCH]
         self._next = random.SystemRandom().randrange(len(self._ports)) if self._ports else 0
 
-    def take(self) -> int:
-        """A port that nobody uses now on this machine (and, beyond it, by chance). Raises WorldError: there is none."""
-        for _ in self._ports:
-            port = self._ports[self._next]
-            self._next = (self._next + 1) % len(self._ports)
-            if _free(port):
-                return port
+    def take(self, name: str = "") -> int:
+        """A port that nobody uses now on this machine (and, beyond it, by chance); the same again for the same ``name``, as
+        long as nobody does. Raises WorldError: there is none."""
+        at = crc32(name.encode()) if name else self._next
+        for step in range(len(self._ports)):
+            place = (at + step) % len(self._ports)
+            if not name:
+                self._next = place + 1
+            if _free(self._ports[place]):
+                return self._ports[place]
         return _any()
 
 

@@ -310,10 +310,13 @@ class World:
     def _gate(self, node: str) -> asyncio.Event:
         return self._open.setdefault(node, asyncio.Event())
 
-    def _reach(self, nodes: tuple[str, ...]) -> Reach:
-        """Where the ranks of an attempt meet: on the first of its nodes."""
+    def _reach(self, nodes: tuple[str, ...], job: int, attempt: int) -> Reach:
+        """Where the ranks of an attempt meet: on the first of its nodes. A later controller may have to tell the second node
+        what the first was told."""
         first = self.translator.shelf.depots.get(nodes[0]) if len(nodes) > 1 else None
-        return Reach(first.address if first else "127.0.0.1", self._ports.take())
+        if first is None:
+            return Reach("127.0.0.1", self._ports.take())
+        return Reach(first.address, self._ports.take(f"{first.address}:{first.port} {job}.{attempt}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None], node: str) -> None:
         task = asyncio.get_running_loop().create_task(work)

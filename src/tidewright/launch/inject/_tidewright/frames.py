@@ -12,14 +12,14 @@ import struct
 ) = range(1, 20)  # fmt: skip
 WRITES = frozenset({SET, ADD, CAS, DELETE, APPEND, MSET, PUSH, POP, NEW, GATHER, ONCE})
 """Operations that change something."""
-COUNTED = frozenset({ADD, CAS, DELETE, APPEND, PUSH, POP, NEW})
+COUNTED = frozenset({SET, MSET, ADD, CAS, DELETE, APPEND, PUSH, POP, NEW})
 """Operations that change something else, or answer otherwise, when they are done again. They are asked for by ONCE, whose
 parts are who asks, the number of its request, and the operation with its own: who did not hear the answer asks again."""
 OK, LATE, BAD = 0, 1, 2
 """Outcomes. LATE: the time given with the request passed before the keys were there."""
 
-LONGEST = 64 << 20
-"""Bytes of a frame that is still believed to be one."""
+LONGEST, SHORT = 64 << 20, 1 << 10
+"""Bytes of a frame that is still believed to be one: of somebody known, and of anybody."""
 
 HEAD = struct.Struct("<I")
 _NUMBER = struct.Struct("<q")
@@ -35,10 +35,10 @@ def pack(code, parts):
     return HEAD.pack(len(text)) + text
 
 
-def length(head):
+def length(head, longest=LONGEST):
     """How many bytes follow the four of ``head``."""
     found = HEAD.unpack(head)[0]
-    if not 0 < found <= LONGEST:
+    if not 0 < found <= longest:
         raise ValueError("not a frame")
     return found
 
