@@ -34,27 +34,41 @@ fi
 
 quiet=--quiet
 [ -t 1 ] && quiet= # a terminal gets pip's progress bars
+pip() {
+    "$venv/bin/python" -m pip install $quiet --no-compile "$@"
+}
+# pip works on one core. What it has installed is compiled on another one meanwhile; a file that it has only begun to write is
+# seen to have changed by whoever imports it, and compiled again.
+compile() {
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$venv/bin/python" -m compileall -qq "$@" "$site" || true # packages bring templates that are no Python yet
+}
 echo 'setup: installing tidewright and its test tools'
-"$venv/bin/python" -m pip install $quiet --editable '.[nvidia,report,dev]'
+pip --editable '.[nvidia,report,dev]'
+compile &
 
 # PyTorch is for the examples and the tests of real processes only; the package itself needs none.
 install_torch() {
     if [ -n "${TORCH_INDEX:-}" ]; then
-        "$venv/bin/python" -m pip install $quiet --index-url "$TORCH_INDEX" "$1"
+        pip --index-url "$TORCH_INDEX" "$1"
     else
-        "$venv/bin/python" -m pip install $quiet "$1"
+        pip "$1"
     fi
 }
 if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
     echo "setup: installing $torch (the largest download)"
     install_torch "$torch" || { echo "setup: no $torch here; trying the newest" && install_torch torch; }
 fi
+wait
+compile &
 # After PyTorch, so that none of these brings another one.
 if ! "$venv/bin/python" -c 'import accelerate, ipykernel, lightning, sklearn, tensorboard, transformers' >/dev/null 2>&1; then
     echo 'setup: installing what the example programs use'
-    "$venv/bin/python" -m pip install $quiet --editable '.[examples]' ||
+    pip --editable '.[examples]' ||
         echo 'setup: not all of it; the tests of those programs are skipped' >&2
 fi
+wait
+compile -j 0
 "$venv/bin/tide" --version >/dev/null || die "$venv/bin/tide does not start"
 
 # Full images of jobs need CRIU. Everything else works without it, so a machine that cannot have it is no failure.

@@ -143,6 +143,24 @@ def test_what_left_comes_back_though_it_is_still_leaving(play) -> None:
     play(body)
 
 
+def test_what_is_to_leave_once_more_does_not_come_back(play) -> None:
+    """Nor is it listed: nobody would hear of its end."""
+
+    async def body(bench: Bench) -> None:
+        await launch(bench, 300)
+        await lines(bench, 20)
+        await bench.verb("suspend", level=FULL, serial=1)
+        await bench.state_is("suspended")
+        leave, back = (lambda: bench.verb("forget", left=True)), bench.verb("resume", serial=1, launch=args(bench))
+        await asyncio.gather(leave(), back, leave())
+        while (await bench.inventory()).jobs:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        assert not (await bench.inventory()).jobs and not bearing(f"tidewright-{Layout(bench.state).tag}")
+
+    play(body)
+
+
 def test_the_agent_is_killed_at_any_moment_of_a_suspension(play) -> None:
     async def body(bench: Bench) -> None:
         await launch(bench, 3000)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import WorldError
+from tidewright.launch.inject._tidewright import page as pg
 
 from .gang import INJECT, Gang, harass
 
@@ -58,6 +59,8 @@ def test_cuts_change_nothing_nor_does_a_hold_that_fails(tmp_path: Path) -> None:
     try:
         gang.start(free_port())
         stop_one(gang)
+        gang.cut()
+        gang.release()
         reports = harass(gang, seed=1, cuts=10, pause_s=0.1)
         assert gang.wait() == plain and reports
     finally:
@@ -89,6 +92,25 @@ def until_cut(gang: Gang, more: Callable[[], bool] = lambda: True) -> None:
         time.sleep(0.05)
 
 
+def test_ranks_that_were_let_go_twice_build_their_connections_once(tmp_path: Path) -> None:
+    """The first waits for the second, which is stopped; meanwhile a cut fails and lets both go again."""
+    gang = Gang(tmp_path / "gang", 2, ["ddp.py", "100000"])
+    try:
+        gang.start(free_port())
+        for _ in range(3):
+            stop_one(gang)
+            until(gang, lambda: all(page.state == pg.RUNNING for page in gang.pages().read()))
+    finally:
+        gang.end()
+
+
+def until(gang: Gang, true: Callable[[], bool]) -> None:
+    late = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < late, gang.pages().read()
+        time.sleep(0.01)
+
+
 def stop_one(gang: Gang) -> None:
     """A rank is stopped by a signal: it neither comes nor says why. It is named, and all may go on."""
     until_cut(gang)
@@ -97,8 +119,6 @@ def stop_one(gang: Gang) -> None:
     with pytest.raises(WorldError, match="rank 1"):
         gang.cut(timeout_s=1)
     os.kill(gang.ranks[1].pid, signal.SIGCONT)
-    gang.cut()
-    gang.release()
 
 
 @pytest.mark.full

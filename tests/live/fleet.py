@@ -117,6 +117,9 @@ class Host:
     def launch(self, key: Key, args: wire.LaunchArgs, op_id: str) -> wire.JobReport:
         if key not in self.ranks:
             self._check_peers(args)
+            where = args.master_addr, args.master_port
+            if self.fleet.meets.setdefault(key, where) != where:
+                self.fleet.wrong.append(f"{key} meets at {self.fleet.meets[key]}, and on {self.name} at {where}")
             ranks = self.ranks[key] = Ranks(args, self.fleet.now())
             self._take(ranks)
             self._soon(ranks, self._begin, "launch")
@@ -272,6 +275,8 @@ class Host:
     def _check_peers(self, args: wire.LaunchArgs) -> None:
         if args.world_size > len(args.ranks) and len(args.peers) < 2:
             self.fleet.wrong.append(f"{args.job}.{args.attempt} on {self.name} knows no peers")
+        elif args.peers and (args.peers[0].node == self.name) != any(seat.rank == 0 for seat in args.ranks):
+            self.fleet.wrong.append(f"{args.job}.{args.attempt} on {self.name} is to meet at {args.peers[0].node}")
 
     def _known(self, key: Key) -> Ranks:
         if key not in self.ranks:
@@ -313,6 +318,8 @@ class Fleet:
         self.hosts: dict[str, Host] = {}
         for number in range(hosts):
             self.hosts[f"n{number}"] = Host(self, f"n{number}", devices)
+        self.meets: dict[Key, tuple[str, int]] = {}
+        """Where the ranks of an attempt were told to meet when they were launched."""
         self.wrong: list[str] = []
         self.finished: list[tuple[int, tuple[int, ...]]] = []
         self.comebacks: list[tuple[int, int]] = []

@@ -26,7 +26,7 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_a_later_controller_finds_the_port_that_an_attempt_was_given() -> None:
-    names = [f"10.0.0.1:7000 {job}.1" for job in range(20)]
+    names = [f"{job}.1 of 5" for job in range(20)]
     found = [Ports().take(name) for name in names]
     assert [Ports().take(name) for name in names] == found
     assert len(set(found)) > 15

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +76,8 @@ class Attempt:
         self.busy = asyncio.Lock()
         self.leaving = False
         """It lives elsewhere, and what is left of it here is being ended."""
+        self.next: Callable[[], None] | None = None
+        """What was asked of it since, to be done once it has left."""
         self.kill_timer: asyncio.TimerHandle | None = None
         self.kill_at = 0.0
         self._layout = layout

@@ -82,7 +82,7 @@ class Deeds:
             await self._let_go(attempt)
 
     async def _reach(self, attempt: Attempt, *, fresh: bool = False) -> None:
-        if self.meeting is not None and any(box.is_dir() for box in attempt.boxes().values()):
+        if self.meeting is not None and any(rank.boxed for rank in attempt.ranks):
             try:
                 if fresh:
                     self.meeting.fresh(attempt)
@@ -120,7 +120,7 @@ class Deeds:
             return
         if driver.level in (Level.COOPERATIVE, Level.REQUEUE):
             memo.ending, memo.why = "cooperative", "told to save itself and let go"
-            attempt.save()
+            self._save(attempt)
         try:
             await self._quiet(attempt, driver)
             image = await asyncio.to_thread(driver.save, attempt.gang())
@@ -150,7 +150,11 @@ class Deeds:
             log.info("job %d attempt %d is frozen as it is: %s", *attempt.key, error)
             return
         memo.quiet = True
-        attempt.save()
+        try:
+            attempt.save()
+        except OSError as error:  # the next agent would not know that it must let them go
+            await self._unquiet(attempt)
+            raise WorldError(f"cannot record that its ranks stand still: {error.strerror}") from error
 
     async def _unquiet(self, attempt: Attempt) -> None:
         if attempt.memo.quiet:
@@ -299,14 +303,18 @@ class Deeds:
         """Change the memo, put it on disk, publish. A full disk costs the next agent its memory, not the job."""
         for name, value in changes.items():
             setattr(attempt.memo, name, value)
+        self._save(attempt)
+        report = attempt.report()
+        self.publish(report)
+        return report
+
+    @staticmethod
+    def _save(attempt: Attempt) -> None:
         with contextlib.suppress(FileNotFoundError):
             try:
                 attempt.save()
             except OSError as error:
                 log.error("cannot save job %d attempt %d: %s", *attempt.key, error)
-        report = attempt.report()
-        self.publish(report)
-        return report
 
     def unless_over(self, attempt: Attempt, **changes: Any) -> None:
         """The end of a deed; ranks that ended or were told to stop meanwhile have the last word."""

@@ -62,16 +62,26 @@ class Full:
         if memo.image is None:
             try:
                 shot = await self._shoot(attempt, memo.serial, leave_running=False)
+                await self._count(attempt, shot)
             except (TideError, OSError) as error:
                 self._deeds.unless_over(attempt, phase="running", error=str(error))
                 return
-            memo.shot, memo.image = shot, self._image(attempt, shot)
-            attempt.save()
         await asyncio.to_thread(self._ranks.driver.finish, attempt.handles())
         for rank in attempt.living():
             rank.outcome = Outcome(137)
         self._deeds.unless_over(attempt, phase="suspended", took_us=micros(began))
         self._deeds.behind(attempt, self._store(attempt, memo.serial), wait=False)
+
+    async def _count(self, attempt: Attempt, shot: ImageReport) -> None:
+        """From now on the image stands for the ranks. Raises OSError, with the ranks running on."""
+        memo = attempt.memo
+        before, memo.shot, memo.image = memo.shot, shot, self._image(attempt, shot)
+        try:
+            attempt.save()
+        except OSError as error:
+            memo.shot, memo.image = before, None
+            await self._throw_away(attempt, shot.serial, error)
+            raise
 
     async def checkpoint(self, attempt: Attempt, serial: int) -> None:
         """An image of ranks that run on."""
@@ -174,16 +184,16 @@ class Full:
             for rank in attempt.ranks:
                 self.images.note(job, serial, rank.number, self._facts(attempt, rank.number, "".join(left)))
         except (TideError, OSError) as error:
-            await asyncio.to_thread(self.images.discard_raw, job, serial)
-            await self._go_on(attempt, error)
+            await self._throw_away(attempt, serial, error)
             raise
         ranks = tuple(rank.number for rank in attempt.ranks)
         return ImageReport(
             serial=serial, ranks=ranks, size_bytes=report.size_bytes, hold_us=still.hold_us, save_us=micros(began)
         )
 
-    async def _go_on(self, attempt: Attempt, error: Exception) -> None:
-        """After a dump that failed."""
+    async def _throw_away(self, attempt: Attempt, serial: int, error: Exception) -> None:
+        """After a dump that failed: the ranks go on."""
+        await asyncio.to_thread(self.images.discard_raw, attempt.args.job, serial)
         try:
             if isinstance(error, DeviceStateLost | RanksLost):
                 raise error

@@ -48,7 +48,7 @@ class _Job:
         self._behind = False
         if file is not None:
             self._replay(file)
-            self._kept(self.rewrite)
+            self.kept(self.rewrite)
 
     def _replay(self, file: Path) -> None:
         """Up to the first record that is not whole: the agent was killed while it wrote it, and answered nobody."""
@@ -79,13 +79,25 @@ class _Job:
             raise
         self.log, self.logged, self._snapshot = handle, 0, len(text)
 
+    def replace(self, shelf: Shelf) -> None:
+        """Another shelf, in the file too; those who wait for keys of the first hear of it."""
+        self.shelf = shelf
+        self.close()
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)  # on a full disk nothing is better than what is not so any more
+        self.kept(self.rewrite)
+        self._wake()
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
     def note(self, code: int, world: bytes, parts: Sequence[bytes]) -> None:
         """Something was written: into the file, and to those who wait. What is done cannot be taken back: a full disk
         costs the next agent its memory, and not the ranks theirs."""
         if self.file is not None:
-            self._kept(lambda: self._append(fr.pack(code, [world, *parts])))
-        self.changed.set()
-        self.changed = asyncio.Event()
+            self.kept(lambda: self._append(fr.pack(code, [world, *parts])))
+        self._wake()
 
     def _append(self, record: bytes) -> None:
         if self.log >= 0:
@@ -94,7 +106,8 @@ class _Job:
         if self.log < 0 or self.logged > max(LOG_LIMIT, self._snapshot):
             self.rewrite()
 
-    def _kept(self, write: Callable[[], None]) -> None:
+    def kept(self, write: Callable[[], None]) -> None:
+        """Write to the file, or say once that it cannot be done."""
         try:
             write()
             self._behind = False
@@ -156,6 +169,8 @@ class Meet:
         found = self._jobs.pop(job, None)
         if found is not None:
             found.close()
+            found.file = None  # whoever is still connected writes nothing any more
+            found.replace(Shelf())
         file = self._file(job)
         if file is not None:
             file.unlink(missing_ok=True)
@@ -179,17 +194,21 @@ class Meet:
         self.open_job(job)
         found = self._jobs[job]
         try:
-            found.shelf = msgspec.msgpack.decode(data, type=Shelf) if data else Shelf()
+            shelf = msgspec.msgpack.decode(data, type=Shelf) if data else Shelf()
         except msgspec.DecodeError as error:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
-        found.shelf.sitting = sitting
+        shelf.sitting = sitting
         # A node may have let its ranks go before this dump was made. Those that had come by then are no more: were they
         # counted, a round would end without the ranks that come now, which would wait for ever.
-        for one in found.shelf.rounds.values():
+        for one in shelf.rounds.values():
             one.here = {}
-        found.rewrite()
-        found.changed.set()
-        found.changed = asyncio.Event()
+        found.replace(shelf)
+
+    def sit(self, job: str, sitting: str) -> None:
+        """Say what the keys of a job are for, where that is not known any more."""
+        found = self._jobs[job]
+        found.shelf.sitting = sitting
+        found.kept(found.rewrite)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

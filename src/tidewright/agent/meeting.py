@@ -31,6 +31,8 @@ DOOR_S = 900.0
 """How long ranks wait for the host of their meeting, which may have to fetch its images first."""
 GONE_S = 30.0
 """For how much of that the host's agent may be gone: it is started again."""
+KNOCK_S = 15.0
+"""How long one answer of it may take; nothing ends an agent, or the attempt, meanwhile."""
 _PAUSE_S = 0.01, 0.25
 """Between two knocks: at first, and at most."""
 _CLOSED = 0
@@ -92,8 +94,12 @@ class Meeting:
 
     def take_over(self, attempt: Attempt) -> None:
         """Ranks that an earlier agent left may want to meet before anything else is asked of this one."""
-        if hosts(attempt) and any(box.is_dir() for box in attempt.boxes().values()):
-            self.open(attempt.args.job)
+        if not hosts(attempt) or not any(box.is_dir() for box in attempt.boxes().values()):
+            return
+        self.open(attempt.args.job)
+        # Of what was left here nothing may be known any more (a full disk). Those that have come back still sit here.
+        if attempt.memo.phase not in ("starting", "resuming") and not self._server.sitting(str(attempt.args.job)):
+            self._server.sit(str(attempt.args.job), attempt.memo.sitting)
 
     def fail(self, attempt: Attempt, why: str) -> None:
         """Nobody need wait for this sitting."""
@@ -137,7 +143,8 @@ class Meeting:
                 if attempt.memo.ending:
                     raise WorldError("its ranks are to end")
                 try:
-                    port = int(await asyncio.to_thread(client.ask, "meeting", {"job": job, "sitting": sitting}))
+                    what = {"job": job, "sitting": sitting}
+                    port = int(await asyncio.to_thread(client.ask, "meeting", what, KNOCK_S))
                     heard = time.monotonic()
                 except Silent:
                     if not sitting or time.monotonic() > heard + GONE_S:

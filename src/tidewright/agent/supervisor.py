@@ -110,7 +110,8 @@ class Supervisor:
         if args.launch is not None and known is None:
             return self._arrive(args.launch, args, op_id)
         if args.launch is not None and known is not None and known.leaving:
-            return self._later(known, lambda: self._resume_here(args, op_id))
+            known.next = lambda: self._resume_here(args, op_id)
+            return replace(known.report(), state="resuming", verb="resume", error="")
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id):
             return self._again(attempt)
@@ -119,14 +120,16 @@ class Supervisor:
     def _resume_here(self, args: ResumeArgs, op_id: str) -> None:
         """A resumption that had to wait, and was answered already: what it cannot do, it must tell."""
         attempt = self.attempts.get((args.job, args.attempt))
+        report = attempt.report() if attempt else JobReport(job=args.job, attempt=args.attempt, state="suspended")
         try:
-            if attempt is None or attempt.leaving:
+            if attempt is None:
                 self.resume(args, op_id)
+            elif attempt.memo.phase == "suspending":
+                raise WorldError("its suspension came to no end")
             else:
                 self._resume(attempt, args, op_id)
         except TideError as error:
-            report = JobReport(job=args.job, attempt=args.attempt, state="suspended", verb="resume", error=str(error))
-            self._publish(report)
+            self._publish(replace(report, state="suspended", verb="resume", error=str(error)))
 
     def _resume(self, attempt: Attempt, args: ResumeArgs, sitting: str) -> JobReport:
         if attempt.memo.phase == "suspending" and not attempt.memo.ending:
@@ -217,7 +220,9 @@ class Supervisor:
 
     def _leave(self, attempt: Attempt) -> JobReport:
         """The attempt lives elsewhere: whatever is left of it here ends without a word."""
-        report = attempt.report()
+        report, attempt.next = attempt.report(), None
+        if attempt.leaving:
+            return report
         attempt.memo.ending, attempt.leaving = "stop", True
         with contextlib.suppress(OSError):
             attempt.save()
@@ -227,22 +232,25 @@ class Supervisor:
             self.deeds.watcher.drop(rank)
 
         async def end() -> None:
-            await asyncio.gather(*(asyncio.to_thread(rank.end) for rank in ranks))
-            if self.attempts.get(attempt.key) is attempt:
+            try:
+                await asyncio.gather(*(asyncio.to_thread(rank.end) for rank in ranks))
                 self._drop(attempt)
+            finally:
+                if attempt.next is not None:
+                    attempt.next()
 
         self.deeds.behind(attempt, end())
         return report
 
     def _drop(self, attempt: Attempt) -> None:
-        attempt.remove()
         del self.attempts[attempt.key]
         if self.deeds.meeting is not None and all(job != attempt.args.job for job, _ in self.attempts):
             self.deeds.meeting.close(attempt.args.job)
+        attempt.remove()
 
     def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job."""
-        return tuple(self.attempts[key].report() for key in sorted(self.attempts))
+        """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
+        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.leaving)
 
     def _find(self, job: int, attempt: int) -> Attempt:
         found = self.attempts.get((job, attempt))
@@ -260,7 +268,7 @@ class Supervisor:
         """Carry out a verb once the deeds before it are done."""
 
         async def deed() -> None:
-            if attempt.leaving or attempt.key in self.attempts:
+            if attempt.key in self.attempts and not attempt.leaving:
                 verb()
 
         self.deeds.behind(attempt, deed())

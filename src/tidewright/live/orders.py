@@ -47,9 +47,9 @@ class Reach(NamedTuple):
 
 
 class Orders:
-    """Makes calls of commands. ``reach`` says where the ranks on some nodes meet, of a job's attempt."""
+    """Makes calls of commands. ``reach`` says where ranks on some nodes meet, the same for the same name."""
 
-    def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...], int, int], Reach]) -> None:
+    def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...], str], Reach]) -> None:
         self.book, self.shelf, self._reach = book, shelf, reach
 
     def calls(self, command: Command) -> list[Call]:
@@ -79,8 +79,8 @@ class Orders:
         book, spec = self.book, self.book.specs[job]
         seats = rank_layout(allocation, spec.ranks)
         nodes = self.names(allocation)
-        reach = self._reach(nodes, job, attempt)
         row = book.table.row[job]
+        reach = self._reach(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
         for node in nodes if image else ():
             self.shelf.sent(node, job)
         return [
@@ -202,6 +202,8 @@ def with_peers(args: Struct, peers: tuple[wire.Peer, ...]) -> Struct:
     """The arguments of a call with the addresses of the attempt's agents."""
     if isinstance(args, wire.ResumeArgs):
         return replace(args, launch=replace(args.launch, peers=peers)) if args.launch is not None else args
+    if isinstance(args, wire.LaunchArgs) and peers:
+        return replace(args, peers=peers, master_addr=peers[0].address)
     return replace(args, peers=peers)
 
 

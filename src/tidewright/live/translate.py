@@ -39,7 +39,7 @@ Told = dict[str, wire.JobReport]
 class Translator:
     """Remembers the last report of every node for every attempt that is not over."""
 
-    def __init__(self, book: Book, reach: Callable[[tuple[str, ...], int, int], Reach]) -> None:
+    def __init__(self, book: Book, reach: Callable[[tuple[str, ...], str], Reach]) -> None:
         self.book = book
         self.shelf = Shelf()
         self.orders = Orders(book, self.shelf, reach)

@@ -120,7 +120,7 @@ class World:
         while True:
             await self._gate(call.node).wait()
             try:
-                args = with_peers(call.args, await self._peers(call.peers)) if call.peers else call.args
+                args = with_peers(call.args, await self._peers(call)) if call.peers else call.args
                 if not self.translator.wants(call):
                     return
                 answer = await self._fabric.call(
@@ -146,13 +146,18 @@ class World:
     def _refused(self, call: Call, error: str, fault: str) -> None:
         self._between(lambda: self._meant(self.translator.refused(call, error, fault)))
 
-    async def _peers(self, names: tuple[str, ...]) -> tuple[wire.Peer, ...]:
-        """Where the agents of these nodes are reached; those that are not known in time are left out."""
-        depots = self.translator.shelf.depots
-        end = asyncio.get_running_loop().time() + PEER_WAIT_S
-        while any(name not in depots for name in names) and asyncio.get_running_loop().time() < end:
-            if all(name in depots or self._gate(name).is_set() for name in names):
-                break  # an agent without a depot
+    async def _peers(self, call: Call) -> tuple[wire.Peer, ...]:
+        """Where the agents of its nodes are reached. Those that are not known in time are left out, but for the first: without
+        it nobody could meet, or stand still."""
+        depots, names, clock = self.translator.shelf.depots, call.peers, asyncio.get_running_loop().time
+        end = clock() + PEER_WAIT_S
+
+        def to_come(name: str) -> bool:
+            return name not in depots and not self._gate(name).is_set()  # else it is an agent without a depot
+
+        while any(map(to_come, names)) and (clock() < end or to_come(names[0])):
+            if self.translator.orders.is_dead(names[0]) or not self.translator.wants(call):
+                break
             await asyncio.sleep(BACKOFF_S[0])
         return tuple(depots[name] for name in names if name in depots)
 
@@ -310,13 +315,12 @@ class World:
     def _gate(self, node: str) -> asyncio.Event:
         return self._open.setdefault(node, asyncio.Event())
 
-    def _reach(self, nodes: tuple[str, ...], job: int, attempt: int) -> Reach:
+    def _reach(self, nodes: tuple[str, ...], name: str) -> Reach:
         """Where the ranks of an attempt meet: on the first of its nodes. A later controller may have to tell the second node
         what the first was told."""
-        first = self.translator.shelf.depots.get(nodes[0]) if len(nodes) > 1 else None
-        if first is None:
-            return Reach("127.0.0.1", self._ports.take())
-        return Reach(first.address, self._ports.take(f"{first.address}:{first.port} {job}.{attempt}"))
+        first = self.translator.shelf.depots.get(nodes[0])
+        address = first.address if first and len(nodes) > 1 else "127.0.0.1"
+        return Reach(address, self._ports.take(name if len(nodes) > 1 else ""))
 
     def _spawn(self, work: Coroutine[Any, Any, None], node: str) -> None:
         task = asyncio.get_running_loop().create_task(work)

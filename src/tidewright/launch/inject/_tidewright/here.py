@@ -289,16 +289,13 @@ class Here:
             time.sleep(NAP_S)
 
     def _rebuild(self):
-        words = self.words
         self._be(pg.REBUILDING)
-        build = words[pg.BUILD]
         splice.reset()
         self._introduce()
         self._rewrite()
         link.reopen()
         with self._forks:
-            self._connect()
-        self._built = build
+            self._built = self._connect()
         with self.cond:
             self.failed = None
             self.down = False
@@ -310,15 +307,17 @@ class Here:
         All that remain agree on who has ended: a rank ends only after it was connected to those that gathered with it,
         which each of them is after looking.
         """
-        made = [group for group in self.groups if group.made]
+        made, build = [group for group in self.groups if group.made], self.words[pg.BUILD]
         if made:  # as on every rank of the world, whose default group was the first
             world = made[0].world
             number = world.gather()
+            build = self.words[pg.BUILD]  # whoever came last may have been let go once more than we were before
             gone = world.gone()
             for group in sorted(made, key=lambda group: group.key):
                 group.without = sorted(gone.intersection(group.ranks))
                 if not group.without:
                     group.build(number)
+        return build
 
     def _rewrite(self):
         """The page says what we know: the file under it may be another one, or have gone on without us."""
