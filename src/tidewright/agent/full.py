@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from .deeds import Deeds
 
 log = logging.getLogger(__name__)
+
+CLEAR_S = 2.0
+"""How long ranks run again before the raw images that they came from are removed."""
 
 
 class Full:
@@ -122,6 +126,8 @@ class Full:
                 rank.outcome = Outcome(137)
         if memo.shot is not None and not memo.shot.stored and not memo.shot.lost:
             self._deeds.behind(attempt, self._store(attempt, memo.shot.serial), wait=False)
+        elif memo.shot is not None:
+            self.clear(attempt, memo.shot.serial)
 
     async def _recover(self, attempt: Attempt) -> None:
         """Stopped in the middle of a dump: processes go on, and ranks that are to stay are let go."""
@@ -252,7 +258,16 @@ class Full:
         """Drop the raw image of a job that runs again, once the store has it."""
         shot, memo = attempt.memo.shot, attempt.memo
         if shot is not None and shot.serial == serial and shot.stored and memo.phase == "running":
-            self.images.discard_raw(attempt.args.job, serial)
+            self._deeds.alone(self._discard(attempt, serial))
+
+    async def _discard(self, attempt: Attempt, serial: int) -> None:
+        """Not at once: removing some hundred megabytes keeps a core from ranks that have just been let go, and a loop
+        that waits for it would keep them from meeting."""
+        await asyncio.sleep(CLEAR_S)
+        memo = attempt.memo
+        needed = memo.serial == serial and memo.phase in ("suspended", "resuming")  # they come from it once more
+        if not needed and not attempt.leaving:
+            await asyncio.to_thread(shutil.rmtree, self.images.set_aside(attempt.args.job, serial), ignore_errors=True)
 
     def _news(self, attempt: Attempt, *, error: str = "", shot: ImageReport | None = None) -> None:
         """Tell of an image, whatever the attempt itself is doing."""

@@ -90,11 +90,16 @@ class Images:
 
     def discard_raw(self, job: int, serial: int) -> None:
         """Remove raw images; what is in the store stays."""
+        shutil.rmtree(self.set_aside(job, serial), ignore_errors=True)
+
+    def set_aside(self, job: int, serial: int) -> Path:
+        """Raw images are no more, but for the room that they take where they lie now."""
         directory = self.raw(job, serial)
         gone = directory.with_name(f".{directory.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)  # an agent was killed while it removed that
         with contextlib.suppress(FileNotFoundError):
             directory.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        return gone
 
     # the store
 

@@ -2,7 +2,8 @@
 
 An agent may be away for long while its ranks live: two copies of a job would then write to the same files. Goes by the
 records that shims leave (``ranks/JOB.ATTEMPT/RANK/shim`` and ``started``); knows nothing of hosts on other machines.
-An agent that is there but does not answer is ended first: asleep in the middle of a launch, it would wake and go on.
+An agent that is there but does not answer is ended first: asleep in the middle of a launch, it would wake and go on. The
+next agent would go on with it, too, from the records: they are put out of its sight before it can start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import fcntl
 import logging
 import os
 import signal
+import time
 from pathlib import Path
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -21,9 +24,15 @@ from msgspec import Struct
 log = logging.getLogger(__name__)
 LIMIT_S = 5.0
 """Longest wait for the dead to be gone; what hangs in the kernel writes nothing."""
+STAY = ("suspended", "exited", "failed")
+"""Phases of attempts of which nothing runs, nor will by itself."""
 _LOOK_S = 0.02
 _STATE, _START = 0, 19
 """Fields of /proc/PID/stat behind the command (proc(5): 3 and 22)."""
+
+
+class _Memo(Struct, frozen=True):
+    phase: str = "starting"
 
 
 class _Process(Struct, frozen=True):
@@ -33,10 +42,23 @@ class _Process(Struct, frozen=True):
 
 async def fence(state: Path) -> None:
     """Kill what is left of an agent, then every rank below its state directory, its shim first, which then restarts and
-    reports nothing."""
-    if (agent := _agent(state)) is not None:
-        log.warning("the agent %d of %s does not answer and is ended", agent.pid, state)
-        await _end([agent])
+    reports nothing. No attempt that ran there will go on there; one that is but an image is left as it is."""
+    if not state.is_dir():
+        return
+    with (state / "agent.lock").open("a") as lock:
+        end = asyncio.get_running_loop().time() + LIMIT_S
+        while not _locked(lock) and asyncio.get_running_loop().time() < end:
+            if (agent := _agent(state)) is not None:
+                log.warning("the agent %d of %s does not answer and is ended", agent.pid, state)
+                await _end([agent])
+            await asyncio.sleep(_LOOK_S)
+        await _end_ranks(state)
+        for directory in sorted(state.glob("ranks/[0-9]*.*")):
+            if _phase(directory) not in STAY:
+                _put_away(directory)
+
+
+async def _end_ranks(state: Path) -> None:
     found = [process for name in ("shim", "started") for process in _recorded(state, name) if _alive(process)]
     if found:
         log.warning("ranks below %s outlive their agent and are ended: their jobs go on elsewhere", state)
@@ -52,19 +74,35 @@ async def _end(found: list[_Process]) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _agent(state: Path) -> _Process | None:
-    """The process that holds an agent's lock; pid files alone may be of the dead."""
+def _locked(lock: IO[str]) -> bool:
+    """Whether the agent's lock is ours now, until the file is closed: nobody else can be the agent."""
     try:
-        with (state / "agent.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return None
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((state / "agent.pid").read_text())
-            return _Process(pid, int(_fields(pid)[_START]))
-    except OSError:
-        pass  # no directory, no agent
+        return False
+    return True
+
+
+def _agent(state: Path) -> _Process | None:
+    """The process that holds the agent's lock."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((state / "agent.pid").read_text())
+        return _Process(pid, int(_fields(pid)[_START]))
     return None
+
+
+def _put_away(directory: Path) -> None:
+    """As an agent leaves what it has begun to remove; the next one removes it."""
+    try:
+        directory.rename(directory.with_name(f".{directory.name}.{time.time_ns()}.gone"))
+    except OSError as error:
+        log.error("%s stays, and its job may be started there once more: %s", directory, error.strerror)
+
+
+def _phase(directory: Path) -> str:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((directory / "memo.json").read_bytes(), type=_Memo).phase
+    return ""
 
 
 def _recorded(state: Path, name: str) -> list[_Process]:
