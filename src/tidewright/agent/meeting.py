@@ -73,10 +73,13 @@ class Meeting:
     def unpack(self, attempt: Attempt, left: str) -> None:
         """Put it back where the ranks will look for it, once for a sitting that other nodes join. Raises WorldError when it
         is damaged."""
+        if not hosts(attempt):
+            return
         job = attempt.args.job
+        self.open(job)
         # Ranks that nobody joins may come back twice by one request, when an agent is killed. What they had left in
         # between must not be there then: their requests are counted from the image on.
-        if hosts(attempt) and (not self._sits(attempt) or not attempt.memo.sitting or alone(attempt)):
+        if not attempt.memo.sitting or alone(attempt) or not self._sits(attempt):
             try:
                 self._server.load(str(job), base64.b64decode(left), attempt.memo.sitting)
             except ValueError as error:
@@ -85,11 +88,13 @@ class Meeting:
     def fresh(self, attempt: Attempt) -> None:
         """Ranks start from the beginning, and find nothing that others of the job have left. Asked again they may have left
         something themselves."""
-        if hosts(attempt) and not self._sits(attempt):
+        if not hosts(attempt):
+            return
+        self.open(attempt.args.job)
+        if not self._sits(attempt):
             self._server.load(str(attempt.args.job), sitting=attempt.memo.sitting)
 
     def _sits(self, attempt: Attempt) -> bool:
-        self.open(attempt.args.job)
         return self._server.sitting(str(attempt.args.job)) == attempt.memo.sitting
 
     def take_over(self, attempt: Attempt) -> None:

@@ -119,13 +119,12 @@ class Outlet:
         recipes = self._manifest.recipes
         hashes = self._manifest.hashes
         places = self._view.runs.find(hashes)
+        owner = np.repeat(np.arange(len(recipes)), [len(one.offsets) for one in recipes])
         missing = places == ABSENT
         if missing.any():
             lost = hashes[missing]
-            owner = np.repeat(np.arange(len(recipes)), [len(one.offsets) for one in recipes])[missing]
-            entry = self._manifest.header.files[int(owner[0])]
+            entry = self._manifest.header.files[int(owner[missing][0])]
             raise Damage(f"{entry.path}: {len(lost)} pages are not in the store{self._bad_packs(lost)}", lost)
-        owner = np.repeat(np.arange(len(recipes)), [len(one.offsets) for one in recipes])
         offsets = np.concatenate([np.empty(0, np.intp), *(one.offsets for one in recipes)])
         order = np.argsort(places, kind="stable")
         return Target(places[order], owner[order], offsets[order])
