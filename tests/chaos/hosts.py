@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.agent.agent_bench import groups
 from tests.unmodified.harness import Outcome, differences, read, run_plain, user_environment
 from tests.unmodified.pool import FINAL, Pool
 from tests.unmodified.programs import Program
@@ -312,9 +313,7 @@ class Hosts(Pool):
         return [pid for pid in self._below(str(self.state)) if pid not in decoys and pid != os.getpid()]
 
     def groups(self) -> list[Path]:
-        bases = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"))
-        tags = [self.layout(host).tag for host in HOSTS]
-        return [path for base in bases for tag in tags for path in base.glob(f"tidewright-{tag}-*")]
+        return [group for host in HOSTS for group in groups(self.layout(host).root)]
 
     def clean(self) -> None:
         """Stop the daemons, kill by id whatever is left, give back mounts."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidewright.agent.layout import Layout
+from tests.agent.agent_bench import groups
 from tidewright.app.start import controller_pid
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.cgroup import remove, wait_until
@@ -134,8 +134,7 @@ class Site:
 
     def groups(self) -> list[str]:
         """Freezer groups of this site."""
-        bases = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"))
-        return [str(path) for base in bases for path in base.glob(f"tidewright-{Layout(self.state).tag}-*")]
+        return [str(group) for group in groups(self.state)]
 
     def clean(self) -> None:
         """Kill whatever is left, by id, also what is frozen."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.agent.agent_bench import groups
 from tests.unmodified.harness import LIMIT_S, Outcome, read, user_environment
 from tests.unmodified.programs import Program
 from tidewright.base.errors import TideError
@@ -232,6 +233,6 @@ class Pool:
             self.tide("down")
         send(self.left(), signal.SIGKILL)
         wait_until(lambda: not self.left(), 5)
-        for group in Path("/sys/fs/cgroup").glob(f"**/tidewright-*{self.state.name}*"):
+        for group in (group for host in HOSTS for group in groups(self.state / "hosts" / host)):
             send(grouped([str(group)]), signal.SIGKILL)
             remove((str(group),))
