@@ -1,6 +1,7 @@
 """Lightning Fabric: the loop is ours, devices and strategy are Fabric's.
 
 torchrun --nproc-per-node 2 fabric_fit.py --steps 60
+torchrun --nnodes 2 --nproc-per-node 1 ... fabric_fit.py --steps 60
 """
 
 import argparse
@@ -24,6 +25,7 @@ def main():
     fabric = Fabric(
         accelerator="cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", world)),
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy="ddp" if world > 1 else "auto",
     )
     fabric.launch()

@@ -14,7 +14,16 @@ from tidewright.launch.environment import (
     submitted_environment,
 )
 
-SEAT = Seat(rank=3, local_rank=1, world_size=4, local_world_size=2, group_rank=1, master_addr="n0", master_port=29501)
+SEAT = Seat(
+    rank=3,
+    local_rank=1,
+    world_size=6,
+    local_world_size=2,
+    group_rank=1,
+    group_world_size=3,
+    master_addr="n0",
+    master_port=29501,
+)
 NAMES = st.one_of(
     st.text("ABCXYZ_", min_size=1), st.sampled_from(sorted(DENIED | RANK_VARIABLES)), st.just("TIDE_TOKEN")
 )
@@ -38,8 +47,9 @@ def test_what_is_not_the_submitters_to_pass_on_stays_behind(environ):
 @given(st.dictionaries(NAMES, st.text()))
 def test_rank_variables_win(environ):
     env = made(environ)
-    assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("3", "1", "4", "2")
-    assert (env["GROUP_RANK"], env["NODE_RANK"], env["MASTER_ADDR"], env["MASTER_PORT"]) == ("1", "1", "n0", "29501")
+    assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("3", "1", "6", "2")
+    assert (env["GROUP_RANK"], env["NODE_RANK"], env["GROUP_WORLD_SIZE"]) == ("1", "1", "3")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("n0", "29501")
     assert (env["TIDE_JOB_ID"], env["TIDE_ATTEMPT"], env["TORCHELASTIC_RESTART_COUNT"]) == ("7", "2", "1")
     assert env["PATH"]
 

@@ -109,6 +109,7 @@ def test_a_gang_on_two_nodes_speaks_with_one_voice() -> None:
     (launch,) = [one for one in play.engine.step(play.now, [ev.PlanReady(plan)]) if isinstance(one, Launch)]
     calls = play.translator.calls(launch)
     assert [(call.node, [seat.rank for seat in call.args.ranks]) for call in calls] == [("n0", [0, 1]), ("n1", [2, 3])]  # type: ignore[attr-defined]
+    assert [(call.args.group_rank, call.args.groups) for call in calls] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
     assert play.report("running", node="n0").events == []
     assert play.report("running", node="n1").events == [ev.Started(1, 1)]
     dying = play.report("running", node="n0", first_failure=RankFailure(1, 9))

@@ -117,7 +117,14 @@ def specs(
 
 def _seat(args: LaunchArgs, at: RankSeat) -> Seat:
     return Seat(
-        at.rank, at.local_rank, args.world_size, len(args.ranks), args.group_rank, args.master_addr, args.master_port
+        rank=at.rank,
+        local_rank=at.local_rank,
+        world_size=args.world_size,
+        local_world_size=len(args.ranks),
+        group_rank=args.group_rank,
+        group_world_size=args.groups,
+        master_addr=args.master_addr,
+        master_port=args.master_port,
     )
 
 

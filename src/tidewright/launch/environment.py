@@ -36,13 +36,14 @@ FOLLOWED = THREAD_LIMITS[0]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A rank's place in its job. ``group_rank`` is the index of its node among the job's nodes."""
+    """A rank's place in its job. ``group_rank`` is the index of its node among the job's ``group_world_size`` nodes."""
 
     rank: int
     local_rank: int
     world_size: int
     local_world_size: int
     group_rank: int
+    group_world_size: int
     master_addr: str
     master_port: int
 
@@ -67,6 +68,7 @@ def torch_variables(seat: Seat, run_id: str, restart_count: int) -> dict[str, st
         "WORLD_SIZE": str(seat.world_size),
         "LOCAL_WORLD_SIZE": str(seat.local_world_size),
         "GROUP_RANK": str(seat.group_rank),
+        "GROUP_WORLD_SIZE": str(seat.group_world_size),
         "NODE_RANK": str(seat.group_rank),
         "ROLE_RANK": str(seat.rank),
         "ROLE_WORLD_SIZE": str(seat.world_size),

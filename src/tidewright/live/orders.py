@@ -87,7 +87,7 @@ class Orders:
             wire.LaunchArgs(
                 job=job, attempt=attempt, name=spec.name, command=spec.command, env=spec.env, workdir=spec.workdir,
                 output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
-                group_rank=group, ranks=_on(seats, book.nodes[node]), devices=spec.devices,
+                group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
                 master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
                 level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team, image=image,
                 sources=self.shelf.sources(job, image, node) if image else (),

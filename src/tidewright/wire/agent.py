@@ -71,6 +71,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     world_size: int = 1
     group_rank: int = 0
     """Which of the attempt's nodes this is, in rank order."""
+    groups: int = 1
+    """How many nodes the attempt is on."""
     ranks: tuple[RankSeat, ...]
     devices: int = 0
     """Devices the job asked for in all: thread pools are sized by these, whatever it runs on now (0: by what it has)."""
