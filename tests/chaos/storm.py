@@ -27,7 +27,7 @@ TABLE = Program("table", ("{python}", str(Path(__file__).with_name("table.py")))
 DISK_MB = 1500
 """Of the host whose disk gets full: enough for the images of a few jobs."""
 
-ENDS_S = 180.0
+ENDS_S = 300.0
 """For jobs to end once all is mended, beside whatever else this machine has to do."""
 
 
@@ -46,14 +46,16 @@ class Kind:
 
 @dataclass
 class Storm:
-    """``names`` of jobs to kinds. Faults are methods that return what they hit, or an empty string.
+    """Faults are methods that return what they hit, or an empty string.
 
+    ``kinds``: name of a job to what it is; those that follow others are added.
     ``done``: faults that hit something; ``wished``: what users did meanwhile and what was mended, which are none.
     """
 
     hosts: Hosts
     dice: random.Random
     kinds: dict[str, Kind]
+    followed: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
     wished: list[str] = field(default_factory=list)
     plain: dict[Kind, Outcome] = field(default_factory=dict)
@@ -72,11 +74,22 @@ class Storm:
             self.hosts.begin(kind.program, kind.ranks, name, kind.steps)
         first = next(iter(self.hosts.ids.values()))
         self.hosts.until(lambda: self.hosts.imaged(first))
-        while len(self.done) < faults and self.alive() and time.monotonic() < end:
+        while len(self.done) < faults and time.monotonic() < end:
+            self.renew()
             self.strike()
             time.sleep(self.dice.uniform(0, pause_s))
         self.mend()
         self.hosts.until(lambda: not self.alive(), max(ENDS_S, end - time.monotonic()))
+
+    def renew(self) -> None:
+        """Whatever has ended is followed by another of its kind: faults need something to hit, however fast a machine is."""
+        alive = set(self.alive())
+        for name, kind in list(self.kinds.items()):
+            if self.hosts.ids[name] not in alive and name not in self.followed:
+                self.followed.add(name)
+                after = f"{kind.name}-{len(self.kinds)}"
+                self.hosts.begin(kind.program, kind.ranks, after, kind.steps)
+                self.kinds[after] = kind
 
     def alive(self) -> list[int]:
         """Jobs that have not ended."""

@@ -29,6 +29,8 @@ QUICK = script("plain_numpy", "--batch", "64")
 ALONE = script("plain_numpy", "--batch", "64", "--pause", "0.008")
 """The same, but it lives for some ten seconds and leaves the cores to other tests."""
 STEPS = 1000
+LONGER = 2 * STEPS
+"""For two images in turn."""
 DICE = random.Random(7)
 
 
@@ -46,9 +48,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     assert (found.left(), found.groups()) == ([], [])
 
 
-def begin(hosts: Hosts) -> tuple[int, str]:
+def begin(hosts: Hosts, steps: int = STEPS) -> tuple[int, str]:
     """A running job with an image in two places, and where it is."""
-    job = hosts.begin(ALONE, 1, "job", STEPS)
+    job = hosts.begin(ALONE, 1, "job", steps)
     hosts.until(lambda: hosts.copied(job))
     return job, hosts.view(job).where[0].node
 
@@ -65,6 +67,11 @@ def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
     hosts.until(lambda: hosts.ended(job), 120)
     assert hosts.verdict(job, expected) == [], hosts.story_of(job)
     assert hosts.view(job).state == "completed"
+
+
+def only_stored(hosts: Hosts, host: str) -> None:
+    """Wait until the raw image is gone that the newest one was made of: for two seconds a rank would come back from it."""
+    hosts.until(lambda: not hosts.raw_files(host))
 
 
 def imaged_again(view: JobView, before: JobView) -> bool:
@@ -135,11 +142,12 @@ def test_an_agent_that_wakes_in_time_keeps_its_job(hosts: Hosts, expected: Outco
 
 
 @pytest.mark.full
-def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, expected: Outcome) -> None:
-    job, host = begin(hosts)
+def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, tmp_path: Path) -> None:
+    job, host = begin(hosts, LONGER)
     first = {host: hosts.packs(host) for host in HOSTS}
     newest = hosts.view(job).images[-1].serial
     hosts.until(lambda: hosts.imaged(job, newest) and hosts.copied(job))
+    only_stored(hosts, host)
     damaged = [path for each in HOSTS for path in hosts.packs(each) if path not in first[each]]
     for path in damaged:
         assert hosts.flip(path, DICE)
@@ -147,12 +155,13 @@ def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, ex
     assert damaged and hosts.kill_rank(host, "main", DICE)
     story = runs_again(hosts, job)
     assert f"image {newest} cannot be used any more" in story and "is damaged" in story
-    ends_right(hosts, job, expected)
+    ends_right(hosts, job, plain(QUICK, 1, LONGER, tmp_path))
 
 
 @pytest.mark.full
 def test_no_good_image_left_is_said_and_it_starts_over(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts)
+    only_stored(hosts, host)
     for each in HOSTS:
         for path in hosts.packs(each):
             assert hosts.truncate(path, DICE)
