@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,32 @@ jupyter_client = pytest.importorskip("jupyter_client", reason="no jupyter_client
 pytest.importorskip("ipykernel", reason="no ipykernel here")
 
 PATIENCE_S = 60
+MANY = 20
+SET_UP = """
+import hashlib, torch
+torch.manual_seed(5)
+net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(128, 4))
+optimizer = torch.optim.AdamW(net.parameters())
+digest = hashlib.sha256()
+
+def train(steps):
+    print("training", flush=True)
+    for _ in range(steps):
+        inputs = torch.randn(64, 64)
+        loss = torch.nn.functional.cross_entropy(net(inputs), inputs[:, :4].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        digest.update(repr(loss.item()).encode())
+
+def state():
+    whole = digest.copy()
+    kept = [value for held in optimizer.state.values() for value in held.values()]
+    for tensor in [*net.state_dict().values(), *kept, torch.get_rng_state()]:
+        whole.update(tensor.numpy().tobytes())
+    return whole.hexdigest()
+"""
+CELL = "train(3000)"
 
 
 class Notebook:
@@ -61,6 +90,15 @@ class Notebook:
         )
         assert reply["content"]["status"] == "ok", reply
         return "".join(out).strip()
+
+    def begin(self, code: str) -> None:
+        """Have a cell executed, and wait no longer than until it prints something."""
+        self.client.execute(code)
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if self.client.get_iopub_msg(timeout=PATIENCE_S)["msg_type"] == "stream":
+                return
+        raise AssertionError("the cell prints nothing")
 
     def suspend(self) -> None:
         def held() -> bool:
@@ -110,3 +148,39 @@ def test_a_kernel_moves_to_the_other_host(pool: Pool) -> None:
     notebook.client.shutdown()
     pool.until(lambda: pool.view(notebook.job).state == "completed")
     notebook.disconnect()
+
+
+def cells_alone(root: Path) -> str:
+    """What the same cells come to as a plain program."""
+    code = "\n".join([SET_UP, *[CELL] * MANY, "print(state())"])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=user_environment(root), capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_many_events_change_no_number_of_a_notebook(pool: Pool) -> None:
+    """Every other one while a cell is being executed, whose numbers are then looked at by the next."""
+    pytest.importorskip("torch", reason="no PyTorch here")
+    dice = random.Random(11)
+    notebook = Notebook(pool, "notebook-many")
+    notebook.run(SET_UP)
+    for number in range(MANY):
+        if number % 2:
+            notebook.begin(CELL)
+        else:
+            notebook.run(CELL)
+        if dice.random() < 0.5:
+            notebook.suspend()
+            notebook.resume()
+        else:
+            before = places(pool.view(notebook.job))
+            pool.client().migrate(notebook.job)
+            pool.until(lambda before=before: places(pool.view(notebook.job)) not in (before, set()))  # type: ignore[misc]
+            pool.until(lambda: pool.view(notebook.job).state == "running")
+        notebook.be_heard()
+    assert notebook.run("print(state())") == cells_alone(pool.root)
+    notebook.disconnect()
+    pool.client().cancel(notebook.job)
