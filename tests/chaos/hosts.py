@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.agent.agent_bench import groups
 from tests.unmodified.harness import Outcome, differences, read, run_plain, user_environment
 from tests.unmodified.pool import FINAL, Pool
 from tests.unmodified.programs import Program
@@ -46,6 +45,8 @@ AMOUNT = re.compile(rf"\b(?:{LENGTH} of work lost|rolled back {LENGTH})\b")
 
 class Hosts(Pool):
     """The pool and the faults. A fault returns whether it hit anything; ``clean`` leaves nothing behind."""
+
+    names = HOSTS
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -311,9 +312,6 @@ class Hosts(Pool):
         """Every process of this pool that lives, decoys left out."""
         decoys = {decoy.pid for decoy in self.decoys.values()}
         return [pid for pid in self._below(str(self.state)) if pid not in decoys and pid != os.getpid()]
-
-    def groups(self) -> list[Path]:
-        return [group for host in HOSTS for group in groups(self.layout(host).root)]
 
     def clean(self) -> None:
         """Stop the daemons, kill by id whatever is left, give back mounts."""

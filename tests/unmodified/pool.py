@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,8 @@ def places(view: JobView) -> set[str]:
 
 class Pool:
     """Two agents with some CPU slots each. ``clean`` leaves no process behind."""
+
+    names: Iterable[str] = HOSTS
 
     def __init__(self, root: Path, slots: int = SLOTS) -> None:
         self.root, self.state, self.slots = root, root / "state", slots
@@ -224,6 +226,10 @@ class Pool:
                         found.append(int(entry.name))
         return found
 
+    def groups(self) -> list[Path]:
+        """Freezer groups of ranks on any of its hosts."""
+        return [group for name in self.names for group in groups(self.state / "hosts" / name)]
+
     def clean(self) -> None:
         """Stop the daemons, and kill by id whatever is left."""
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired, TideError):
@@ -233,6 +239,6 @@ class Pool:
             self.tide("down")
         send(self.left(), signal.SIGKILL)
         wait_until(lambda: not self.left(), 5)
-        for group in (group for host in HOSTS for group in groups(self.state / "hosts" / host)):
+        for group in self.groups():
             send(grouped([str(group)]), signal.SIGKILL)
             remove((str(group),))

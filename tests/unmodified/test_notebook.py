@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unmodified.harness import user_environment
-from tests.unmodified.pool import Pool, places
+from tests.unmodified.pool import Pool
 from tests.unmodified.test_programs import full_images
 from tidewright.model.job import JobSpec
 
@@ -140,9 +140,7 @@ def test_an_idle_kernel_keeps_its_variables(pool: Pool, transport: str, connecte
 def test_a_kernel_moves_to_the_other_host(pool: Pool) -> None:
     notebook = Notebook(pool, "notebook-moved")
     notebook.run("x = 41")
-    before = places(pool.view(notebook.job))
-    pool.client().migrate(notebook.job)
-    pool.until(lambda: pool.view(notebook.job).state == "running" and places(pool.view(notebook.job)) != before)
+    pool.migrate(notebook.job, random.Random(1))
     notebook.be_heard()
     assert notebook.run("print(x + 1)") == "42"
     notebook.client.shutdown()
@@ -172,14 +170,9 @@ def test_many_events_change_no_number_of_a_notebook(pool: Pool) -> None:
             notebook.begin(CELL)
         else:
             notebook.run(CELL)
-        if dice.random() < 0.5:
-            notebook.suspend()
-            notebook.resume()
-        else:
-            before = places(pool.view(notebook.job))
-            pool.client().migrate(notebook.job)
-            pool.until(lambda before=before: places(pool.view(notebook.job)) not in (before, set()))  # type: ignore[misc]
-            pool.until(lambda: pool.view(notebook.job).state == "running")
+        dice.choice((pool.suspend, pool.migrate))(notebook.job, dice)
+        view = pool.view(notebook.job)
+        assert view.level == "full", view.level_why
         notebook.be_heard()
     assert notebook.run("print(state())") == cells_alone(pool.root)
     notebook.disconnect()
