@@ -89,7 +89,7 @@ class Book(Gallery):
         self.failures: dict[int, int] = {}
         self.launch_failures: dict[int, int] = {}
         self.ran: dict[int, int] = {}
-        """Run time so far of jobs with a limit, microseconds."""
+        """Run time charged so far to jobs with a limit, microseconds: never more than that of the work they still have."""
         self.shields: dict[int, int] = {}
         """Jobs left alone after a failed suspension: their true level."""
         self.eager: dict[int, bool] = {}

@@ -32,6 +32,8 @@ class Image(Struct, frozen=True, omit_defaults=True):
     """Other nodes that hold all of it, or "*"."""
     torn: bool = False
     """A node it was taken on is dead: only a copy is whole."""
+    run_time_us: int = -1
+    """Run time that the job's limit had been charged by then; -1: not noted (by an earlier version)."""
 
     @property
     def whole(self) -> bool:
@@ -44,11 +46,12 @@ class Image(Struct, frozen=True, omit_defaults=True):
 
 
 class Saving(Struct, frozen=True):
-    """An image in the making: its number, when it was ordered, and the work done until then."""
+    """An image in the making: its number, when it was ordered, and the work done and run time charged until then."""
 
     serial: int
     at: int
     ideal_us: int
+    run_time_us: int = -1
 
 
 class Gallery:

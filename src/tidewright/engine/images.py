@@ -20,8 +20,14 @@ KEPT = 2
 def order(book: Book, job: int, row: int) -> int:
     """Give the next image its number and note what will be in it at least."""
     serial = book.serials[job] = book.serials.get(job, 0) + 1
-    book.saving[job] = Saving(serial, book.now, book.table.ideal.item(row))
+    book.saving[job] = Saving(serial, book.now, book.table.ideal.item(row), _run_time(book, job, row))
     return serial
+
+
+def _run_time(book: Book, job: int, row: int) -> int:
+    """Run time charged to a job so far, the present run included, microseconds; of use where the job has a limit."""
+    since = book.table.run_since.item(row)
+    return book.ran.get(job, 0) + (book.now - since if since >= 0 else 0)
 
 
 def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> None:
@@ -31,8 +37,9 @@ def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> Non
     copies = (EVERYWHERE,) if book.settings.shared_images else ()
     kind = book.board.layout.kinds[table.origin.item(row)] if table.origin.item(row) >= 0 else ""
     image = Image(
-        saving.serial, table.attempt.item(row), saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies
-    )
+        saving.serial, table.attempt.item(row), saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies,
+        run_time_us=saving.run_time_us,
+    )  # fmt: skip
     kept = (*book.images.get(job, ()), image)
     book.keep_images(job, kept[-KEPT:])
     book.falls.pop(job, None)
@@ -121,11 +128,13 @@ def roll_back(book: Book, job: int, row: int) -> str:
     book.table.ideal[row] = left
     if image is None:
         book.from_image.pop(job, None)
+        book.ran.pop(job, None)
         book.table.origin[row] = -1
         return f"no image is left, {format_duration(had)} of work lost" if had else "starts from the beginning"
     book.from_image[job] = image.serial
-    if job in book.ran:  # what has to be run again is not held against its time limit
-        book.ran[job] = max(0, book.ran[job] - (had - left))
+    if job in book.ran:  # what has to be run again is not charged to the time limit
+        before = image.run_time_us if image.run_time_us >= 0 else max(0, book.ran[job] - (had - left))
+        book.ran[job] = min(book.ran[job], before)
     book.table.origin[row] = book.board.layout.kind_index(image.kind)
     return f"rolled back {format_duration(had - left)} to image {image.serial}"
 

@@ -168,6 +168,7 @@ def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
     if not keeps_work:
         images.lose(book, job, row, book.table.ideal.item(row))
         book.table.ideal[row] = 0
+        book.ran.pop(job, None)
 
 
 def _unsay(book: Book, job: int) -> None:

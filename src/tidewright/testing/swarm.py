@@ -21,6 +21,7 @@ from ..model.node import Allocation, NodeSpec, Part
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
+from .swarm_runs import RunTimes
 from .swarm_shelf import Shelf, swarm_settings
 
 GIB = 2**30
@@ -56,7 +57,7 @@ class Swarm:
         self.launches: dict[tuple[int, int], int] = {}
         self.alive: dict[tuple[int, int], bool] = {}
         """Attempts that have processes somewhere, frozen ones included."""
-        self.shelf = Shelf()
+        self.shelf, self.runs = Shelf(), RunTimes()
         self.work: dict[int, tuple[int, int]] = {}
         """Job to when it was last seen and the work it had done by then."""
         self.turn([ev.NodeUp(node, "1") for node in self.nodes])
@@ -80,7 +81,9 @@ class Swarm:
                 self.shelf.lose(event.name)
             elif isinstance(event, ev.NodeUp):
                 self.dead.pop(event.node.name, None)
+        self.runs.before(self.now, events)
         commands = self.driver.turn(self.now, events)
+        self.runs.after(self.engine.book, commands)
         if any(isinstance(event, ev.NodeDown) for event in events):
             self._bury()
         for command in commands:
