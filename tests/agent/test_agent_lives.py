@@ -424,3 +424,17 @@ def test_no_answer_is_unknown(tmp_path):
         await fabric.close()
 
     asyncio.run(body())
+
+
+def test_a_job_of_many_ranks_does_not_keep_others_from_starting(play):
+    async def body(bench):
+        seats = [{"rank": rank, "local_rank": rank, "devices": [0]} for rank in range(48)]
+        await bench.launch("sleep", "60", world=48, ranks=seats)
+        await bench.launch("true", job=2, ranks=[{"rank": 0, "local_rank": 0, "devices": [1]}])
+        await bench.state_is("exited", job=2)
+        [big] = [report for report in (await bench.inventory()).jobs if report.job == 1]
+        assert big.state == "starting"
+        await bench.verb("stop", grace_us=0)
+        await bench.state_is("exited")
+
+    play(body)

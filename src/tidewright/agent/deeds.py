@@ -22,6 +22,7 @@ from ..checkpoint.protocol import GANG_FREEZE_BOUND_US, Driver, Placement
 from ..model.job import Level
 from ..wire.agent import JobReport
 from .attempt import Attempt
+from .fair_queue import FairQueue, FairThreads
 from .full import Full
 from .gang import Gangs
 from .meeting import Meeting
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 SPAWN_AT_ONCE = 8
 """Shims started side by side; each costs some 40 ms of one core."""
+STORE_AT_ONCE = 4
+"""Images put into the store, copied or removed side by side; in threads of their own, because a slow disk or remote store
+must not keep other jobs from being suspended or stopped."""
 
 TRAPPED = 128 + signal.SIGTRAP
 """How a rank ends in whose code a killed CRIU has left a trap: no fault of the program's (docs/why/criu.md)."""
@@ -54,7 +58,8 @@ class Deeds:
         self.gangs: Gangs | None = None
         self.meeting: Meeting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._spawning = asyncio.Semaphore(SPAWN_AT_ONCE)
+        self._spawning = FairQueue(SPAWN_AT_ONCE)
+        self.storage = FairThreads(STORE_AT_ONCE, "store")
         self.watcher = Watcher(self._shim_gone)
 
     async def launch(self, attempt: Attempt) -> None:
@@ -97,7 +102,7 @@ class Deeds:
     async def start(self, attempt: Attempt, rank: Rank) -> None:
         rank.look()
         if rank.main is None and rank.ending() is None:
-            async with self._spawning:
+            async with self._spawning.slot(attempt.args.job):
                 if attempt.memo.ending:
                     rank.never("stopped before it started")
                     return
@@ -342,6 +347,7 @@ class Deeds:
     async def close(self) -> None:
         """Stop watching; ranks live on."""
         self.watcher.close()
+        self.storage.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -233,20 +233,20 @@ class Full:
 
     async def _store(self, attempt: Attempt, serial: int) -> None:
         """Into the store and to the remote one; a failure is told, and the raw image kept."""
-        args, began = attempt.args, time.monotonic()
+        args, began, storage = attempt.args, time.monotonic(), self._deeds.storage.run
         shot = attempt.memo.shot or ImageReport(serial=serial)
         try:
-            made = await asyncio.to_thread(self.images.put, args.tenant, args.job, serial, shot.ranks)
+            made = await storage(args.job, self.images.put, args.tenant, args.job, serial, shot.ranks)
             shot = replace(shot, stored=True, new_bytes=sum(each.new_bytes for each in made), store_us=micros(began))
             self._keep(attempt, shot)
-            if await asyncio.to_thread(self.images.push, args.tenant, args.job, serial, shot.ranks):
+            if await storage(args.job, self.images.push, args.tenant, args.job, serial, shot.ranks):
                 shot = replace(shot, remote=True)
                 self._keep(attempt, shot)
         except (TideError, OSError) as error:
             log.error("image %d of job %d is not stored: %s", serial, args.job, error)
             self._news(attempt, error=f"image {serial} is not stored: {error}", shot=shot)
             return
-        await asyncio.to_thread(self.images.keep_newest, args.tenant, args.job, serial)
+        await storage(args.job, self.images.keep_newest, args.tenant, args.job, serial)
         self.clear(attempt, serial)
 
     def _keep(self, attempt: Attempt, shot: ImageReport) -> None:
@@ -267,7 +267,8 @@ class Full:
         memo = attempt.memo
         needed = memo.serial == serial and memo.phase in ("suspended", "resuming")  # they come from it once more
         if not needed and not attempt.leaving:
-            await asyncio.to_thread(shutil.rmtree, self.images.set_aside(attempt.args.job, serial), ignore_errors=True)
+            gone = self.images.set_aside(attempt.args.job, serial)
+            await self._deeds.storage.run(attempt.args.job, shutil.rmtree, gone, ignore_errors=True)
 
     def _news(self, attempt: Attempt, *, error: str = "", shot: ImageReport | None = None) -> None:
         """Tell of an image, whatever the attempt itself is doing."""
@@ -277,12 +278,12 @@ class Full:
 
     async def fetch(self, args: FetchArgs, report: JobReport) -> None:
         """Copies of images of a job that runs elsewhere."""
-        shot = ImageReport(serial=args.serial, ranks=args.ranks)
+        shot, storage = ImageReport(serial=args.serial, ranks=args.ranks), self._deeds.storage.run
         try:
-            new = await asyncio.to_thread(self.images.fetch, args)
+            new = await storage(args.job, self.images.fetch, args)
             shot = replace(shot, stored=True, new_bytes=new)
             error = ""
-            await asyncio.to_thread(self.images.keep_newest, args.tenant, args.job, args.serial)
+            await storage(args.job, self.images.keep_newest, args.tenant, args.job, args.serial)
         except (TideError, OSError) as failure:
             error = str(failure)
         self._deeds.publish(replace(report, verb="fetch", error=error, image=shot))

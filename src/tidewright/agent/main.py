@@ -9,6 +9,7 @@ import logging
 import logging.handlers
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 PATROL_S = 5.0
 """The safety poll; ends are announced by pidfds, this finds what slipped through."""
 LOG_BYTES = 10 * 2**20
+THREADS = 64
+"""For short blocking calls; they mostly wait for the kernel."""
 
 
 def take_lock(layout: Layout) -> IO[str]:
@@ -174,6 +177,8 @@ def standard_drivers(node: str) -> dict[Level, Driver]:
 async def serve(settings: AgentSettings, layout: Layout, backend: Backend) -> None:
     """Run an agent until SIGTERM or SIGINT."""
     until = asyncio.Event()
+    # The default is 6 threads on two cores; ranks being stopped or restored would wait for each other.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
     await Agent(settings, layout, backend).run(until)

@@ -29,7 +29,7 @@ from .types import DEPENDENCY, DEVICES, DURATION, EVERY, INDICES, MEMORY, TYPES,
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes. Default: one per device; 1 for torchrun and its like.",
+    help="Processes, at most 16 per device. Default: one per device; 1 for torchrun and its like.",
 )
 @click.option("--type", "kinds", type=TYPES, metavar="NAME[,NAME]", help="Device types, best first, e.g. h100,a100.")
 @click.option("--gpu-mem", type=MEMORY, metavar="SIZE", help="A share of one device with this much memory, e.g. 12GiB.")

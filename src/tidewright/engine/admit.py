@@ -46,6 +46,9 @@ def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:
     wrong = problems(spec)
     if wrong:
         return "the job cannot be run: " + "; ".join(wrong), "correct these and submit again", "usage"
+    crowded = too_crowded(book, spec, spec.floor)
+    if crowded is not None:
+        return (*crowded, "usage")
     for dependency in spec.after:
         if dependency.job not in book.specs and dependency.job not in book.outcomes:
             return (
@@ -55,6 +58,19 @@ def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:
             )
     misfit = never_fits(book, spec)
     return None if misfit is None else (*misfit, "usage")
+
+
+def too_crowded(book: Book, spec: Spec, devices: int) -> tuple[str, str] | None:
+    """(reason, what to do) when more ranks than the limit would take turns on each of ``devices`` devices."""
+    most = book.settings.max_ranks_per_device
+    if not most or spec.ranks <= devices * most:
+        return None
+    needed = next(count for count in range(-(-spec.ranks // most), spec.ranks + 1) if spec.ranks % count == 0)
+    return (
+        f"{spec.ranks} ranks on {devices} device{'s' * (devices > 1)}: at most {most} ranks may share a device",
+        f"ask for at least {needed} devices (-g {needed}), start {devices * most} ranks or fewer, or raise "
+        "engine.max_ranks_per_device in STATE/config.yaml",
+    )
 
 
 def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from ..model.node import Allocation, Part, bits, device_count
 from ..plan.moves import Migrate, Resize, Resume
 from . import events as ev
 from . import images
-from .admit import never_fits
+from .admit import never_fits, too_crowded
 from .book import Book
 from .land import apply, illegal, misshapen, unsuspendable
 from .seat import EVERYWHERE, find
@@ -150,7 +150,9 @@ def _sizeable(book: Book, job: int, devices: int) -> None:
             f"each rank of job {job} has several devices, which cannot be shared in turns",
             f"it runs on {spec.devices} devices or not at all", "usage",
         )  # fmt: skip
-    misfit = never_fits(book, replace(spec, devices=devices, min_devices=0)) if devices else None
+    if not devices:
+        return
+    misfit = too_crowded(book, spec, devices) or never_fits(book, replace(spec, devices=devices, min_devices=0))
     if misfit is not None:
         raise Refusal(*misfit, "usage")
 

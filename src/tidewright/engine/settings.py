@@ -47,6 +47,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     backoff_us: int = 1 * SECOND
     """First pause before a retry; doubles with every failure up to ``backoff_max_us``."""
     backoff_max_us: int = 5 * MINUTE
+    max_ranks_per_device: int = 0
+    """Most ranks that may take turns on one device, on the fewest devices a job accepts; 0: any number."""
     launch_attempts: int = 8
     """Launches that may fail by the world's fault before the job does."""
     shield_us: int = 30 * SECOND
@@ -68,7 +70,7 @@ def live_settings(**changes: int | tuple[str, ...]) -> EngineSettings:
 
     base = EngineSettings(
         auto_level=int(Level.FREEZE), gang_level=int(Level.NONE), save_us=50 * MS, restore_us=20 * MS,
-        shared_images=False, checkpoints=True, splice_milli=OVERHEAD_MILLI,
+        shared_images=False, checkpoints=True, splice_milli=OVERHEAD_MILLI, max_ranks_per_device=16,
     )  # fmt: skip
     switches = {one.name for one in msgspec.structs.fields(EngineSettings) if isinstance(one.default, bool)}
     # A settings file writes switches as 0 and 1; the journal keeps them as what they are.
