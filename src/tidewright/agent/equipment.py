@@ -39,6 +39,8 @@ from .turns import Turns, held
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
+LEAST_TOKEN = 16
+"""Characters; a proof of a short token can be guessed from without asking any agent."""
 TEND_S = 5.0
 """Between two rounds of removing remote copies; of no hurry, and what fails is tried again then."""
 
@@ -51,7 +53,13 @@ def read_token(path: Path) -> str:
             file.write(secrets.token_hex(TOKEN_BYTES))
     if path.stat().st_mode & 0o077:
         raise UsageError(f"others can read the token in {path}", f"chmod 600 {path}")
-    return path.read_text().strip()
+    token = path.read_text().strip()
+    if len(token) < LEAST_TOKEN:
+        raise UsageError(
+            f"the token in {path} has {len(token)} characters; {LEAST_TOKEN} at least",
+            "write a long random one, or delete the file to have one made",
+        )
+    return token
 
 
 class Equipment:

@@ -22,8 +22,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..base.errors import WorldError
-from ..checkpoint.manifest import DamagedImage, verify
-from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull
+from ..checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
+from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
 from ..checkpoint.store.apart import Load, Order, put_apart
 from ..wire.agent import FetchArgs, Peer
 from .depot import Body, DepotClient, Silent
@@ -283,6 +283,8 @@ class Images:
             with path.open("wb") as file:
                 for piece in client.read("raw_file", {**what, "name": relative}):
                     file.write(piece)
+        if manifest_digest(draft) != listing["manifest"] or unlisted(draft):
+            raise WorldError(f"{name} was altered on its way from node {client.peer.node}")
         verify(draft)
         draft.rename(into)
         self.note(name.job, name.serial, name.rank, listing["facts"])
@@ -301,8 +303,9 @@ class Images:
 
     def store_read(self, args: dict[str, Any]) -> Body:
         """One object of the store. Raises WorldError when there is none of that key."""
-        path = self.store.objects.path(str(args["key"]))
-        return Body(path, 0, path.stat().st_size)
+        key = str(args["key"])
+        path = self.store.objects.path(key)
+        return Body(path, 0, path.stat().st_size, secret=is_key(key))
 
     def raw_list(self, args: dict[str, Any]) -> dict[str, Any]:
         """The files of a rank's raw image. Raises WorldError when it is not here."""
@@ -313,6 +316,7 @@ class Images:
         files = [path for path in sorted(root.rglob("*")) if path.is_file()]
         return {
             "files": [[str(path.relative_to(root)), path.stat().st_size] for path in files],
+            "manifest": manifest_digest(root),
             "facts": self.facts(job, serial, rank),
         }
 

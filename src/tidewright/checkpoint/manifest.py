@@ -6,6 +6,7 @@ CRIU itself restores flipped pages without a word, and never ends on a pages fil
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def read_manifest(directory: Path) -> Manifest:
         return msgspec.json.decode((directory / NAME).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise DamagedImage(f"image {directory}: no usable manifest: {error}") from error
+
+
+def manifest_digest(directory: Path) -> str:
+    """Hash of the manifest, by which an image that has come from elsewhere is known to be the one that was meant."""
+    try:
+        return sha256((directory / NAME).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DamagedImage(f"image {directory}: no usable manifest: {error}") from error
+
+
+def unlisted(directory: Path) -> list[str]:
+    """Files that the manifest does not know, and so says nothing of."""
+    known = read_manifest(directory).files
+    return [name for path in _files(directory) if (name := str(path.relative_to(directory))) not in known]
 
 
 def verify(directory: Path) -> Manifest:

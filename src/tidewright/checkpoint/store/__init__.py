@@ -2,7 +2,7 @@
 
 from .check import Finding
 from .errors import ImageDamaged, ImageMissing, StoreFull
-from .names import ImageName
+from .names import ImageName, is_key
 from .remote import Erasable, FsspecRemote, Remote
 from .served import Objects
 from .store import Entry, ImageStore, PutReport
@@ -24,4 +24,5 @@ __all__ = [
     "PutReport",
     "Remote",
     "StoreFull",
+    "is_key",
 ]

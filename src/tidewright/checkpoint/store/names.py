@@ -59,3 +59,8 @@ def tenant_of(name: str) -> str:
 def is_object(key: str) -> bool:
     """Whether a key asked for by somebody else can name an object of a store: it leads nowhere outside."""
     return _KEY.fullmatch(key) is not None
+
+
+def is_key(key: str) -> bool:
+    """Whether an object is the key of a tenant, which must not travel in clear."""
+    return key.split("/")[1:2] == [KEYS]
