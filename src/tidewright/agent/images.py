@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..base.errors import WorldError
+from ..base.errors import TideError, WorldError
 from ..checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
 from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
 from ..checkpoint.store.apart import Load, Order, put_apart
@@ -82,7 +82,7 @@ class Images:
             found: dict[str, Any] = json.loads((self.raw(job, serial) / f"{rank}{FACTS}").read_text())
         except (OSError, ValueError):
             return None
-        return found
+        return found if isinstance(found, dict) else None
 
     def has_raw(self, job: int, serial: int, rank: int) -> bool:
         """Whether a rank's raw image is here, whole."""
@@ -112,7 +112,8 @@ class Images:
                 name, facts = ImageName(tenant, job, serial, rank), self.facts(job, serial, rank)
                 if facts is None:
                     raise WorldError(f"image {serial} of job {job}, rank {rank}, is not here")
-                if not self.store.has(name):
+                if not self.store.whole(name):
+                    self.store.drop(name)  # one that is damaged
                     loads.append(Load(name, str(self.raw(job, serial) / str(rank)), facts))
             return self._put(loads)
 
@@ -200,8 +201,11 @@ class Images:
         """Remove halves that an agent which was killed left, and pages that nothing refers to."""
         for path in self._work.iterdir():
             if path.name.startswith(".") or not any(path.glob(f"*{FACTS}")):
-                shutil.rmtree(path, ignore_errors=True)
-        self.store.gc()
+                remove_whatever(path)
+        try:
+            self.store.gc()
+        except WorldError as error:  # a node with a damaged store is of use still
+            log.warning("the image store is not cleared up: %s", error)
 
     # from elsewhere
 
@@ -213,7 +217,12 @@ class Images:
         """
         missing = [rank for rank in ranks if not self.has_raw(job, serial, rank)]
         directory = self.raw(job, serial)
+        if not directory.is_dir():
+            remove_whatever(directory)
         directory.mkdir(mode=0o700, exist_ok=True)
+        for rank in missing:  # one that is incomplete would be in the way of a copy
+            for name in (f"{rank}{FACTS}", str(rank)):
+                remove_whatever(directory / name)
         names = [ImageName(tenant, job, serial, rank) for rank in missing]
         with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
             list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
@@ -249,7 +258,7 @@ class Images:
             self.store.get(name, into)
             self.note(name.job, name.serial, name.rank, self.store.meta(name))
             return True
-        except ImageDamaged as error:
+        except (TideError, OSError) as error:
             why.append(error)
             return False
 
@@ -257,7 +266,7 @@ class Images:
         try:
             self.store.pull(name, remote)
             return True
-        except WorldError as error:
+        except (TideError, OSError) as error:
             why.append(error)
             return False
 
@@ -268,7 +277,7 @@ class Images:
             name = ImageName(args.tenant, args.job, args.serial, rank)
             why: list[Exception] = []
             remotes = [PeerRemote(peer, self._token) for peer in args.sources]
-            if not self.store.has(name) and not any(self._pull(name, remote, why) for remote in remotes):
+            if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
                 raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 
@@ -327,6 +336,15 @@ class Images:
         size = path.stat().st_size
         self._lending.begin(key)
         return Body(path, 0, size, lambda: self._lending.end(key))
+
+
+def remove_whatever(path: Path) -> None:
+    """Remove a directory or a file; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def inside(root: Path, relative: str) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from .disk import spoiled
 from .index import NO_HASHES, Runs
 from .keys import PAGE, Hashes
 from .manifest import Manifest
@@ -44,11 +45,17 @@ def _pack(shelf: Shelf, pack: PackIndex) -> Iterator[Finding]:
         if not (shelf.packs / f"{pack.id}{INDEX}").exists():
             return  # collected meanwhile
         problem, broken = "is missing", frozenset(range(len(pack.frames)))
+    except OSError as error:
+        if not spoiled(error):
+            raise
+        problem, broken = f"cannot be read: {error.strerror}", frozenset(range(len(pack.frames)))
     else:
         broken = broken_frames(shelf.key, pack, data)
         problem = _what(pack, data, broken)
     if broken:
         shelf.mark_bad(pack.id, broken)
+    elif shelf.bad_frames(pack.id):
+        shelf.forgive(pack.id)
     if problem:
         yield Finding(tenant=shelf.tenant, what="pack", path=str(path), problem=problem)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from .errors import StoreFull
 
 Chunk = bytes | bytearray | memoryview
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 
 
 class Disk:
@@ -43,8 +44,12 @@ class Disk:
             raise full(error) from error
 
     def rename(self, draft: Path, final: Path) -> None:
-        """Give a draft its final name."""
-        draft.rename(final)
+        """Give a draft its final name; a directory there is none of the store's (a repaired file system), and goes."""
+        try:
+            draft.rename(final)
+        except IsADirectoryError:
+            shutil.rmtree(final)
+            draft.rename(final)
 
     def link(self, draft: Path, final: Path) -> None:
         """Give a draft a further name, unless that is taken: of two that make the same thing, one wins for both."""
@@ -60,8 +65,11 @@ class Disk:
             os.close(handle)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; harmless when it is gone."""
-        path.unlink(missing_ok=True)
+        """Remove a file, or what is in its place; harmless when it is gone."""
+        try:
+            path.unlink(missing_ok=True)
+        except IsADirectoryError:
+            shutil.rmtree(path)
 
     def make_directory(self, path: Path) -> None:
         """A directory for its owner only, with its parents; durable."""
@@ -76,6 +84,11 @@ def full(error: OSError) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull("the disk that holds the image store is full: drop images (tide images ls) or make room")
     return error
+
+
+def spoiled(error: OSError) -> bool:
+    """Whether a file that could not be read counts as damaged: not when this process had no descriptor or memory left."""
+    return error.errno not in _PASSING
 
 
 def draft_name(drafts: Path) -> Path:

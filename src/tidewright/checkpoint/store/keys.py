@@ -87,8 +87,24 @@ class Keys:
             return decode_key(path.read_bytes())
         except FileNotFoundError:
             return None
-        except WorldError:
+        except (WorldError, OSError):
             raise WorldError(f"the key of tenant {tenant!r} is damaged: {path}; no image of it can be read") from None
+
+    def known(self, tenant: str, used: set[str]) -> TenantKey:
+        """The key of a tenant that has one; a lost one is made anew from the cluster's secret, if ``used`` (ids of keys)
+        says that it was made from that. Raises WorldError when it cannot be."""
+        try:
+            found, lost = self.find(tenant), None
+        except WorldError as error:
+            found, lost = None, error
+        if found is not None:
+            return found
+        key = TenantKey(self._new(tenant)) if self._secret else None
+        if key is None or not used <= {key.id}:
+            why = f"the key of tenant {tenant!r} is missing: {self.path(tenant)}; no image of it can be read"
+            raise lost or WorldError(why)
+        self._disk.remove(self.path(tenant))
+        return self.adopt(tenant, key)
 
     def path(self, tenant: str) -> Path:
         """Where the tenant's key is kept."""

@@ -6,6 +6,7 @@ their hashes, then a seal over all of it. Pieces are pages, but where a file is 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...base.errors import WorldError
+from .disk import spoiled
 from .index import NO_HASHES
 from .keys import HASH_BYTES, PAGE, SEAL_BYTES, Hashes, TenantKey
 from .names import ImageName
@@ -108,9 +110,28 @@ def piece_offsets(file: FileEntry) -> NDArray[np.intp]:
 
 def read_header(path: Path) -> Header:
     """The header alone, not checked against the seal. Raises BadManifest and FileNotFoundError."""
-    with path.open("rb") as file:
+    with _readable(), path.open("rb") as file:
         start = file.read(_HEAD.size)
         return _header(start, file.read(_length(start)))
+
+
+def load(path: Path) -> bytes:
+    """A manifest's content. Raises BadManifest when it cannot be read, and FileNotFoundError."""
+    with _readable():
+        return path.read_bytes()
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """A manifest that is there and cannot be read is a damaged one."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if not spoiled(error):
+            raise
+        raise BadManifest(f"its manifest cannot be read: {error.strerror}") from error
 
 
 def key_of(data: bytes) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import zstandard
 
-from .disk import full
+from .disk import full, spoiled
 from .index import ABSENT, NO_HASHES, Values
 from .keys import PAGE, Hashes
 from .manifest import FileEntry, Manifest, Recipe, piece_offsets
@@ -52,10 +52,12 @@ class FrameReader:
         self._pack, self._key = pack, shelf.key
         try:
             self._file = os.open(shelf.pack_path(pack.id), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise Damage(
-                f"pack {pack.id} is missing", pack.hashes, [(pack.id, at) for at in range(len(pack.frames))]
-            ) from None
+        except OSError as error:
+            if not spoiled(error):
+                raise
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+            frames = [(pack.id, at) for at in range(len(pack.frames))]
+            raise Damage(f"pack {pack.id} {what}", pack.hashes, frames) from None
 
     def __enter__(self) -> FrameReader:
         return self
@@ -66,7 +68,10 @@ class FrameReader:
     def packed(self, frame: int) -> bytes:
         """A frame as it lies there."""
         row = self._pack.frames[frame]
-        data = os.pread(self._file, int(row["size"]), int(row["offset"]))
+        try:
+            data = os.pread(self._file, int(row["size"]), int(row["offset"]))
+        except OSError as error:
+            raise self._damage(frame, f"cannot be read ({error.strerror})") from None
         if len(data) < int(row["size"]):
             raise self._damage(frame, "is cut off")
         if self._key.frame(data) != bytes(row["digest"]):

@@ -6,6 +6,7 @@ Other processes add and remove packs too, so whoever enters looks again; what ha
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import msgspec
 import numpy as np
 
 from ...base.errors import WorldError
-from .disk import Disk, write_whole
+from .disk import Disk, spoiled, write_whole
 from .index import NO_HASHES, Runs, Values
 from .keys import Hashes, TenantKey
-from .manifest import BadManifest, Manifest, decode
+from .manifest import BadManifest, Manifest, decode, load
 from .names import BAD, IMAGES, INDEX, PACK, PACKS, ImageName, parse_image
 from .pack import BadIndex, PackIndex
 from .pack import decode as decode_index
@@ -109,23 +110,24 @@ class Shelf:
             return self._view
 
     def _look(self) -> tuple[frozenset[tuple[str, int, int]], list[str]]:
-        """What identifies the present state: names of indexes, and the bad frames' files with size and time."""
+        """What identifies the present state: names of packs and indexes, which never change, and which files those of bad
+        frames are, and of packs that could not be used: a sound copy takes their place under the same name."""
         names, marks = [], []
         for path in sorted(self.packs.iterdir()):
             if path.suffix == INDEX:
                 names.append(path.stem)
-            if path.suffix in (INDEX, PACK):
+            if path.suffix in (INDEX, PACK) and path.stem not in self._view.broken:
                 marks.append((path.name, 0, 0))
-            elif path.suffix == BAD:
+            elif path.suffix in (INDEX, PACK, BAD):
                 with contextlib.suppress(FileNotFoundError):
                     facts = path.stat()
-                    marks.append((path.name, facts.st_ino, facts.st_mtime_ns))
+                    marks.append((path.name, facts.st_ino, facts.st_ctime_ns))
         return frozenset(marks), names
 
     def _reload(self, names: list[str]) -> View:
         bad = {name: self.bad_frames(name) for name in names}
         bad = {name: frames for name, frames in bad.items() if frames}
-        known = {pack.id: pack for pack in self._view.packs if self.pack_path(pack.id).exists()}
+        known = {pack.id: pack for pack in self._view.packs if self.pack_path(pack.id).is_file()}
         grown = (
             len(known) == len(self._view.packs)
             and known.keys() <= set(names)
@@ -138,8 +140,12 @@ class Shelf:
                 continue
             try:
                 packs.append(known.get(name) or self.index(name))
-            except (BadIndex, OSError) as error:
+            except BadIndex as error:
                 broken[name] = str(error)
+            except OSError as error:
+                if not spoiled(error):
+                    raise
+                broken[name] = f"it cannot be read: {error.strerror}"
         if grown:
             view = View(self._view.packs, bad, broken)
             view.runs = self._view.runs
@@ -148,7 +154,7 @@ class Shelf:
 
     def index(self, id_: str) -> PackIndex:
         """Read an index. Raises BadIndex and OSError."""
-        if not self.pack_path(id_).exists():
+        if not self.pack_path(id_).is_file():
             raise BadIndex("its pack is missing")
         return decode_index(id_, (self.packs / f"{id_}{INDEX}").read_bytes(), self.key)
 
@@ -156,7 +162,7 @@ class Shelf:
         """Frames of a pack that were found damaged."""
         try:
             return msgspec.json.decode((self.packs / f"{id_}{BAD}").read_bytes(), type=frozenset[int])
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError):
             return frozenset()
 
     def mark_bad(self, id_: str, frames: frozenset[int]) -> None:
@@ -168,9 +174,14 @@ class Shelf:
                 write_whole(self.disk, self.drafts, self.packs / f"{id_}{BAD}", [text])
 
     def forgive(self, id_: str) -> None:
-        """A sound copy of a pack has taken its place."""
+        """A pack is sound after all, or a sound copy has taken its place."""
         with self._guard:
             self.disk.remove(self.packs / f"{id_}{BAD}")
+
+    def barred(self) -> PermissionError | None:
+        """A reason of damage that an operator can undo: a file is there and may not be read."""
+        path = next((path for path in self.packs.iterdir() if path.exists() and not os.access(path, os.R_OK)), None)
+        return PermissionError(f"{path} may not be read") if path is not None else None
 
     def pack_path(self, id_: str) -> Path:
         """A pack's file."""
@@ -189,7 +200,7 @@ class Shelf:
 
     def manifest(self, name: ImageName) -> Manifest:
         """Read and check a manifest. Raises BadManifest and FileNotFoundError."""
-        found = decode(self.manifest_path(name).read_bytes(), self.key)
+        found = decode(load(self.manifest_path(name)), self.key)
         if found.header.name != name:
             raise BadManifest(f"its manifest is that of {found.header.name}")
         return found

@@ -18,18 +18,18 @@ import msgspec
 from msgspec import Struct
 
 from ...base.errors import Conflict, UsageError, WorldError
-from ...base.units import format_bytes
 from . import away, check, sweep
 from .check import Finding
 from .disk import Disk, scratch, size_below, write_whole
-from .errors import ImageDamaged, ImageMissing, StoreFull
+from .errors import ImageDamaged, ImageMissing
 from .intake import Intake
 from .keys import Keys, TenantKey, decode_key
 from .lock import StoreLock
 from .manifest import BadManifest, Header, Manifest, key_of, read_header
-from .names import KEYS, ImageName, folder, tenant_of
+from .names import INDEX, KEYS, PACKS, ImageName, folder, tenant_of
 from .outlet import Damage, materialise
 from .pack import PackWriter
+from .quota import Entry, Room, room
 from .remote import Erasable, Remote
 from .served import Objects
 from .shelf import Shelf
@@ -38,8 +38,6 @@ from .transfer import Moved, Pull, Push
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_OLDEST = 3
-"""How many images a refusal names."""
 
 
 def _plainly(method: Callable[P, T]) -> Callable[P, T]:
@@ -62,17 +60,6 @@ class PutReport(Struct, frozen=True, kw_only=True):
     new_bytes: int
     stored_bytes: int
     took_us: int
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    """An image in the store. Sizes as in PutReport, counted when it was put; ``damage`` when it cannot be read."""
-
-    name: ImageName
-    made_us: int = 0
-    raw_bytes: int = 0
-    new_bytes: int = 0
-    stored_bytes: int = 0
-    damage: str = ""
 
 
 class ImageStore:
@@ -121,7 +108,7 @@ class ImageStore:
 
     def _take(
         self, shelf: Shelf, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
-        room: Callable[[int], None],
+        room: Room,
     ) -> PutReport:  # fmt: skip
         intake = Intake(shelf.key, shelf.view().runs, writer, shelf.latest.get(name.job, name.serial))
         intake.take(source)
@@ -154,15 +141,18 @@ class ImageStore:
             shelf = self._shelf(name.tenant)
             manifest = self._manifest(shelf, name)
             first: Damage | None = None
+            looked = False
             while True:
                 try:
                     materialise(shelf, shelf.view(), manifest, into)
                     return
                 except Damage as damage:
                     first = first or damage
-                    if not damage.frames:
+                    if not damage.frames and not looked:
                         list(check.packs(shelf, shelf.view(), manifest.hashes))  # all of it at once: a pull mends all
-                        raise self._damaged(shelf, name, first) from None
+                        looked = True  # and once more: what could not be read before may have been given back
+                    elif not damage.frames:
+                        raise self._damaged(shelf, name, first) from shelf.barred()
                     for pack, frame in damage.frames:  # another pack may hold the same pages: look again
                         shelf.mark_bad(pack, frozenset((frame,)))
 
@@ -172,7 +162,8 @@ class ImageStore:
         except FileNotFoundError:
             raise ImageMissing(f"{name} is not in the store") from None
         except BadManifest as error:
-            raise ImageDamaged(str(name), str(error)) from None
+            may_not = isinstance(error.__cause__, PermissionError)
+            raise ImageDamaged(str(name), str(error)) from (error.__cause__ if may_not else None)
 
     def _damaged(self, shelf: Shelf, name: ImageName, damage: Damage) -> ImageDamaged:
         lost = damage.lost[~shelf.view().runs.knows(damage.lost)]
@@ -183,6 +174,15 @@ class ImageStore:
     def has(self, name: ImageName) -> bool:
         """Whether there is such an image; it may be damaged."""
         return (self._tenants / name.key).exists()
+
+    def whole(self, name: ImageName) -> bool:
+        """Whether the image is here with all its pages, as far as can be told without reading them."""
+        try:
+            with self._lock.shared():
+                shelf = self._shelf(name.tenant)
+                return bool(shelf.view().runs.knows(shelf.manifest(name).hashes).all())
+        except (WorldError, OSError):
+            return False
 
     def meta(self, name: ImageName) -> dict[str, Any]:
         """What was given to ``put``. Raises ImageMissing and ImageDamaged."""
@@ -291,7 +291,7 @@ class ImageStore:
             theirs = key_of(data)
         except BadManifest as error:
             raise ImageDamaged(f"the remote copy of {name}", str(error)) from None
-        key = self._keys.get_shared(name.tenant)
+        key = self._key(name.tenant) or self._keys.get_shared(name.tenant)
         if key is None:
             key = self._keys.adopt(name.tenant, self._their_key(name.tenant, theirs, remote))
         if key.id != theirs:
@@ -344,12 +344,14 @@ class ImageStore:
         with self._guard:
             if tenant not in self._shelves:
                 root = self._tenants / folder(tenant)
-                if self._keys.find(tenant) is None and root.exists():
-                    path = self._keys.path(tenant)
-                    raise WorldError(f"the key of tenant {tenant!r} is missing: {path}; no image of it can be read")
-                key = self._keys.get(tenant)
+                key = self._key(tenant) or self._keys.get(tenant)
                 self._shelves[tenant] = Shelf(root, tenant, key, self._drafts, self._disk)
             return self._shelves[tenant]
+
+    def _key(self, tenant: str) -> TenantKey | None:
+        root = self._tenants / folder(tenant)
+        used = {path.name.partition("-")[0] for path in (root / PACKS).glob(f"*{INDEX}")}
+        return self._keys.known(tenant, used) if root.exists() else self._keys.find(tenant)
 
     def _all(self) -> list[Shelf]:
         """The shelf of every tenant whose key is sound."""
@@ -359,26 +361,5 @@ class ImageStore:
                 shelves.append(self._shelf(tenant_of(path.name)))
         return shelves
 
-    def _room(self, name: ImageName) -> Callable[[int], None]:
-        """A function that counts bytes about to be written and raises StoreFull beyond the quota."""
-        if not self._quota:
-            return lambda size: None
-        before, written = self.stored_bytes(), 0
-
-        def room(size: int) -> None:
-            nonlocal written
-            written += size
-            if before + written > self._quota:
-                raise StoreFull(self._refusal(name, before))
-
-        return room
-
-    def _refusal(self, name: ImageName, held: int) -> str:
-        oldest = sorted(self.ls(), key=lambda entry: entry.made_us)[:_OLDEST]
-        named = ", ".join(f"{one.name} ({format_bytes(one.stored_bytes)})" for one in oldest)
-        what = f"; the oldest images are {named}" if named else ""
-        return (
-            f"{name} does not fit: the image store may hold {format_bytes(self._quota)} and holds {format_bytes(held)}"
-            f"{what}. Nothing was dropped: end jobs whose images are not needed, collect garbage (tide images gc), or"
-            " allow more"
-        )
+    def _room(self, name: ImageName) -> Room:
+        return room(self._quota, name, self.stored_bytes, self.ls) if self._quota else lambda size: None

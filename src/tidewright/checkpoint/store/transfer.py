@@ -5,6 +5,7 @@ Nothing is locked while the network is waited for. Packs that a collection remov
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from ...base.errors import WorldError
 from .away import marked
-from .disk import draft_name, write_whole
+from .disk import draft_name, spoiled, write_whole
 from .errors import ImageDamaged, ImageMissing
 from .index import Runs, Values
 from .keys import Hashes, TenantKey, encode_key
@@ -25,6 +26,7 @@ from .remote import Remote
 from .shelf import Shelf, View
 
 _ATTEMPTS = 4
+_OF_ONE_FILE = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 Lock = Callable[[], AbstractContextManager[None]]
 
 
@@ -151,6 +153,10 @@ class Push:
                 data = self._shelf.pack_path(pack.id).read_bytes()
             except FileNotFoundError:
                 return False
+            except OSError as error:
+                if not spoiled(error):
+                    raise
+                data = b""
         if broken := broken_frames(self._shelf.key, pack, data):
             self._shelf.mark_bad(pack.id, broken)
             return False
@@ -181,6 +187,8 @@ class Pull:
         self._shelf, self._lock, self._name, self._remote, self._room = shelf, lock, name, remote, room
         self._tally = _Tally(remote)
         self._useless: set[str] = set()
+        self._unread: WorldError | None = None
+        """Why something over there could not be read; other packs may hold the same pages."""
 
     def run(self, data: bytes) -> Moved:
         """Fetch what is missing for the manifest in ``data``. Raises ImageDamaged and WorldError."""
@@ -232,6 +240,8 @@ class Pull:
             if (held >= 0).any():
                 chosen.append(pack)
                 open_ = open_[held < 0]
+        if len(open_) and self._unread is not None:
+            raise self._unread
         if len(open_):
             problem = f"{len(open_)} pages of it are not in that store, or are damaged there"
             raise ImageDamaged(f"the remote copy of {self._name}", problem)
@@ -243,12 +253,26 @@ class Pull:
             return self._shelf.foreign.get(id_, lambda: self._tally.read(key), self._shelf.key)
         except BadIndex:
             self._useless.add(id_)
-            return None
+        except WorldError as error:
+            self._pass_over(id_, error)
+        return None
+
+    def _pass_over(self, id_: str, error: WorldError) -> None:
+        """An object that cannot be read over there. Raises ``error`` when it is no word on that object alone."""
+        cause = error.__cause__
+        if cause is not None and not (isinstance(cause, OSError) and cause.errno in _OF_ONE_FILE):
+            raise error
+        self._useless.add(id_)
+        self._unread = error
 
     def _take(self, pack: PackIndex) -> None:
         """Fetch one pack, check it and make it ours; nobody needs it yet, so it may vanish again."""
         shelf = self._shelf
-        data = self._tally.read(f"{folder(shelf.tenant)}/{PACKS}/{pack.id}{PACK}")
+        try:
+            data = self._tally.read(f"{folder(shelf.tenant)}/{PACKS}/{pack.id}{PACK}")
+        except WorldError as error:
+            self._pass_over(pack.id, error)
+            return
         if broken_frames(shelf.key, pack, data):
             self._useless.add(pack.id)
             return
