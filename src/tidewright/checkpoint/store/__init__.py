@@ -3,9 +3,10 @@
 from .check import Finding
 from .errors import ImageDamaged, ImageMissing, StoreFull
 from .names import ImageName, is_key
+from .quota import Entry
 from .remote import Erasable, FsspecRemote, Remote
 from .served import Objects
-from .store import Entry, ImageStore, PutReport
+from .store import ImageStore, PutReport
 from .sweep import Freed
 from .transfer import Moved
 
