@@ -6,6 +6,7 @@ counted, because what they would still have needed is unknown.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,31 +15,38 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..base.errors import NotFound, TideError, UsageError
+from ..base.errors import Bug, NotFound, TideError, UsageError
 from ..base.units import SECOND
-from ..drive.record import TurnRecord, decode
-from ..drive.replay import replay
+from ..drive.record import FORMAT, TurnRecord
 from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
 from ..engine.events import NodeUp, Resumed, Started, Suspended
 from ..engine.settings import EngineSettings
+from ..live.recover import SETTINGS, Replayed, Since, settings_of
 from ..live.store import DATABASE
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..sim.trace import Trace, make_trace
 from ..sim.world import Costs
 
-_REMEDY = "give a state directory, its journal.db, or the output of GET /v1/journal"
+_REMEDY = "give a state directory, its journal.db, or the output of tide export"
 
 
 class Head(msgspec.Struct, frozen=True):
-    """First line of an exported journal."""
+    """First line of an exported journal. ``settings_since``: when which settings were in force, oldest first; exports of
+    earlier versions only have those of the end, ``settings``."""
 
     tidewright_journal: int
     version: str = ""
     policy: str = ""
     base_turn: int = 0
     settings: EngineSettings = EngineSettings()
+    settings_since: tuple[Since, ...] = ()
+
+    @property
+    def known(self) -> list[Since]:
+        """When which settings were in force."""
+        return list(self.settings_since) or [Since(0, self.settings)]
 
 
 @dataclass
@@ -74,8 +82,13 @@ def read(path: Path) -> Recording:
         )
     try:
         return _gather(path, head, bodies)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a journal of this version: {error}", _REMEDY) from None
+    except Bug as error:
+        raise UsageError(
+            f"{path} cannot be followed by this version: {error}",
+            "replay it with the version of tidewright that wrote it",
+        ) from None
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path} cannot be read: {error}", "tide doctor says what can be recovered") from None
 
@@ -99,13 +112,24 @@ def _exported(path: Path) -> tuple[Head, Iterator[bytes]]:
 
 def _database(path: Path) -> tuple[Head, Iterator[bytes]]:
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('base_turn', 'engine_settings')").fetchall())
+        db = _opened(path)
+        keys = ("base_turn", SETTINGS, "format")
+        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN (?, ?, ?)", keys).fetchall())
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path} is not a journal: {error}", _REMEDY) from None
-    settings = msgspec.json.decode(meta["engine_settings"], type=EngineSettings)
+    if meta.get("format") != FORMAT or SETTINGS not in meta:
+        raise UsageError(f"{path} is not a journal that this version can replay", _REMEDY)
+    known = settings_of(meta[SETTINGS])
     bodies = (row[0] for row in db.execute("SELECT body FROM turns ORDER BY turn"))
-    return Head(1, base_turn=int(meta.get("base_turn", 0)), settings=settings), bodies
+    return Head(FORMAT, base_turn=int(meta.get("base_turn", 0)), settings_since=tuple(known)), bodies
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A read-only connection; a controller may go on writing meanwhile. Raises sqlite3.DatabaseError."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    # In a directory that may not be written SQLite cannot make its index of the log; without a log it needs none.
+    whole = not path.with_name(f"{path.name}-wal").exists() and not os.access(path.parent, os.W_OK)
+    return sqlite3.connect(f"{address}&immutable=1" if whole else address, uri=True)
 
 
 class _Measured:
@@ -138,26 +162,25 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
     unstarted = 0
     measured = _Measured()
 
-    def seen() -> Iterator[bytes]:
-        nonlocal unstarted
-        for body in bodies:
-            record = decode(body)
-            nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
-            for ended in record.commands:
-                if isinstance(ended, Ended) and ended.ideal_us > 0:
-                    rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
-                elif isinstance(ended, Ended):
-                    unstarted += 1
-            measured.hear(record)
-            yield body
-
-    engine = replay(seen(), engine=Engine(head.settings), wording=False)
+    engine = Engine(head.known[0].settings)
+    again = Replayed(engine, head.known)
+    for turn, body in enumerate(bodies, 1):
+        record = again.turn(turn, body)
+        nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
+        for ended in record.commands:
+            if isinstance(ended, Ended) and ended.ideal_us > 0:
+                rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
+            elif isinstance(ended, Ended):
+                unstarted += 1
+        measured.hear(record)
     censored = _live(engine)
     waiting = sum(1 for row in censored if not row.ideal_us)
     rows += [row for row in censored if row.ideal_us]
     if not rows:
         raise UsageError(f"{path}: no job in it has run yet", "run some jobs first")
-    recording = Recording(_trace(rows, path), tuple(nodes.values()), head.policy, head.settings, measured.costs())
+    recording = Recording(
+        _trace(rows, path), tuple(nodes.values()), head.policy, head.known[-1].settings, measured.costs()
+    )
     for count, text in (
         (len(censored) - waiting, "had not ended when the journal did: censored at the run time they had"),
         (waiting, "had not started when the journal ended and are left out"),
@@ -165,6 +188,11 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
     ):
         if count:
             recording.notes.append(f"{count:,} job{'s' if count > 1 else ''} {text}")
+    if again.turns:
+        recording.notes.append(
+            f"{again.turns:,} turns from turn {again.first} on were decided otherwise by the version that wrote them; "
+            "what was recorded was adopted"
+        )
     return recording
 
 

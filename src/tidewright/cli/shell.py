@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
         "replay": "Run a recorded journal again under another policy.",
+        "export": "Write the journal out, for tide replay elsewhere.",
     },
     "Other": {
         "completion": "Print the completion script of a shell.",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..engine.commands import Command
 from ..engine.events import Event
+from ..model.job import JobSpec
 
 FORMAT = 1
 """Version of the record; the first thing a reader checks."""
@@ -42,3 +46,29 @@ def decode(body: bytes) -> TurnRecord:
 def chain(previous: bytes, body: bytes) -> bytes:
     """Hash of a record: SHA-256 over the previous record's hash and this body. 32 bytes."""
     return hashlib.sha256(previous + body).digest()
+
+
+HIDDEN = "…"
+"""What stands for the value of an environment variable where it is left out."""
+
+
+def hide_environment(spec: JobSpec) -> JobSpec:
+    """The spec with the names of its environment, and none of the values: they may be the submitter's secrets."""
+    return replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+
+
+def without_environments(items: Sequence[Any]) -> list[Any]:
+    """Events or commands, those among them that carry a spec without the values of its environment."""
+    return [
+        replace(item, spec=hide_environment(item.spec)) if isinstance(getattr(item, "spec", None), JobSpec) else item
+        for item in items
+    ]
+
+
+def redacted(body: bytes) -> bytes:
+    """An encoded turn without the values of any job's environment; it still replays to the same decisions."""
+    if b'"env":' not in body:
+        return body
+    record = decode(body)
+    events, commands = without_environments(record.events), without_environments(record.commands)
+    return encode(TurnRecord(record.turn, record.now, events, commands))

@@ -11,7 +11,7 @@ from ..base.errors import Bug
 from ..engine.commands import Command
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
-from .record import TurnRecord, decode, encode
+from .record import TurnRecord, decode, encode, without_environments
 
 _ADDED = ("lost_us",)
 """Figures that commands did not always have and that older journals imply; left out of a record where they are zero."""
@@ -79,4 +79,6 @@ def _difference(then: list[Command], now: list[Command]) -> str:
     if len(then) != len(now):
         return f"it was recorded with {len(then)} commands, now there are {len(now)}"
     old, new = next((pair for pair in zip(then, now, strict=True) if pair[0] != pair[1]), (then, now))
+    # This text reaches logs, notices and reports, where nobody's environment belongs.
+    old, new = without_environments([old, new])
     return f"recorded was {repr(old)[:_SHOWN]}, now it is {repr(new)[:_SHOWN]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from ..base.errors import Conflict, NotFound, TideError, UsageError
 from ..base.ids import new_op_id
-from ..drive.record import FORMAT
 from ..drive.whatif import explain
 from ..engine import events as ev
 from ..engine.admit import refuse
@@ -30,6 +29,7 @@ from . import say
 from .archive import GROUPS
 from .asked import body as read_body
 from .asked import number, seconds, states
+from .export import exported
 from .hub import point
 from .logs import Tail, log_path
 from .loop import NotDurable
@@ -326,17 +326,8 @@ class Api:
                 yield b": alive\n\n"
 
     async def journal(self, request: Request) -> Response:
-        return StreamingResponse(self._journal(), media_type="application/x-ndjson")
-
-    def _journal(self) -> Iterator[bytes]:
-        loop, journal = self.parts.loop, self.parts.journal
-        header = {
-            "tidewright_journal": FORMAT, "version": self.parts.version, "policy": self.parts.policy,
-            "base_turn": journal.base, "settings": loop.driver.engine.settings,
-        }  # fmt: skip
-        yield msgspec.json.encode(header) + b"\n"
-        for _, body in journal.bodies(journal.base):
-            yield body + b"\n"
+        lines = exported(self.parts, with_environment=number(request, "environment", 0) != 0)
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 def _why_ended(view: api.JobView, now: int) -> api.WhyView:

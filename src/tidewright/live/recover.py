@@ -46,8 +46,10 @@ def recover(journal: Journal, settings: EngineSettings, hub: Hub) -> Driver:
     known = settings_since(journal, settings)
     start, engine = _starting_point(journal, known)
     hub.begin(start)
-    tail = _Tail(journal, engine, hub, known, start)
-    tail.replay()
+    tail = Replayed(engine, known)
+    for turn, body in journal.bodies(start):
+        tail.turn(turn, body)
+        hub.observe(turn, engine.book, engine.book.out)
     hub.publish()
     if known[-1].settings != settings:
         _change(journal, engine, known, settings)
@@ -63,6 +65,11 @@ def settings_since(journal: Journal, settings: EngineSettings) -> list[Since]:
         known = [Since(0, settings)]
         journal.remember(SETTINGS, msgspec.json.encode(known))
         return known
+    return settings_of(kept)
+
+
+def settings_of(kept: bytes) -> list[Since]:
+    """What the journal keeps under ``SETTINGS``: oldest first, never empty."""
     found = msgspec.json.decode(kept, type=list[Since] | EngineSettings)
     return [Since(0, found)] if isinstance(found, EngineSettings) else found
 
@@ -106,26 +113,31 @@ def _starting_point(journal: Journal, known: list[Since]) -> tuple[int, Engine]:
     return 0, Engine(known[0].settings)
 
 
-class _Tail:
-    """The turns after a snapshot, replayed. ``first`` is the first of those that went otherwise than recorded; 0: none."""
+class Replayed:
+    """Recorded turns fed into ``engine`` again, each under the settings of its time.
 
-    def __init__(self, journal: Journal, engine: Engine, hub: Hub, known: list[Since], start: int) -> None:
-        self._journal, self._engine, self._hub, self._start = journal, engine, hub, start
+    ``first`` is the first turn that went otherwise than recorded, and was adopted as it was; 0: none did.
+    """
+
+    def __init__(self, engine: Engine, known: list[Since]) -> None:
+        self._engine = engine
         self._changes = {since.turn: since.settings for since in known}
         self.first = self.turns = 0
         self.why = ""
 
-    def replay(self) -> None:
-        """Bring the engine to the last durable turn. Raises Bug when not even adopting what was done makes sense."""
-        for turn, body in self._journal.bodies(self._start):
-            if turn - 1 in self._changes:
-                _enforce(self._engine, self._changes[turn - 1])
-            record = decode(body)
-            commands = self._engine.step(record.now, record.events)
-            why = difference(record, body, commands)
-            if why:
-                self._otherwise(turn, record, why)
-            self._hub.observe(turn, self._engine.book, self._engine.book.out)
+    def turn(self, turn: int, body: bytes) -> TurnRecord:
+        """Replay one turn. Raises DamagedJournal for another turn's record, MsgspecError for none at all, and Bug when not
+        even adopting what was done makes sense."""
+        if turn - 1 in self._changes:
+            _enforce(self._engine, self._changes[turn - 1])
+        record = decode(body)
+        if record.turn != turn:
+            raise DamagedJournal(f"turn {turn} of the journal is missing; {REMEDY}", turn)
+        commands = self._engine.step(record.now, record.events)
+        why = difference(record, body, commands)
+        if why:
+            self._otherwise(turn, record, why)
+        return record
 
     def _otherwise(self, turn: int, record: TurnRecord, why: str) -> None:
         if not self.first:

@@ -9,11 +9,12 @@ from typing import cast
 from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE
+from ..drive.record import hide_environment
 from ..engine.book import Book
 from ..engine.commands import Ended
 from ..engine.ledger import PoolLedger
 from ..engine.periodic import interval_us
-from ..model.job import TIER_TARGET, JobSpec, Level, State
+from ..model.job import TIER_TARGET, Level, State
 from ..model.node import Allocation, NodeSpec, bits, device_count, milli_devices
 from ..plan.reasons import Reason
 from ..wire import agent as wire
@@ -71,7 +72,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND,
-        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(story) if full else (),
+        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_story(story) if full else (),
         logs=logs,
     )  # fmt: skip
 
@@ -96,19 +97,14 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
-        command=shlex.join(spec.command), spec=_shown(spec) if full else None, story=_story(ended.story) if full else (),
-        logs=logs, lost_us=ended.lost_us,
+        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
+        story=_story(ended.story) if full else (), logs=logs, lost_us=ended.lost_us,
     )  # fmt: skip
 
 
 def almost_ended(ended: Ended) -> api.JobView:
     """A job whose end is not durable yet: nobody may be told its exit code."""
     return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE)
-
-
-def _shown(spec: JobSpec) -> JobSpec:
-    """The spec without the values of its environment: they may hold the submitter's secrets."""
-    return replace(spec, env=dict.fromkeys(spec.env, "…"))
 
 
 def _why(book: Book, job: int, story: list[tuple[int, str, str]]) -> tuple[str, str]:

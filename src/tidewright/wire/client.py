@@ -209,9 +209,9 @@ class Client:
         """The controller itself."""
         return self._ask("GET", "/v1/info", api.Info)
 
-    def journal(self) -> Iterator[bytes]:
-        """The journal as newline-delimited JSON records, for ``tide replay``."""
-        with self._stream("/v1/journal", {}) as answer:
+    def journal(self, with_environment: bool = False) -> Iterator[bytes]:
+        """The journal as newline-delimited JSON records, for ``tide replay``; the values of jobs' environments on demand."""
+        with self._stream("/v1/journal", {"environment": 1} if with_environment else {}) as answer:
             while chunk := answer.read1(65536):
                 yield chunk
 
