@@ -24,7 +24,7 @@ coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go 
 `DIR/config.yaml` (optional) holds what `tide up` would be told: `policy`, `listen`, `slots`, `backend`
 (`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, and under `engine:` the engine's settings by name, durations with
 units (`backoff: 5s`).
-A mistake in it is reported with its line.
+A mistake in it is reported with its line. Options of earlier starts (`DIR/up.json`) win over it until `tide up --reset`.
 """
 
 

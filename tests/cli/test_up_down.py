@@ -93,3 +93,26 @@ def test_hosts_are_nodes_that_a_later_start_finds_again(tide: Real) -> None:
     assert "1 job ended" in ended.stdout
     wrong = tide("up", "--hosts", "2", "--host", "a")
     assert wrong.returncode == 2 and "exclude each other" in wrong.stderr
+
+
+def test_options_outlive_kills_of_controller_and_agent(tide: Real) -> None:
+    assert tide("up", "--slots", "3", "--policy", "las").returncode == 0
+    assert tide("run", "--parsable", "--", "sleep", "300").stdout == "1\n"
+    kill(tide, "controller.pid")
+    again = tide("up")
+    assert "policy las" in again.stdout and "3 CPU slots" in again.stdout and "as in earlier starts" in again.stdout
+    kill(tide, "agent.pid")
+    assert tide("run", "--wait", "-g", "2", "--ranks", "1", "--", "true").returncode == 0
+    assert tide("up", "--slots", "3").returncode == 0, "what runs already is asked for"
+    tide("down")
+    less = tide("up", "--slots", "2")
+    assert "changed: slots 2 (was 3)" in less.stdout, less.stdout + less.stderr
+
+
+def kill(tide: Real, name: str) -> None:
+    """kill -9, and wait until the process is gone."""
+    pid = int((tide.state / name).read_text())
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)

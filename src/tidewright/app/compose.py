@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class DaemonSettings:
     images: str = ""
     node_timeout_us: int = 30 * SECOND
     image_quota: int = 0
+    started: Callable[[], None] = lambda: None
+    """Called once the controller serves: what it was given is then known to work."""
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -61,6 +64,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             agents=agents,
             others=len(settings.agents.sockets),
             node_timeout_us=settings.node_timeout_us,
+            started=settings.started,
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import gc
 import logging
 import os
@@ -12,10 +13,9 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from ..base.units import parse_bytes, parse_duration
-from ..live.lock import make_private
-from . import hosts
+from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
-from .settings import load_settings, overridden
+from .settings import Settings, load_settings, overridden
 
 log = logging.getLogger("tidewright.daemon")
 
@@ -38,26 +38,43 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
     parser.add_argument("--images", metavar="URL", help="where copies of job images go")
     parser.add_argument("--image-quota", metavar="SIZE", help="most bytes of images on each node (default: no limit)")
     parser.add_argument("--node-timeout", metavar="TIME", help="a node away for longer is down (default: 30s)")
+    parser.add_argument("--reset", action="store_true", help="inherit no options and agents of earlier starts")
     return _chosen(parser.parse_args(argv))
 
 
 def _chosen(given: argparse.Namespace) -> DaemonSettings:
-    """The command line over config.yaml; agents that are named now are those of later starts, too."""
+    """The command line over what earlier starts were given, and that over config.yaml."""
     state = given.state.absolute()
-    timeout = parse_duration(given.node_timeout) if given.node_timeout else None
-    chosen = overridden(
-        load_settings(state), policy=given.policy, listen=given.listen, slots=given.slots, backend=given.backend,
-        images=given.images, node_timeout_us=timeout,
-        image_quota=parse_bytes(given.image_quota) if given.image_quota else None,
-    )  # fmt: skip
+    now = {name: str(value) for name in remembered.NAMES if (value := getattr(given, name)) not in (None, "")}
+    options = remembered.merged({} if given.reset else remembered.recall(state), now)
+    chosen = _settled(state, options)
     agents = hosts.chosen(given.host, given.hosts, given.agent_socket, chosen.slots)
-    if agents is not None:
-        make_private(state)
+    if agents is None:
+        agents = hosts.Agents() if given.reset else hosts.resized(hosts.recall(state), given.slots or 0)
+
+    def started() -> None:
         hosts.remember(state, agents)
+        remembered.remember(state, options)
+
     return DaemonSettings(
         state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine,
-        agents or hosts.recall(state), chosen.images, chosen.node_timeout_us, chosen.image_quota,
+        agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, started,
     )  # fmt: skip
+
+
+def _settled(state: Path, options: dict[str, str]) -> Settings:
+    """The settings of config.yaml with these options over them."""
+    known = {name: "" if value == remembered.NONE else value for name, value in options.items()}
+    settings, slots = load_settings(state), options.get("slots")
+    timeout, quota = known.get("node_timeout"), known.get("image_quota")
+    chosen = overridden(
+        settings, policy=known.get("policy"), slots=int(slots) if slots else None, backend=known.get("backend"),
+        node_timeout_us=parse_duration(timeout) if timeout else None,
+        image_quota=parse_bytes(quota) if quota else None,
+    )  # fmt: skip
+    return dataclasses.replace(
+        chosen, listen=known.get("listen", settings.listen), images=known.get("images", settings.images)
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

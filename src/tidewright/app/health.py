@@ -13,6 +13,7 @@ from ..live import doctor
 from ..live.doctor import Report as Report
 from ..live.store import DATABASE
 from ..wire.client import Client
+from . import remembered
 from .settings import NAME, load_settings
 from .start import controller_pid
 
@@ -66,11 +67,15 @@ def _disk(state: Path) -> Finding:
 
 def _config(state: Path) -> Finding:
     try:
-        settings = load_settings(state)
+        settings, kept = load_settings(state), remembered.recall(state)
     except TideError as error:
         return Finding("settings", "bad", str(error))
     source = NAME if (state / NAME).exists() else "defaults"
-    return Finding("settings", "ok", f"{source} (policy {settings.policy})")
+    earlier = "".join(f", {text}" for text in remembered.inherited(kept, {}))
+    policy = f"policy {settings.policy}"
+    return Finding(
+        "settings", "ok", f"{source} ({policy})" + (f"; from earlier starts{earlier[1:]}" if earlier else "")
+    )
 
 
 def _controller(state: Path, pid: int | None) -> list[Finding]:

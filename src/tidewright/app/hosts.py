@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..base.errors import UsageError
 from ..base.ids import valid_name
@@ -99,6 +100,11 @@ def chosen(hosts: Sequence[str], number: int, sockets: Sequence[str], slots: int
     if len(set(names)) < len(names):
         raise UsageError("two hosts of one name", "give each its own")
     return Agents(named, tuple(str(Path(path).absolute()) for path in dict.fromkeys(sockets)))
+
+
+def resized(agents: Agents, slots: int) -> Agents:
+    """The same agents, each host with ``slots`` slots (0: as it was)."""
+    return replace(agents, hosts=tuple(replace(host, slots=slots) for host in agents.hosts)) if slots else agents
 
 
 def recall(state: Path) -> Agents:

@@ -41,12 +41,13 @@ def controller_pid(state: Path) -> int | None:
 
 
 def arguments(state: Path, **options: object) -> list[str]:
-    """The command line of a controller; what is None or empty is left to config.yaml. Lists repeat their option."""
+    """The command line of a controller; what is None or empty is left to earlier starts and config.yaml. Lists repeat their
+    option, True stands for an option without a value."""
     argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state)]
     for name, value in options.items():
         values = value if isinstance(value, list | tuple) else [] if value is None else [value]
         for one in values:
-            argv += [f"--{name.replace('_', '-')}", str(one)]
+            argv += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
     return argv
 
 

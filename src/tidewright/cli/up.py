@@ -40,14 +40,20 @@ from .types import DURATION, MEMORY
 @click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
 @click.option("--image-quota", type=MEMORY, metavar="SIZE", help="Keep at most so much of job images on each node.")
 @click.option("--node-timeout", type=DURATION, metavar="TIME", help="A node of several away for longer is down. [30s]")
+@click.option(
+    "--reset", is_flag=True, help="Forget the options of earlier starts: DIR/config.yaml and the defaults count."
+)
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for a service manager.")
 @pass_session
 def command(session: Session, /, foreground: bool, **given: Any) -> int:
     """Start the controller and the agents of this machine, and wait until they answer.
 
-    Does nothing when they already run. Jobs of an earlier run are taken over. Settings that are not given here come
-    from DIR/config.yaml; which agents there are is remembered from the last time it was said (--hosts 1: the usual one).
+    Does nothing when they already run. Jobs of an earlier run are taken over. Options are remembered: what is not given here
+    is as in the last start that gave it, else as in DIR/config.yaml. An option given now wins, is remembered in its turn, and
+    restarts the agent when that is what it concerns; jobs run on. --listen none, --images none and --hosts 1 end what was
+    given before, --reset forgets everything.
     """
+    from ..app import remembered
     from ..app.hosts import chosen
     from ..app.settings import load_settings
     from ..app.start import arguments, controller_pid, start_detached, wait_until_up
@@ -57,7 +63,7 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     pid = controller_pid(session.state)
     if pid is not None:
         return _already(session, pid, wanted, foreground)
-    settings = load_settings(session.state)
+    settings, before = load_settings(session.state), {} if given["reset"] else remembered.recall(session.state)
     chosen(given["hosts"], given["number"] or 0, given["sockets"], given["slots"] or settings.slots)
     argv = arguments(session.state, **wanted)
     if foreground:
@@ -67,8 +73,21 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     with progress("starting") as bar:
         info = wait_until_up(client, session.state, starting, bar.update)
     click.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
-    _summary(info, client.nodes(), given["listen"])
+    now = {name: str(value) for name, value in wanted.items()}
+    _options_in_force(before, now)
+    listen = remembered.merged(before, now).get("listen", settings.listen)
+    _summary(info, client.nodes(), listen if listen != remembered.NONE else "")
     return 0
+
+
+def _options_in_force(before: dict[str, str], wanted: dict[str, str]) -> None:
+    """Say which options come from earlier starts, and which of those are changed now."""
+    from ..app import remembered
+
+    for text in remembered.changes(before, wanted):
+        click.echo(f"changed: {text}")
+    if texts := remembered.inherited(before, wanted):
+        click.echo(f"as in earlier starts: {', '.join(texts)} (tide up --reset forgets them)")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +97,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "policy": given["policy"], "listen": given["listen"], "slots": given["slots"], "hosts": given["number"],
         "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
         "images": given["images"], "image_quota": given["image_quota"],
-        "node_timeout": f"{timeout}us" if timeout is not None else None,
+        "node_timeout": f"{timeout}us" if timeout is not None else None, "reset": given["reset"],
     }  # fmt: skip
     return {name: value for name, value in asked.items() if value}
 
@@ -90,9 +109,12 @@ def _local_only(session: Session) -> None:
 
 def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: bool) -> int:
     """A second ``tide up`` is harmless, unless it asks for something else than what runs."""
+    from ..app import remembered
+
     client = session.client()
     info = client.info()
-    other = {name for name in wanted if name != "policy"}
+    kept = remembered.recall(session.state)
+    other = {name for name in wanted if name != "policy" and kept.get(name) != str(wanted[name])}
     if foreground or other or wanted.get("policy", info.policy) != info.policy:
         raise UsageError(
             f"a controller already runs on {session.state} (pid {pid}, policy {info.policy})",

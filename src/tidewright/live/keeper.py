@@ -47,6 +47,7 @@ class Keeper:
 
     async def run(self) -> None:
         """For ever: sleep while it is connected, else see that one runs."""
+        await self._replace_outdated()
         tries = 0
         while True:
             await self._wanted.wait()
@@ -62,6 +63,13 @@ class Keeper:
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
 
+    async def _replace_outdated(self) -> None:
+        """An agent of an earlier start with other options (slots, cores, images) makes room for one with those given now."""
+        words = self._words()
+        if words and words[1:] != [os.fsencode(word) for word in self._argv[1:]]:
+            log.info("the agent runs with other options than those given now; it is started anew, its ranks run on")
+            await self.stop()
+
     def running(self) -> bool:
         """Whether an agent process is there, ours or an earlier controller's."""
         if self._child is not None and self._child.poll() is None:
@@ -70,12 +78,22 @@ class Keeper:
 
     def pid(self) -> int | None:
         """The agent's pid, if the process in ``agent.pid`` is one (pids are reused)."""
+        return self._recorded() if self._words() else None
+
+    def _recorded(self) -> int | None:
         try:
-            pid = int((self._state / "agent.pid").read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            return int((self._state / "agent.pid").read_text())
         except (OSError, ValueError):
             return None
-        return pid if os.fsencode(self._state) in words or os.fsencode(self._state.resolve()) in words else None
+
+    def _words(self) -> list[bytes]:
+        """The command line of the agent that runs; empty when none does."""
+        try:
+            words = Path(f"/proc/{self._recorded()}/cmdline").read_bytes().split(b"\0")[:-1]
+        except OSError:
+            return []
+        mine = os.fsencode(self._state) in words or os.fsencode(self._state.resolve()) in words
+        return words if mine else []
 
     def _start(self) -> None:
         """In a session of its own, with only its log; nothing of the controller's is inherited."""

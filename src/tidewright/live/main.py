@@ -50,6 +50,8 @@ class ControllerSettings:
     others: int = 0
     """How many more agents there should be, that others keep."""
     node_timeout_us: int = 30 * SECOND
+    started: Callable[[], None] = lambda: None
+    """Called once it serves."""
 
 
 class Controller:
@@ -120,6 +122,7 @@ class Controller:
         tasks = [asyncio.create_task(server.serve(sockets=[listener])) for server, listener in servers]  # type: ignore[list-item]
         tasks += [asyncio.create_task(keeper.run()) for keeper in keepers]
         world.start()
+        self.settings.started()
         self.ready.set()
         log.info("serving on %s", self.settings.state)
         try:
