@@ -56,4 +56,4 @@ def _kept(fixed: Report) -> str:
         return f"turns {fixed.keep_from + 1} to {fixed.keep_to} kept"
     if fixed.keep_to:
         return f"the state after turn {fixed.keep_to} kept"
-    return "no turn could be kept; the journal begins anew, and job ids start at 1 again"
+    return "no turn could be kept; the journal begins anew, with ids after those that were given out"

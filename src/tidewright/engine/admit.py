@@ -6,7 +6,7 @@ from ..model.job import JobSpec as Spec
 from ..model.job import State, Tier, problems
 from .book import HELD, Book, forget_oldest
 from .commands import Reply
-from .events import Submit
+from .events import JobIdsUsed, Submit
 from .leave import end, release, satisfied
 
 PLACEMENTS = ("consolidate", "one-node", "any")
@@ -115,6 +115,11 @@ def forecast(book: Book, spec: Spec) -> str:
         f"{spec.tier} and higher tiers now ask for {f'{wanted:.1f}'.removesuffix('.0')} of {capacity} devices: "
         f"while all of them run, the delivered GPU fraction is forecast near {capacity / wanted:.2f}"
     )
+
+
+def skip_ids(book: Book, event: JobIdsUsed) -> None:
+    """Give out no id a second time."""
+    book.next_job = max(book.next_job, event.next_job)
 
 
 def enter(book: Book, spec: Spec) -> int:

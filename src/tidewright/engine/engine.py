@@ -19,6 +19,7 @@ from .snapshot import dump, load
 
 _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Submit: admit.submit,
+    ev.JobIdsUsed: admit.skip_ids,
     ev.Cancel: ask.cancel,
     ev.Hold: ask.hold,
     ev.Release: ask.unhold,

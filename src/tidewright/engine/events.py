@@ -18,6 +18,12 @@ class Submit(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class JobIdsUsed(Struct, frozen=True, tag=True):
+    """Ids below ``next_job`` were given out already, by turns that the journal has lost; later jobs get others."""
+
+    next_job: int
+
+
 class Cancel(Struct, frozen=True, tag=True, omit_defaults=True):
     """A user ends a job, whatever it is doing."""
 
@@ -226,7 +232,7 @@ class Tick(Struct, frozen=True, tag=True):
 
 
 Event: TypeAlias = (
-    Submit | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
+    Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Move | Scale | TakeImage
 )  # fmt: skip

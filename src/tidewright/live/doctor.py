@@ -16,6 +16,7 @@ from ..base.errors import UsageError
 from ..drive.record import decode
 from ..engine.commands import Ended, Reply
 from .archive import COLUMNS, Archive, row_of, seal_of
+from .job_ids import next_unused
 from .lock import StateLock
 from .mark import Mark, MarkFile, read_mark
 from .recover import DIVERGED, Divergence
@@ -190,16 +191,30 @@ def repair(state: Path) -> tuple[Report, Path]:
         copy = state / "journal.repaired"
         for leftover in state.glob("journal.repaired*"):
             leftover.unlink()
+        next_job = _next_job(state)
         point = _copy(state / DATABASE, copy, report)
         kept = _set_aside(state)
         for suffix in ("", "-wal", "-shm"):
             part = Path(f"{copy}{suffix}")
             if part.exists():
                 part.rename(state / f"{DATABASE}{suffix}")
-        MarkFile(state / MARK, Mark(0, *point, *point)).close()
+        MarkFile(state / MARK, Mark(0, *point, *point, next_job)).close()
         return report, kept
     finally:
         lock.release()
+
+
+def _next_job(state: Path) -> int:
+    """The first id that was never given out, by all that is left: watermark, directories, archive, readable turns."""
+    mark = read_mark(state / MARK)
+    known = [mark.next_job if mark else 0, next_unused(state)]
+    db = _untouched(state / DATABASE)
+    try:
+        known += [int(row[0] or 0) + 1 for row in _readable(db, "SELECT max(job) FROM ended WHERE turn > ?", -1)]
+        known += [job + 1 for body in _beyond(db, 0) for job in _jobs(body)]
+    finally:
+        db.close()
+    return max(known)
 
 
 def _copy(source: Path, target: Path, report: Report) -> Point:

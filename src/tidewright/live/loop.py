@@ -137,6 +137,7 @@ class Loop:
         False when the loop is to end and the disk still refuses: the turn never happened, and what led to it is asked
         and reported anew after the next start.
         """
+        self.journal.next_job = max(self.journal.next_job, self.driver.engine.book.next_job)
         while True:
             try:
                 await asyncio.to_thread(self.journal.commit)

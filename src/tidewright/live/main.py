@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.units import SECOND
+from ..engine.events import JobIdsUsed
 from ..engine.settings import EngineSettings
 from ..fabric.protocol import Fabric, FabricNode, OnNode, OnReport
 from ..plan.plan import Planner
@@ -83,6 +84,7 @@ class Controller:
         driver = recover(journal, settings.engine, hub)
         clock = Clock(settings.state, last=driver.engine.book.now)
         loop = Loop(driver, journal, clock, settings.planner, hub)
+        _skip_used_ids(loop, journal)
         keepers = [Keeper(agent) for agent in settings.agents]
         fabric = _Overheard(settings.fabric(), keepers)
 
@@ -137,6 +139,16 @@ class Controller:
             (self.settings.state / api.SOCKET_NAME).unlink(missing_ok=True)
             if self._with_agent:
                 await asyncio.gather(*(keeper.stop() for keeper in keepers))
+
+
+def _skip_used_ids(loop: Loop, journal: Journal) -> None:
+    """After turns were lost: their jobs' ids are not given out again."""
+    next_job = loop.driver.engine.book.next_job
+    if journal.next_job > next_job:
+        text = f"job ids {next_job} to {journal.next_job - 1} were given out by turns that are lost, and are not used again"
+        log.warning("%s", text)
+        journal.notices.append(text)
+        loop.post(JobIdsUsed(journal.next_job))
 
 
 class _Overheard:

@@ -17,18 +17,22 @@ from ..base.errors import WorldError
 
 _MAGIC = b"TIDEMRK1"
 _FORM = struct.Struct(">8sQQ32sQ32s")
+_IDS = struct.Struct(">Q8s")
+"""After the slot's checksum: the next job's id, with a checksum of its own. Versions that do not know of it read on."""
 _SLOT = 512
 """Bytes from slot to slot: one disk sector, so that writing one cannot tear the other."""
 
 
 class Mark(Struct, frozen=True):
-    """The last two committed points, each a turn and the chain's hash there."""
+    """The last two committed points, each a turn and the chain's hash there. ``next_job``: no id from here on was ever
+    given out; 0: not known."""
 
     sequence: int
     previous_turn: int
     previous_hash: bytes
     turn: int
     hash: bytes
+    next_job: int = 0
 
 
 class MarkFile:
@@ -42,9 +46,11 @@ class MarkFile:
             os.pwrite(self._file, bytes(2 * _SLOT), 0)
             self._write(mark)
 
-    def advance(self, turn: int, digest: bytes) -> None:
+    def advance(self, turn: int, digest: bytes, next_job: int = 0) -> None:
         """Note that everything up to ``turn`` is durable. Raises WorldError when the disk refuses."""
-        self.reset(Mark(self.mark.sequence + 1, self.mark.turn, self.mark.hash, turn, digest))
+        before = self.mark
+        ids = max(before.next_job, next_job)
+        self.reset(Mark(before.sequence + 1, before.turn, before.hash, turn, digest, ids))
 
     def reset(self, mark: Mark) -> None:
         """Replace both points, after a torn transaction was dropped."""
@@ -64,9 +70,13 @@ class MarkFile:
 
 
 def encode(mark: Mark) -> bytes:
-    """One slot: the fields and half of their SHA-256."""
+    """One slot: the fields and half of their SHA-256, then the ids."""
     body = _FORM.pack(_MAGIC, mark.sequence, mark.previous_turn, mark.previous_hash, mark.turn, mark.hash)
-    return body + sha256(body).digest()[:16]
+    return body + sha256(body).digest()[:16] + _IDS.pack(mark.next_job, _ids_check(body, mark.next_job))
+
+
+def _ids_check(body: bytes, next_job: int) -> bytes:
+    return sha256(body + next_job.to_bytes(8, "big")).digest()[:8]
 
 
 def read_mark(path: Path) -> Mark | None:
@@ -75,12 +85,21 @@ def read_mark(path: Path) -> Mark | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    found = [mark for at in (0, _SLOT) if (mark := _decode(data[at : at + _FORM.size + 16])) is not None]
+    found = [mark for at in (0, _SLOT) if (mark := _decode(data[at : at + _SLOT])) is not None]
     return max(found, key=lambda mark: mark.sequence, default=None)
 
 
 def _decode(slot: bytes) -> Mark | None:
-    body, check = slot[: _FORM.size], slot[_FORM.size :]
+    body, check, ids = slot[: _FORM.size], slot[_FORM.size : _FORM.size + 16], slot[_FORM.size + 16 :]
     if len(check) != 16 or not body.startswith(_MAGIC) or sha256(body).digest()[:16] != check:
         return None
-    return Mark(*_FORM.unpack(body)[1:])
+    _, sequence, previous_turn, previous_hash, turn, digest = _FORM.unpack(body)
+    return Mark(sequence, previous_turn, previous_hash, turn, digest, _next_job(body, ids))
+
+
+def _next_job(body: bytes, ids: bytes) -> int:
+    """The slot's next id; 0 when it holds none that is intact (written by an earlier version)."""
+    if len(ids) < _IDS.size:
+        return 0
+    next_job, check = _IDS.unpack(ids[: _IDS.size])
+    return int(next_job) if check == _ids_check(body, next_job) else 0

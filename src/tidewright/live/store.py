@@ -17,6 +17,7 @@ from msgspec import Struct
 from ..base.errors import DamagedJournal, UsageError, WorldError
 from ..drive.record import FORMAT, chain
 from .archive import Archive, ArchiveRow
+from .job_ids import next_unused
 from .mark import Mark, MarkFile, read_mark
 from .verify import Verdict, base_of, inspect, seal, settle
 
@@ -77,7 +78,11 @@ class Journal:
         self._rows: list[tuple[int, bytes, bytes]] = []
         self._ended: list[ArchiveRow] = []
         self.durable = self.turn
-        here = Mark(mark.sequence + 1 if mark else 0, self.turn, self.hash, self.turn, self.hash)
+        self.next_job = mark.next_job if mark else 0
+        """No id from here on was ever given out; 0: the book knows best."""
+        if fresh or verdict.drop:
+            self.next_job = max(self.next_job, next_unused(state))
+        here = Mark(mark.sequence + 1 if mark else 0, self.turn, self.hash, self.turn, self.hash, self.next_job)
         self._mark = MarkFile(state / MARK, mark or here)
         if verdict.drop:
             self._mark.reset(here)
@@ -127,7 +132,7 @@ class Journal:
             self._rows.clear()
             self._ended.clear()
         if self._mark.mark.turn < self.durable:
-            self._mark.advance(self.durable, self.hash)
+            self._mark.advance(self.durable, self.hash, self.next_job)
 
     def _insert(self) -> None:
         # A commit may succeed and still report an error; the retry then writes the same rows again.
