@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from tests.agent.agent_bench import PATIENCE_S, bearing, groups
 from tidewright.agent.pulse import STUCK_S, Pulse
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused, Unknown
+from tidewright.wire.agent import pulse_socket
 
 pytestmark = pytest.mark.processes
 
@@ -377,6 +379,46 @@ def test_sigterm_ends_the_agent_but_not_the_ranks(play):
         assert not (bench.state / "agent.pid").exists() and Path(f"/proc/{rank}").exists()
         os.kill(rank, signal.SIGKILL)
         await gone(rank)
+
+    play(body)
+
+
+def test_sockets_that_vanish_are_made_again(play):
+    """Without them the next controller could not connect, and this one would take the agent for dead."""
+
+    async def body(bench):
+        await bench.launch("sh", "-c", "ulimit -Sn; exec sleep 600")
+        paths = [bench.state / "agent.sock", pulse_socket(bench.state / "agent.sock")]
+        for path in paths:
+            path.unlink()
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(path.exists() for path in paths):
+                await asyncio.sleep(0.05)
+        assert bench.nodes.count(False) == 0 and (await bench.inventory()).node.name == "n1"
+        bench.fabric._writer.transport.abort()
+        await bench.state_is("running")
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(PATIENCE_S)
+            line.connect(str(paths[1]))
+            assert line.recv(1) == b"."
+
+    play(body)
+
+
+def test_ranks_get_the_limit_of_open_files_that_the_agent_was_started_with(play):
+    async def body(bench):
+        await bench.inventory()
+        bench.kill(signal.SIGTERM)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (777, before[1]))
+        try:
+            bench.start("--backend", "cpu", "--slots", "4")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        await bench.launch("sh", "-c", "ulimit -Sn; exec sleep 600")
+        assert await bench.logged("777") == "777\n"
+        raised = Path(f"/proc/{bench.process.pid}/limits").read_text()
+        assert f"Max open files            {min(65536, before[1])} " in raised
 
     play(body)
 

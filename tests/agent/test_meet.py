@@ -265,3 +265,18 @@ def test_a_rank_that_ended_is_not_waited_for() -> None:
     shelf = Shelf()
     shelf.act(fr.SET, b"w", [b"ended/1", b"1"])
     assert shelf.act(fr.GATHER, b"w", [b"0", b"2", b"name"]) is not None
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.agent.meet.MOST_UNKNOWN", 8)
+
+    async def work(meet: Meet):
+        token = meet.open_job("1")
+        silent = [await asyncio.open_connection("127.0.0.1", meet.port) for _ in range(30)]
+        answers = await talk(meet, token, [(fr.SET, [b"a", b"1"]), (fr.GET, [b"a"])])
+        assert [code for code, _ in answers] == [fr.OK] * 3
+        assert len(meet._unknown) <= 8
+        for _, writer in silent:
+            writer.close()
+
+    served(work)

@@ -23,6 +23,9 @@ from ..devices.protocol import Backend
 from ..devices.registry import open_backend
 from ..model.job import Level
 from ..wire.agent import Inventory, JobReport, NoArgs, Usage, pulse_socket
+from ..wire.connections import raise_open_files
+from ..wire.log_limit import LogLimit
+from ..wire.socket_file import LOOK_EVERY_S
 from .equipment import Equipment
 from .layout import Layout, write_whole
 from .prepare import House
@@ -58,9 +61,10 @@ def log_to(layout: Layout) -> None:
     """Log to ``agent.log``, ten MiB and one older file."""
     handler = logging.handlers.RotatingFileHandler(layout.log, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger("tidewright")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    handler.addFilter(LogLimit())
+    logging.getLogger("tidewright").setLevel(logging.INFO)
+    for name in ("tidewright", "asyncio"):  # asyncio complains by itself when descriptors are short
+        logging.getLogger(name).addHandler(handler)
 
 
 def incarnation() -> str:
@@ -93,13 +97,13 @@ class AgentSettings:
 class Agent:
     """One node's agent over a device backend and checkpoint drivers."""
 
-    def __init__(self, settings: AgentSettings, layout: Layout, backend: Backend) -> None:
+    def __init__(self, settings: AgentSettings, layout: Layout, backend: Backend, open_files: int = 0) -> None:
         self._settings, self._layout, self._backend = settings, layout, backend
         self._epoch = Epoch(layout.epoch)
         self._meter, self._pulse = Meter(backend), Pulse()
         self._equipment = Equipment(layout, backend, settings.address, settings.token_file)
         self._node = self._equipment.node
-        house = House(layout, backend, detect(), full=self._node.full)
+        house = House(layout, backend, detect(), full=self._node.full, open_files=open_files)
         drivers = standard_drivers(self._node.name)
         self._supervisor = Supervisor(house, drivers, self._publish)
         self._equipment.furnish(self._supervisor, drivers, house, settings.remote, settings.quota_bytes)
@@ -151,18 +155,28 @@ class Agent:
         socket = self._settings.socket or self._layout.socket
         self._pulse.open(pulse_socket(socket))
         await self._server.open(socket)
+        looking = asyncio.create_task(self._look_for_sockets())
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), PATROL_S)
             self._supervisor.patrol()
             self._pulse.tick()
+        looking.cancel()
         await self._server.close()
         await self._supervisor.close()
         await self._equipment.close()
         self._pulse.close()
-        for path in (socket, pulse_socket(socket)):
-            path.unlink(missing_ok=True)
+
+    async def _look_for_sockets(self) -> None:
+        """Without their files no controller could connect again; what is connected would take it for dead."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                self._pulse.look()
+                await self._server.look()
+            except OSError as error:
+                log.warning("a socket that is gone cannot be made again: %s", error)
 
 
 def standard_drivers(node: str) -> dict[Level, Driver]:
@@ -181,7 +195,8 @@ async def serve(settings: AgentSettings, layout: Layout, backend: Backend) -> No
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
-    await Agent(settings, layout, backend).run(until)
+    # Ranks get the limit that the agent was started with, and the agent what it may have: select(2) ends at 1024.
+    await Agent(settings, layout, backend, open_files=raise_open_files()).run(until)
 
 
 def run_agent(settings: AgentSettings) -> None:

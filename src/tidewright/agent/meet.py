@@ -24,12 +24,17 @@ import msgspec
 
 from ..base.errors import WorldError
 from ..launch.inject._tidewright import frames as fr
+from ..wire.connections import room_for
 from .meet_keys import Shelf
 
 log = logging.getLogger(__name__)
 
 LOG_LIMIT = 4 << 20
 """Bytes added to a job's file, at least, after which it is written anew."""
+GREET_S = 10
+MOST_UNKNOWN = 1024
+"""Connections that have not shown a token yet, and how long each may take; one more ends the oldest of them. A gang's ranks
+come all at once."""
 IDLE_S = 60
 """After so long without a word the kernel asks whether a rank's machine is still there."""
 
@@ -132,6 +137,7 @@ class Meet:
         self._jobs: dict[str, _Job] = {}
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
+        self._unknown: dict[asyncio.StreamWriter, None] = {}
         self.port = 0
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -216,7 +222,11 @@ class Meet:
         self._talks.add(task)
         try:
             _watch_over(writer)
+            self._unknown[writer] = None
+            if len(self._unknown) > room_for(0.25, MOST_UNKNOWN):
+                next(iter(self._unknown)).transport.abort()
             job = await self._greet(reader, writer)
+            self._unknown.pop(writer, None)
             shelf = job.shelf if job else None
             while job is not None:
                 code, parts = await _read(reader)
@@ -228,11 +238,12 @@ class Meet:
             pass
         finally:
             self._talks.discard(task)
+            self._unknown.pop(writer, None)
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Job | None:
         """Whose token it is. Every token is compared, each in constant time."""
-        code, parts = await asyncio.wait_for(_read(reader, fr.SHORT), timeout=10)
+        code, parts = await asyncio.wait_for(_read(reader, fr.SHORT), timeout=GREET_S)
         found = None
         if code == fr.HELLO and len(parts) == 1:
             for job in list(self._jobs.values()):

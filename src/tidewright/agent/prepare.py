@@ -30,6 +30,8 @@ class House:
     backend: Backend
     freezer: Freezer
     full: bool = False
+    open_files: int = 0
+    """Soft limit of open files of ranks; 0: the agent's own."""
 
 
 def check(args: LaunchArgs) -> None:
@@ -108,6 +110,7 @@ def specs(
             cpus=place.cpus,
             cgroups=group(house.freezer, mark),
             grace_us=args.grace_us,
+            open_files=house.open_files,
             box=inside.mounts() if inside else None,
             no_aslr=bool(inside and inside.full),
             restore=restore[at.rank] if restore else None,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
 from pathlib import Path
 
-from .server import short
+from ..wire.socket_file import SocketFile
 
 STUCK_S = 300.0
 """An event loop that has not moved for so long hangs for good: no disk is that busy."""
@@ -22,6 +21,7 @@ class Pulse:
 
     def __init__(self) -> None:
         self._door: socket.socket | None = None
+        self._file: SocketFile | None = None
         self._ticked = time.monotonic()
 
     def tick(self) -> None:
@@ -30,26 +30,34 @@ class Pulse:
 
     def open(self, path: Path) -> None:
         """Listen; what lies there is a dead agent's. Raises OSError."""
-        path.unlink(missing_ok=True)
-        door = socket.socket(socket.AF_UNIX)
-        mask = os.umask(0o177)
-        try:
-            door.bind(short(path))
-        finally:
-            os.umask(mask)
-        door.listen(_BACKLOG)
-        self._door = door
-        threading.Thread(target=self._answer, args=(door,), name="pulse", daemon=True).start()
+        self._file = SocketFile(path)
+        self._listen(self._file)
+
+    def look(self) -> None:
+        """Listen anew where the socket's file has vanished. Raises OSError."""
+        if self._file is not None and self._file.gone:
+            self._listen(self._file)
+
+    def _listen(self, file: SocketFile) -> None:
+        fresh = file.bind(_BACKLOG)
+        self._hang_up()
+        self._door = fresh
+        threading.Thread(target=self._answer, args=(fresh,), name="pulse", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""
+        self._hang_up()
+        if self._file is not None:
+            self._file.remove()
+
+    def _hang_up(self) -> None:
         door, self._door = self._door, None
         if door is not None:
             door.shutdown(socket.SHUT_RDWR)  # wakes the thread out of accept(2), which close(2) does not
             door.close()
 
     def _answer(self, door: socket.socket) -> None:
-        while self._door is not None:
+        while self._door is door:
             try:
                 line, _ = door.accept()
             except OSError:  # closed, or out of descriptors

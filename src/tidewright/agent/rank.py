@@ -41,6 +41,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     cgroups: tuple[str, ...]
     grace_us: int
     umask: int = 0o022
+    open_files: int = 0
+    """Its soft limit of open files; 0: the agent's."""
     box: dict[str, str] | None = None
     """What is mounted where the rank looks for us (launch.surroundings); None: it has no namespaces of its own."""
     no_aslr: bool = False

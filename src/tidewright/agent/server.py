@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import select
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,12 +23,14 @@ from ..wire.agent import (
     encode,
     raw,
 )
+from ..wire.socket_file import SocketFile
 from .layout import write_whole
 
 log = logging.getLogger(__name__)
 
 READING = ("inventory", "usage")
 """Methods that change nothing; an older controller may still ask."""
+BACKLOG = 128
 MAX_BACKLOG = 64 * 2**20
 """Bytes waiting for a client that does not read; beyond this it is cut off."""
 
@@ -61,19 +62,25 @@ class Server:
         self._epoch, self._handlers = epoch, handlers
         self._clients: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
         self._server: asyncio.Server | None = None
+        self._file: SocketFile | None = None
 
     async def open(self, path: Path) -> None:
         """Listen; the caller holds the lock, so a socket file found there is a dead agent's. Raises OSError."""
-        path.unlink(missing_ok=True)
-        mask = os.umask(0o177)
-        try:
-            self._server = await asyncio.start_unix_server(self._serve, path=short(path))
-        finally:
-            os.umask(mask)
+        self._file = SocketFile(path)
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
+
+    async def look(self) -> None:
+        """Listen anew where the socket's file has vanished; connections stay. Raises OSError."""
+        if self._file is not None and self._server is not None and self._file.gone:
+            fresh = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
+            self._server.close()
+            self._server = fresh
+            log.warning("%s was gone; it has been made again", self._file.path)
 
     async def close(self) -> None:
-        if self._server is not None:
+        if self._server is not None and self._file is not None:
             self._server.close()
+            self._file.remove()
         for writer, task in list(self._clients.items()):
             writer.close()
             if task is not None:
@@ -151,11 +158,3 @@ def hung_up(writer: asyncio.StreamWriter) -> bool:
     line = select.poll()
     line.register(number, 0)
     return any(event & (select.POLLHUP | select.POLLNVAL) for _, event in line.poll(0))
-
-
-def short(path: Path) -> str:
-    """A name for a socket path; beyond the 107 bytes of unix(7) it goes through a descriptor of its directory."""
-    if len(os.fsencode(path)) < 108:
-        return str(path)
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    return f"/proc/self/fd/{directory}/{path.name}"

@@ -40,6 +40,8 @@ class DaemonSettings:
     image_quota: int = 0
     started: Callable[[], None] = lambda: None
     """Called once the controller serves: what it was given is then known to work."""
+    open_files: int = 0
+    """Soft limit of open files of the agents started here; 0: the controller's own."""
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -73,7 +75,7 @@ def local_agents(settings: DaemonSettings) -> tuple[LocalAgent, ...]:
     """The agents that the controller keeps alive: the hosts; without any, and without others' agents, the usual one."""
     hosts = settings.agents.hosts
     if not hosts and not settings.agents.sockets:
-        return (LocalAgent(settings.state, _argv(settings, settings.state, settings.slots)),)
+        return (LocalAgent(settings.state, _argv(settings, settings.state, settings.slots), settings.open_files),)
     return tuple(_host(settings, host) for host in hosts)
 
 
@@ -83,7 +85,7 @@ def _host(settings: DaemonSettings, host: Host) -> LocalAgent:
     argv += ["--name", host.name, "--address", LOOPBACK, "--token-file", str(cluster_token(settings.state))]
     if host.cores:
         argv += ["--cores", ",".join(map(str, host.cores))]
-    return LocalAgent(state, argv)
+    return LocalAgent(state, argv, settings.open_files)
 
 
 def _argv(settings: DaemonSettings, state: Path, slots: int) -> list[str]:

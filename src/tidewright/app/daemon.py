@@ -13,6 +13,8 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from ..base.units import parse_bytes, parse_duration
+from ..wire.connections import raise_open_files
+from ..wire.log_limit import LogLimit
 from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
 from .settings import Settings, load_settings, overridden
@@ -81,8 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop. Returns the exit code: 0 after an orderly stop, else that of the error."""
     os.umask(0o077)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger().handlers[0].addFilter(LogLimit())
     try:
-        controller = build_controller(_arguments(argv))
+        controller = build_controller(dataclasses.replace(_arguments(argv), open_files=raise_open_files()))
         # What is loaded by now stays for good: the collector need not look at it again.
         gc.freeze()
         asyncio.run(controller.serve())

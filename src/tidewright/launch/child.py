@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import signal
 import time
 from typing import Any, NoReturn
@@ -83,6 +84,8 @@ def become(spec: dict[str, Any], log: int) -> NoReturn:
     os.dup2(log, 2)
     plain_signals()
     os.umask(spec["umask"])
+    if spec.get("open_files"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     os.chdir(spec["workdir"])
     os.execvpe(spec["command"][0], spec["command"], spec["env"])
 

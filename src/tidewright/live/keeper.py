@@ -17,10 +17,12 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """An agent of this machine: its state directory, and the command line that starts it there."""
+    """An agent of this machine: its state directory, and the command line that starts it there, with a soft limit of
+    ``open_files`` (0: this process's own), because the controller raises its own (wire.connections)."""
 
     state: Path
     argv: list[str]
+    open_files: int = 0
 
     @property
     def socket(self) -> Path:
@@ -33,7 +35,9 @@ class Keeper:
 
     def __init__(self, agent: LocalAgent) -> None:
         self.agent = agent
-        self._state, self._argv = agent.state, agent.argv
+        self._state = agent.state
+        limited = ["/bin/sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(agent.open_files)] if agent.open_files else []
+        self._argv = [*limited, *agent.argv]
         self._child: subprocess.Popen[bytes] | None = None
         self._wanted = asyncio.Event()
         self._wanted.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from .loop import Loop
 from .metrics import Metrics
 from .parts import Parts
 from .recover import recover
-from .server import Server, tcp_socket, unix_socket
+from .server import TcpServer, UnixServer, tcp_socket
 from .store import Journal
 from .world import World
 
@@ -79,7 +80,7 @@ class Controller:
         finally:
             lock.release()
 
-    async def _serve(self, lock: StateLock, journal: Journal, tcp: list[tuple[object, str]]) -> None:
+    async def _serve(self, lock: StateLock, journal: Journal, tcp: list[tuple[socket.socket, str]]) -> None:
         settings, hub = self.settings, Hub()
         driver = recover(journal, settings.engine, hub)
         clock = Clock(settings.state, last=driver.engine.book.now)
@@ -111,17 +112,15 @@ class Controller:
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         await self._until_over(loop, world, keepers, servers)
 
-    def _servers(self, parts: Parts, tcp: list[tuple[object, str]]) -> list[tuple[Server, object]]:
+    def _servers(self, parts: Parts, tcp: list[tuple[socket.socket, str]]) -> list[UnixServer | TcpServer]:
         app = BodyLimit(Api(parts).application())
-        path = parts.state / api.SOCKET_NAME
-        servers: list[tuple[Server, object]] = [(Server(app), unix_socket(path))]
-        servers += [(Server(TokenAuth(app, token)), listener) for listener, token in tcp]
-        return servers
+        found: list[UnixServer | TcpServer] = [UnixServer(app, parts.state / api.SOCKET_NAME)]
+        return [*found, *(TcpServer(TokenAuth(app, token), listener) for listener, token in tcp)]
 
     async def _until_over(
-        self, loop: Loop, world: World, keepers: list[Keeper], servers: list[tuple[Server, object]]
+        self, loop: Loop, world: World, keepers: list[Keeper], servers: list[UnixServer | TcpServer]
     ) -> None:
-        tasks = [asyncio.create_task(server.serve(sockets=[listener])) for server, listener in servers]  # type: ignore[list-item]
+        tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(keeper.run()) for keeper in keepers]
         world.start()
         self.settings.started()
@@ -130,13 +129,12 @@ class Controller:
         try:
             await loop.run()
         finally:
-            for server, _ in servers:
+            for server in servers:
                 server.end()
             await asyncio.wait(tasks[: len(servers)], timeout=3)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            (self.settings.state / api.SOCKET_NAME).unlink(missing_ok=True)
             if self._with_agent:
                 await asyncio.gather(*(keeper.stop() for keeper in keepers))
 
