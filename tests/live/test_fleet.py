@@ -223,6 +223,8 @@ def test_a_suspension_that_fails_on_one_node_is_undone_on_the_others(unlucky: st
         await site.until(lambda: site.state(job) == "RUNNING")
         assert site.where(job) == ["n0", "n1"]
         assert "disk full" in site.book.story_text(job)
+        await site.until(lambda: site.state(job) == "HELD")  # its user's wish is not forgotten
+        site.put(ev.Release(job, "r"))
 
     site = play(body)
     assert len(site.fleet.finished) == 2

@@ -15,6 +15,7 @@ from ..engine.amend import amend
 from ..engine.book import Book
 from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
 from ..engine.engine import Engine
+from ..engine.hold import outlook
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, device_count
 from ..plan.explain import Change, Explanation, Holder
@@ -33,7 +34,8 @@ def explain(engine: Engine, planner: Planner, job: int) -> Explanation:
     story = tuple(book.stories.get(job, ()))
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
-        return Explanation(job=job, state=state.name, waiting=False, text=f"it is {state.name.lower()}", story=story)
+        text = outlook(book, job, book.now) or f"it is {state.name.lower()}"
+        return Explanation(job=job, state=state.name, waiting=False, text=text, story=story)
     blocked, change = _binding(engine, planner, job, state)
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(

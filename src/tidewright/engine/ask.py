@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..model.job import Level, State
+from ..model.job import State
 from . import events as ev
+from . import hold as holds
 from . import periodic, reshape
 from .admit import answer
 from .book import HELD, Book
 from .commands import Reply
-from .land import suspend_for_user, unsuspendable
-from .leave import stop
-from .react import end_hold, try_launch
+from .leave import stop, unshield
+from .react import try_launch
 
 Wish = TypeVar("Wish", ev.Move, ev.Scale)
 
@@ -55,8 +55,10 @@ def hold(book: Book, event: ev.Hold) -> None:
     if state is State.STOPPING:
         answer(book, Reply(event.op_id, job, f"job {job} is being stopped", "nothing is left to suspend", "conflict"))
         return
+    again = job in book.hold_retries
     if job in book.pins or state in (State.RUNNING, State.STARTING, State.RESUMING):
-        refusal = _cannot_hold(book, job, event)
+        unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
+        refusal = None if again else holds.refusal(book, job, event.until)
         if refusal is not None:
             answer(
                 book, Reply(event.op_id, job, f"job {job} cannot be suspended: {refusal}", _remedy(book), "conflict")
@@ -65,38 +67,25 @@ def hold(book: Book, event: ev.Hold) -> None:
     book.user_holds[job] = event.until
     if event.until:
         book.set_timer(event.until, "hold", job, event.until)
+    warning = _carry_out(book, job, state)
+    answer(book, Reply(event.op_id, job, warning=warning))
+
+
+def _carry_out(book: Book, job: int, state: State) -> str:
+    """Begin an accepted hold, by where the job is; returns what its user should know."""
     if state is State.RUNNING:
-        suspend_for_user(book, job)
-    elif state in (State.QUEUED, State.SUSPENDED):
+        reason = holds.begin(book, job)
+        return f"it runs on until it can be suspended: {reason}" if reason else ""
+    if state in (State.QUEUED, State.SUSPENDED):
         if job in book.promises:
             book.revoke(job)
         book.move(job, HELD, "suspended by its user")
-    answer(book, Reply(event.op_id, job))
+    return ""
 
 
 def _remedy(book: Book) -> str:
     seconds = book.settings.gang_freeze_bound_us // 1_000_000
     return f"freeze it for a moment with --for (at most {seconds}s), cancel it, or submit it with --preempt cooperative"
-
-
-def _cannot_hold(book: Book, job: int, event: ev.Hold) -> str | None:
-    """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
-    row = book.table.row[job]
-    if job in book.pins:
-        thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
-        return None if 0 < event.until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
-    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE and book.specs[job].ranks > 1:
-        return "it is still coming up and cannot be frozen afterwards"
-    reason = unsuspendable(book, job, row)
-    if book.state(job) is not State.RUNNING:
-        return reason
-    gang = book.specs[job].ranks > 1 and book.specs[job].preempt in ("auto", "freeze") and job not in book.shields
-    one_node = len(book.allocations[job]) == 1
-    bounded = event.until and event.until - book.now <= book.settings.gang_freeze_bound_us
-    if reason is not None and gang and one_node and bounded:
-        book.pins[job] = True
-        return None
-    return reason
 
 
 def unhold(book: Book, event: ev.Release) -> None:
@@ -117,7 +106,7 @@ def unhold(book: Book, event: ev.Release) -> None:
             ),
         )
         return
-    end_hold(book, job, "released by its user")
+    holds.end(book, job, "released by its user")
     answer(book, Reply(event.op_id, job))
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..base.errors import Bug
+from ..base.units import HOUR, format_duration
 from ..model.board import Board, Layout, extend
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, milli_devices
@@ -19,7 +20,7 @@ from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from .commands import Command, Reply
-from .gallery import Gallery
+from .gallery import Gallery, HoldRetry
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import ALLOWED, NAMES
 from .settings import EngineSettings
@@ -60,8 +61,7 @@ class Book(Gallery):
         self.specs: dict[int, JobSpec] = {}
         self.allocations: dict[int, Allocation] = {}
         self.promises: dict[int, Allocation] = {}
-        self.board = Board(Layout.of(()))
-        self.phys = Board(Layout.of(()))
+        self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
         self.sizes = Sizes.of(())
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
@@ -77,6 +77,8 @@ class Book(Gallery):
         """Jobs whose user wants them on just so many devices."""
         self.user_holds: dict[int, int] = {}
         """Jobs held by their user: absolute time of release, 0 for never by itself."""
+        self.hold_retries: dict[int, HoldRetry] = {}
+        """Running jobs that their user wants suspended and that could not be."""
         self.pins: dict[int, bool] = {}
         """Held gangs that keep their devices, because they must be thawed within a bound."""
         self.waits_for: dict[int, list[int]] = {}
@@ -92,8 +94,9 @@ class Book(Gallery):
         """Run time charged so far to jobs with a limit, microseconds: never more than that of the work they still have."""
         self.shields: dict[int, int] = {}
         """Jobs left alone after a failed suspension: their true level."""
+        self.shielded_until: dict[int, int] = {}
         self.eager: dict[int, bool] = {}
-        """Jobs on their way out that should be thought about again as soon as they are."""
+        """Jobs on their way out that should be thought about again as soon as they are; of one suspension."""
         self.outcomes: dict[int, int] = {}
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
@@ -103,8 +106,7 @@ class Book(Gallery):
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
         self.wake = Wake()
-        self.arrived = self.freed = self.forced = self.thinking = False
-        self.refused = False
+        self.arrived = self.freed = self.forced = self.thinking = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.promise_order: dict[int, dict[int, bool]] = {}
         """Node to the promised jobs that wait for its devices, oldest first."""
@@ -274,8 +276,17 @@ class Book(Gallery):
         since = self.table.run_since.item(row)
         if since >= 0 and self.table.limit.item(row):
             self.ran[job] = self.ran.get(job, 0) + self.now - since
+        if since >= 0 and job in self.falls:
+            self._calm(job, self.now - since)
         stop_service(self.table, row, self.now)
         self.checkpoint_at.pop(job, None)
+
+    def _calm(self, job: int, ran_us: int) -> None:
+        """A job ran so long without a failure of the world's: each hour halves what is remembered of those before."""
+        hours, self.rollback_free_us[job] = divmod(self.rollback_free_us.get(job, 0) + ran_us, HOUR)
+        self.falls[job] >>= hours
+        if not self.falls[job]:
+            del self.falls[job], self.rollback_free_us[job]
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -341,14 +352,14 @@ class Book(Gallery):
         stores: tuple[dict[int, Any], ...] = (
             self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
             self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
-            self.eager, self.wishes,
+            self.eager, self.wishes, self.hold_retries, self.shielded_until,
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)
         self.forget_images(job)
 
-    def hold_reason(self, job: int) -> tuple[Reason, str] | None:
-        """Why a job that is HELD is held."""
+    def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, str] | None:
+        """Why a job that is HELD is held. ``now``: the reader's time, if that is later than the book's."""
         if job in self.waits_for:
             names = ", ".join(str(other) for other in self.waits_for[job])
             return Reason.DEPENDENCY, f"waits for job {names}"
@@ -357,7 +368,8 @@ class Book(Gallery):
         if job in self.array_waiting:
             return Reason.ARRAY_LIMIT, f"array {self.array_waiting[job]} runs as many members as it may"
         if job in self.backoffs:
-            return Reason.BACKOFF, f"failed before; tried again at {self.backoffs[job] / 1e6:.0f}s"
+            left = max(0, self.backoffs[job] - max(now, self.now))
+            return Reason.BACKOFF, f"failed before; tried again in {format_duration(left)}"
         return None
 
 

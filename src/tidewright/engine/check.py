@@ -13,6 +13,7 @@ from .book import Book
 
 _HOLDING = frozenset(int(state) for state in HOLDING)
 _RUNNING, _STOPPING = int(State.RUNNING), int(State.STOPPING)
+_LEAVING = (int(State.SUSPENDING), _STOPPING)
 _HOLDING_STATES = np.array(sorted(_HOLDING))
 
 
@@ -39,6 +40,10 @@ def _check_job(book: Book, job: int) -> None:
         _fail(book, job, "has a promise the table does not know of")
     if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
+    if job in book.eager and state not in _LEAVING:
+        _fail(book, job, f"is {State(state).name} and still to be thought about when it has let go")
+    if job in book.hold_retries and (job not in book.user_holds or state not in (_RUNNING, *_LEAVING)):
+        _fail(book, job, f"is {State(state).name} and to be suspended for its user, who has not asked")
     if job in book.serials:
         _check_images(book, job, row)
 

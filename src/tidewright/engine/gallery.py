@@ -54,6 +54,14 @@ class Saving(Struct, frozen=True):
     run_time_us: int = -1
 
 
+class HoldRetry(Struct, frozen=True):
+    """A hold whose suspension failed ``tries`` times, last by ``error``; tried again ``at`` (absolute)."""
+
+    tries: int
+    at: int
+    error: str
+
+
 class Gallery:
     """The part of the book that is about images; by job."""
 
@@ -85,7 +93,9 @@ class Gallery:
         """When the next periodic image of a running job is due."""
         self.checkpoint_failures: dict[int, int] = {}
         self.falls: dict[int, int] = {}
-        """How often in a row a job failed by the world's fault, and no new image between."""
+        """How often in a row a job failed by the world's fault, and no new image between; halved by each hour of run."""
+        self.rollback_free_us: dict[int, int] = {}
+        """Run time of the jobs in ``falls`` since the last of these, or since they were last halved."""
         self.lost: dict[int, int] = {}
         """Full-speed run time delivered and lost again, microseconds."""
 
@@ -130,7 +140,7 @@ class Gallery:
         """Drop every trace of an ended job's images."""
         stores: tuple[dict[int, Any], ...] = (
             self.imaged, self.images, self.homes, self.serials, self.saving, self.from_image, self.measured, self.checkpoint_at,
-            self.checkpoint_failures, self.falls, self.lost, self.lowered,
+            self.checkpoint_failures, self.falls, self.rollback_free_us, self.lost, self.lowered,
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)

@@ -42,7 +42,8 @@ def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> Non
     )  # fmt: skip
     kept = (*book.images.get(job, ()), image)
     book.keep_images(job, kept[-KEPT:])
-    book.falls.pop(job, None)
+    for store in (book.falls, book.rollback_free_us, book.checkpoint_failures):
+        store.pop(job, None)
     if kept[:-KEPT]:
         _drop(book, job, row, kept[:-KEPT], book.images[job])
 

@@ -178,9 +178,3 @@ def begin_suspension(book: Book, job: int, why: str) -> None:
     book.saving.pop(job, None)
     serial = images.order(book, job, row) if level == Level.FULL else 0
     book.out.append(SuspendRanks(job, book.table.attempt.item(row), level, book.allocations[job], serial))
-
-
-def suspend_for_user(book: Book, job: int) -> None:
-    """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
-    begin_suspension(book, job, "suspended by its user")
-    book.freed = book.freed or job not in book.pins

@@ -136,7 +136,15 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0,
     """
     if job in book.promises:
         book.revoke(job)
-    for store in (book.imaged, book.ending, book.saving, book.lowered):
+    for store in (
+        book.imaged,
+        book.ending,
+        book.saving,
+        book.lowered,
+        book.eager,
+        book.hold_retries,
+        book.checkpoint_failures,
+    ):
         store.pop(job, None)
     unshield(book, job)
     _unsay(book, job)
@@ -180,6 +188,7 @@ def _unsay(book: Book, job: int) -> None:
 def unshield(book: Book, job: int) -> None:
     """A job that was left alone may be suspended again."""
     level = book.shields.pop(job, None)
+    book.shielded_until.pop(job, None)
     if level is not None:
         book.table.level[book.table.row[job]] = level
 

@@ -93,7 +93,6 @@ def checkpointed(book: Book, event: ev.Checkpointed) -> None:
     book.table.ideal[row] = max(saving.ideal_us, book.table.ideal.item(row) - stood)
     learn(book, job, row, event.save_us)
     images.record(book, job, row, event.save_us, event.size_bytes)
-    book.checkpoint_failures.pop(job, None)
     book.touched[job] = True
     schedule(book, job)
 

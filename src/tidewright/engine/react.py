@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ..model.job import Level, State
 from . import events as ev
-from . import images, periodic, reshape
+from . import hold, images, periodic, reshape
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .commands import Launch, ResumeRanks
-from .land import suspend_for_user
 from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unshield
 
 _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
@@ -117,6 +116,7 @@ def _may_fall(book: Book, job: int) -> bool:
 def _pause_if_fallen_again(book: Book, job: int) -> int:
     """Going back to the same image again and again happens ever more rarely; the first time costs nothing."""
     falls = book.falls[job] = book.falls.get(job, 0) + 1
+    book.rollback_free_us.pop(job, None)
     return pause(book, falls - 1) if falls > 1 and book.image(job) is not None else 0
 
 
@@ -154,10 +154,11 @@ def suspended(book: Book, event: ev.Suspended) -> None:
         images.record(book, job, row, event.save_us, event.size_bytes)
     book.imaged[job] = not full
     book.table.wait_since[row] = book.now
+    book.hold_retries.pop(job, None)
     if job in book.pins:
         book.move(job, HELD, "frozen by its user, devices kept")
         if job not in book.user_holds:
-            thaw_pinned(book, job, "released meanwhile")
+            hold.thaw_pinned(book, job, "released meanwhile")
         return
     if book.table.level.item(row) == _FREEZE:
         book.table.home[row] = book.allocations[job][0].node
@@ -174,27 +175,37 @@ def suspended(book: Book, event: ev.Suspended) -> None:
 
 
 def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
-    """It runs on where it was; promises made on its devices are taken back."""
+    """It runs on where it was; promises made on its devices are taken back. What its user wants of it is not forgotten."""
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _SUSPENDING:
         return
     job = event.job
-    if job in book.promises:
+    moving = job in book.promises
+    if moving:
         book.revoke(job)
     if job in book.leaving:
         for loser in book.keep(job):
             book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
-    book.pins.pop(job, None)
-    book.user_holds.pop(job, None)
-    book.saving.pop(job, None)
+    for store in (book.pins, book.saving, book.eager):
+        store.pop(job, None)
     book.move(job, RUNNING, f"could not be suspended: {event.error}")
+    if moving:
+        book.tell(job, "REVOKED", f"it stays where it is: {event.error}")
     reshape.unwish(book, job, row)
     images.settle_level(book, job, row)
     _run(book, job)
+    _shield(book, job, row)
+    book.forced = True
+    if job in book.user_holds:
+        hold.failed(book, job, event.error)
+
+
+def _shield(book: Book, job: int, row: int) -> None:
+    """Planners leave a job alone for a while whose suspension failed."""
     book.shields[job] = book.table.level.item(row)
     book.table.level[row] = int(Level.NONE)
-    book.set_timer(book.now + book.settings.shield_us, "shield", job)
-    book.forced = True
+    until = book.shielded_until[job] = book.now + book.settings.shield_us
+    book.set_timer(until, "shield", job, until)
 
 
 def resumed(book: Book, event: ev.Resumed) -> None:
@@ -223,6 +234,8 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
     too_often = tries >= book.settings.launch_attempts
     alone = book.image_only(job)
+    if too_often or event.image_lost:  # what it comes back from next has as many tries again
+        del book.launch_failures[job]
     if too_often and not event.image_lost and not alone:
         stop(book, job, QUEUED, f"cannot be resumed after {tries} tries, starts over: {event.error}")
     elif event.image_lost or too_often or (alone and book.image(job) is None):
@@ -241,7 +254,7 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
 def _hold_if_asked(book: Book, job: int) -> None:
     """A user asked to suspend it while it was still coming up."""
     if job in book.user_holds:
-        suspend_for_user(book, job)
+        hold.begin(book, job)
 
 
 def serve(book: Book, nodes: list[int]) -> None:
@@ -270,14 +283,6 @@ def try_launch(book: Book, job: int) -> None:
         book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.source(job)))
 
 
-def thaw_pinned(book: Book, job: int, why: str) -> None:
-    """Resume a gang on the devices it kept."""
-    del book.pins[job]
-    row = book.move(job, _RESUMING, why)
-    book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
-    book.out.append(ResumeRanks(job, book.table.attempt.item(row), int(Level.FREEZE), book.allocations[job]))
-
-
 def timer(book: Book, kind: str, job: int, token: int) -> None:
     """A timer is due. Timers of a moment that has passed carry a stale token and do nothing."""
     row = book.table.row.get(job, -1)
@@ -293,19 +298,11 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
         if book.table.state[row] == HELD:
             release(book, job, "pause is over")
     elif kind == "hold" and book.user_holds.get(job) == token:
-        end_hold(book, job, "hold is over")
+        hold.end(book, job, "hold is over")
     elif kind == "checkpoint" and book.checkpoint_at.get(job) == token:
         periodic.due(book, job, row)
-    elif kind == "shield":
+    elif kind == "suspend" and job in book.hold_retries and book.hold_retries[job].at == token:
+        hold.retry(book, job)
+    elif kind == "shield" and book.shielded_until.get(job, 0) == token:  # 0: set by an earlier version
         unshield(book, job)
         book.forced = True
-
-
-def end_hold(book: Book, job: int, why: str) -> None:
-    """A user's hold ends: the job goes back to where it would be without it."""
-    del book.user_holds[job]
-    state = book.state(job)
-    if job in book.pins and state is State.HELD:
-        thaw_pinned(book, job, why)
-    elif state is State.HELD:
-        release(book, job, why)

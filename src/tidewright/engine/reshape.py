@@ -245,6 +245,7 @@ def unwish(book: Book, job: int, row: int) -> None:
     """A resize has failed: the job runs on as it is, so that is what its user gets for now."""
     have, spec = device_count(book.allocations[job]), book.specs[job]
     if job in book.wishes and book.wishes[job] != have:
+        book.tell(job, "SCALED", f"not scaled to {book.wishes[job]} devices: it runs on as it is, on {have}")
         _wish(book, job, 0 if spec.floor <= have <= spec.devices else have)
     elif not book.table.floor.item(row) <= have <= book.table.demand.item(row):
         _wish(book, job, have)

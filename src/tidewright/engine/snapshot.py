@@ -22,7 +22,7 @@ from .book import Book, Sizes
 from .check import check_all
 from .commands import Reply
 from .failures import Failures
-from .gallery import Image, Saving
+from .gallery import HoldRetry, Image, Saving
 from .settings import EngineSettings
 
 FORMAT = 1
@@ -34,7 +34,8 @@ _PLAIN = (
     "array_waiting", "backoffs", "failures", "launch_failures", "ran", "shields", "eager", "outcomes", "answers", "teams",
     "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "wake_due", "arrived", "freed", "forced", "thinking",
     "refused", "blocked", "promise_order", "images", "serials", "saving", "from_image", "lowered", "measured", "checkpoint_at",
-    "checkpoint_failures", "falls", "lost", "wishes", "dead", "world_failures",
+    "checkpoint_failures", "falls", "lost", "wishes", "dead", "world_failures", "hold_retries", "shielded_until",
+    "rollback_free_us",
 )  # fmt: skip
 
 
@@ -117,6 +118,9 @@ class Snapshot(Struct, kw_only=True):
     wishes: dict[int, int] = {}
     dead: dict[int, bool] = {}
     world_failures: Failures | None = None
+    hold_retries: dict[int, HoldRetry] = {}
+    shielded_until: dict[int, int] = {}
+    rollback_free_us: dict[int, int] = {}
 
 
 _ADDED = {"origin": -1}

@@ -12,6 +12,7 @@ from ..base.units import WHOLE_DEVICE
 from ..drive.record import hide_environment
 from ..engine.book import Book
 from ..engine.commands import Ended
+from ..engine.hold import outlook
 from ..engine.ledger import PoolLedger
 from ..engine.periodic import interval_us
 from ..model.job import TIER_TARGET, Level, State
@@ -53,7 +54,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     table, row, spec = book.table, book.table.row[job], book.specs[job]
     allocation = book.allocations.get(job, ())
     story = book.stories.get(job, [])
-    reason, why = _why(book, job, story)
+    reason, why = _why(book, job, story, now)
     wall = max(1, now - int(table.submit[row]))
     running = int(table.rate[row]) and now - int(table.accrued[row])
     ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
@@ -107,15 +108,15 @@ def almost_ended(ended: Ended) -> api.JobView:
     return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE)
 
 
-def _why(book: Book, job: int, story: list[tuple[int, str, str]]) -> tuple[str, str]:
+def _why(book: Book, job: int, story: list[tuple[int, str, str]], now: int) -> tuple[str, str]:
     """(code of the binding limit, text) for a waiting job, else ("", the last thing that happened)."""
     state = book.state(job)
-    held = book.hold_reason(job) if state is State.HELD else None
+    held = book.hold_reason(job, now) if state is State.HELD else None
     if held is not None:
         return held[0].value, held[1]
     last = story[-1][2] if story else ""
     if state not in (State.QUEUED, State.SUSPENDED):
-        return "", last
+        return "", outlook(book, job, now) or last
     if job in book.promises:
         return Reason.DEVICES_PROMISED.value, last
     blocked = book.blocked.get(job)

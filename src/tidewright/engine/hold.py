@@ -1,0 +1,98 @@
+"""Suspensions that users ask for: what rules them out, what becomes of one that fails, how they end.
+
+An accepted hold is carried out as soon as the job can be suspended; until then it is tried again and says so.
+"""
+
+from __future__ import annotations
+
+from ..base.units import format_duration
+from ..model.job import Level, State
+from .book import Book
+from .commands import ResumeRanks
+from .gallery import HoldRetry
+from .land import begin_suspension, unsuspendable
+from .leave import pause, release, unshield
+
+
+def refusal(book: Book, job: int, until: int) -> str | None:
+    """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
+    row = book.table.row[job]
+    if job in book.pins:
+        thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
+        return None if 0 < until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
+    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE and book.specs[job].ranks > 1:
+        return "it is still coming up and cannot be frozen afterwards"
+    reason = unsuspendable(book, job, row)
+    if book.state(job) is not State.RUNNING:
+        return reason
+    gang = book.specs[job].ranks > 1 and book.specs[job].preempt in ("auto", "freeze") and job not in book.shields
+    one_node = len(book.allocations[job]) == 1
+    bounded = until and until - book.now <= book.settings.gang_freeze_bound_us
+    if reason is not None and gang and one_node and bounded:
+        book.pins[job] = True
+        return None
+    return reason
+
+
+def begin(book: Book, job: int) -> str | None:
+    """Suspend a running job that its user holds, at once if it can be; otherwise it is tried again later. Returns why."""
+    unshield(book, job)  # it is left alone by planners, not by its user
+    reason = refusal(book, job, book.user_holds[job])
+    if reason is None:
+        suspend_for_user(book, job)
+    else:
+        failed(book, job, reason)
+    return reason
+
+
+def suspend_for_user(book: Book, job: int) -> None:
+    """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
+    begin_suspension(book, job, "suspended by its user")
+    book.freed = book.freed or job not in book.pins
+
+
+def failed(book: Book, job: int, error: str) -> None:
+    """A job that its user holds runs on for now: the hold stays, and is tried again after a pause that grows."""
+    known = book.hold_retries.get(job)
+    tries = known.tries + 1 if known else 1
+    at = book.now + pause(book, tries)
+    book.hold_retries[job] = HoldRetry(tries, at, error)
+    book.set_timer(at, "suspend", job, at)
+    if known is None or known.error != error:
+        book.tell(job, "HOLD", f"could not be suspended for its user: {error}; tried again until it can be")
+
+
+def retry(book: Book, job: int) -> None:
+    """The pause is over."""
+    if book.state(job) is State.RUNNING:
+        begin(book, job)
+
+
+def outlook(book: Book, job: int, now: int) -> str:
+    """What is to be said of a running job that its user wants suspended; empty for any other."""
+    known = book.hold_retries.get(job)
+    if known is None or book.state(job) is not State.RUNNING:
+        return ""
+    return (
+        f"could not be suspended for its user: {known.error}; tried again in {format_duration(max(0, known.at - now))}"
+    )
+
+
+def end(book: Book, job: int, why: str) -> None:
+    """A user's hold ends: the job goes back to where it would be without it."""
+    del book.user_holds[job]
+    state = book.state(job)
+    if job in book.pins and state is State.HELD:
+        thaw_pinned(book, job, why)
+    elif state is State.HELD:
+        release(book, job, why)
+    elif book.hold_retries.pop(job, None) is not None:
+        book.tell(job, "HOLD", f"{why}; it was never suspended")
+
+
+def thaw_pinned(book: Book, job: int, why: str) -> None:
+    """Resume a gang on the devices it kept."""
+    del book.pins[job]
+    row = book.move(job, int(State.RESUMING), why)
+    book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
+    book.out.append(ResumeRanks(job, book.table.attempt.item(row), int(Level.FREEZE), book.allocations[job]))

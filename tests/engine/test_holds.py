@@ -1,0 +1,160 @@
+"""A suspension that a user asked for and that was accepted: it is carried out as soon as it can be, and says so until then."""
+
+from __future__ import annotations
+
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.drive.whatif import explain
+from tidewright.engine import commands as co
+from tidewright.engine import events as ev
+from tidewright.engine.engine import Engine
+from tidewright.engine.settings import live_settings
+from tidewright.live.say import live_job
+from tidewright.model.job import Level, State
+from tidewright.model.node import Part
+from tidewright.plan.moves import Start, Suspend
+from tidewright.policy.registry import make
+from tidewright.testing.worldlet import Worldlet
+
+ONE = (Part(0, 1),)
+
+
+def world(full: bool = True, **settings) -> Worldlet:
+    return Worldlet(1, 4, settings=live_settings(check_every=1, **settings), kind="cpu", full=full)
+
+
+def running(pool: Worldlet, **fields) -> int:
+    job = pool.submit(**{"checkpoint_us": -1, **fields})
+    pool.plan(Start(job, ONE, "test"))
+    assert pool.state(job) is State.RUNNING
+    return job
+
+
+def refuse(pool: Worldlet, error: str = "no memory") -> None:
+    pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, error)
+
+
+def allow(pool: Worldlet) -> None:
+    pool.answers[co.SuspendRanks] = lambda command: ev.Suspended(command.job, command.attempt, 1000, command.serial)
+
+
+def asked(given: list[co.Command]) -> int:
+    return sum(isinstance(command, co.SuspendRanks) for command in given)
+
+
+def why(pool: Worldlet, job: int) -> str:
+    return live_job(pool.engine.book, job, pool.now).why
+
+
+def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can_be() -> None:
+    pool = world()
+    job = running(pool)
+    refuse(pool)
+    assert not pool.reply(ev.Hold(job, "h"), "h").error
+    assert pool.state(job) is State.RUNNING
+    assert "could not be suspended for its user: no memory; tried again" in why(pool, job)
+    assert "no memory" in explain(pool.engine, make("fifo"), job).text
+    assert "could not be suspended for its user: no memory" in pool.engine.book.story_text(job)
+    allow(pool)
+    pool.later(10 * SECOND)
+    assert pool.state(job) is State.HELD and job in pool.engine.book.user_holds
+    pool.tell(ev.Release(job, "r"))
+    assert pool.state(job) is State.SUSPENDED and not pool.engine.book.hold_retries
+
+
+def test_a_hold_that_fails_again_and_again_is_tried_ever_more_rarely() -> None:
+    pool = world()
+    job = running(pool)
+    refuse(pool)
+    pool.tell(ev.Hold(job, "h"))
+    pool.later(HOUR)
+    tries = asked(pool.said)
+    assert 10 < tries < 25 and pool.state(job) is State.RUNNING
+    again = Engine.restore(pool.engine.snapshot())
+    assert again.book.hold_retries == pool.engine.book.hold_retries
+
+
+def test_planners_leave_a_job_alone_whose_hold_is_tried_again() -> None:
+    pool = world()
+    job = running(pool)
+    refuse(pool)
+    pool.tell(ev.Hold(job, "h"))
+    pool.later(2 * SECOND)
+    pool.plan(Suspend(job, "room"))
+    assert pool.state(job) is State.RUNNING
+
+
+def test_a_hold_that_waits_ends_with_its_release_or_its_time() -> None:
+    pool = world()
+    released, timed = running(pool), pool.submit(checkpoint_us=-1)
+    pool.plan(Start(timed, (Part(0, 2),), "test"))
+    refuse(pool)
+    pool.tell(ev.Hold(released, "h1"), ev.Hold(timed, "h2", pool.now + 20 * SECOND))
+    assert not pool.reply(ev.Release(released, "r"), "r").error
+    allow(pool)
+    pool.later(19 * SECOND)
+    assert pool.state(released) is State.RUNNING and pool.state(timed) is State.HELD
+    pool.later(MINUTE)
+    assert not pool.engine.book.user_holds and not pool.engine.book.hold_retries
+
+
+def test_asking_again_tries_again_at_once() -> None:
+    pool = world()
+    job = running(pool)
+    refuse(pool)
+    pool.tell(ev.Hold(job, "h"))
+    reply = pool.reply(ev.Hold(job, "again"), "again")
+    assert not reply.error and asked(pool.said) == 2
+    allow(pool)
+    pool.tell(ev.Hold(job, "third"))
+    assert pool.state(job) is State.HELD
+
+
+def test_a_failed_preemption_does_not_refuse_the_user() -> None:
+    pool = world()
+    job = running(pool)
+    refuse(pool)
+    pool.plan(Suspend(job, "room"))
+    allow(pool)
+    assert not pool.reply(ev.Hold(job, "h"), "h").error
+    assert pool.state(job) is State.HELD
+
+
+def test_a_program_that_rules_out_every_level_is_held_when_it_starts_over() -> None:
+    pool = world()
+    job = running(pool)
+    pool.obey = False
+    pool.tell(ev.Hold(job, "h"))
+    pool.tell(
+        ev.LevelLowered(job, 1, int(Level.NONE), "it holds a device"), ev.SuspendFailed(job, 1, "it holds a device")
+    )
+    pool.later(HOUR)
+    assert asked(pool.said) == 1, "nothing is asked that cannot be"
+    assert "it holds a device" in why(pool, job)
+    pool.tell(ev.Exited(job, 1, 137, lost=True))
+    assert pool.state(job) is State.HELD and not pool.engine.book.hold_retries
+
+
+def test_a_hold_of_a_job_that_comes_up_without_a_level_waits_too() -> None:
+    pool = world()
+    job = pool.submit(checkpoint_us=-1)
+    pool.obey = False
+    pool.plan(Start(job, ONE, "test"))
+    pool.tell(ev.Hold(job, "h"))
+    pool.tell(ev.LevelLowered(job, 1, int(Level.NONE), "it holds a device"))
+    given = pool.tell(ev.Started(job, 1))
+    assert not asked(given) and pool.state(job) is State.RUNNING
+    assert "it holds a device" in why(pool, job)
+
+
+def test_a_gang_that_could_not_be_frozen_for_a_moment_is_frozen_in_time_or_not_at_all() -> None:
+    pool = world(full=False)
+    job = pool.submit(2, checkpoint_us=-1)
+    pool.plan(Start(job, (Part(0, 3),), "test"))
+    refuse(pool)
+    assert not pool.reply(ev.Hold(job, "h", pool.now + 30 * SECOND), "h").error
+    assert pool.state(job) is State.RUNNING
+    pool.answers[co.SuspendRanks] = lambda command: ev.Suspended(command.job, command.attempt, 1000)
+    pool.later(5 * SECOND)
+    assert pool.state(job) is State.HELD and job in pool.engine.book.pins
+    pool.later(MINUTE)
+    assert pool.state(job) is State.RUNNING
