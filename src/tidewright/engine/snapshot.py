@@ -158,6 +158,8 @@ def load(data: bytes) -> Book:
     book = Book(snapshot.settings)
     for name in _PLAIN:
         setattr(book, name, getattr(snapshot, name))
+    # Earlier versions kept this fact of one suspension beyond its end.
+    book.eager = {job: True for job in book.eager if job in book.leaving}
     for job, images in snapshot.images.items():
         book.keep_images(job, images)
     heapq.heapify(book.timers)

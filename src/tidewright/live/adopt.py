@@ -42,6 +42,8 @@ def _let_go(book: Book, job: int) -> None:
     if job in book.allocations:
         book.end_service(job)
         book.vacate(job)
+    for store in (book.eager, book.hold_retries):
+        store.pop(job, None)
 
 
 def _take_back(book: Book, command: Placing) -> None:
