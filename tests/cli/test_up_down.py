@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,30 @@ def test_a_killed_controller_leaves_a_stale_pid_file_that_stops_nobody(tide: Rea
         time.sleep(0.05)
     assert (tide.state / "controller.pid").exists()
     assert tide("up").returncode == 0 and controller_pid(tide.state) not in (None, pid)
+
+
+def test_a_deleted_socket_is_no_dead_end(tide: Real) -> None:
+    assert tide("up", "--slots", "1").returncode == 0
+    sock = tide.state / "controller.sock"
+    for arguments in (("ps",), ("up",), ("run", "--parsable", "--", "sleep", "300")):
+        sock.unlink()
+        done = tide(*arguments)
+        assert done.returncode == 0, done.stderr
+    while not sock.exists():
+        time.sleep(0.05)
+    sock.unlink()
+    (sock / "in the way").mkdir(parents=True)  # now it cannot be made again
+    pid = controller_pid(tide.state)
+    said = tide("ps")
+    assert (
+        said.returncode == 5 and f"(pid {pid}) runs, but does not answer" in said.stderr and "tide down" in said.stderr
+    )
+    down = tide("down")
+    assert down.returncode == 0 and f"ended by pid {pid}" in down.stderr, down.stderr
+    assert controller_pid(tide.state) is None and not (tide.state / "agent.pid").exists()
+    shutil.rmtree(sock)
+    again = tide("up")
+    assert again.returncode == 0 and "1 live job" in again.stdout, again.stderr
 
 
 def test_what_stops_a_start_is_told(tide: Real) -> None:

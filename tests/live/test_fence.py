@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_ranks_and_an_agent_that_does_not_answer_are_ended_first(tmp_path: Path)
     found = stat(rank.pid)
     assert found is not None
     (directory / "0" / "started").write_text(json.dumps({"pid": rank.pid, "start": found.start}))
-    (tmp_path / "agent.pid").write_text(str(agent.pid))
+    (tmp_path / "agent.lock").write_text(f"{agent.pid} {stat(agent.pid).start}\n")  # type: ignore[union-attr]
+    (tmp_path / "agent.pid").write_text(str(os.getpid()))  # of an agent long ago; this pid is another's by now
 
     async def body() -> None:
         with (tmp_path / "agent.lock").open("a") as lock:

@@ -24,6 +24,7 @@ from ..devices.registry import open_backend
 from ..model.job import Level
 from ..wire.agent import Inventory, JobReport, NoArgs, Usage, pulse_socket
 from ..wire.connections import raise_open_files
+from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
 from .equipment import Equipment
@@ -54,6 +55,7 @@ def take_lock(layout: Layout) -> IO[str]:
         raise Conflict(
             f"another agent (pid {pid}) runs on {layout.root}", "use it, stop it first, or give another --state"
         ) from error
+    sign(file.fileno())
     return file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import subprocess
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import TideError, UsageError
+from ..live.keeper import Keeper, LocalAgent
 from ..live.lock import LOCK, make_private, running_pid
 from ..wire.api import Info
 from ..wire.client import Client
+from ..wire.holder import end, holder
+from .hosts import recall
 
 LOG = "controller.log"
 START_LIMIT_S = 60.0
@@ -116,6 +120,29 @@ def wait_until_down(state: Path, tell: Callable[[], None]) -> bool:
         tell()
         time.sleep(_POLL_S)
     return True
+
+
+def end_by_pid(state: Path) -> int:
+    """Ask the controller to end where it does not answer: by a signal to the process that holds the directory's lock, and
+    no other. Returns its pid. Raises UsageError when that process cannot be told."""
+    found = holder(state / LOCK)
+    if found is None or not end(found):
+        raise UsageError(
+            f"the controller of {state} does not answer, and its lock file does not say which process it is",
+            f"find it with: fuser {state / LOCK}; ending it, even with kill -9, harms neither the journal nor jobs",
+        )
+    return found.pid
+
+
+def end_agents(state: Path) -> None:
+    """Ask the agents of this machine that a controller has left behind to end; their ranks run on."""
+    agents = recall(state)
+    folders = [state / "hosts" / host.name for host in agents.hosts] or [state] * (not agents.sockets)
+
+    async def every() -> None:
+        await asyncio.gather(*(Keeper(LocalAgent(folder, [])).stop() for folder in folders))
+
+    asyncio.run(every())
 
 
 def log_tail(state: Path, start: int, name: str = LOG, lines: int = _TAIL_LINES) -> str:

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ..base.errors import TideError, UsageError
+from ..base.errors import TideError, Unreachable, UsageError, WorldError
 from ..wire.client import Client
 from . import output as out
 from .progress import progress
@@ -24,7 +24,7 @@ def command(session: Session, jobs: bool) -> int:
 
     Jobs run on without them, and the next `tide up` takes them over; --jobs cancels them all first.
     """
-    from ..app.start import controller_pid, wait_until_down
+    from ..app.start import controller_pid
 
     client = session.client()
     if session.url is None and controller_pid(session.state) is None:
@@ -32,20 +32,38 @@ def command(session: Session, jobs: bool) -> int:
         return 0
     if jobs:
         _cancel_all(client)
-    left = len(client.jobs().jobs)
-    client.shutdown()
-    if session.url is None:
-        with progress("stopping") as bar:
-            if not wait_until_down(session.state, bar.update):
-                pid = controller_pid(session.state)
-                raise UsageError(
-                    f"the controller (pid {pid}) has not ended yet", f"look at {session.state}/controller.log"
-                )
+    left = _shut_down(session, client)
     click.echo("tidewright is down")
     if left:
         some = "1 job runs on or waits" if left == 1 else f"{left} jobs run on or wait"
         click.echo(f"{some}; tide up takes over again, tide down --jobs (after tide up) ends them")
     return 0
+
+
+def _shut_down(session: Session, client: Client) -> int:
+    """End the daemons; returns how many jobs are left. A controller of this machine that does not answer is ended by pid."""
+    from ..app.start import controller_pid, end_agents, end_by_pid, wait_until_down
+
+    left, mute = 0, False
+    try:
+        left = len(client.jobs().jobs)
+        client.shutdown()
+    except (Unreachable, WorldError) as error:
+        if session.url is not None:
+            raise
+        out.note(f"{error.args[0]}; ended by pid {end_by_pid(session.state)}")
+        mute = True
+    if session.url is None:
+        with progress("stopping") as bar:
+            if not wait_until_down(session.state, bar.update):
+                pid = controller_pid(session.state)
+                raise UsageError(
+                    f"the controller (pid {pid}) has not ended yet",
+                    f"look at {session.state}/controller.log; kill -9 {pid} harms neither the journal nor jobs",
+                )
+    if mute:
+        end_agents(session.state)
+    return left
 
 
 def _cancel_all(client: Client) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import os
 import signal
 import time
 from pathlib import Path
@@ -21,21 +20,21 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
+from ..wire.holder import Process, alive, end, holder
+
 log = logging.getLogger(__name__)
 LIMIT_S = 5.0
 """Longest wait for the dead to be gone; what hangs in the kernel writes nothing."""
 STAY = ("suspended", "exited", "failed")
 """Phases of attempts of which nothing runs, nor will by itself."""
 _LOOK_S = 0.02
-_STATE, _START = 0, 19
-"""Fields of /proc/PID/stat behind the command (proc(5): 3 and 22)."""
 
 
 class _Memo(Struct, frozen=True):
     phase: str = "starting"
 
 
-class _Process(Struct, frozen=True):
+class _Record(Struct, frozen=True):
     pid: int
     start: int
 
@@ -46,9 +45,9 @@ async def fence(state: Path) -> None:
     if not state.is_dir():
         return
     with (state / "agent.lock").open("a") as lock:
-        end = asyncio.get_running_loop().time() + LIMIT_S
-        while not _locked(lock) and asyncio.get_running_loop().time() < end:
-            if (agent := _agent(state)) is not None:
+        until = asyncio.get_running_loop().time() + LIMIT_S
+        while not _locked(lock) and asyncio.get_running_loop().time() < until:
+            if (agent := holder(state / "agent.lock")) is not None:
                 log.warning("the agent %d of %s does not answer and is ended", agent.pid, state)
                 await _end([agent])
             await asyncio.sleep(_LOOK_S)
@@ -59,18 +58,17 @@ async def fence(state: Path) -> None:
 
 
 async def _end_ranks(state: Path) -> None:
-    found = [process for name in ("shim", "started") for process in _recorded(state, name) if _alive(process)]
+    found = [process for name in ("shim", "started") for process in _recorded(state, name) if alive(process)]
     if found:
         log.warning("ranks below %s outlive their agent and are ended: their jobs go on elsewhere", state)
     await _end(found)
 
 
-async def _end(found: list[_Process]) -> None:
+async def _end(found: list[Process]) -> None:
     for process in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-    end = asyncio.get_running_loop().time() + LIMIT_S
-    while any(map(_alive, found)) and asyncio.get_running_loop().time() < end:
+        end(process, signal.SIGKILL)
+    until = asyncio.get_running_loop().time() + LIMIT_S
+    while any(map(alive, found)) and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_LOOK_S)
 
 
@@ -81,14 +79,6 @@ def _locked(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _agent(state: Path) -> _Process | None:
-    """The process that holds the agent's lock."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((state / "agent.pid").read_text())
-        return _Process(pid, int(_fields(pid)[_START]))
-    return None
 
 
 def _put_away(directory: Path) -> None:
@@ -105,22 +95,10 @@ def _phase(directory: Path) -> str:
     return ""
 
 
-def _recorded(state: Path, name: str) -> list[_Process]:
+def _recorded(state: Path, name: str) -> list[Process]:
     found = []
     for path in sorted(state.glob(f"ranks/[0-9]*.*/*/{name}")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=_Process))
+            record = msgspec.json.decode(path.read_bytes(), type=_Record)
+            found.append(Process(record.pid, record.start))
     return found
-
-
-def _alive(process: _Process) -> bool:
-    """Pids are reused: it is the same process only if it began then."""
-    try:
-        fields = _fields(process.pid)
-    except OSError:
-        return False
-    return int(fields[_START]) == process.start and fields[_STATE] not in (b"Z", b"X")
-
-
-def _fields(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

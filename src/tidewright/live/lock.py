@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from ..base.errors import UsageError
+from ..wire.holder import CONTROLLER_LOCK, sign
 
-LOCK = "controller.lock"
+LOCK = CONTROLLER_LOCK
 PID = "controller.pid"
 EPOCH = "epoch"
 
@@ -34,6 +35,7 @@ class StateLock:
                 "use it as it is, stop it with tide down, or give another directory with --state",
             ) from None
         try:
+            sign(self._file)
             self.epoch = _next_epoch(state / EPOCH)
             write_whole(state / PID, f"{os.getpid()}\n")
         except BaseException:

@@ -21,6 +21,7 @@ from ..base.errors import Conflict, NotFound, TideError, Unreachable, UsageError
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
+from .holder import CONTROLLER_LOCK, held, holder
 
 T = TypeVar("T")
 Ref = int | str
@@ -75,6 +76,8 @@ class Client:
         self.timeout = timeout
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._kept: http.client.HTTPConnection | None = None
+        self._patience = 3.0
+        """Seconds to wait, in all, for a socket that is missing while its controller runs."""
 
     def __enter__(self) -> Client:
         return self
@@ -266,6 +269,14 @@ class Client:
         except TimeoutError:
             self.close()
             raise WorldError(f"no answer within {timeout:.0f} s from the controller of {self._where()}") from None
+        except FileNotFoundError as error:
+            self.close()
+            if self.url is None and self._patience > 0 and held(self.state / CONTROLLER_LOCK):
+                # A socket whose file was deleted is made again within a second (socket_file).
+                self._patience -= 0.1
+                time.sleep(0.1)
+                return self._request(method, target, body, timeout)
+            raise self._unreachable(error) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise self._unreachable(error) from None
@@ -298,6 +309,13 @@ class Client:
         return self.url or str(self.state)
 
     def _unreachable(self, error: Exception) -> Unreachable:
+        if self.url is None and held(self.state / CONTROLLER_LOCK):
+            found = holder(self.state / CONTROLLER_LOCK)
+            pid = f" (pid {found.pid})" if found else ""
+            return Unreachable(
+                f"the controller of {self.state}{pid} runs, but does not answer ({error})",
+                f"if it stays so, see {self.state}/controller.log; tide down ends it (jobs run on), tide up starts another",
+            )
         return Unreachable(f"no controller answers at {self._where()} ({error})", "start it with tide up")
 
 

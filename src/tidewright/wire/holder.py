@@ -1,0 +1,89 @@
+"""Who holds a lock file: the pid and start time that its holder wrote into it, so that no stranger is taken for it.
+
+Pids are reused; a pid with the time the process started, in clock ticks after boot (proc(5), field 22), is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+CONTROLLER_LOCK = "controller.lock"
+_START, _STATE = 19, 0
+"""Fields of /proc/PID/stat behind the command."""
+
+
+class Process(NamedTuple):
+    """One process of this machine since its boot."""
+
+    pid: int
+    start: int
+
+
+def sign(file: int) -> None:
+    """Write this process into the lock file that it has just locked."""
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{os.getpid()} {_started(os.getpid())}\n".encode(), 0)
+
+
+def held(lock: Path) -> bool:
+    """Whether anybody holds the lock."""
+    try:
+        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def holder(lock: Path) -> Process | None:
+    """The process that holds the lock; None when nobody does, or when it has not signed (an older version's)."""
+    if not held(lock):
+        return None
+    try:
+        pid, start = map(int, lock.read_text().split())
+    except (OSError, ValueError):
+        return None
+    found = Process(pid, start)
+    return found if alive(found) else None
+
+
+def alive(process: Process) -> bool:
+    """Whether it still runs: the same process, not one that has got its pid."""
+    try:
+        return _started(process.pid) == process.start and _fields(process.pid)[_STATE] not in (b"Z", b"X")
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def end(process: Process, number: int = signal.SIGTERM) -> bool:
+    """Send it a signal; false when it is gone. The pid cannot be another's by then: it is looked at through a pidfd."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(process):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+        return True
+    finally:
+        os.close(handle)
+
+
+def _started(pid: int) -> int:
+    return int(_fields(pid)[_START])
+
+
+def _fields(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
