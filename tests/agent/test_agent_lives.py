@@ -177,13 +177,14 @@ def test_what_a_rank_leaves_behind_is_cleared_away(play):
 
 def test_a_gang_tells_its_first_failure_and_ends_when_all_are_gone(play):
     async def body(bench):
-        await bench.launch("sh", "-c", 'test "$RANK" = 1 && exit 5; sleep 600', world=3)
+        await bench.launch("sh", "-c", 'test "$RANK" = 1 && echo no more >&2 && exit 5; sleep 600', world=3)
         seen = await bench.until(lambda report: report.first_failure is not None)
         assert seen.state == "running"
         assert (seen.first_failure.rank, seen.first_failure.code) == (1, 5)
         await bench.verb("stop", grace_us=5_000_000)
         ended = await bench.state_is("exited")
         assert (ended.code, ended.first_failure.rank) == (5, 1), "not 143, which is what the stop made of the others"
+        assert ended.why == "rank 1: exit code 5" and ended.first_failure.lines == ("no more",)
 
     play(body)
 

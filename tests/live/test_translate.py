@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidewright.cli.words import last_output, nodes_or_reason
 from tidewright.engine import events as ev
-from tidewright.engine.commands import Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from tidewright.engine.commands import Command, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.live.orders import Reach
 from tidewright.live.outstanding import outstanding
+from tidewright.live.say import ended_job
 from tidewright.live.translate import Translator
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan
 from tidewright.wire.agent import JobReport, LaunchArgs, RankFailure
+from tidewright.wire.api import FailureView
 
 from .fakes import FirstFit
 
@@ -116,6 +120,57 @@ def test_a_gang_on_two_nodes_speaks_with_one_voice() -> None:
     assert {(call.node, call.method) for call in dying.calls} >= {("n1", "stop"), ("n0", "stop")}
     assert play.report("exited", node="n0", code=9, first_failure=RankFailure(1, 9)).events == []
     assert play.report("exited", node="n1", code=143).events[0].code == 9, "blamed for having been stopped"
+
+
+def two_nodes() -> Play:
+    """Job 1 runs on n0 (ranks 0 and 1) and n1 (2 and 3)."""
+    play = Play(nodes=2, devices=2, settings=EngineSettings())
+    play.feed(ev.Submit(JobSpec(command=("x",), devices=4, ranks=4), "op"))
+    play.engine.book.thinking = True
+    plan = Plan(play.engine.revision, (Start(1, (Part(0, 3), Part(1, 3)), "t"),))
+    play.engine.step(play.now, [ev.PlanReady(plan)])
+    play.feed(ev.Started(1, 1))
+    return play
+
+
+@pytest.mark.parametrize("order", [("n0", "n1"), ("n1", "n0")])
+def test_the_first_rank_to_fail_is_the_jobs_cause_and_stays_with_it(order: tuple[str, str]) -> None:
+    play = two_nodes()
+    said = {
+        "n0": RankFailure(1, 1, "exit code 1", ended=20.5, lines=("connection reset",)),
+        "n1": RankFailure(3, 139, "killed by signal 11 (SIGSEGV)", ended=20.1, lines=("boom",)),
+    }
+    for node in order:
+        found = play.report(
+            "exited", node=node, code=said[node].code, first_failure=said[node], why="stopped on request"
+        )
+    (exited,) = found.events
+    assert (exited.code, exited.why) == (139, "rank 3 on n1: killed by signal 11 (SIGSEGV)")
+    (ended,) = [one for one in play.feed(exited) if isinstance(one, Ended)]
+    assert ended.failure == RankFailure(3, 139, "killed by signal 11 (SIGSEGV)", "n1", 20.1, ("boom",))
+    view = ended_job(ended, full=True)
+    assert view.state == "failed" and view.exit_code == 139 and view.why == exited.why
+    assert view.failure == FailureView(
+        rank=3, exit_code=139, signal="SIGSEGV", why="killed by signal 11 (SIGSEGV)", node="n1", lines=("boom",)
+    )
+    listed = ended_job(ended)
+    assert listed.failure is not None and not listed.failure.lines
+    assert (
+        nodes_or_reason(listed) == "exit 139 (SIGSEGV, rank 3)" and last_output(view) == "last output of rank 3\n  boom"
+    )
+
+
+@pytest.mark.parametrize("other", ["running", "suspended"])
+def test_a_crash_while_a_gang_is_suspended_is_named(other: str) -> None:
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    assert play.engine.book.state(1) is State.SUSPENDING
+    crash = RankFailure(2, 3, "exit code 3", ended=5.0)
+    error = {"verb": "suspend", "error": "rank 2 has ended already"} if other == "running" else {"verb": "suspend"}
+    play.report(other, node="n0", **error)
+    events = play.report("exited", node="n1", verb="suspend", code=3, first_failure=crash).events
+    events = events or play.report("exited", node="n0", code=143, verb="stop", why="stopped on request").events
+    assert isinstance(events[0], ev.Exited) and "rank 2 on n1: exit code 3" in events[0].why
 
 
 def test_inventory_brings_a_node_in_line() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,8 +19,10 @@ from msgspec import Struct
 from ..base.errors import WorldError
 from ..checkpoint.cooperative import EXIT_REQUEUE
 from ..checkpoint.protocol import Gang, Image, RankHandle
+from ..model.failure import RankFailure
 from ..model.job import Level
-from ..wire.agent import ImageReport, JobReport, LaunchArgs, Peer, Phase, RankFailure, Verb
+from ..wire.agent import ImageReport, JobReport, LaunchArgs, Peer, Phase, Verb
+from .endings import describe
 from .layout import Layout, write_whole
 from .rank import Outcome, Rank, Spec
 
@@ -29,11 +32,13 @@ SIGTERM_CODE = 143
 
 
 class Memo(Struct, kw_only=True, omit_defaults=True):
-    """What must outlive the agent. ``ending``: "stop" or "cooperative" once the ranks were told to end."""
+    """What must outlive the agent. ``ending``: "stop" or "cooperative" once the ranks were told to end, at ``ending_at``
+    (wall-clock seconds)."""
 
     phase: Phase = "starting"
     verb: Verb = "launch"
     ending: Literal["", "stop", "cooperative"] = ""
+    ending_at: float = 0.0
     why: str = ""
     error: str = ""
     took_us: int = 0
@@ -209,13 +214,29 @@ class Attempt:
         """Ranks of which something may be left."""
         return [rank for rank in self.ranks if rank.outcome is None]
 
-    def note_failure(self, rank: Rank) -> None:
+    def end_by(self, ending: Literal["stop", "cooperative"]) -> None:
+        """The ranks are told to end: whatever becomes of them later is not their own doing."""
+        self.memo.ending, self.memo.ending_at = ending, self.memo.ending_at or time.time()
+
+    def failed_first(self, outcome: Outcome) -> bool:
+        """Whether this end of a rank is what the attempt's end is to be put down to, by all that is known so far. Ends are
+        not heard of in the order in which they came."""
+        memo, known = self.memo, self.memo.first_failure
+        if not (outcome.code or outcome.lost):
+            return False
+        if memo.ending and not 0 < outcome.ended < memo.ending_at:
+            return False
+        return known is None or 0 < outcome.ended < known.ended
+
+    def note_failure(self, rank: Rank, outcome: Outcome, lines: tuple[str, ...] = ()) -> None:
         """Remember the first rank that failed of itself."""
-        outcome = rank.outcome
-        if outcome is None or self.memo.ending or self.memo.first_failure or not (outcome.code or outcome.lost):
-            return
-        why = outcome.error or ("its shim was killed" if outcome.lost else describe(outcome.code))
-        self.memo.first_failure = RankFailure(rank.number, outcome.code, why)
+        if self.failed_first(outcome):
+            why = outcome.error or ("its shim was killed" if outcome.lost else describe(outcome.code, outcome.note))
+            self.memo.first_failure = RankFailure(rank.number, outcome.code, why, ended=outcome.ended, lines=lines)
+
+    def log_of(self, rank: Rank) -> str:
+        """Where a rank writes."""
+        return self._layout.rank_log(self.args, rank.number)[0]
 
     def conclude(self) -> None:
         """All ranks are gone: set the last phase."""
@@ -248,7 +269,7 @@ class Attempt:
             fault=("user" if "user" in faults else "world") if memo.phase == "failed" else "",
             error=memo.error,
             took_us=memo.took_us,
-            why=memo.why or self._why(),
+            why=self._why() or memo.why,
             first_failure=memo.first_failure,
             logs=tuple((seat.rank, self._layout.rank_log(self.args, seat.rank)[0]) for seat in self.args.ranks),
             image=memo.shot,
@@ -294,8 +315,3 @@ def clear_halves(ranks: Path) -> None:
     for directory in ranks.iterdir():
         if directory.name.startswith(".") and directory.suffix in (".new", ".gone"):
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def describe(code: int) -> str:
-    """An exit code in words."""
-    return f"killed by signal {code - 128}" if code > 128 else f"exit code {code}"

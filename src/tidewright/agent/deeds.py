@@ -22,6 +22,7 @@ from ..checkpoint.protocol import GANG_FREEZE_BOUND_US, Driver, Placement
 from ..model.job import Level
 from ..wire.agent import JobReport
 from .attempt import Attempt
+from .endings import last_lines
 from .fair_queue import FairQueue, FairThreads
 from .full import Full
 from .gang import Gangs
@@ -124,7 +125,8 @@ class Deeds:
             await self.full.suspend(attempt)
             return
         if driver.level in (Level.COOPERATIVE, Level.REQUEUE):
-            memo.ending, memo.why = "cooperative", "told to save itself and let go"
+            attempt.end_by("cooperative")
+            memo.why = "told to save itself and let go"
             self._save(attempt)
         try:
             await self._quiet(attempt, driver)
@@ -272,10 +274,11 @@ class Deeds:
             await asyncio.to_thread(freezer_of(rank.handle).thaw, rank.handle)
             await asyncio.to_thread(rank.sweep)
             rank.tidy()
+        lines = await asyncio.to_thread(last_lines, attempt.log_of(rank)) if attempt.failed_first(outcome) else ()
         if rank.outcome is None:
             rank.outcome = outcome
             if not attempt.imaged:
-                attempt.note_failure(rank)
+                attempt.note_failure(rank, outcome, lines)
                 self._settle(attempt)
 
     def _settle(self, attempt: Attempt) -> None:

@@ -22,8 +22,9 @@ from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
 from ..launch.init import VERDICT
+from ..model.failure import RankFailure
 from ..model.job import Level
-from ..wire.agent import FetchArgs, ImageReport, JobReport, RankFailure
+from ..wire.agent import FetchArgs, ImageReport, JobReport
 from . import prepare
 from .attempt import Attempt
 from .boxes import gather, pack, unpack

@@ -66,6 +66,8 @@ class ExitFile(Struct, frozen=True):
     code: int
     signal: int
     ended: float
+    note: str = ""
+    """What else is known of the cause."""
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True):
@@ -77,6 +79,9 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     fault: str = ""
     image: bool = False
     """The image it was to come back from is to blame."""
+    ended: float = 0.0
+    """Wall-clock seconds; 0: not known."""
+    note: str = ""
 
 
 def read(path: Path, kind: type[Struct]) -> Struct | None:
@@ -133,7 +138,8 @@ class Rank:
         """How the rank ended by its files; None while its shim lives. A dead shim without a word is ``lost``."""
         living = self.shim_alive()  # asked first: the exit file is older than the shim's death
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
-            return None if living else Outcome(128 + ended.signal if ended.signal else ended.code)
+            code = 128 + ended.signal if ended.signal else ended.code
+            return None if living else Outcome(code, ended=ended.ended, note=ended.note)
         if isinstance(failed := read(self.directory / "error", Outcome), Outcome):
             return None if living else Outcome(127, error=failed.error, fault=failed.fault, image=failed.image)
         if living or self.shim is None:

@@ -191,7 +191,8 @@ class Supervisor:
         if attempt.over:
             return self._again(attempt)
         again = attempt.memo.ending == "stop"
-        attempt.memo.ending, attempt.memo.grace_us = "stop", args.grace_us
+        attempt.end_by("stop")
+        attempt.memo.grace_us = args.grace_us
         report = self.deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
         if again:
             self.deeds.arm_kill(attempt)
@@ -223,7 +224,8 @@ class Supervisor:
         report, attempt.next = attempt.report(), None
         if attempt.leaving:
             return report
-        attempt.memo.ending, attempt.leaving = "stop", True
+        attempt.end_by("stop")
+        attempt.leaving = True
         with contextlib.suppress(OSError):
             attempt.save()
         ranks = attempt.living()

@@ -26,6 +26,8 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
     out.print_facts([*_facts(view), *_images(view, client.info().now), *_ledger(view), *_request(view)])
     for log in view.logs:
         click.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
+    if last := words.last_output(view):
+        click.echo(f"\n{last}")
     if environment and view.spec is not None:
         click.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
     if view.story:

@@ -32,6 +32,9 @@ def command(session: Session, job: str, tail: int, output: str) -> None:
 OF_THE_POOL = frozenset({"NoCapacity", "Fragmented", "Behind", "Reserved", "Tier", "NodesDown"})
 """Limits (plan.reasons.Reason) that another request might not have met."""
 
+LAST_LINES = 3
+"""Of what the rank that failed wrote; ``tide show`` has more of them."""
+
 
 def _change(why: WhyView) -> str:
     """What would start a queued job, or that nothing is known to."""
@@ -51,6 +54,7 @@ def _explain(why: WhyView, tail: int) -> None:
             ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
             ("  change", _change(why)),
             *(("  detail", text) for text in why.details),
+            *(("  wrote", line) for line in (why.failure.lines[-LAST_LINES:] if why.failure else ())),
         ]
     )
     if why.holders:

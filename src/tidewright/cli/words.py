@@ -71,8 +71,25 @@ def nodes_or_reason(job: JobView) -> str:
     if job.where:
         return places(job.where)
     if job.state in FINAL_STATES:
-        return f"exit {job.exit_code}" if job.state == "failed" and job.exit_code >= 0 else job.why
+        return _failed(job) if job.state == "failed" and job.exit_code >= 0 else job.why
     return f"({job.reason or job.why})" if job.reason or job.why else ""
+
+
+def _failed(job: JobView) -> str:
+    """How a job failed, and which of its ranks."""
+    first = job.failure
+    if first is None:
+        return f"exit {job.exit_code}"
+    facts = [first.signal] * bool(first.signal) + [f"rank {first.rank}"] * (job.ranks > 1)
+    return f"exit {job.exit_code}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def last_output(job: JobView) -> str:
+    """What the rank that failed wrote at last; empty when none failed, or it wrote nothing."""
+    if job.failure is None or not job.failure.lines:
+        return ""
+    of = f" of rank {job.failure.rank}" if job.ranks > 1 else ""
+    return "\n".join([f"last output{of}", *(f"  {line}" for line in job.failure.lines)])
 
 
 def story(lines: tuple[StoryLine, ...]) -> str:

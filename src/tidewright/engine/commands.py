@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import Allocation
 
@@ -117,6 +118,8 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
     """(time, state or move, why), oldest first."""
     lost_us: int = 0
     """Run time at full speed that was delivered and lost again: rolled back, or started over."""
+    failure: RankFailure | None = None
+    """The rank that the job's failure is put down to."""
 
 
 Command: TypeAlias = (

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..plan.plan import Plan
@@ -134,6 +135,8 @@ class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
     code: int
     lost: bool = False
     why: str = ""
+    failure: RankFailure | None = None
+    """The rank that failed first, if one did."""
 
 
 class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):

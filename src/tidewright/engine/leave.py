@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..base.units import format_duration
+from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
 from . import images
 from .book import HELD, QUEUED, Book
@@ -21,9 +22,9 @@ def release(book: Book, job: int, why: str) -> None:
     book.arrived = True
 
 
-def end(book: Book, job: int, state: int, code: int, why: str) -> None:
+def end(book: Book, job: int, state: int, code: int, why: str, failure: RankFailure | None = None) -> None:
     """The job's last step, and that of every job that can no longer run because of it. Its devices must be gone."""
-    hopeless = _end_one(book, job, state, code, why)
+    hopeless = _end_one(book, job, state, code, why, failure)
     # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
     left = [(waiting, job) for waiting in reversed(hopeless)]
     while left:
@@ -34,7 +35,7 @@ def end(book: Book, job: int, state: int, code: int, why: str) -> None:
             left.extend((waiting, doomed) for waiting in reversed(hopeless))
 
 
-def _end_one(book: Book, job: int, state: int, code: int, why: str) -> list[int]:
+def _end_one(book: Book, job: int, state: int, code: int, why: str, failure: RankFailure | None = None) -> list[int]:
     """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
     if job in book.promises:
         book.revoke(job)
@@ -45,7 +46,7 @@ def _end_one(book: Book, job: int, state: int, code: int, why: str) -> list[int]
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
             int(table.attained[row]), book.ledger.retire(job), int(table.preemptions[row]), int(table.attempt[row]), code, why,
-            tuple(book.stories.get(job, ())), book.lost.get(job, 0),
+            tuple(book.stories.get(job, ())), book.lost.get(job, 0), failure,
         )
     )  # fmt: skip
     waited_for_array = job in book.array_waiting
@@ -199,7 +200,7 @@ def pause(book: Book, tries: int) -> int:
     return int(min(settings.backoff_us << min(tries - 1, 30), settings.backoff_max_us))
 
 
-def failed(book: Book, job: int, code: int, why: str) -> None:
+def failed(book: Book, job: int, code: int, why: str, failure: RankFailure | None = None) -> None:
     """An attempt ended badly by its own fault: retry as the spec says, or end as FAILED."""
     spec = book.specs[job]
     tries = book.failures.get(job, 0) + 1
@@ -208,4 +209,4 @@ def failed(book: Book, job: int, code: int, why: str) -> None:
     if worth and tries <= spec.retries:
         restart(book, job, f"{why}; retry {tries} of {spec.retries}", keeps_work=False, pause_us=pause(book, tries))
     else:
-        end(book, job, int(State.FAILED), code, why)
+        end(book, job, int(State.FAILED), code, why, failure)

@@ -105,7 +105,7 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
     elif code == EX_TEMPFAIL:
         restart(book, job, "asked to be run again (exit code 75)", keeps_work=True, pause_us=book.settings.backoff_us)
     else:
-        failed(book, job, code, said)
+        failed(book, job, code, said, event.failure)
 
 
 def _may_fall(book: Book, job: int) -> bool:

@@ -29,9 +29,9 @@ def sibling(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from . import child
+    from . import child, oom
 else:
-    child = sibling("child")
+    child, oom = sibling("child"), sibling("oom")
 
 LEFTOVER_GRACE_S = 5.0
 """Longest that processes left by a rank's main process may keep its devices; batch systems kill them at once."""
@@ -108,16 +108,17 @@ def supervise(directory: str, ready: int) -> None:
         write_surely(directory, "error", {"fault": "user" if spec["own_log"] else "world", "error": text})
         return
     grace_s = min(LEFTOVER_GRACE_S, spec["grace_us"] / 1e6)
-    rank = boxed if spec.get("box") else bare
+    rank, killed_before = boxed if spec.get("box") else bare, oom.kills()
     if (end := rank(spec, directory, log, grace_s, ready)) is None:
         return
-    status, ended = end
+    pid, status, ended = end
     code = os.waitstatus_to_exitcode(status)
-    write_surely(directory, "exit", {"code": max(code, 0), "signal": max(-code, 0), "ended": ended})
+    note = oom.verdict(killed_before, pid, code == -signal.SIGKILL) if code else ""
+    write_surely(directory, "exit", {"code": max(code, 0), "signal": max(-code, 0), "ended": ended, "note": note})
 
 
-def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, float] | None:
-    """A rank among all other processes: its wait status and when it ended, with all it left gone; None: never ran."""
+def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, int, float] | None:
+    """A rank among all other processes: pid, wait status and when it ended, with all it left gone; None: never ran."""
     pid, failed = child.spawn(spec, log, tied=True)
     os.close(log)
     if failed:
@@ -129,10 +130,10 @@ def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: 
     status = child.reap(pid)
     ended = time.time()
     child.clear_away(grace_s)
-    return status, ended
+    return pid, status, ended
 
 
-def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, float] | None:
+def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, int, float] | None:
     """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all."""
     init = sibling("init")
     try:
@@ -155,7 +156,7 @@ def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready:
         word, _, rest = lines.readline().strip().partition(" ")
     ended = time.time()
     os.waitpid(pid, 0)
-    return int(rest) if word == "ended" else signal.SIGKILL, ended
+    return main, int(rest) if word == "ended" else signal.SIGKILL, ended
 
 
 def unstarted(word: str, rest: str, spec: dict[str, Any]) -> dict[str, object]:

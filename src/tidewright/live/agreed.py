@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ..engine.events import Event, Exited, Resumed, Started, StartFailed, Suspended
+from ..model.failure import RankFailure
 from ..model.job import State
 from ..wire import agent as wire
 
@@ -37,7 +39,7 @@ def dead(report: wire.JobReport) -> bool:
     return report.state == "exited" and bool(report.code or report.lost)
 
 
-def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int) -> Event | None:
+def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int, ranks: int) -> Event | None:
     """The event that all nodes' reports together amount to, or None while some differ."""
     job, attempt = report.job, report.attempt
     states = {one.state for one in told}
@@ -49,10 +51,7 @@ def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, ser
         why = first.error or first.why or "could not be started"
         return StartFailed(job, attempt, why, first.fault or "world", lost)
     if states <= {"exited", "failed"}:
-        # What a rank did of itself counts, not what was done to the others for it.
-        worst = max(told, key=lambda one: (one.lost, one.first_failure is not None, one.code))
-        code = worst.code or (127 if unstarted else 0)
-        return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error)
+        return _exited(job, attempt, told, ranks)
     if states == {"suspended"} and state is State.SUSPENDING:
         return _suspended(job, attempt, told, took, serial)
     if states == {"running"}:
@@ -60,6 +59,28 @@ def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, ser
             return Resumed(job, attempt, took)
         return Started(job, attempt) if state is State.STARTING else None
     return None
+
+
+def _exited(job: int, attempt: int, told: list[wire.JobReport], ranks: int) -> Exited:
+    """What a rank did of itself counts, not what was done to the others for it; of several, the first."""
+    first = cause(told)
+    if first is not None and not any(one.lost for one in told):
+        return Exited(job, attempt, first.code, why=in_words(first, ranks, len(told)), failure=first)
+    worst = max(told, key=lambda one: (one.lost, one.first_failure is not None, one.code))
+    code = worst.code or (127 if any(one.state == "failed" for one in told) else 0)
+    return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error, first)
+
+
+def in_words(failure: RankFailure, ranks: int, nodes: int) -> str:
+    """How a rank failed, as far as it takes to say which."""
+    where = f" on {failure.node}" if failure.node and nodes > 1 else ""
+    return f"rank {failure.rank}{where}: {failure.why}" if ranks > 1 else failure.why
+
+
+def cause(told: Iterable[wire.JobReport]) -> RankFailure | None:
+    """The rank that failed first, over all nodes."""
+    failures = [one.first_failure for one in told if one.first_failure is not None]
+    return min(failures, key=lambda one: one.ended or math.inf, default=None)
 
 
 def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, serial: int) -> Suspended | None:

@@ -331,7 +331,9 @@ class Api:
 
 
 def _why_ended(view: api.JobView, now: int) -> api.WhyView:
-    return api.WhyView(job=view.id, name=view.name, state=view.state, summary=view.why, story=view.story, now=now)
+    return api.WhyView(
+        job=view.id, name=view.name, state=view.state, summary=view.why, story=view.story, now=now, failure=view.failure
+    )  # fmt: skip
 
 
 async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:

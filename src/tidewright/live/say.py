@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Iterable
 from typing import cast
 
@@ -99,7 +100,19 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
-        story=_story(ended.story) if full else (), logs=logs, lost_us=ended.lost_us,
+        story=_story(ended.story) if full else (), logs=logs, lost_us=ended.lost_us, failure=_failure(ended, full),
+    )  # fmt: skip
+
+
+def _failure(ended: Ended, full: bool) -> api.FailureView | None:
+    """The rank that a job's failure is put down to."""
+    first = ended.failure
+    if first is None:
+        return None
+    names = {128 + number: number.name for number in signal.Signals}
+    return api.FailureView(
+        rank=first.rank, exit_code=first.code, signal=names.get(first.code, ""), why=first.why, node=first.node,
+        lines=first.lines if full else (),
     )  # fmt: skip
 
 

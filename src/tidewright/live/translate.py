@@ -15,7 +15,7 @@ from ..engine.commands import Command, StopRanks
 from ..engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, SuspendFailed
 from ..model.job import State
 from ..wire import agent as wire
-from .agreed import GONE, agreed, dead, failed, stays, torn
+from .agreed import GONE, agreed, cause, dead, failed, in_words, stays, torn
 from .copies import Copies
 from .orders import Call, Orders, Outcome, Reach, forget_call, stop_call
 from .outstanding import outstanding
@@ -115,6 +115,8 @@ class Translator:
                 image = report.image
             verb, error, took = (before.verb, before.error, before.took_us) if before else ("", "", 0)
             report = replace(report, verb=verb, error=error, took_us=took, image=image)
+        if report.first_failure is not None and not report.first_failure.node:
+            report = replace(report, first_failure=replace(report.first_failure, node=node))
         known[node] = report
         return report
 
@@ -132,7 +134,8 @@ class Translator:
             return Outcome([], [self._back(key, node, report)])
         if len(told) < len(where):
             return Outcome([], self._stop_rest(key, told, where))
-        event = agreed(report, list(told.values()), state, self.copies.serial(key[0]))
+        ranks = self.book.specs[key[0]].ranks
+        event = agreed(report, list(told.values()), state, self.copies.serial(key[0]), ranks)
         if isinstance(event, Exited) and key in self._broken:
             event = Exited(*key, code=137, lost=True, why=self._broken[key])
         events: list[Event] = [] if event is None else [event]
@@ -214,9 +217,9 @@ class Translator:
 
     def _give_up(self, key: Key, told: Told, broken: wire.JobReport) -> Outcome:
         """Half of it is gone for good: the rest is stopped, and then the attempt is lost."""
-        self._broken[key] = (
-            f"it could not be suspended whole: {broken.error or broken.why or 'some of its ranks ended'}"
-        )
+        first = cause(told.values())
+        ended = in_words(first, self.book.specs[key[0]].ranks, len(told)) if first else "some of its ranks ended"
+        self._broken[key] = f"it could not be suspended whole: {broken.error or broken.why or ended}"
         stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=0)
         left = [node for node, one in told.items() if one.state not in (*GONE, "stopping")]
         return Outcome([], [self.orders.call(node, "stop", stop) for node in left])

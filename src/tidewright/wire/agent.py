@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.errors import TideError
+from ..model.failure import RankFailure
 from ..model.node import NodeSpec
 
 MAX_FRAME = 16 * 2**20
@@ -167,14 +168,6 @@ class NoArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """``inventory`` and ``usage`` take nothing."""
 
 
-class RankFailure(Struct, frozen=True):
-    """The first rank of a gang that failed; the others may still run."""
-
-    rank: int
-    code: int
-    why: str = ""
-
-
 class ImageReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of this node's part of one image. Sizes in bytes, times in microseconds."""
 
@@ -218,6 +211,7 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long the save (``suspended``) or restore (``running`` after ``resume``) took."""
     why: str = ""
     first_failure: RankFailure | None = None
+    """The first rank here that failed by itself; the others may still run."""
     logs: tuple[tuple[int, str], ...] = ()
     """(rank, path of its log)."""
     image: ImageReport | None = None

@@ -11,6 +11,8 @@ from typing import Literal
 from msgspec import Struct
 
 from ..model.job import JobSpec
+from .job_parts import FailureView as FailureView
+from .job_parts import ImageView as ImageView
 
 SCHEMA = "tidewright/v1"
 MAX_BODY = 8 * 1024 * 1024
@@ -120,21 +122,6 @@ class AttemptLog(Struct, frozen=True):
     path: str
 
 
-class ImageView(Struct, frozen=True, kw_only=True):
-    """One full image of a job that can be restored. ``where``: nodes that hold parts of it or all, "*" the remote store."""
-
-    serial: int
-    taken: int
-    """When the job stood still for it."""
-    attempt: int
-    size_bytes: int = 0
-    """Before compression, over all ranks."""
-    where: tuple[str, ...] = ()
-    copies: tuple[str, ...] = ()
-    """Places other than those it was taken on that hold all of it."""
-    save_us: int = 0
-
-
 class JobView(Struct, frozen=True, kw_only=True):
     """One job, live or ended. The list leaves ``story``, ``logs`` and ``spec`` out; the single job has everything."""
 
@@ -183,6 +170,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     attempt: int = 0
     preemptions: int = 0
     exit_code: int = NO_EXIT_CODE
+    failure: FailureView | None = None
+    """Of a failed job: which rank failed first, and how."""
     fraction: float = 0.0
     """Delivered GPU fraction since submission, 0 to 1."""
     target: float = 0.0
@@ -241,6 +230,8 @@ class WhyView(Struct, frozen=True, kw_only=True):
     change: str = ""
     """The smallest change that would start it, in words; empty when none was found or none is needed."""
     details: tuple[str, ...] = ()
+    failure: FailureView | None = None
+    """Of a failed job: which rank failed first, and how."""
     story: tuple[StoryLine, ...] = ()
     now: int = 0
     schema: str = SCHEMA

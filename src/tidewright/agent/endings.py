@@ -1,0 +1,43 @@
+"""How a rank ended, in words: exit code, signal, and the last lines of what it wrote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+LINES = 10
+LAST_BYTES = 4096
+"""So much of a log's end is looked at: what an uncaught exception says of itself, as a rule."""
+WIDTH = 200
+
+
+def describe(code: int, note: str = "") -> str:
+    """An exit code in words, and a note on it."""
+    said = f"exit code {code}"
+    if code > 128:
+        number = code - 128
+        name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
+        said = f"killed by signal {number}{name}"
+    return f"{said}, {note}" if note else said
+
+
+def last_lines(path: str | Path) -> tuple[str, ...]:
+    """The last lines of a log that are not empty, without control characters; none of what is no regular file."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            return ()
+        text = os.pread(file, LAST_BYTES, max(0, facts.st_size - LAST_BYTES)).decode(errors="replace")
+    except OSError:
+        return ()
+    finally:
+        os.close(file)
+    whole = text.split("\n")[1 if facts.st_size > LAST_BYTES else 0 :]  # the first of them may be half a line
+    lines = ["".join(each if each.isprintable() else " " for each in line.rstrip())[:WIDTH] for line in whole]
+    return tuple([line for line in lines if line.strip()][-LINES:])
