@@ -118,7 +118,7 @@ def _failure(ended: Ended, full: bool) -> api.FailureView | None:
 
 def almost_ended(ended: Ended) -> api.JobView:
     """A job whose end is not durable yet: nobody may be told its exit code."""
-    return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE)
+    return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
 
 
 def _why(book: Book, job: int, story: list[tuple[int, str, str]], now: int) -> tuple[str, str]:
