@@ -23,7 +23,7 @@ class Running:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.settings = ControllerSettings(
             state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=live_settings(),  # type: ignore[arg-type]
-            policy="first-fit", version="0", listen=listen,
+            policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
         )  # fmt: skip
         self.controller: Controller | None = None
         self._up = threading.Event()

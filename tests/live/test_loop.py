@@ -51,6 +51,9 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
             with pytest.raises(UsageError, match="disk is full") as caught:
                 client.submit([JobSpec(command=("late",), name="late")])
             assert "free some disk space" in caught.value.remedy
+        assert [view.name for view in client.jobs(all=True).jobs] == [""], "what was refused is listed"
+        with pytest.raises(UsageError):
+            client.job("late")
         assert client.job(job).state == "running"
         assert any("cannot be written" in notice for notice in client.info().notices)
         world.soon(lambda: fabric.finish((job, 1), 5))

@@ -47,10 +47,12 @@ TEND_S = 5.0
 
 def read_token(path: Path) -> str:
     """The cluster's secret, made if there is none. Raises UsageError for a file that others can read."""
-    with contextlib.suppress(FileExistsError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(TOKEN_BYTES))
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        write_whole(draft, secrets.token_hex(TOKEN_BYTES).encode(), durable=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)  # whole or not at all, also on a full disk, and never over another's
+        draft.unlink()
     if path.stat().st_mode & 0o077:
         raise UsageError(f"others can read the token in {path}", f"chmod 600 {path}")
     token = path.read_text().strip()

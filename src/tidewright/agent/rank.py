@@ -19,6 +19,7 @@ from ..checkpoint.processes import alive, members, send
 from ..checkpoint.protocol import RankHandle
 from ..launch import shim as shim_module
 from ..launch.environment import MARK
+from .layout import write_whole
 
 SWEEP_S = 5.0
 """How long killing is repeated; what survives it hangs in the kernel and is tried again by the safety poll."""
@@ -174,7 +175,7 @@ class Rank:
         path = self.directory / "error"
         if not path.exists():
             with contextlib.suppress(OSError):  # a full disk; the launch has failed either way
-                path.write_bytes(msgspec.json.encode({"fault": "world", "error": why}))
+                write_whole(path, msgspec.json.encode({"fault": "world", "error": why}))
         self.outcome = Outcome(127, error=why, fault="world")
 
     def sweep(self) -> bool:

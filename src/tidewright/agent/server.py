@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 READING = ("inventory", "usage")
 """Methods that change nothing; an older controller may still ask."""
 BACKLOG = 128
+EPOCH_DIGITS = 20
 MAX_BACKLOG = 64 * 2**20
 """Bytes waiting for a client that does not read; beyond this it is cut off."""
 
@@ -50,9 +51,25 @@ class Epoch:
     def admit(self, epoch: int) -> bool:
         """Whether a call of this epoch may act."""
         if epoch > self.value:
-            write_whole(self._path, str(epoch).encode(), durable=True)
+            self._note(epoch)
             self.value = epoch
         return epoch == self.value
+
+    def _note(self, epoch: int) -> None:
+        """Raises WorldError. On a full disk the number is written over the one before: both fit into one sector."""
+        text = str(epoch).rjust(EPOCH_DIGITS, "0").encode()
+        try:
+            try:
+                write_whole(self._path, text, durable=True)
+            except OSError:
+                handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.pwrite(handle, text, 0)
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+        except OSError as error:
+            raise WorldError(f"cannot note the controller's epoch in {self._path}: {error.strerror}") from error
 
 
 class Server:

@@ -11,10 +11,11 @@ import os
 import sys
 from pathlib import Path
 
-from ..base.errors import TideError
+from ..base.errors import DiskFull, TideError
 from ..base.units import parse_bytes, parse_duration
 from ..wire.connections import raise_open_files
 from ..wire.log_limit import LogLimit
+from ..live.space import is_full
 from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
 from .settings import Settings, load_settings, overridden
@@ -82,6 +83,7 @@ def _settled(state: Path, options: dict[str, str]) -> Settings:
 def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop. Returns the exit code: 0 after an orderly stop, else that of the error."""
     os.umask(0o077)
+    logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger().handlers[0].addFilter(LogLimit())
     try:
@@ -94,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     except OSError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
+        return DiskFull.exit_code if is_full(error) else 1
     return 0
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.errors import TideError
+from ..base.errors import DiskFull, TideError
 from ..base.units import format_bytes
 from ..live import doctor
 from ..live.doctor import Report as Report
+from ..live.space import free_bytes, largest
 from ..live.store import DATABASE
 from ..wire.client import Client
 from . import remembered
 from .settings import NAME, load_settings
 from .start import controller_pid
 
+LARGE_FILE = 2**30
+"""Files of the state directory from this size on are named, however much is free."""
 LOW_DISK = 256 * 2**20
 """Bytes free below which the journal is in danger."""
 
@@ -41,7 +43,10 @@ def examine(state: Path) -> tuple[list[Finding], Report | None]:
     if pid is not None:
         text = "in use; it was verified when the controller started. tide down, then tide doctor reads all of it"
         return [*findings, Finding("journal", "ok", text)], None
-    report = doctor.doctor(state)
+    try:
+        report = doctor.doctor(state)
+    except DiskFull as error:
+        return [*findings, Finding("journal", "note", f"not looked at: {error.message}")], None
     findings.append(Finding("journal", "ok" if report.sound else "bad", "\n".join(report.lines)))
     return findings, report
 
@@ -61,8 +66,12 @@ def _directory(state: Path) -> Finding:
 
 
 def _disk(state: Path) -> Finding:
-    free = shutil.disk_usage(state).free
-    return Finding("disk", "ok" if free > LOW_DISK else "bad", f"{format_bytes(free)} free")
+    free = free_bytes(state)
+    found = [
+        f"{path} takes {format_bytes(size)}" for size, path in largest(state) if size >= LARGE_FILE or free < LOW_DISK
+    ]
+    low = "bad" if free <= LOW_DISK else "ok"
+    return Finding("disk", low, "\n".join([f"{format_bytes(free)} free", *found]))
 
 
 def _config(state: Path) -> Finding:

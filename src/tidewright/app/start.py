@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.errors import TideError, UsageError
+from ..base.errors import DiskFull, TideError, UsageError
 from ..live.keeper import Keeper, LocalAgent
 from ..live.lock import LOCK, make_private, running_pid
+from ..live.space import LEAST_BYTES, free_bytes, fullness, is_full
+from ..live.store import FREE_SOME
 from ..wire.api import Info
 from ..wire.client import Client
 from ..wire.holder import end, holder
@@ -69,6 +71,8 @@ def start_detached(state: Path, argv: list[str]) -> Starting:
         make_private(state)
         log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if is_full(error) and state.is_dir():
+            raise DiskFull(fullness(state), FREE_SOME) from None
         raise UsageError(
             f"cannot use {state} as state directory: {error.strerror}", "give another one with --state or TIDE_STATE"
         ) from None
@@ -93,6 +97,8 @@ def wait_until_up(client: Client, state: Path, starting: Starting, tell: Callabl
     while time.monotonic() < deadline:
         if starting.process.poll() is not None:
             tail = log_tail(state, starting.log_from)
+            if free_bytes(state) < LEAST_BYTES:
+                raise DiskFull(f"the controller cannot start: {fullness(state)}", FREE_SOME)
             raise UsageError(f"the controller ended at once:\n{tail}", f"the whole log is {state / LOG}")
         try:
             info = client.info()

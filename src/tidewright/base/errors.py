@@ -50,6 +50,13 @@ class Unreachable(UsageError):
     http_status = 503
 
 
+class DiskFull(UsageError):
+    """The disk of the state directory is full, and nothing new is accepted until there is room."""
+
+    exit_code = 7
+    http_status = 507
+
+
 class WorldError(TideError):
     """Something outside failed: it may work when tried again, and the engine hears of it as an event."""
 

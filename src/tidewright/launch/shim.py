@@ -35,6 +35,8 @@ else:
 
 LEFTOVER_GRACE_S = 5.0
 """Longest that processes left by a rank's main process may keep its devices; batch systems kill them at once."""
+ROOM = 512
+"""Bytes that every file of ours has at least."""
 USER_ERRNO = frozenset(
     {
         errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOEXEC, errno.E2BIG, errno.ELOOP,
@@ -46,9 +48,11 @@ USER_ERRNO = frozenset(
 
 def write_whole(directory: str, name: str, content: dict[str, object]) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
-    temporary = os.path.join(directory, f".{name}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    temporary, text = os.path.join(directory, f".{name}"), json.dumps(content).ljust(ROOM).encode()
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "wb") as file:  # not cut first: room that was taken before would be given back
+        file.write(text)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, os.path.join(directory, name))
@@ -57,6 +61,15 @@ def write_whole(directory: str, name: str, content: dict[str, object]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def take_room(directory: str, name: str) -> None:
+    """Take the room that ``name`` will need: how a rank ended must be told on a full disk, too, or it never ends."""
+    with open(os.path.join(directory, f".{name}"), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(b" " * ROOM)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_surely(directory: str, name: str, content: dict[str, object]) -> None:
@@ -79,6 +92,7 @@ def claim(directory: str) -> bool:
     if any(os.path.exists(os.path.join(directory, name)) for name in ("started", "exit", "error")):
         return False
     identity = {"pid": os.getpid(), "start": child.start_time(os.getpid())}
+    take_room(directory, "exit")
     write_whole(directory, "shim", dict(identity))
     return True
 

@@ -72,9 +72,8 @@ class Api:
         return _answer(self.parts.info())
 
     async def healthz(self, request: Request) -> Response:
-        stuck = self.parts.loop.stuck
-        if stuck:
-            raise NotDurable(stuck)
+        if why := self.parts.loop.stuck or self.parts.loop.room():
+            raise NotDurable(why)
         return _answer(api.Done())
 
     async def openapi(self, request: Request) -> Response:
@@ -121,7 +120,8 @@ class Api:
         found = [
             say.live_job(self._book, job, now)
             for job, spec in sorted(self._book.specs.items())
-            if all(getattr(spec, key) == value for key, value in equal.items())
+            if job not in self.parts.loop.turned_away
+            and all(getattr(spec, key) == value for key, value in equal.items())
         ]
         found = [view for view in found if not wanted or State[view.state.upper()] in wanted]
         final = [int(state) for state in wanted if state >= State.COMPLETED]
@@ -135,6 +135,8 @@ class Api:
         return _answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
 
     def _view(self, job: int) -> api.JobView:
+        if job in self.parts.loop.turned_away:
+            raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
         if job in self._book.specs:
             view = say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
             return replace(view, hold_us=self.parts.world.translator.shelf.held_us(job))

@@ -20,7 +20,7 @@ from .job_ids import next_unused
 from .lock import StateLock
 from .mark import Mark, MarkFile, read_mark
 from .recover import DIVERGED, Divergence
-from .store import DATABASE, MARK, connect, create
+from .store import DATABASE, MARK, connect, create, refuse_full
 from .verify import Point, Verdict, base_of, good_snapshots, inspect, seal, walk
 
 SHOWN = 20
@@ -61,6 +61,7 @@ def doctor(state: Path) -> Report:
         lines = (f"the journal is sound: {what}", *verdict.notices, *_diverged(db))
         return Report(sound=True, written=written, keep_to=verdict.turn, lines=lines)
     except sqlite3.DatabaseError as error:
+        refuse_full(path, error)
         return Report(sound=False, written=written, first_bad=1, lines=(f"{path} is no readable database: {error}",))
     finally:
         db.close()

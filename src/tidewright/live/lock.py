@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..base.errors import UsageError
 from ..wire.holder import CONTROLLER_LOCK, sign
+from .space import make_room
 
 LOCK = CONTROLLER_LOCK
 PID = "controller.pid"
@@ -35,6 +36,7 @@ class StateLock:
                 "use it as it is, stop it with tide down, or give another directory with --state",
             ) from None
         try:
+            make_room(state)
             sign(self._file)
             self.epoch = _next_epoch(state / EPOCH)
             write_whole(state / PID, f"{os.getpid()}\n")
@@ -79,8 +81,11 @@ def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
     part = path.with_name(path.name + ".part")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        os.write(file, text.encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
-    part.replace(path)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(text.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

@@ -17,7 +17,8 @@ from ..plan.plan import Plan, Planner
 from .archive import row_of
 from .clock import Clock
 from .hub import Hub
-from .store import Journal
+from .space import Reserve
+from .store import Journal, JournalFull
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ SNAPSHOT_EVERY = 5_000
 COMMIT_RETRY_S = 1.0
 SLOW_THOUGHT_S = 0.02
 """A planner that took longer than this is given a thread of its own next time, so that reports are not kept waiting."""
+ROOM_EVERY_S = 5.0
+"""How often a disk that was full is looked at again."""
 SCRUB_EVERY_S = 10.0
 SCRUB_ROWS = 2_000
 """Rows of old history verified at a time while idle: about 5 ms of work."""
@@ -43,13 +46,20 @@ class NotDurable(WorldError):
 class Loop:
     """Owns the book between ``run`` and its end. Everything else talks to it through ``post`` and ``ask``."""
 
-    def __init__(self, driver: Driver, journal: Journal, clock: Clock, planner: Planner, hub: Hub) -> None:
+    def __init__(
+        self, driver: Driver, journal: Journal, clock: Clock, planner: Planner, hub: Hub, reserve: Reserve | None = None
+    ) -> None:
         self.driver, self.journal, self.clock, self.planner, self.hub = driver, journal, clock, planner, hub
         self.world: World | None = None
         self.note: Callable[[list[Command]], None] = _ignore
         """Told of every durable turn's commands (metrics)."""
         self.stuck = ""
         """Why the journal cannot be written at present; empty when it can."""
+        self.low = ""
+        """Why nothing new is accepted, though the journal can be written: the disk is full but for what was reserved."""
+        self.turned_away: dict[int, bool] = {}
+        """Jobs in the book that were not accepted, because their turn could not be made durable; they are being cancelled."""
+        self._reserve = reserve
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
         self._thinker: asyncio.Task[None] | None = None
@@ -71,12 +81,20 @@ class Loop:
 
     async def ask(self, event: Event, op_id: str) -> Reply:
         """Tell the engine something and wait until its answer is durable. Raises NotDurable when the disk is full."""
-        if self.stuck:
-            raise NotDurable(self.stuck)
+        if why := self.stuck or (isinstance(event, Submit) and self.room()):
+            raise NotDurable(why)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(op_id, []).append(answer)
         self.post(event)
         return await answer
+
+    def room(self) -> str:
+        """Why nothing new is accepted; empty when the disk has room. The reserve is made whole when it can be."""
+        if self._reserve is not None and not self.stuck:
+            before, self.low = self.low, self._reserve.check()
+            if bool(before) != bool(self.low):
+                log.warning("%s", self.low or "there is room on the disk again")
+        return self.low
 
     def stop(self) -> None:
         """End ``run`` after the turn in progress."""
@@ -97,6 +115,7 @@ class Loop:
             self.hub.observe(self.driver.turns, self.driver.engine.book, commands)
             for command in commands:
                 if isinstance(command, Ended):
+                    self.turned_away.pop(command.job, None)
                     self.journal.end(row_of(self.driver.turns, command))
                     self.limbo[command.job] = command
             if not await self._commit(events):
@@ -114,6 +133,8 @@ class Loop:
         scrubbing = self.journal.scrub_from[0] < self.journal.scrub_to
         if scrubbing:
             left = SCRUB_EVERY_S if left is None else min(left, SCRUB_EVERY_S)
+        if self.low:
+            left = ROOM_EVERY_S if left is None else min(left, ROOM_EVERY_S)
         try:
             items = [await asyncio.wait_for(self._inbox.get(), left)]
         except TimeoutError:
@@ -121,6 +142,8 @@ class Loop:
                 return [Tick()]
             if scrubbing:
                 self._scrub()
+            if self.low:
+                self.room()
             return None
         items += self._drain()
         events: list[Event] = []
@@ -142,6 +165,8 @@ class Loop:
             try:
                 await asyncio.to_thread(self.journal.commit)
             except WorldError as error:
+                if self._reserve_given_up(error):
+                    continue
                 if not self.stuck:
                     log.error("%s; tried again every second", error)
                 self.stuck = str(error)
@@ -154,6 +179,15 @@ class Loop:
                     log.warning("the journal can be written again")
                 self.stuck = ""
                 return True
+
+    def _reserve_given_up(self, error: WorldError) -> bool:
+        """On a full disk the journal goes on in what was reserved for it; false when none of that is left."""
+        if not isinstance(error, JournalFull) or self._reserve is None or not self._reserve.release():
+            return False
+        self.journal.claim_room()
+        self.low = f"{error}; what was reserved is used up"
+        log.warning("%s; going on in the reserve: nothing new is accepted until there is room", error)
+        return True
 
     def _turn_away(self, events: list[Event]) -> None:
         """Answer those who wait that nothing is promised. Jobs among them are cancelled before they could start."""
@@ -173,6 +207,7 @@ class Loop:
             answer = book.answers.get(event.op_id) if isinstance(event, Submit) and event.op_id in refused else None
             row = None if answer is None else book.table.row.get(answer.job)
             if answer is not None and row is not None and book.table.submit[row] == book.now:
+                self.turned_away[answer.job] = True
                 yield Cancel(answer.job)
 
     def _drain(self) -> list[Item]:
@@ -191,7 +226,7 @@ class Loop:
                 self._think()
         if self.world is not None:
             self.world.carry_out(commands, events)
-        if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY:
+        if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY and not self.low:
             self.snapshot()
 
     def snapshot(self) -> None:
@@ -244,7 +279,7 @@ class Loop:
                 future.cancel()
         if self.world is not None:
             await self.world.close()
-        if not self.journal.buffered:
+        if not self.journal.buffered and not self.low:
             self.snapshot()
 
 

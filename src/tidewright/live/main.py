@@ -28,6 +28,7 @@ from .metrics import Metrics
 from .parts import Parts
 from .recover import recover
 from .server import TcpServer, UnixServer, tcp_socket
+from .space import RESERVE_BYTES, Reserve
 from .store import Journal
 from .world import World
 
@@ -49,6 +50,8 @@ class ControllerSettings:
     version: str
     listen: str = ""
     agents: tuple[LocalAgent, ...] = ()
+    reserve_bytes: int = RESERVE_BYTES
+    """Room on the disk that is kept for the journal alone."""
     others: int = 0
     """How many more agents there should be, that others keep."""
     node_timeout_us: int = 30 * SECOND
@@ -77,6 +80,7 @@ class Controller:
                 await self._serve(lock, journal, [(tcp, token)] if tcp else [])
             finally:
                 journal.close()
+                Reserve(settings.state, settings.reserve_bytes).fill()  # closing gives the log's room back
         finally:
             lock.release()
 
@@ -84,7 +88,8 @@ class Controller:
         settings, hub = self.settings, Hub()
         driver = recover(journal, settings.engine, hub)
         clock = Clock(settings.state, last=driver.engine.book.now)
-        loop = Loop(driver, journal, clock, settings.planner, hub)
+        loop = Loop(driver, journal, clock, settings.planner, hub, Reserve(settings.state, settings.reserve_bytes))
+        loop.room()
         _skip_used_ids(loop, journal)
         keepers = [Keeper(agent) for agent in settings.agents]
         fabric = _Overheard(settings.fabric(), keepers)

@@ -43,7 +43,8 @@ class Parts:
         connected = len(self.world.connected)
         agent = "connected" if connected >= self.agents else f"{connected} of {self.agents} agents are connected"
         agent = agent if connected else "no agent is connected"
-        stuck = (f"the journal cannot be written: {self.loop.stuck}",) if self.loop.stuck else ()
+        low = self.loop.room()
+        stuck = (f"the journal cannot be written: {self.loop.stuck}",) if self.loop.stuck else (low,) if low else ()
         return api.Info(
             version=self.version, pid=os.getpid(), state_dir=str(self.state), policy=self.policy, epoch=self.epoch,
             started=self.started, now=self.loop.clock.now(), turn=self.loop.driver.turns, revision=book.revision,

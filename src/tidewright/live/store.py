@@ -14,16 +14,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..base.errors import DamagedJournal, UsageError, WorldError
+from ..base.errors import DamagedJournal, DiskFull, UsageError, WorldError
 from ..drive.record import FORMAT, chain
 from .archive import Archive, ArchiveRow
 from .job_ids import next_unused
 from .mark import Mark, MarkFile, read_mark
+from .space import LOW_BYTES, claim, free_bytes, fullness
 from .verify import Verdict, base_of, inspect, seal, settle
 
 DATABASE = "journal.db"
 MARK = "journal.mark"
 SNAPSHOTS_KEPT = 2
+CLAIMED_BYTES = 8 * 2**20
+"""Growth of the write-ahead log that is secured when the reserve is given up: some 2,000 pages."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE turns (turn INTEGER PRIMARY KEY, body BLOB NOT NULL, hash BLOB NOT NULL);
@@ -92,6 +95,7 @@ class Journal:
         try:
             return connect(self.path)
         except sqlite3.DatabaseError as error:
+            refuse_full(self.path, error)
             raise DamagedJournal(f"{self.path} cannot be read: {error}; {REMEDY}", 1) from error
 
     def _checked(self, mark: Mark | None, whole_chain_below: int) -> Verdict:
@@ -101,6 +105,7 @@ class Journal:
             settle(self._db, verdict)
         except sqlite3.DatabaseError as error:
             self._db.close()
+            refuse_full(self.path, error)
             raise DamagedJournal(f"{self.path} cannot be read: {error}; {REMEDY}", 1) from error
         if verdict.damage:
             self._db.close()
@@ -154,6 +159,10 @@ class Journal:
 
         self._write(insert)
 
+    def claim_room(self) -> None:
+        """Take room for the journal to grow, out of what was given up for it just now."""
+        claim(self.path.with_name(f"{DATABASE}-wal"), CLAIMED_BYTES)
+
     def _write(self, work: Callable[[], object]) -> None:
         """Run ``work`` as one transaction."""
         try:
@@ -164,7 +173,7 @@ class Journal:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             text = f"{self.path} cannot be written: {error}"
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            if primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise JournalFull(text) from error
             raise WorldError(text) from error
 
@@ -222,6 +231,7 @@ class Journal:
         self._mark.close()
 
 
+FREE_SOME = "free some space (remove or move large files), then try again; jobs run on meanwhile"
 REMEDY = "run tide doctor to see what can be recovered"
 
 
@@ -236,6 +246,20 @@ def connect(path: Path) -> sqlite3.Connection:
 def create(db: sqlite3.Connection) -> None:
     """Make the tables, in one transaction."""
     db.executescript(f"BEGIN;{_SCHEMA}INSERT INTO meta VALUES ('format', {FORMAT});COMMIT;")
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension (sqlite.org/rescode.html)."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def refuse_full(path: Path, error: sqlite3.Error) -> None:
+    """Raise DiskFull for an error that comes of a full disk: SQLite cannot even read then, and nothing is damaged."""
+    full = (
+        primary_code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and free_bytes(path.parent) < LOW_BYTES
+    )
+    if full or primary_code(error) == sqlite3.SQLITE_FULL:
+        raise DiskFull(f"{path} cannot be opened: {error}; {fullness(path.parent)}", FREE_SOME) from error
 
 
 def check_format(db: sqlite3.Connection) -> None:
