@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
 from collections.abc import Awaitable, Callable
 from pathlib import Path

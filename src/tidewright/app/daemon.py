@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ..base.errors import DiskFull, TideError
 from ..base.units import parse_bytes, parse_duration
+from ..live.space import is_full
 from ..wire.connections import raise_open_files
 from ..wire.log_limit import LogLimit
-from ..live.space import is_full
 from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
 from .settings import Settings, load_settings, overridden

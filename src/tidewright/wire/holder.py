@@ -26,8 +26,9 @@ class Process(NamedTuple):
 
 def sign(file: int) -> None:
     """Write this process into the lock file that it has just locked."""
-    os.ftruncate(file, 0)
-    os.pwrite(file, f"{os.getpid()} {_started(os.getpid())}\n".encode(), 0)
+    text = f"{os.getpid()} {_started(os.getpid())}\n".encode()
+    os.pwrite(file, text, 0)  # cut afterwards: on a full disk the room of what was there may be all there is
+    os.ftruncate(file, len(text))
 
 
 def held(lock: Path) -> bool:
