@@ -12,12 +12,11 @@ import itertools
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -31,12 +30,14 @@ from .clocks import clocks
 from .features import host, host_differences
 from .files import Capture, mapped_differences, named_again
 from .manifest import DamagedImage, read_manifest, read_meta, verify, write_manifest
-from .onrank import dump_arguments, mark, no_plugins, settle, sweep, tasks, within
-from .processes import PROC, alive, members, send, stat
+from .onrank import CriuDump, dump_arguments, no_plugins, settle, sweep, tasks
+from .processes import PROC, alive, send, stat
 from .program import Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
 from .regfiles import forget_sizes
+from .repair import lift_repair
 from .shared import BeingWritten, Known, Others
+from .unanimous import Unanimous
 
 __all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "RanksLost", "check_host", "find_criu"]
 
@@ -47,6 +48,8 @@ END_S = 10.0
 WORDS = 4096
 TRIES, AGAIN_S = 12, 0.02
 """A rank that is in the middle of something is let run on to be done with it, each time for longer."""
+INVENTORY = "inventory.img"
+"""What CRIU writes last. It calls its script also when it has failed before (seen with 4.2.1)."""
 IN_FLIGHT = "In-flight connection"
 """CRIU's words for one that waits to be accepted (criu/sk-inet.c)."""
 
@@ -85,6 +88,14 @@ def check_host(meta: dict[str, Any], images: Path | None = None) -> list[str]:
     """
     found = host_differences(meta["host"], host()) + mapped_differences(meta["maps"])
     return found + (putback.put_back(meta, str(images), dry=True) if images is not None else [])
+
+
+class Order(NamedTuple):
+    """What holds for all ranks of one dump."""
+
+    leave_running: bool
+    others: Others
+    together: Unanimous
 
 
 class CriuDriver:
@@ -134,13 +145,13 @@ class CriuDriver:
         for handle in handles:
             settle(handle)
         known = [handle for handle in handles if alive(handle.pid, handle.start)]
+        order = Order(leave_running, Others(handles, self._shared), Unanimous(len(handles)))
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
-            save = functools.partial(self._try, others=Others(handles, self._shared))
+            save = functools.partial(self._try, order=order)
             results = list(pool.map(save, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
-        if errors or leave_running:
-            self.let_run(handles)
         if errors:
+            self.let_run(handles)
             for handle in handles:
                 shutil.rmtree(directory / str(handle.rank), ignore_errors=True)
             if lost := [handle.rank for handle in known if not alive(handle.pid, handle.start)]:
@@ -150,10 +161,14 @@ class CriuDriver:
         return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
 
     def let_run(self, handles: Sequence[RankHandle]) -> None:
-        """Undo the stop that a dump ended with, or was killed in, even by another agent. Harmless when they run."""
+        """Undo what a dump ended with, or was killed in, even by another agent. Harmless when they run.
+
+        Connections first: a program that runs with one in repair mode takes it for broken.
+        """
         for handle in handles:
             settle(handle)
-            send(members(handle), signal.SIGCONT)
+            lift_repair(tasks(handle))
+            send((pid for pid in tasks(handle) if (now := stat(pid)) and now.state == "T"), signal.SIGCONT)
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
         """End dumped ranks; returns once nothing of them is left. Raises WorldError when something does not die."""
@@ -214,23 +229,26 @@ class CriuDriver:
 
     # one rank
 
-    def _try(self, handle: RankHandle, directory: Path, others: Others) -> RankDump | WorldError:
+    def _try(self, handle: RankHandle, directory: Path, order: Order) -> RankDump | WorldError | None:
+        """None: it could have been saved, and another rank could not."""
         why = WorldError()
         for tries in range(1, TRIES + 1):
             try:
-                return self._dump(handle, directory, others)
+                return self._dump(handle, directory, order)
             except (BeingWritten, Arriving) as error:
                 why = WorldError(f"rank {handle.rank}: {error}")
             except WorldError as error:
-                return error
+                why = error
+                break
             except OSError as error:
-                return WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+                why = WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+                break
             if tries < TRIES:
-                self.let_run([handle])
                 time.sleep(AGAIN_S * tries)
+        order.together.refuse()
         return why
 
-    def _dump(self, handle: RankHandle, directory: Path, others: Others) -> RankDump:
+    def _dump(self, handle: RankHandle, directory: Path, order: Order) -> RankDump | None:
         work = directory.with_name(f".{directory.name}.criu")
         for path in (directory, work):
             shutil.rmtree(path, ignore_errors=True)
@@ -241,18 +259,13 @@ class CriuDriver:
             if held := connected(tasks(handle)):
                 raise WorldError(f"rank {handle.rank}: {held[0]}")
             named = named_again(tasks(handle), handle.init)
-            self._run(handle, directory, work)
-            if left := strays(tasks(handle), handle.pid):
-                raise WorldError(f"rank {handle.rank}: {left[0]}")
-            times.append(time.monotonic())
-            meta = self._meta(handle, directory, others)
-            forget_sizes(directory, [entry["path"] for entry in meta["files"] if entry["shared"]])
-            (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
-            times.append(time.monotonic())
-            size = write_manifest(directory).size_bytes
-            times.append(time.monotonic())
+            if not self._run(handle, directory, work, order, times):
+                return None
+            if order.leave_running:
+                self._seal(directory, times)
             took = [int((after - before) * 1e6) for before, after in itertools.pairwise(times)]
             log_bytes = (work / "dump.log").stat().st_size
+            size = read_manifest(directory).size_bytes
         finally:
             for name in named:
                 name.unlink(missing_ok=True)
@@ -261,32 +274,59 @@ class CriuDriver:
             rank=handle.rank, criu_us=took[0], files_us=took[1], hash_us=took[2], size_bytes=size, log_bytes=log_bytes
         )
 
-    def _run(self, handle: RankHandle, directory: Path, work: Path) -> None:
-        """CRIU, with a hard limit. Raises WorldError; the rank may be left stopped."""
+    def _run(self, handle: RankHandle, directory: Path, work: Path, order: Order, times: list[float]) -> bool:
+        """CRIU, and what must be seen of the rank while it stands still. False: another rank cannot be saved.
+
+        Raises WorldError; the rank may be left stopped when CRIU was killed, else it runs on.
+        """
         if not handle.init:
             raise WorldError(f"rank {handle.rank} was started without namespaces of its own")
         limit = DUMP_LEAST_S + _resident(tasks(handle)) / DUMP_BYTES_PER_S
-        command = [
-            *(sys.executable, "-I", "-S", enter.__file__),
-            *map(str, (handle.init, handle.pid, handle.start)),
-            *self.criu.command,
-            *dump_arguments(_inner(handle), directory, work),
-        ]
+        arguments = dump_arguments(_inner(handle), directory, work, leave_running=order.leave_running)
         with (work / "said").open("w+b") as said:
-            code = within(limit, command, mark(handle), no_plugins(work), said)
-            said.seek(0)
-            words = said.read(WORDS).decode(errors="replace").strip()
-        if code != 0:
-            sweep(handle)
+            with CriuDump(handle, [*self.criu.command, *arguments], no_plugins(work), said) as criu:
+                if not criu.written(limit):
+                    raise self._failure(handle, criu.ended(0), work, said, limit)
+                if not (directory / INVENTORY).exists():
+                    raise self._failure(handle, criu.let_go(), work, said, limit)
+                times.append(time.monotonic())
+                if left := strays(tasks(handle), handle.pid):
+                    raise WorldError(f"rank {handle.rank}: {left[0]}")
+                self._note(handle, directory, order.others)
+                times.append(time.monotonic())
+                if not order.leave_running:
+                    self._seal(directory, times)
+                if not order.together.agree():
+                    return False
+                code = criu.keep()
+            if code != 0:  # no reason to try again: others have been told that all are saved
+                raise WorldError(str(self._failure(handle, code, work, said, limit)))
+        return True
+
+    def _failure(self, handle: RankHandle, code: int | None, work: Path, said: IO[bytes], limit_s: float) -> WorldError:
+        """Why a CRIU that has ended, or not ended in time, has made no image. Nothing of it is left afterwards."""
+        sweep(handle)
+        said.seek(0)
+        words = said.read(WORDS).decode(errors="replace").strip()
         if code is None:
-            raise WorldError(f"rank {handle.rank}: CRIU was not done after {limit:.0f} s and was killed")
+            return WorldError(f"rank {handle.rank}: CRIU was not done after {limit_s:.0f} s and was killed")
         if code == enter.GONE:
-            raise WorldError(f"rank {handle.rank} has ended already")
-        if code:
-            why = putback.complaint(str(work / "dump.log")) or words or f"it gives no reason (exit code {code})"
-            if IN_FLIGHT in why:
-                raise Arriving(f"CRIU cannot save it: {why}")
-            raise WorldError(f"rank {handle.rank}: CRIU cannot save it: {why}")
+            return WorldError(f"rank {handle.rank} has ended already")
+        why = putback.complaint(str(work / "dump.log")) or words or f"it gives no reason (exit code {code})"
+        kind = Arriving if IN_FLIGHT in why else WorldError
+        return kind(f"rank {handle.rank}: CRIU cannot save it: {why}")
+
+    def _note(self, handle: RankHandle, directory: Path, others: Others) -> None:
+        """What CRIU does not save of the rank, beside its image."""
+        meta = self._meta(handle, directory, others)
+        forget_sizes(directory, [entry["path"] for entry in meta["files"] if entry["shared"]])
+        (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
+
+    @staticmethod
+    def _seal(directory: Path, times: list[float]) -> None:
+        """The image is whole. Ranks that run on need not stand still for that."""
+        write_manifest(directory)
+        times.append(time.monotonic())
 
     def _meta(self, handle: RankHandle, directory: Path, others: Others) -> dict[str, Any]:
         """What a restore needs to know besides CRIU's own files. The rank stands still."""

@@ -1,20 +1,35 @@
 """Runs CRIU among the processes of one rank: joins the rank's namespaces, so that these are no part of the image.
 
-Run as ``python -I -S enter.py INIT MAIN START COMMAND...``: host pids of the rank's init and main process, and the
-latter's start in clock ticks. Ends as the command does. It outlives whoever started it: a CRIU that is killed may leave
-a task with a trap in its code, and so is let finish. Standard library only.
+Run as ``python -I -S enter.py INIT MAIN START WRITTEN ANSWER COMMAND...``: host pids of the rank's init and main process,
+the latter's start in clock ticks, and two pipes. When the image is written, and the rank still stands still under CRIU's
+ptrace, a byte goes into WRITTEN; then CRIU waits for a line from ANSWER: with ``keep`` it goes on as its options say, with
+anything else, or when the other end is closed, it undoes all it did and the rank runs on. Ends as the command does. It
+outlives whoever started it: a CRIU that is killed may leave a task with a trap in its code, and so is let finish.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import select
 import sys
 
 NAMESPACES = ("pid", "time", "mnt")
 """Joined in this order: the files that name the others are found through the mounts of the host."""
 GONE, FAILED = 125, 126
 """Exit codes of our own: the rank is not there any more; its namespaces cannot be joined."""
+HOOK = "/run/tidewright/hook"
+"""In the rank's own small file system, as programs can be started from there whatever the state directory lies on."""
+WRITTEN, ANSWER, KEEP = 3, 4, "keep"
+SCRIPT = f"""#!/bin/sh
+[ "$CRTOOLS_SCRIPT_ACTION" = post-dump ] || exit 0
+echo >/proc/$PPID/fd/{WRITTEN}
+read -r answer </proc/$PPID/fd/{ANSWER} && [ "$answer" = {KEEP} ]
+"""
+"""What CRIU calls at each of its stages (criu(8), --action-script). It leaves the script none of its descriptors, so
+that two pipes to us are found among CRIU's own."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,27 +59,73 @@ def join(init: str, main: str) -> None:
         os.close(handle)
 
 
-def run(init: str, main: str, start: str, command: list[str]) -> int:
+def make_hook() -> None:
+    """Put the script in its place, whole or not at all. Raises OSError."""
+    draft = f"{HOOK}.{os.getpid()}"
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="ascii") as file:
+        file.write(SCRIPT)
+    os.rename(draft, HOOK)
+
+
+def execute(command: list[str], written: int, answer: int) -> None:
+    """In the child: become CRIU; never returns."""
+    try:
+        for number, pipe in ((WRITTEN, os.dup(written)), (ANSWER, os.dup(answer))):
+            os.dup2(pipe, number)
+        os.execv(command[0], command)
+    finally:
+        os._exit(127)
+
+
+def wait(pid: int, done: int, words: int, written: int, answer: int) -> int:
+    """Carry words between the script and whoever started us until CRIU ends; its wait status.
+
+    ``done`` and ``words`` are our ends of the script's pipes, ``written`` and ``answer`` those of the caller.
+    """
+    gone, poll = os.pidfd_open(pid), select.poll()
+    for pipe in (gone, done, answer):
+        poll.register(pipe, select.POLLIN)
+    while True:
+        ready = [number for number, _ in poll.poll()]
+        if done in ready:
+            os.read(done, 1)
+            tell(written, b"\n")
+        if answer in ready:
+            poll.unregister(answer)
+            tell(words, os.read(answer, 64) or b"no\n")
+        if gone in ready:
+            return os.waitpid(pid, 0)[1]
+
+
+def tell(pipe: int, word: bytes) -> None:
+    """Write to a pipe whose reader may have ended."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(pipe, word)
+
+
+def run(init: str, main: str, start: str, pipes: tuple[int, int], command: list[str]) -> int:
     """Join, run, wait."""
     try:
         if start_of(main) != start:
             return GONE
         join(init, main)
+        make_hook()
     except FileNotFoundError:
         return GONE
     except OSError as error:
-        print(f"cannot join the rank's namespaces: {error}", file=sys.stderr)
+        print(f"cannot work in the rank's namespaces: {error}", file=sys.stderr)
         return FAILED
+    (done, asking), (hearing, words) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        try:
-            os.execv(command[0], command)
-        finally:
-            os._exit(127)
-    _, status = os.waitpid(pid, 0)
+        execute(command, asking, hearing)
+    os.close(asking)
+    os.close(hearing)
+    status = wait(pid, done, words, *pipes)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]))
+    _, init, main, start, written, answer, *command = sys.argv
+    sys.exit(run(init, main, start, (int(written), int(answer)), command))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from . import enter
 from .cgroup import wait_until
 from .processes import Stat, bears, everything, members, send
 from .program import ENVIRON
@@ -18,7 +23,7 @@ GHOST_LIMIT = 2**30
 """Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
 SWEEP_S = 2.0
 FINISH_S = 30.0
-"""How long the CRIU of an agent that died may go on before it is killed."""
+"""How long the CRIU of an agent that died may go on before it is killed, and ours once it has heard how to end."""
 
 
 def tasks(handle: RankHandle) -> list[int]:
@@ -26,11 +31,15 @@ def tasks(handle: RankHandle) -> list[int]:
     return [pid for pid in members(handle) if pid != handle.init]
 
 
-def dump_arguments(pid: int, directory: Path, work: Path) -> list[str]:
-    """CRIU's for a dump. Connections between the rank's own processes are kept; nobody else has one (see ``barred``)."""
+def dump_arguments(pid: int, directory: Path, work: Path, *, leave_running: bool) -> list[str]:
+    """CRIU's for a dump. Connections between the rank's own processes are kept; nobody else has one (see ``barred``).
+
+    A rank that runs on is let go by ptrace alone: it sees no SIGSTOP and no SIGCONT. One that is to end is left stopped.
+    """
     return [
         *("dump", "--tree", str(pid), "--images-dir", str(directory), "--work-dir", str(work)),
-        *("--log-file", "dump.log", "-v1", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
+        *("--log-file", "dump.log", "-v1", "--manage-cgroups=ignore", "--file-locks"),
+        *("--leave-running" if leave_running else "--leave-stopped", "--action-script", enter.HOOK),
         *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(GHOST_LIMIT)),
     ]
 
@@ -47,24 +56,77 @@ def no_plugins(work: Path) -> str:
     return str(work / "plugins")
 
 
-def within(limit_s: float, command: Sequence[str], marked: str, plugins: str, said: IO[bytes]) -> int | None:
-    """Run a command to its end, apart from our session; its exit code. None: it took too long."""
-    name, _, value = marked.partition("=")
-    process = subprocess.Popen(
-        command,
-        env={**ENVIRON, "CRIU_LIBS_DIR": plugins, name: value},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=said,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
+class CriuDump:
+    """CRIU dumping a rank, apart from our session. ``said`` takes its complaints.
+
+    Once ``written``, the rank stands still under ptrace, unseen by it and its parents, until ``keep`` or the end of the
+    ``with``. Without ``keep`` it runs on, as it does when this process is killed: only we hold the other end of the pipe.
+    """
+
+    def __init__(self, handle: RankHandle, command: Sequence[str], plugins: str, said: IO[bytes]) -> None:
+        self._written, written = os.pipe()
+        answer, self._answer = os.pipe()
+        name, _, value = mark(handle).partition("=")
+        identity = map(str, (handle.init, handle.pid, handle.start, written, answer))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", enter.__file__, *identity, *command],
+                env={**ENVIRON, "CRIU_LIBS_DIR": plugins, name: value},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+                pass_fds=(written, answer),
+            )
+        except OSError:
+            os.close(self._written)
+            os.close(self._answer)
+            raise
+        finally:
+            os.close(written)
+            os.close(answer)
+
+    def __enter__(self) -> CriuDump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.let_go() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._written)
+
+    def written(self, limit_s: float) -> bool:
+        """Wait until the image is written. False: CRIU has ended, or is not that far within ``limit_s``."""
+        gone = os.pidfd_open(self._process.pid)
+        try:
+            poll = select.poll()
+            poll.register(gone, select.POLLIN)
+            poll.register(self._written, select.POLLIN)
+            ready = [number for number, _ in poll.poll(limit_s * 1000)]
+            return self._written in ready and os.read(self._written, 1) != b""
+        finally:
+            os.close(gone)
+
+    def keep(self) -> int | None:
+        """Have CRIU end the dump as it was told to; see ``ended``."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed, and says so by its end
+            os.write(self._answer, f"{enter.KEEP}\n".encode())
+        return self.let_go()
+
+    def let_go(self) -> int | None:
+        """Unless it was told to keep what it has done, it undoes that; see ``ended``."""
+        if self._answer >= 0:
+            os.close(self._answer)
+            self._answer = -1
+        return self.ended(FINISH_S)
+
+    def ended(self, limit_s: float) -> int | None:
+        """Its exit code, once it has ended; None when that takes longer."""
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 def at_work(handle: RankHandle) -> list[Stat]:
