@@ -129,8 +129,9 @@ def test_gangs_are_frozen_only_within_a_bound(play):
         await bench.launch("sh", "-c", BUSY, world=2)
         await bench.logged("up", rank=1)
         await bench.state_is("running")
-        refused = await bench.verb("suspend", level=Level.FREEZE)
-        assert refused.state == "running" and refused.verb == "suspend" and "times out" in refused.error
+        await bench.verb("suspend", level=Level.FREEZE)
+        refused = await bench.until(lambda report: report.verb == "suspend" and report.state == "running")
+        assert "times out" in refused.error
         assert bench.heard[-1] == refused
         held = await suspended(bench, bounded=True)
         assert held.error == ""
@@ -145,8 +146,9 @@ def test_levels_this_node_has_not_are_refused(play):
         await bench.launch("sleep", "600")
         await bench.state_is("running")
         for level in (Level.NONE, 99):
-            report = await bench.verb("suspend", level=int(level))
-            assert report.state == "running" and "cannot suspend" in report.error
+            await bench.verb("suspend", level=int(level))
+            report = await bench.until(lambda report: report.verb == "suspend" and report.state == "running")
+            assert "cannot suspend" in report.error
         await bench.verb("suspend", level=Level.FREEZE)
         await bench.state_is("suspended")
         with pytest.raises(Refused, match="indices"):

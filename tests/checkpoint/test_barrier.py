@@ -194,6 +194,15 @@ def test_a_cut_that_holds_is_reported() -> None:
     assert (report.worlds, report.ranks, party.released) == (1, 2, 0)
 
 
+def test_ranks_that_stand_still_since_an_earlier_cut_come_back_first() -> None:
+    """Whoever led it has died: a rank without connections cannot take part in a cut."""
+    parked = Liar()
+    parked.phase = DROP
+    parked.hold = lambda: setattr(parked, "phase", parked.phase or STOP)  # type: ignore[method-assign]
+    assert cut([parked], timeout_us=5_000_000).ranks == 2
+    assert parked.released == 1
+
+
 @pytest.mark.parametrize("liar", [Liar(stuck=True), Liar(phase_stuck=DRAIN), Liar(phase_stuck=DROP)])
 def test_a_cut_that_fails_names_the_rank_and_releases_all(liar: Liar) -> None:
     with pytest.raises(WorldError, match=r"rank \d .* (has issued 0 of 1|complete what|let go of)"):

@@ -119,8 +119,14 @@ class Deeds:
             rank.outcome = outcome
 
     async def suspend(self, attempt: Attempt) -> None:
-        memo = attempt.memo
-        driver, began = self._drivers[Level(memo.level)], time.monotonic()
+        memo, began = attempt.memo, time.monotonic()
+        if memo.phase != "suspending":
+            return  # it was told to end meanwhile
+        if refusal := await self._refused(attempt):
+            lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if memo.level == Level.FULL else {}
+            self.unless_over(attempt, phase="running", error=refusal, **lower)
+            return
+        driver = self._drivers[Level(memo.level)]
         if driver.level == Level.FULL and self.full is not None:
             await self.full.suspend(attempt)
             return
@@ -143,6 +149,12 @@ class Deeds:
             memo.hold_until = boottime() + GANG_FREEZE_BOUND_US / SECOND
             self.arm_hold(attempt)
         self.unless_over(attempt, phase="suspended", took_us=micros(began))
+
+    async def _refused(self, attempt: Attempt) -> str:
+        """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out. Asked for in turn with
+        all other deeds: a rank whose image is being taken looks like one in a debugger."""
+        begun = attempt.memo.image is not None or attempt.memo.ending
+        return "" if begun else await asyncio.to_thread(self.refusal, attempt, attempt.memo.level)
 
     async def _quiet(self, attempt: Attempt, driver: Driver) -> None:
         """Before a freeze: a gang that has no connections cannot time out, however long it is frozen."""

@@ -24,7 +24,7 @@ from ..checkpoint.protocol import Image
 from ..launch.init import VERDICT
 from ..model.failure import RankFailure
 from ..model.job import Level
-from ..wire.agent import FetchArgs, ImageReport, JobReport
+from ..wire.agent import CheckpointArgs, FetchArgs, ImageReport, JobReport
 from . import prepare
 from .attempt import Attempt
 from .boxes import gather, pack, unpack
@@ -88,21 +88,23 @@ class Full:
             await self._throw_away(attempt, shot.serial, error)
             raise
 
-    async def checkpoint(self, attempt: Attempt, serial: int) -> None:
+    async def checkpoint(self, attempt: Attempt, args: CheckpointArgs) -> None:
         """An image of ranks that run on."""
-        memo, began = attempt.memo, time.monotonic()
-        if memo.phase != "running":
-            self._news(attempt, error=f"it is {memo.phase}", shot=ImageReport(serial=serial))
+        memo, began, serial = attempt.memo, time.monotonic(), args.serial
+        against = f"it is {memo.phase}" if memo.phase != "running" else ""
+        if why := against or await asyncio.to_thread(self._deeds.refusal, attempt, Level.FULL):
+            self._news(attempt, error=why, shot=ImageReport(serial=serial))
             return
-        memo.checkpointing = True
-        attempt.save()
-        try:
-            shot = await self._shoot(attempt, serial, leave_running=True)
-        except (TideError, OSError) as error:
-            self._news(attempt, error=str(error), shot=ImageReport(serial=serial))
-            return
-        finally:
-            await self._run_on(attempt)
+        memo.checkpointing, memo.peers = True, args.peers or memo.peers
+        with self.gangs.imaging(attempt.key, serial):
+            try:
+                attempt.save()
+                shot = await self._shoot(attempt, serial, leave_running=True)
+            except (TideError, OSError) as error:
+                self._news(attempt, error=str(error), shot=ImageReport(serial=serial))
+                return
+            finally:
+                await self._run_on(attempt)
         memo.shot = replace(shot, save_us=micros(began))
         self._news(attempt)
         self._deeds.behind(attempt, self._store(attempt, serial), wait=False)
@@ -131,17 +133,15 @@ class Full:
             self.clear(attempt, memo.shot.serial)
 
     async def _recover(self, attempt: Attempt) -> None:
-        """Stopped in the middle of a dump: processes go on, and ranks that are to stay are let go."""
+        """Stopped in the middle of a dump: processes go on, and all ranks are let go, as the next cut can only be made of
+        ranks that run."""
         try:
             await asyncio.to_thread(self._ranks.undo, attempt)
         except WorldError as error:
             if attempt.memo.phase == "running" or isinstance(error, DeviceStateLost):
                 await self._perish(attempt, str(error))
             return
-        if attempt.memo.phase == "running":
-            await self._run_on(attempt)
-        else:
-            self.take_turns(attempt)
+        await self._run_on(attempt)
 
     async def _let_go(self, attempt: Attempt) -> None:
         """Ranks that stand still run on; they need their turns for it."""

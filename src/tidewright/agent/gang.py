@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ CUT_US = 60 * SECOND
 """Longest hold of a gang whose ranks do not all come to a standstill; a step of training takes seconds at most."""
 WORD_S = CUT_US / SECOND + 15
 """How long a node waits for the leader's word: a cut, and what the leader may have had to finish before."""
+HOLD_S = 600.0
+"""How long the leader waits for a node that has an image to finish before its ranks may be held once more."""
 
 Key = tuple[int, int]
 """(job, attempt)"""
@@ -45,6 +47,7 @@ class Gangs:
     def __init__(self, node: str, token: str, boxes: Callable[[Key], dict[int, Path] | None]) -> None:
         self._node, self._token, self._boxes = node, token, boxes
         self._words: dict[tuple[int, int, int], asyncio.Future[str]] = {}
+        self._imaging: dict[Key, tuple[int, asyncio.Event]] = {}
 
     async def still(
         self, key: Key, serial: int, peers: tuple[Peer, ...], *, hurry: bool = True,
@@ -61,7 +64,7 @@ class Gangs:
         self, key: Key, serial: int, others: list[Peer], longest_step_us: int, then: Callable[[], None]
     ) -> Still:
         clients = [DepotClient(peer, self._token) for peer in others]
-        parties: list[Pages] = [self._pages(key), *(PeerPages(client, key) for client in clients)]
+        parties: list[Pages] = [self._pages(key), *(PeerPages(client, key, serial) for client in clients)]
         why = "its leader failed"
         try:
             report = await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest_step_us)
@@ -118,7 +121,22 @@ class Gangs:
         """What a leader asks of this node, for its depot."""
         return {"hold": self._hold, "pages": self._read, "cuts": self._publish, "free": self._free, "word": self._hear}
 
+    @contextlib.contextmanager
+    def imaging(self, key: Key, serial: int) -> Iterator[None]:
+        """While an image of a gang that runs on is taken on this node: no later cut may begin before its ranks are let
+        go, which would let them go from that cut, too."""
+        done = asyncio.Event()
+        self._imaging[key] = serial, done
+        try:
+            yield
+        finally:
+            del self._imaging[key]
+            done.set()
+
     async def _hold(self, args: dict[str, Any]) -> None:
+        taking = self._imaging.get((int(args["job"]), int(args["attempt"])))
+        if taking is not None and taking[0] != args.get("serial", taking[0]):
+            await taking[1].wait()
         await asyncio.to_thread(self._known(args).hold)
 
     async def _read(self, args: dict[str, Any]) -> Any:
@@ -145,11 +163,12 @@ class Gangs:
 class PeerPages:
     """The control pages of the ranks on another node."""
 
-    def __init__(self, client: DepotClient, key: Key) -> None:
+    def __init__(self, client: DepotClient, key: Key, serial: int) -> None:
         self._client, self._what = client, {"job": key[0], "attempt": key[1]}
+        self._serial = serial
 
     def hold(self) -> None:
-        self._client.ask("hold", self._what)
+        self._client.ask("hold", {**self._what, "serial": self._serial}, HOLD_S)
 
     def read(self) -> list[PageState]:
         return msgspec.convert(self._client.ask("pages", self._what), list[PageState])

@@ -85,7 +85,8 @@ class Supervisor:
         return attempt
 
     def suspend(self, args: SuspendArgs, op_id: str) -> JobReport:
-        """Make a running attempt let go by ``args.level``; a refusal is a report with ``error``."""
+        """Make a running attempt let go by ``args.level``, once an image that is being taken is done; a refusal is told as
+        ``running`` with ``error``."""
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id):
             return self._again(attempt)
@@ -96,10 +97,6 @@ class Supervisor:
         memo = attempt.memo
         memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
         memo.serial, memo.peers = args.serial, args.peers or memo.peers
-        refusal = self.deeds.refusal(attempt, args.level)
-        if refusal:
-            lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if args.level == Level.FULL else {}
-            return self.deeds.tell(attempt, verb="suspend", error=refusal, **lower)
         report = self.deeds.tell(attempt, phase="suspending", verb="suspend", error="", took_us=0)
         self.deeds.behind(attempt, self.deeds.suspend(attempt))
         return report
@@ -166,13 +163,12 @@ class Supervisor:
         attempt = self._find(args.job, args.attempt)
         if attempt.seen(op_id) or attempt.over:
             return attempt.report()
-        refusal = self.deeds.refusal(attempt, Level.FULL)
-        if refusal or self.deeds.full is None:
-            report = replace(attempt.report(), verb="checkpoint", error=refusal, image=ImageReport(serial=args.serial))
+        if self.deeds.full is None:
+            error, image = self.deeds.refusal(attempt, Level.FULL), ImageReport(serial=args.serial)
+            report = replace(attempt.report(), verb="checkpoint", error=error, image=image)
             self._publish(report)
             return report
-        attempt.memo.peers = args.peers or attempt.memo.peers
-        self.deeds.behind(attempt, self.deeds.full.checkpoint(attempt, args.serial))
+        self.deeds.behind(attempt, self.deeds.full.checkpoint(attempt, args))
         return attempt.report()
 
     def fetch(self, args: FetchArgs, op_id: str) -> JobReport:

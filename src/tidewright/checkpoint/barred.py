@@ -16,6 +16,7 @@ from pathlib import Path
 from .barred_sockets import ties
 from .processes import PROC
 from .processes import stat as process
+from .shared import is_dumper
 
 DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (1, 11), (5, 0), (5, 2)})
 """null, zero, full, random, urandom, kmsg, tty, ptmx (Documentation/admin-guide/devices.txt)."""
@@ -112,7 +113,8 @@ def _of_process(pid: int, init: int) -> Iterator[str]:
     for name in NAMESPACES:
         if os.readlink(directory / "ns" / name) != os.readlink(PROC / str(init) / "ns" / name):
             yield f"has made itself a {name} namespace"
-    if "\nTracerPid:\t0\n" not in (directory / "status").read_text():
+    tracer = int((directory / "status").read_text().split("\nTracerPid:", 1)[1].split(maxsplit=1)[0])
+    if tracer and not is_dumper(tracer):
         yield "is being traced by a debugger"
     for path in _mapped(directory):
         if why := _mapping(path):

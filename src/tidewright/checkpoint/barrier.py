@@ -297,8 +297,11 @@ class _Hold:
         self._ticket = secrets.randbits(62) + 1
 
     def run(self) -> CutReport:
-        for party in self._parties:
-            party.hold()
+        self._stop()
+        if any(page.phase == DROP for page in self._read().values() if not page.over):
+            release(self._parties)  # they stand still since an earlier cut, whose leader has died
+            self._stop()
+        self._until += time.monotonic() - self._began  # a node may have had something to finish before
         pages = self._even_out()
         kinds = {entry.kind for page in pages.values() for entry in page.entries}
         messages = Cuts(DRAIN, self._ticket, p2p=bool(kinds & {SEND, RECV, ANY}), anybody=ANY in kinds)
@@ -306,6 +309,10 @@ class _Hold:
         pages = self._reach(Cuts(DROP, self._ticket), (PARKED,), "let go of its connections")
         alive = [page for page in pages.values() if not page.dead]
         return CutReport(0, len({page.world for page in alive if page.world}), len(alive), self._cutter.raises)
+
+    def _stop(self) -> None:
+        for party in self._parties:
+            party.hold()
 
     def _read(self) -> dict[Key, PageState]:
         return {(at, p.box, p.name): p for at, party in enumerate(self._parties) for p in party.read()}

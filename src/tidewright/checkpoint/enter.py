@@ -73,6 +73,8 @@ def execute(command: list[str], written: int, answer: int) -> None:
         for number, pipe in ((WRITTEN, os.dup(written)), (ANSWER, os.dup(answer))):
             os.dup2(pipe, number)
         os.execv(command[0], command)
+    except OSError as error:
+        print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
     finally:
         os._exit(127)
 

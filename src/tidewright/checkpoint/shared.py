@@ -88,6 +88,11 @@ class Others:
         return True
 
 
+def is_dumper(pid: int) -> bool:
+    """Whether a process is a CRIU that one of us has started, or a helper of it."""
+    return any(each.startswith(MARK.encode() + b"=") for each in environment(pid))
+
+
 def written(pid: int) -> set[Identity]:
     """The files that a process has open for writing. None when it is gone or not to be read."""
     with contextlib.suppress(OSError):

@@ -1,0 +1,157 @@
+"""Whatever is asked of an attempt while an image of it is being taken waits for the image, or ends it; nothing is refused
+because of our own CRIU."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+import msgspec
+import pytest
+
+from tests.agent.agent_bench import Bench, bearing
+from tests.agent.test_agent_images import args as resume_args
+from tests.agent.test_agent_images import expected, lines
+from tidewright.agent.rank import Identity
+from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.shared import MARK
+from tidewright.model.job import Level
+
+FOUND = find_criu()
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),
+]
+COUNT = """
+import random, sys, time
+ballast = random.Random(1).randbytes(int(sys.argv[2]) << 20)
+random.seed(5)
+for i in range(int(sys.argv[1])):
+    print(i, random.random(), flush=True)
+    time.sleep(0.01)
+sys.exit(7)
+"""
+"""Large enough that its image takes a while."""
+LINES, MIB = 2000, 60
+FULL, FREEZE = int(Level.FULL), int(Level.FREEZE)
+
+
+def args(mib: int = MIB) -> dict[str, object]:
+    return {**resume_args(None), "command": (sys.executable, "-c", COUNT, str(LINES), str(mib))}  # type: ignore[arg-type]
+
+
+async def launch(bench: Bench, mib: int = MIB) -> None:
+    await bench.launch(sys.executable, "-c", COUNT, str(LINES), str(mib))
+    await bench.state_is("running")
+    await lines(bench, 5)
+
+
+async def begin_image(bench: Bench, serial: int, pause: float | None = None) -> None:
+    """Order an image of ranks that run on. Without ``pause`` its CRIU is at work when this returns."""
+    await bench.verb("checkpoint", serial=serial)
+    if pause is not None:
+        await asyncio.sleep(pause)
+        return
+    own = max(bench.state.glob("ranks/1.0/0*/started"), key=lambda path: path.stat().st_mtime)
+    main = msgspec.json.decode(own.read_bytes(), type=Identity)
+    while not bearing(f"{MARK}={main.pid}.{main.start}"):
+        await asyncio.sleep(0.001)
+
+
+async def imaged(bench: Bench, serial: int) -> None:
+    found = await bench.until(lambda report: report.image is not None and report.image.serial >= serial)
+    assert found.image is not None and found.image.size_bytes
+
+
+@pytest.mark.parametrize("level", [FULL, FREEZE])
+def test_a_suspension_waits_for_the_image(play, level: int) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench)
+        await begin_image(bench, 1)
+        await bench.verb("suspend", level=level, serial=2)
+        report = await bench.state_is("suspended")
+        assert (report.error, report.level) == ("", -1), "it was refused, or may only be frozen from now on"
+        assert 1 in [each.image.serial for each in bench.heard if each.image is not None]
+        again = {"serial": 2, "launch": args()} if level == FULL else {}
+        await bench.verb("resume", **again)
+        await bench.state_is("running")
+        await lines(bench, bench.log().count("\n") + 5)
+        assert expected(LINES).startswith(bench.log())
+
+    play(body)
+
+
+def test_another_image_waits_for_the_first(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench)
+        await begin_image(bench, 1)
+        await bench.verb("checkpoint", serial=2)
+        await imaged(bench, 2)
+        assert [each.error for each in bench.heard if each.error] == []
+
+    play(body)
+
+
+def test_an_end_waits_for_the_image(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench)
+        await begin_image(bench, 1)
+        await bench.verb("stop", grace_us=5_000_000)
+        report = await bench.state_is("exited")
+        assert (report.code, report.lost) == (143, False) and expected(LINES).startswith(bench.log())
+
+    play(body)
+
+
+@pytest.mark.parametrize("phase", ["running", "suspending", "stopping"])
+def test_the_agent_is_killed_while_an_image_is_taken_and_something_waits_for_it(play, phase: str) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench)
+        await begin_image(bench, 1)
+        if phase == "suspending":
+            await bench.verb("suspend", level=FULL, serial=2)
+        elif phase == "stopping":
+            await bench.verb("stop", grace_us=5_000_000)
+        bench.kill()
+        bench.start("--backend", "cpu", "--slots", "4")
+        await bench.state_is({"running": "running", "suspending": "suspended", "stopping": "exited"}[phase])
+        if phase == "running":
+            await lines(bench, bench.log().count("\n") + 20)
+            await bench.verb("suspend", level=FULL, serial=2)
+            await bench.state_is("suspended")
+        assert expected(LINES).startswith(bench.log())
+
+    play(body)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("verb", ["suspend", "freeze", "checkpoint", "agent"])
+def test_every_verb_at_random_moments_of_an_image_of_a_large_rank(play, verb: str) -> None:
+    """Twenty times each, 500 MB."""
+    dice = random.Random(verb)
+
+    async def body(bench: Bench) -> None:
+        await launch(bench, 500)
+        for number in range(20):
+            await begin_image(bench, 2 * number + 1, dice.uniform(0, 1.2))
+            if verb == "agent":
+                bench.kill()
+                bench.start("--backend", "cpu", "--slots", "4")
+                await bench.state_is("running")
+            elif verb == "checkpoint":
+                await bench.verb("checkpoint", serial=2 * number + 2)
+                await imaged(bench, 2 * number + 2)
+            else:
+                await bench.verb("suspend", level=FULL if verb == "suspend" else FREEZE, serial=2 * number + 2)
+                report = await bench.state_is("suspended")
+                assert (report.error, report.level) == ("", -1)
+                again = {"serial": 2 * number + 2, "launch": args(500)} if verb == "suspend" else {}
+                await bench.verb("resume", **again)
+                await bench.state_is("running")
+            await lines(bench, min(bench.log().count("\n") + 3, LINES))
+            assert expected(LINES).startswith(bench.log())
+        assert [each.error for each in bench.heard if each.error] == []
+
+    play(body)
