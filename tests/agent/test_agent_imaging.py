@@ -104,7 +104,9 @@ def test_an_end_waits_for_the_image(play) -> None:
     play(body)
 
 
-@pytest.mark.parametrize("phase", ["running", "suspending", "stopping"])
+@pytest.mark.parametrize(
+    "phase", ["suspending", *(pytest.param(each, marks=pytest.mark.full) for each in ("running", "stopping"))]
+)
 def test_the_agent_is_killed_while_an_image_is_taken_and_something_waits_for_it(play, phase: str) -> None:
     async def body(bench: Bench) -> None:
         await launch(bench)

@@ -22,6 +22,7 @@ from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.criu import Criu, CriuDriver
 from tidewright.checkpoint.onrank import tasks
 from tidewright.checkpoint.processes import stat
+from tidewright.checkpoint.protocol import Placement
 from tidewright.checkpoint.repair import lift_repair
 from tidewright.testing.checkpoint import check_goes_on
 
@@ -266,3 +267,13 @@ def test_a_program_that_has_stopped_its_child_finds_it_stopped(site: Site, tmp_p
     assert states == {"T"}
     for pid in tasks(gang.ranks[0]):
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_suspension_is_noticed_by_one_sigcont_and_nothing_else(site: Site):
+    """As docs/checkpoints.md says."""
+    gang = talking(site)
+    site.driver("b").restore(site.driver("a").save(gang), Placement(node="b"))
+    check_goes_on(lambda: len(site.output("b")), "after the suspension")
+    told = [json.loads(line) for line in site.output("b") if line.strip("\0")][-1]
+    assert told[1] == [0, 0, 0, 0] and told[3].count("SIGCONT") == 1
+    assert set(told[3]) <= {"SIGCONT", "SIGCONT of the child", "SIGCHLD", "waitid"}
