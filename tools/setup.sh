@@ -62,7 +62,7 @@ fi
 wait
 compile &
 # After PyTorch, so that none of these brings another one.
-if ! "$venv/bin/python" -c 'import accelerate, ipykernel, lightning, sklearn, tensorboard, transformers' >/dev/null 2>&1; then
+if ! "$venv/bin/python" -c 'import accelerate, distributed, ipykernel, lightning, sklearn, tensorboard, transformers, zmq' >/dev/null 2>&1; then
     echo 'setup: installing what the example programs use'
     pip --editable '.[examples]' ||
         echo 'setup: not all of it; the tests of those programs are skipped' >&2

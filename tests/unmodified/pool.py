@@ -29,6 +29,10 @@ TRIES = 10
 """Of one event, when it is refused: a process that is just being started cannot be saved, say."""
 
 
+Event = Callable[[int, random.Random], None]
+"""What a job is put through."""
+
+
 @dataclass(slots=True)
 class Ride:
     """What a job went through: the events that took place, what was refused, and what its ranks printed."""
@@ -155,6 +159,26 @@ class Pool:
         self.client().scale(job, wanted)
         self.settle(job, lambda now: now.state == "running" and now.held == wanted, view.since)
 
+    def checkpoint(self, job: int, dice: random.Random) -> None:
+        """Take an image of the running job; every other time something else is asked for before that is done."""
+        before = self.view(job)
+        self.client().checkpoint(job)
+        if dice.random() < 0.5:
+            time.sleep(dice.uniform(0, 0.3))
+            dice.choice((self.suspend, self.migrate))(job, dice)
+        else:
+            self.until(lambda: self._imaged(before))
+
+    def _imaged(self, before: JobView) -> bool:
+        """Whether there is an image that was not there. Raises Refused when none could be made, Ended when the job has
+        ended."""
+        view = self.view(before.id)
+        if failed := [line.why for line in view.story[len(before.story) :] if line.what == "IMAGE"]:
+            raise Refused(failed[0])
+        if view.state in FINAL:
+            raise Ended
+        return bool({image.serial for image in view.images} - {image.serial for image in before.images})
+
     def settle(self, job: int, there: Callable[[JobView], bool], since: int) -> None:
         """Wait until an event has had its effect. Raises Refused when it was given up, Ended when the job has ended."""
 
@@ -172,7 +196,7 @@ class Pool:
 
     def ride(self, program: Program, world: int, name: str, *, events: int, seed: int, steps: int = 0) -> Ride:
         """Run a program as a job through ``events`` random events, at random steps, the first perhaps at its start."""
-        dice = random.Random(seed)
+        dice, deck = random.Random(seed), list[Event]()
         job = self.submit(program, world, name, steps)
         ride = Ride(Outcome({}, {}), self.view(job))
         self.reach(job, "running")
@@ -180,26 +204,35 @@ class Pool:
             for at in sorted(dice.sample(range((steps or program.steps) // 3), events)):
                 self.until(lambda at=at: self.steps(job) >= at or self._over(job), LIMIT_S)  # type: ignore[misc]
                 time.sleep(dice.uniform(0, 0.05))
-                self._one(job, world, dice, ride)
+                deck = deck or self._deck(world, dice)
+                self._one(job, dice, deck, ride)
         self.until(lambda: self._over(job), LIMIT_S)
         logs = [self.log(job, rank) for rank in range(world)]
         ride.outcome, ride.view, ride.last = read(logs), self.view(job), "\n".join(log[-4000:] for log in logs)
         return ride
 
-    def _one(self, job: int, world: int, dice: random.Random, ride: Ride) -> None:
-        """One event that takes place; those that are refused are tried again, a bounded number of times."""
-        kinds = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
+    def _deck(self, world: int, dice: random.Random) -> list[Event]:
+        """All events in random order, from the end; an image of the running job is among the first three."""
+        others = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
+        drawn = dice.sample(others, len(others))
+        drawn.insert(dice.randrange(3), self.checkpoint)
+        return drawn[::-1]
+
+    def _one(self, job: int, dice: random.Random, deck: list[Event], ride: Ride) -> None:
+        """The next event that takes place; one that is refused is put last, a bounded number of times."""
         for _ in range(TRIES):
-            event = dice.choice(kinds)
+            event = deck[-1]
             try:
                 event(job, dice)
             except (TideError, Refused) as error:
                 ride.refused.append(f"{event.__name__}: {error}")
+                deck.insert(0, deck.pop())
                 if self._over(job):
                     raise Ended from None
                 time.sleep(0.3)
             else:
                 ride.events.append(event.__name__)
+                deck.pop()
                 return
 
     def _over(self, job: int) -> bool:

@@ -63,6 +63,10 @@ PROGRAMS = (
     script("plain_numpy", steps=1500),
     script("sklearn_fit", steps=100, needs=("sklearn",)),
     script("logs_csv_tb", steps=150, needs=("torch", "tensorboard")),
+    script("tcp_pairs", steps=600),
+    script("zmq_workers", steps=400, needs=("zmq",)),
+    script("asyncio_server", steps=300),
+    script("dask_cluster", steps=80, needs=("distributed",)),
     script("pool", steps=300),
     script("pool", "--start-method", "forkserver", steps=300),
     Program(
