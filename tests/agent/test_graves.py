@@ -8,6 +8,7 @@ import pytest
 
 from tidewright.agent.graves import SWEEP_S
 from tidewright.agent.images import KEPT, Images
+from tidewright.agent.in_flight import Unneeded
 from tidewright.checkpoint.store import FsspecRemote
 from tidewright.checkpoint.store.away import FORGET_S, GRACE_S
 
@@ -95,6 +96,7 @@ def test_an_image_that_is_dropped_while_it_is_pushed_goes_as_well(tmp_path: Path
     found.store.push(next(iter(found._names())), found.remote)  # type: ignore[arg-type]
     late = (tmp_path / "remote" / TENANT / "images" / f"{JOB}.1.0").read_bytes()
     found.store.push = slow  # type: ignore[method-assign, assignment]
-    found.push(TENANT, JOB, 1, [0])
+    with pytest.raises(Unneeded):
+        found.push(TENANT, JOB, 1, [0])
     graves.tend()
     assert there(tmp_path) == []

@@ -21,7 +21,7 @@ from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan
-from tidewright.wire.agent import JobReport, LaunchArgs, RankFailure
+from tidewright.wire.agent import ImageReport, JobReport, LaunchArgs, RankFailure
 from tidewright.wire.api import FailureView
 
 from .fakes import FirstFit
@@ -240,3 +240,17 @@ def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
         play.feed(ev.Resumed(1, 1))
     assert ids[0] != ids[1]
     assert play.engine.book.table.level[0] == Level.FREEZE
+
+
+def test_images_of_a_job_that_ends_go_with_it_also_those_that_nobody_was_told_of() -> None:
+    play = Play()
+    job = play.running()
+    assert play.report("running", verb="launch").events == []
+    (exited,) = play.report("exited").events
+    play.feed(exited)
+    forgotten = [call for call in play.translator.over([job]) if call.method == "forget"]
+    assert [(call.node, call.args.images) for call in forgotten] == [("n0", True)], "an image may be on its way there"  # type: ignore[attr-defined]
+    late = play.report("exited", verb="checkpoint", image=ImageReport(serial=1, ranks=(0,), stored=True)).calls
+    assert [(call.method, call.node, call.args.images) for call in late][:1] == [("forget", "n0", True)]
+    fetched = play.report("exited", verb="fetch", image=ImageReport(serial=1, ranks=(0,), stored=True), node="n0").calls
+    assert [(call.method, call.args.images) for call in fetched] == [("forget", True)]

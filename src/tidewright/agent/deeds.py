@@ -27,7 +27,7 @@ from .fair_queue import FairQueue, FairThreads
 from .full import Full
 from .gang import Gangs
 from .meeting import Meeting
-from .rank import Outcome, Rank
+from .rank import Outcome, Rank, micros
 from .watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -366,8 +366,3 @@ class Deeds:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def micros(began: float) -> int:
-    """Microseconds since ``began`` (monotonic seconds), at least 1."""
-    return max(1, int((time.monotonic() - began) * SECOND))

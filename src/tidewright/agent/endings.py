@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 from pathlib import Path
@@ -11,6 +12,8 @@ LINES = 10
 LAST_BYTES = 4096
 """So much of a log's end is looked at: what an uncaught exception says of itself, as a rule."""
 WIDTH = 200
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""Colours and the like (ECMA-48, control sequences)."""
 
 
 def describe(code: int, note: str = "") -> str:
@@ -39,5 +42,6 @@ def last_lines(path: str | Path) -> tuple[str, ...]:
     finally:
         os.close(file)
     whole = text.split("\n")[1 if facts.st_size > LAST_BYTES else 0 :]  # the first of them may be half a line
+    whole = [_ESCAPE.sub("", line) for line in whole]
     lines = ["".join(each if each.isprintable() else " " for each in line.rstrip())[:WIDTH] for line in whole]
     return tuple([line for line in lines if line.strip()][-LINES:])

@@ -26,7 +26,6 @@ from .attempt import Attempt
 from .depot import Depot, Handler
 from .full import Full
 from .gang import Gangs
-from .graves import Graves
 from .images import Images
 from .layout import Layout, write_whole
 from .meet import Meet
@@ -43,6 +42,8 @@ LEAST_TOKEN = 16
 """Characters; a proof of a short token can be guessed from without asking any agent."""
 TEND_S = 5.0
 """Between two rounds of removing remote copies; of no hurry, and what fails is tried again then."""
+FINISH_S = 4.0
+"""Longest that an agent which is to end still removes images of ended jobs."""
 
 
 def read_token(path: Path) -> str:
@@ -127,8 +128,7 @@ class Equipment:
         write_whole(self._layout.depot_port, f"{self._depot.port} {self._meet.port}\n".encode())
         if self._images is not None:
             await asyncio.to_thread(self._images.sweep)
-            if self._images.graves is not None:
-                self._tending = asyncio.create_task(_tend(self._images.graves))
+            self._tending = asyncio.create_task(_tend(self._images))
 
     async def close(self) -> None:
         """Stop listening, and removing what is elsewhere."""
@@ -139,6 +139,9 @@ class Equipment:
         await self._meet.stop()
         if self._turns is not None:
             await asyncio.to_thread(self._turns.close)
+        if self._images is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._images.finish), FINISH_S)
 
     def _driver(self) -> CriuDriver | GpuDriver | None:
         """What takes full images of this node's kind of rank."""
@@ -159,10 +162,12 @@ class Equipment:
         return self._images.listed() if self._images is not None else ()
 
 
-async def _tend(graves: Graves) -> None:
-    """For ever: remove copies elsewhere that nobody needs."""
+async def _tend(images: Images) -> None:
+    """For ever: remove copies elsewhere that nobody needs, and what dropped images have left here."""
     while True:
-        await asyncio.to_thread(graves.tend)
+        if images.graves is not None:
+            await asyncio.to_thread(images.graves.tend)
+        await asyncio.to_thread(images.collect_due)
         await asyncio.sleep(TEND_S)
 
 

@@ -30,9 +30,10 @@ from .attempt import Attempt
 from .boxes import gather, pack, unpack
 from .gang import Gangs
 from .images import Images
+from .in_flight import Unneeded
 from .layout import write_whole
 from .meeting import Meeting
-from .rank import Outcome, Rank
+from .rank import Outcome, Rank, micros
 from .saves import Saves
 
 if TYPE_CHECKING:
@@ -223,12 +224,9 @@ class Full:
     def _image(self, attempt: Attempt, shot: ImageReport) -> Image:
         raw = self.images.raw(attempt.args.job, shot.serial)
         return Image(
-            driver=self._ranks.driver.name,
-            job=attempt.args.job,
-            attempt=attempt.args.attempt,
-            location=str(raw),
+            driver=self._ranks.driver.name, job=attempt.args.job, attempt=attempt.args.attempt, location=str(raw),
             size_bytes=shot.size_bytes,
-        )
+        )  # fmt: skip
 
     # behind the suspension
 
@@ -238,12 +236,19 @@ class Full:
         shot = attempt.memo.shot or ImageReport(serial=serial)
         try:
             made = await storage(args.job, self.images.put, args.tenant, args.job, serial, shot.ranks)
+            if attempt.over:  # nobody will hear of it
+                await storage(args.job, self.images.drop_unknown, args.job, serial)
+                return
             shot = replace(shot, stored=True, new_bytes=sum(each.new_bytes for each in made), store_us=micros(began))
             self._keep(attempt, shot)
             if await storage(args.job, self.images.push, args.tenant, args.job, serial, shot.ranks):
                 shot = replace(shot, remote=True)
                 self._keep(attempt, shot)
+        except Unneeded:
+            return
         except (TideError, OSError) as error:
+            if attempt.over:
+                return
             log.error("image %d of job %d is not stored: %s", serial, args.job, error)
             self._news(attempt, error=f"image {serial} is not stored: {error}", shot=shot)
             return
@@ -393,8 +398,3 @@ class Full:
         """The image that the attempt is suspended in will not be needed."""
         if attempt.memo.image is not None:
             self.images.discard_raw(attempt.args.job, attempt.memo.serial)
-
-
-def micros(began: float) -> int:
-    """Microseconds since ``began`` (monotonic seconds), at least 1."""
-    return max(1, int((time.monotonic() - began) * 1_000_000))

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..base.errors import TideError
 from ..checkpoint.store import Erasable, ImageStore
 from ..checkpoint.store.disk import Disk
-from ..checkpoint.store.names import folder, tenant_of
+from ..checkpoint.store.names import ImageName, folder, parse_image, tenant_of
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,30 @@ class Graves:
         (directory / name).touch(mode=0o600)
         disk.sync_directory(directory)
 
+    def sending(self, tenant: str, name: str) -> None:
+        """Note, durably, that an image is on its way over there. Raises OSError."""
+        directory, disk = self._root / folder(tenant), Disk()
+        disk.make_directory(directory)
+        (directory / f".{name}").touch(mode=0o600)
+        disk.sync_directory(directory)
+
+    def sent(self, tenant: str, name: str) -> None:
+        """It is over there, or will not be, and somebody sees to what becomes of it."""
+        (self._root / folder(tenant) / f".{name}").unlink(missing_ok=True)
+
+    def take_back(self, here: Callable[[ImageName], bool]) -> None:
+        """What an agent that was killed had on its way, and is not here any more, is removed over there."""
+        for path in sorted(self._root.glob("*/.*")):
+            tenant, file = tenant_of(path.parent.name), path.name[1:]
+            name = parse_image(tenant, file)
+            if name is not None and not here(name):
+                self.dig(tenant, file)
+            path.unlink(missing_ok=True)
+
     def waiting(self) -> list[tuple[str, str]]:
         """(tenant, name) of what has not been removed yet."""
-        return sorted((tenant_of(path.parent.name), path.name) for path in self._root.glob("*/*"))
+        found = (path for path in self._root.glob("*/*") if not path.name.startswith("."))
+        return sorted((tenant_of(path.parent.name), path.name) for path in found)
 
     def tend(self) -> None:
         """Remove what waits and, now and then, what no image over there needs. A failure is said once, and tried again."""

@@ -7,13 +7,12 @@ is in the store and its job runs again.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import logging
-import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -23,12 +22,16 @@ from msgspec.structs import replace
 
 from ..base.errors import TideError, WorldError
 from ..checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
-from ..checkpoint.store import Erasable, ImageDamaged, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
+from ..checkpoint.space import is_full, refusal, require
+from ..checkpoint.store import Erasable, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
 from ..checkpoint.store.apart import Load, Order, put_apart
 from ..wire.agent import FetchArgs, Peer
-from .depot import Body, DepotClient, Silent
+from .depot import Body, DepotClient
 from .graves import Graves
+from .image_copies import PeerRemote, hopeless
+from .in_flight import InFlight, Unneeded
 from .lending import Lending
+from .raw_images import FACTS, RawImages, image_of, inside, remove_whatever
 
 log = logging.getLogger(__name__)
 
@@ -38,76 +41,31 @@ COPIES_AT_ONCE = 4
 """Rank images brought here side by side: one connection does not fill a fast network, nor one core check what comes."""
 KEPT = 2
 """Images kept per job: the last one, and the one before in case the last turns out damaged."""
-FACTS = ".facts"
 
 
-class Images:
+class Images(RawImages):
     """``token`` opens the depots of other nodes; ``remote`` (optional) is where every image is pushed to as well, and is
     removed from (``graves``) once it is dropped here."""
 
     def __init__(self, root: Path, token: str, quota_bytes: int = 0, remote: Erasable | None = None) -> None:
-        self._work = root / "work"
-        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(root / "work")
         self.store = ImageStore(root / "store", quota_bytes=quota_bytes, secret=token.encode())
         self._order = Order(str(root / "store"), quota_bytes, token.encode(), ())
         self.remote = remote
         self.graves = Graves(root / "graves", self.store, remote) if remote is not None else None
         self._token = token
         self._storing, self._lending = threading.Lock(), Lending()
-        self._collected = time.monotonic()
-
-    # raw images
-
-    def raw(self, job: int, serial: int) -> Path:
-        """Where the rank images of one serial lie as CRIU left them."""
-        return self._work / f"{job}.{serial}"
-
-    def begin(self, job: int, serial: int) -> Path:
-        """An empty directory to dump into."""
-        directory = self.raw(job, serial)
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(mode=0o700)
-        return directory
-
-    def note(self, job: int, serial: int, rank: int, facts: dict[str, Any]) -> None:
-        """Keep what the agent knows of a rank's image beside it; from now on it is complete."""
-        path = self.raw(job, serial) / f"{rank}{FACTS}"
-        draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(facts))
-        draft.rename(path)
-
-    def facts(self, job: int, serial: int, rank: int) -> dict[str, Any] | None:
-        """What was noted; None when there is no complete raw image."""
-        try:
-            found: dict[str, Any] = json.loads((self.raw(job, serial) / f"{rank}{FACTS}").read_text())
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    def has_raw(self, job: int, serial: int, rank: int) -> bool:
-        """Whether a rank's raw image is here, whole."""
-        return self.facts(job, serial, rank) is not None and (self.raw(job, serial) / str(rank)).is_dir()
-
-    def discard_raw(self, job: int, serial: int) -> None:
-        """Remove raw images; what is in the store stays."""
-        shutil.rmtree(self.set_aside(job, serial), ignore_errors=True)
-
-    def set_aside(self, job: int, serial: int) -> Path:
-        """Raw images are no more, but for the room that they take where they lie now."""
-        directory = self.raw(job, serial)
-        gone = directory.with_name(f".{directory.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)  # an agent was killed while it removed that
-        with contextlib.suppress(FileNotFoundError):
-            directory.rename(gone)
-        return gone
+        self._collected, self._garbage = time.monotonic(), False
+        self._in_flight, self._over = InFlight(), dict[int, None]()
 
     # the store
 
     def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:
-        """Take raw images into the store, once nobody copies them any more. Raises WorldError (disk full, quota)."""
+        """Take raw images into the store, once nobody copies them any more. Raises WorldError (disk full, quota), and
+        Unneeded when the job ends meanwhile."""
         loads = []
         self._lending.wait((job, serial))
-        with self._storing:
+        with self._in_flight.image(job, serial), self._kept_if_needed(job, serial), self._storing:
             for rank in ranks:
                 name, facts = ImageName(tenant, job, serial, rank), self.facts(job, serial, rank)
                 if facts is None:
@@ -117,12 +75,28 @@ class Images:
                     loads.append(Load(name, str(self.raw(job, serial) / str(rank)), facts))
             return self._put(loads)
 
+    @contextlib.contextmanager
+    def _kept_if_needed(self, job: int, serial: int) -> Iterator[None]:
+        """For whatever brings an image here: if the job ends meanwhile, nothing of it is left. Raises Unneeded then."""
+        try:
+            yield
+        except (TideError, OSError):
+            if not self._in_flight.unneeded(job, serial):
+                raise
+        if self._in_flight.unneeded(job, serial):
+            self._drop(job, serial)
+            self._garbage = True
+            raise Unneeded(f"{image_of(job, serial)} is not needed any more")
+
     def _put(self, loads: list[Load]) -> list[PutReport]:
         """Into the store; one that is full is cleared up first."""
         made: list[PutReport] = []
         for another in (True, False):
             if left := loads[len(made) :]:
-                more, why = put_apart(replace(self._order, loads=tuple(left)))
+                key = left[0].name.job, left[0].name.serial
+                more, why = put_apart(
+                    replace(self._order, loads=tuple(left)), functools.partial(self._in_flight.abort_by, *key)
+                )
                 made += more
                 if why is not None:
                     if not (another and isinstance(why, StoreFull)):
@@ -134,11 +108,21 @@ class Images:
         """Copy images to the remote store. False: none is configured. Raises WorldError."""
         if self.remote is None:
             return False
-        for name in (ImageName(tenant, job, serial, rank) for rank in ranks):
-            self.store.push(name, self.remote)
+        with self._in_flight.image(job, serial), self._kept_if_needed(job, serial):
+            for name in (ImageName(tenant, job, serial, rank) for rank in ranks):
+                self._push(name, self.remote)
+        return True
+
+    def _push(self, name: ImageName, remote: Remote) -> None:
+        """An agent killed in the middle leaves a note, by which the next one knows what may be over there."""
+        assert self.graves is not None
+        self.graves.sending(name.tenant, name.file)
+        try:
+            self.store.push(name, remote)
+        finally:
             if not self.store.has(name):  # dropped while it was on its way
                 self._bury(name.tenant, name.file)
-        return True
+        self.graves.sent(name.tenant, name.file)
 
     def _bury(self, tenant: str, grave: str) -> None:
         """See that copies in the remote store go, too."""
@@ -147,7 +131,7 @@ class Images:
 
     def keep_newest(self, tenant: str, job: int, newest: int) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``."""
-        serials = sorted({name.serial for name in self._names(job)} | self._raw_serials(job))
+        serials = sorted({name.serial for name in self._names(job)} | self.serials(job))
         old = [serial for serial in serials if serial <= newest][:-KEPT]
         for serial in old:
             self._drop(job, serial)
@@ -155,19 +139,44 @@ class Images:
             self._collect()
 
     def drop_job(self, job: int) -> None:
-        """The job is over: nothing of it is kept, here or in the remote store."""
+        """The job is over: nothing of it is kept, here or in the remote store, and nothing that is on its way."""
         last = {name.tenant: name.serial for name in sorted(self._names(job), key=lambda name: name.serial)}
         for tenant, serial in last.items():
             self._bury(tenant, f"{job}.{serial}")  # whoever made them
-        for serial in {name.serial for name in self._names(job)} | self._raw_serials(job):
+        serials = {name.serial for name in self._names(job)} | self.serials(job)
+        self._in_flight.drop(job, serials)
+        for serial in serials:
             self._drop(job, serial)
+        self._over.pop(job, None)
         self._collect()
 
+    def end_job(self, job: int) -> None:
+        """Note that ``drop_job`` is to come; ``finish`` makes up for it. Does not block."""
+        self._over[job] = None
+
+    def drop_unknown(self, job: int, serial: int) -> None:
+        """An image that was made too late for anybody to know of it."""
+        self._drop(job, serial)
+        self._collect()
+
+    def finish(self) -> None:
+        """Before the agent ends: what of ended jobs is still to be removed, it may not be here again for long."""
+        for job in list(self._over):
+            self.drop_job(job)
+        self.collect_due(0.0)
+        if self.graves is not None and self.graves.waiting():
+            self.graves.tend()
+
     def _collect(self) -> None:
+        self._garbage = True
+        self.collect_due()
+
+    def collect_due(self, least_s: float = COLLECT_S) -> None:
         """Give back what dropped images took, now and then: it means to look at every image of the store."""
-        if time.monotonic() - self._collected >= COLLECT_S and self._storing.acquire(blocking=False):
+        due = self._garbage and time.monotonic() - self._collected >= least_s
+        if due and self._storing.acquire(blocking=False):
             try:
-                self._collected = time.monotonic()
+                self._collected, self._garbage = time.monotonic(), False
                 self.store.gc()
             except WorldError as error:
                 log.warning("the image store is not cleared up: %s", error)
@@ -182,10 +191,7 @@ class Images:
                 self.store.drop(name)
 
     def _names(self, job: int | None = None) -> list[ImageName]:
-        return [entry.name for entry in self.store.ls() if job is None or entry.name.job == job]
-
-    def _raw_serials(self, job: int) -> set[int]:
-        return {int(path.name.partition(".")[2]) for path in self._work.glob(f"{job}.*")}
+        return [name for name in self.store.names() if job is None or name.job == job]
 
     def listed(self) -> tuple[tuple[int, int, int], ...]:
         """(job, serial, rank) of everything that could be restored or fetched from here."""
@@ -199,9 +205,9 @@ class Images:
 
     def sweep(self) -> None:
         """Remove halves that an agent which was killed left, and pages that nothing refers to."""
-        for path in self._work.iterdir():
-            if path.name.startswith(".") or not any(path.glob(f"*{FACTS}")):
-                remove_whatever(path)
+        self.sweep_raw()
+        if self.graves is not None:
+            self.graves.take_back(lambda name: self.store.has(name))
         try:
             self.store.gc()
         except WorldError as error:  # a node with a damaged store is of use still
@@ -219,13 +225,17 @@ class Images:
         directory = self.raw(job, serial)
         if not directory.is_dir():
             remove_whatever(directory)
+        self.forget_ranks(job, serial, missing)  # what is incomplete would be in the way of a copy
         directory.mkdir(mode=0o700, exist_ok=True)
-        for rank in missing:  # one that is incomplete would be in the way of a copy
-            for name in (f"{rank}{FACTS}", str(rank)):
-                remove_whatever(directory / name)
         names = [ImageName(tenant, job, serial, rank) for rank in missing]
-        with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
-            list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
+        with self._in_flight.image(job, serial), self._kept_if_needed(job, serial):
+            try:
+                with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
+                    list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
+            except BaseException:
+                self.forget_ranks(job, serial, missing)
+                self._garbage = True
+                raise
         return directory
 
     def _have(self, name: ImageName, directory: Path, sources: list[Peer]) -> None:
@@ -246,6 +256,8 @@ class Images:
                 return True
             except (WorldError, OSError) as error:
                 why.append(error)
+                if is_full(error):  # here; no other source changes that
+                    return False
             finally:
                 client.close()
         remotes = [*(PeerRemote(peer, self._token) for peer in sources), *([self.remote] if self.remote else [])]
@@ -268,17 +280,19 @@ class Images:
             return True
         except (TideError, OSError) as error:
             why.append(error)
+            self._garbage = True  # what was fetched until then
             return False
 
     def fetch(self, args: FetchArgs) -> int:
         """Take copies of rank images into this node's store; bytes added. Raises WorldError."""
         before = self.store.stored_bytes()
-        for rank in args.ranks:
-            name = ImageName(args.tenant, args.job, args.serial, rank)
-            why: list[Exception] = []
-            remotes = [PeerRemote(peer, self._token) for peer in args.sources]
-            if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
-                raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
+        with self._in_flight.image(args.job, args.serial), self._kept_if_needed(args.job, args.serial):
+            for rank in args.ranks:
+                name = ImageName(args.tenant, args.job, args.serial, rank)
+                why: list[Exception] = []
+                remotes = [PeerRemote(peer, self._token) for peer in args.sources]
+                if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
+                    raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 
     def _copy_raw(self, client: DepotClient, name: ImageName, into: Path) -> None:
@@ -286,6 +300,18 @@ class Images:
         listing = client.ask("raw_list", what)
         draft = into.with_name(f".{into.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
+        size = sum(int(size) for _, size in listing["files"])
+        require(into.parent, size, f"a copy of {name}")
+        try:
+            self._read_raw(client, name, listing, draft)
+        except OSError as error:
+            raise refusal(into.parent, f"a copy of {name}", size) if is_full(error) else error from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)  # there only if it came to no end
+        self.note(name.job, name.serial, name.rank, listing["facts"])
+
+    def _read_raw(self, client: DepotClient, name: ImageName, listing: dict[str, Any], draft: Path) -> None:
+        what = {"job": name.job, "serial": name.serial, "rank": name.rank}
         for relative, _size in listing["files"]:
             path = inside(draft, relative)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -295,8 +321,7 @@ class Images:
         if manifest_digest(draft) != listing["manifest"] or unlisted(draft):
             raise WorldError(f"{name} was altered on its way from node {client.peer.node}")
         verify(draft)
-        draft.rename(into)
-        self.note(name.job, name.serial, name.rank, listing["facts"])
+        draft.rename(draft.with_name(str(name.rank)))
 
     # for elsewhere
 
@@ -336,52 +361,3 @@ class Images:
         size = path.stat().st_size
         self._lending.begin(key)
         return Body(path, 0, size, lambda: self._lending.end(key))
-
-
-def remove_whatever(path: Path) -> None:
-    """Remove a directory or a file; what cannot be removed stays."""
-    with contextlib.suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def inside(root: Path, relative: str) -> Path:
-    """``relative`` below ``root``. Raises WorldError for a name that leads elsewhere."""
-    path = Path(os.path.normpath(root / relative))
-    if root not in path.parents:
-        raise WorldError(f"{relative!r} is not a file of an image")
-    return path
-
-
-def hopeless(why: Iterable[Exception]) -> bool:
-    """Whether copies of an image were found to be damaged, and no place was left that may yet have a good one."""
-    reasons = list(why)
-    damaged = any(isinstance(each, ImageDamaged | DamagedImage) for each in reasons)
-    unsure = any(
-        isinstance(each, Silent | StoreFull) or isinstance(each.__cause__ or each, OSError) for each in reasons
-    )
-    return damaged and not unsure
-
-
-class PeerRemote:
-    """Another agent's store as somewhere to pull from; nothing can be written there."""
-
-    def __init__(self, peer: Peer, token: str) -> None:
-        self._client = DepotClient(peer, token)
-
-    def has(self, keys: Iterable[str]) -> set[str]:
-        """Which of these objects it holds."""
-        return set(self._client.ask("store_has", {"keys": list(keys)}))
-
-    def list(self, prefix: str) -> list[str]:
-        """Keys that begin so."""
-        return [str(key) for key in self._client.ask("store_list", {"prefix": prefix})]
-
-    def read(self, key: str) -> bytes:
-        """One object's bytes."""
-        return b"".join(self._client.read("store_read", {"key": key}))
-
-    def write(self, key: str, data: bytes) -> None:
-        raise WorldError("images are fetched from other nodes, never put there")

@@ -209,3 +209,8 @@ class Rank:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def micros(began: float) -> int:
+    """Microseconds since ``began`` (monotonic seconds), at least 1."""
+    return max(1, int((time.monotonic() - began) * 1_000_000))

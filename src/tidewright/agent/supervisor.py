@@ -201,6 +201,7 @@ class Supervisor:
         key = (args.job, args.attempt)
         attempt = self.attempts.get(key)
         if args.images and self.deeds.full is not None:
+            self.deeds.full.images.end_job(args.job)
             self.deeds.alone(self.deeds.storage.run(args.job, self.deeds.full.images.drop_job, args.job))
         if attempt is None:
             return JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here")

@@ -11,7 +11,7 @@ from ..engine.gallery import Image
 from ..model.job import Level, State
 from ..wire import agent as wire
 from .agreed import GONE
-from .orders import Call, Orders, Outcome
+from .orders import Call, Orders, Outcome, forget_call
 from .outstanding import level_of, serial
 from .shelf import Shelf
 
@@ -40,7 +40,8 @@ class Copies:
         """What a report says of images and levels, whatever else it says."""
         job, image = report.job, report.image
         if job not in self.book.specs:
-            return Outcome([], [])
+            made = image is not None and not report.error
+            return Outcome([], [forget_call(node, job, 0, images=True, left=True)] if made else [])
         if report.verb == "fetch":
             if report.error:
                 return Outcome([], self.retry(node, job, report.error))

@@ -66,20 +66,22 @@ class Translator:
         """Attempts of these jobs whose end is journaled: their records may go, and images of jobs that have ended."""
         calls = []
         for job in jobs:
-            attempt = self._attempts.get(job)
+            attempt, ended = self._attempts.get(job), job not in self.book.specs
             if attempt is not None and not self._current((job, attempt)):
                 del self._attempts[job]
-                calls += self._forget((job, attempt))
-            if job not in self.book.specs:
-                calls += self.orders.drop(job, attempt or 0, ())
+                calls += self._forget((job, attempt), ended)
+            if ended:
+                told = [call.node for call in calls if call.job == job]
+                calls += [call for call in self.orders.drop(job, attempt or 0, ()) if call.node not in told]
                 self.copies.forget(job)
         return calls
 
-    def _forget(self, key: Key) -> list[Call]:
+    def _forget(self, key: Key, ended: bool) -> list[Call]:
+        """``ended``: images go, too, also those that a node had no time to tell of."""
         self._undone.pop(key, None)
         self._broken.pop(key, None)
         told = self._reports.pop(key, {})
-        return [forget_call(node, *key, left=report.state not in GONE) for node, report in told.items()]
+        return [forget_call(node, *key, images=ended, left=report.state not in GONE) for node, report in told.items()]
 
     def wants(self, call: Call) -> bool:
         """Whether a call that had to wait should still be made: things may have moved on."""

@@ -33,6 +33,8 @@ SILENT_AFTER_S = 3.0
 """How long a node may be away (its agent restarting) before nothing new is placed on it."""
 PEER_WAIT_S = 10.0
 """Longest wait for the address of a gang's other agents, when a controller that has just started knows none yet."""
+LAST_WORDS_S = 2.0
+"""Longest that a controller which is to end still tells agents what has ended."""
 LOGS_KEPT = 20_000
 """Attempts whose reported log paths are remembered; those of older ones are found by rule (logs.log_path)."""
 
@@ -57,6 +59,8 @@ class World:
         self._post, self._between, self._fenced = post, between, fenced
         self._open: dict[str, asyncio.Event] = {}
         self._lines: dict[tuple[str, int], asyncio.Queue[Call]] = {}
+        self._forgets: dict[int, Call] = {}
+        """Calls to forget what has ended that are still to be made, by identity."""
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._away: dict[str, list[asyncio.TimerHandle]] = {}
         self._fence = fence
@@ -98,6 +102,8 @@ class World:
     def _queue(self, calls: Iterable[Call]) -> None:
         """Calls about one job on one node are made in order; different jobs do not wait for each other."""
         for call in calls:
+            if call.method == "forget":
+                self._forgets[id(call)] = call
             line = self._lines.get((call.node, call.job))
             if line is not None:
                 line.put_nowait(call)
@@ -109,7 +115,9 @@ class World:
     async def _work(self, node: str, job: int, line: asyncio.Queue[Call]) -> None:
         try:
             while not line.empty():
-                await self._make(line.get_nowait())
+                call = line.get_nowait()
+                await self._make(call)
+                self._forgets.pop(id(call), None)
         finally:
             if self._lines.get((node, job)) is line:
                 del self._lines[node, job]
@@ -250,6 +258,8 @@ class World:
         """Whatever was being asked is asked anew, if it still matters, once the inventory is known."""
         for key in [key for key in self._lines if key[0] == node]:
             del self._lines[key]
+        for at in [at for at, call in self._forgets.items() if call.node == node]:
+            del self._forgets[at]
         for task in [task for task, name in self._tasks.items() if name == node]:
             task.cancel()
 
@@ -333,7 +343,12 @@ class World:
             log.error("a call failed in an unforeseen way", exc_info=task.exception())
 
     async def close(self) -> None:
-        """Stop asking and listening; agents and ranks live on."""
+        """Stop asking and listening; agents and ranks live on. What has ended is forgotten first, where agents answer: its
+        images would stay until the next start."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LAST_WORDS_S
+        while loop.time() < end and any(self._gate(call.node).is_set() for call in self._forgets.values()):
+            await asyncio.sleep(LAST_WORDS_S / 100)
         for node in list(self._away):
             self._no_longer_awaited(node)
         for task in list(self._tasks):

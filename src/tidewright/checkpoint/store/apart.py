@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,19 @@ class Answer(Struct, frozen=True):
     error: str = ""
 
 
-def put_apart(order: Order) -> tuple[list[PutReport], TideError | None]:
+def put_apart(
+    order: Order, started: Callable[[Callable[[], object]], None] = lambda stop: None
+) -> tuple[list[PutReport], TideError | None]:
     """Take images in, one after the other, until one fails: the reports, and the failure, as ``ImageStore.put`` has it.
 
-    Blocks until the process has ended. Raises WorldError when it does not answer.
+    Blocks until the process has ended; ``started`` is given what ends it early. Raises WorldError when it does not answer.
     """
     command = [sys.executable, "-P", "-m", __spec__.name]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", env=_environment()
     ) as process:
         assert process.stdin is not None and process.stdout is not None
+        started(process.kill)
         try:
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()

@@ -200,6 +200,10 @@ class ImageStore:
 
     # all images
 
+    def names(self) -> list[ImageName]:
+        """Names of all images, in order; nothing of them is read."""
+        return [name for shelf in self._all() for name in shelf.names()]
+
     def ls(self) -> list[Entry]:
         """All images, by tenant, job, serial and rank."""
         return [self._entry(shelf, name) for shelf in self._all() for name in shelf.names()]
