@@ -14,11 +14,11 @@ from tests.kube.driving import NODE, POD, driving, pod, result, seen_from_the_no
 from tests.kube.extending import until
 from tests.kube.rights import granted, missing, needed
 from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, composed, containers, held_by_policy, kustomization
+from tidewright.devices.excess import Rules
 from tidewright.kube.dra import DraSettings
 from tidewright.kube.dra_v1 import DRIVER, GROUP
 from tidewright.kube.gpus import Use
 from tidewright.kube.slices import STEP_MIB
-from tidewright.kube.watchdog import Rules
 
 FOLDER = DEPLOY / "dra"
 PAGE = REPOSITORY / "docs" / "kubernetes-dra.md"

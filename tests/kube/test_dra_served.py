@@ -29,6 +29,7 @@ from tests.kube.extending import PATIENCE_S, until
 from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_dra_slices import DRA
 from tidewright.base.errors import UsageError
+from tidewright.devices.excess import Rules
 from tidewright.kube import names
 from tidewright.kube.api import Api
 from tidewright.kube.credentials import Cluster
@@ -39,7 +40,6 @@ from tidewright.kube.guard import EVICTED
 from tidewright.kube.partitions import FakePartitions, Placement
 from tidewright.kube.publish import Publisher
 from tidewright.kube.slices import TAINT
-from tidewright.kube.watchdog import Rules
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet_dra import FakeDraKubelet
 

@@ -15,6 +15,7 @@ from tests.kube.extending import until
 from tests.kube.test_plugin_pure import Nvml, assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import UsageError, WorldError
+from tidewright.devices.excess import Rules, Watchdog
 from tidewright.kube import names
 from tidewright.kube.cards import table_of
 from tidewright.kube.gpus import Gpu, Use
@@ -23,7 +24,7 @@ from tidewright.kube.kubelet import CHECKPOINT
 from tidewright.kube.nvidia import NvidiaGpus
 from tidewright.kube.units import Split
 from tidewright.kube.usage import used_on
-from tidewright.kube.watchdog import Rules, Watchdog, foreign_units, pod_in, sight
+from tidewright.kube.watchdog import foreign_units, pod_in, sight
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 OTHER = "11111111-2222-3333-4444-555555555555"

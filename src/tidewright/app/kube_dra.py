@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from ..devices.excess import Rules
 from ..kube.credentials import find_cluster
 from ..kube.dra import DraSettings, Driver
 from ..kube.partitions import open_partitions
 from ..kube.rungs import IsolationSettings
-from ..kube.watchdog import Rules
 from .kube import Target, say, until_stopped
 
 

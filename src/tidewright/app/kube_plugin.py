@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from ..devices.excess import Rules
 from ..kube.credentials import find_cluster
 from ..kube.gpus import open_gpus
 from ..kube.rungs import IsolationSettings
 from ..kube.station import PluginSettings, Station
 from ..kube.units import Split
-from ..kube.watchdog import Rules
 from .kube import Target, say, until_stopped
 
 NUMBERS = ".tidewright-instances"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.errors import TideError, UsageError
+from ..devices.excess import Place, Rules
 from . import names
 from .api import Api
 from .ask import Json, bound_to
@@ -32,7 +33,6 @@ from .stamps import release
 from .tell import PodsHere, Teller
 from .together import together
 from .units import Split
-from .watchdog import Place, Rules
 
 SOURCE = "tidewright-dra"
 BACKOFF_S = (0.5, 30.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.errors import UsageError, WorldError
+from ..devices.excess import Place, Rules, Step, Watchdog
 from .ask import Json, holding_of
 from .gpus import Gpus
 from .isolation import Ladder
@@ -18,7 +19,7 @@ from .plugin import Stock
 from .reflector import uid_of
 from .site import Note
 from .tell import PodsHere, Teller
-from .watchdog import Place, Rules, Sight, Step, Watchdog, foreign_units, pod_in, sees_node, sight
+from .watchdog import Sight, foreign_units, pod_in, sees_node, sight
 
 REASON, EVICTED, LEVEL_REASON = "GPUMemoryExceeded", "GPUMemoryEviction", "GPUIsolation"
 """Of events."""

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..base.errors import TideError, UsageError, WorldError
+from ..devices.excess import Place
 from . import names
 from .api import Api, ApiError
 from .ask import Json
@@ -27,7 +28,7 @@ from .partitions import Partitions, Placement
 from .site import Note
 from .slices import device_name
 from .tell import in_a_line
-from .watchdog import Place, by_pod
+from .watchdog import by_pod
 
 KIND, PREFIX = "tidewright.io/dra", "tidewright-dra-"
 

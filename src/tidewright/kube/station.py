@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import TideError, UsageError, WorldError
+from ..devices.excess import Rules
 from . import names, stamps, usage
 from .api import Api
 from .ask import Json
@@ -29,7 +30,7 @@ from .tell import PodsHere, Teller
 from .together import together
 from .units import Split, check_message
 from .v1beta1 import messages
-from .watchdog import Rules, by_pod
+from .watchdog import by_pod
 
 BINDINGS = ("auto", "late", "match")
 BACKOFF_S = (0.5, 30.0)

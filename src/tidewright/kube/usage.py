@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..base.errors import UsageError
+from ..devices.excess import Place
 from . import names
 from .ask import notes_of
 from .quantity import whole
-from .watchdog import Place
 
 MOST_PODS = 1000
 """An object's annotations have 256 KiB together; a pod takes about 50 bytes."""
