@@ -21,14 +21,14 @@ from ..checkpoint.cooperative import EXIT_REQUEUE
 from ..checkpoint.protocol import Gang, Image, RankHandle
 from ..model.failure import RankFailure
 from ..model.job import Level
-from ..wire.agent import ImageReport, JobReport, LaunchArgs, Peer, Phase, Verb
+from ..wire.agent import Fault, ImageReport, JobReport, LaunchArgs, Peer, Phase, Verb
 from .endings import describe
 from .layout import Layout, write_whole
 from .rank import Outcome, Rank, Spec
 
 OPS_KEPT = 32
 """Recent op_ids per attempt; a late duplicate of an older one would have to overtake this many calls."""
-SIGTERM_CODE = 143
+SIGTERM_CODE, SIGKILL_CODE = 143, 137
 
 
 class Memo(Struct, kw_only=True, omit_defaults=True):
@@ -69,6 +69,10 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     """Device memory by rank, bytes: the most that was seen; nothing for a rank that was never measured."""
     first_failure: RankFailure | None = None
     ops: list[str] = []
+    memory_limit: str = ""
+    notice: str = ""
+    evicted: bool = False
+    """It was ended for what it did; ``why`` says what."""
 
 
 class Attempt:
@@ -248,6 +252,8 @@ class Attempt:
     def code(self) -> int:
         """The attempt's exit code from its ranks'; a rank's own failure outranks what a later stop did to others."""
         codes = [rank.outcome.code for rank in self.ranks if rank.outcome]
+        if self.memo.evicted:
+            return SIGKILL_CODE
         if self.memo.ending and self.memo.first_failure:
             return self.memo.first_failure.code
         if self.memo.ending == "cooperative" and EXIT_REQUEUE in codes:
@@ -266,7 +272,7 @@ class Attempt:
             verb=memo.verb,
             code=self.code() if self.over else 0,
             lost=any(outcome.lost for outcome in outcomes) if self.over else False,
-            fault=("user" if "user" in faults else "world") if memo.phase == "failed" else "",
+            fault=self._fault(faults),
             error=memo.error,
             took_us=memo.took_us,
             why=self._why() or memo.why,
@@ -275,7 +281,14 @@ class Attempt:
             image=memo.shot,
             level=memo.cap,
             level_why=memo.cap_why,
+            memory_limit=memo.memory_limit,
+            notice=memo.notice,
         )
+
+    def _fault(self, faults: list[str]) -> Fault:
+        if self.memo.phase == "failed":
+            return "user" if "user" in faults else "world"
+        return "user" if self.over and self.memo.evicted else ""
 
     def _why(self) -> str:
         if self.over and self.memo.first_failure:

@@ -229,6 +229,14 @@ class Deeds:
         else:
             self._settle(attempt)
 
+    def evict(self, attempt: Attempt, why: str) -> None:
+        """End a running attempt for what it does: SIGTERM, its grace, SIGKILL."""
+        if attempt.memo.ending or attempt.memo.phase != "running":
+            return
+        attempt.memo.evicted, attempt.memo.ending, attempt.memo.grace_us = True, "stop", attempt.args.grace_us
+        self.tell(attempt, phase="stopping", verb="stop", why=why, notice=why)
+        self.behind(attempt, self.stop(attempt))
+
     async def _end_all(self, attempt: Attempt) -> None:
         """Kill whatever lives, at once."""
         for rank in attempt.living():

@@ -163,6 +163,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), PATROL_S)
             self._supervisor.patrol()
+            await self._supervisor.memory.look()
             self._pulse.tick()
         looking.cancel()
         await self._server.close()

@@ -13,7 +13,8 @@ from ..base.errors import UsageError
 from ..checkpoint.cgroup import Freezer
 from ..devices.protocol import Backend, Surroundings
 from ..launch.environment import THREAD_LIMITS, Seat, rank_environment
-from ..launch.surroundings import Box
+from ..launch.memory_share import variables
+from ..launch.surroundings import Box, on_path
 from ..model.job import Level
 from ..wire.agent import LaunchArgs, RankSeat
 from .layout import Layout, workdir
@@ -102,7 +103,7 @@ def specs(
         )
         made[at.rank] = Spec(
             command=args.command,
-            env={**env, **(inside.variables(env) if inside else {})},
+            env=_confined({**env, **(inside.variables(env) if inside else {})}, args, house, at),
             workdir=workdir(args),
             log=path,
             own_log=own,
@@ -116,6 +117,16 @@ def specs(
             restore=restore[at.rank] if restore else None,
         )
     return made
+
+
+def _confined(env: dict[str, str], args: LaunchArgs, house: House, at: RankSeat) -> dict[str, str]:
+    """With what keeps the rank to its share of a device's memory. A CPU slot has none of its own."""
+    node = house.backend.discover()
+    if not args.gpu_memory or node.kind == "cpu":
+        return env
+    limits = variables(env, args.gpu_memory, node.device_memory, sharers(args, at))
+    wrapped = on_path(env) if limits and "TIDE_BOX" not in env else {}
+    return {**env, **limits, **wrapped}
 
 
 def _seat(args: LaunchArgs, at: RankSeat) -> Seat:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ..base.errors import Conflict, TideError, UsageError, WorldError
 from ..checkpoint.cgroup import remove
 from ..checkpoint.protocol import Driver
+from ..devices.excess import Rules
 from ..model.job import Level
 from ..wire.agent import (
     CheckpointArgs,
@@ -32,10 +33,12 @@ from . import prepare
 from .attempt import Attempt, clear_halves
 from .boxes import complaints
 from .deeds import Deeds, boottime
+from .memory import MemoryGuard, enforcement
 from .rank import Outcome
 
 log = logging.getLogger(__name__)
 
+EVICTS = Rules(action="evict")
 FORGOTTEN_KEPT = 10_000
 """Attempts remembered after ``forget``, so that a late duplicate of ``launch`` starts nothing."""
 
@@ -50,6 +53,7 @@ class Supervisor:
         house: prepare.House,
         drivers: dict[Level, Driver],
         publish: Callable[[JobReport], None],
+        rules: Rules = EVICTS,
     ) -> None:
         self._house, self._publish = house, publish
         self._layout, self._backend, self._freezer = house.layout, house.backend, house.freezer
@@ -57,6 +61,8 @@ class Supervisor:
         self._node = node.name
         self.deeds = Deeds(node.name, node.kind, drivers, publish)
         self.attempts: dict[Key, Attempt] = {}
+        self.memory = MemoryGuard(house.backend, self.deeds, self.attempts, rules)
+        self._kind = node.kind
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
 
     # verbs
@@ -81,6 +87,7 @@ class Supervisor:
             for spec in specs.values():
                 remove(spec.cgroups)
             raise WorldError(f"cannot record the launch: {error.strerror}") from error
+        attempt.memo.memory_limit = enforcement(args, self._kind, self.memory.rules)
         self.attempts[attempt.key] = attempt
         return attempt
 

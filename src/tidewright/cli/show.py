@@ -113,7 +113,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("output", spec.output),
         ("kind", spec.kind),
         ("types", ", ".join(spec.device_types)),
-        ("memory", f"{format_bytes(spec.gpu_memory)} of one device" if spec.gpu_memory else ""),
+        ("memory", _memory(spec.gpu_memory, job.memory_limit)),
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
         ("expected", format_duration(spec.expected_us) if spec.expected_us else ""),
@@ -124,6 +124,12 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("after", ", ".join(f"{one.kind}:{one.job}" for one in spec.after)),
         ("array", f"{spec.array.index} of {spec.array.parent}" if spec.array else ""),
     ]
+
+
+def _memory(share: int, limit: str) -> str:
+    if not share:
+        return ""
+    return f"{format_bytes(share)} of one device" + (f"; {limit}" if limit else "")
 
 
 def _every(checkpoint_us: int) -> str:

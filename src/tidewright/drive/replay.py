@@ -13,8 +13,8 @@ from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
 from .record import TurnRecord, decode, encode, without_environments
 
-_ADDED = ("lost_us",)
-"""Figures that commands did not always have and that older journals imply; left out of a record where they are zero."""
+_ADDED = ("lost_us", "warning")
+"""What commands did not always say and older journals imply; left out of a record where it is zero or empty."""
 _SHOWN = 200
 """Characters of each of two commands that differ."""
 

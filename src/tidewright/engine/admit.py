@@ -26,7 +26,7 @@ def submit(book: Book, event: Submit) -> None:
     job = enter(book, event.spec)
     doomed = book.ending.get(job)
     if event.op_id:
-        warning = f"it is cancelled at once: {doomed[1]}" if doomed else forecast(book, event.spec)
+        warning = f"it is cancelled at once: {doomed[1]}" if doomed else _warnings(book, event.spec)
         answer(book, Reply(event.op_id, job, warning=warning))
     if doomed:
         end(book, job, doomed[0], 1, doomed[1])
@@ -95,6 +95,23 @@ def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
         named = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
         return f"needs {spec.floor} devices{named}; {where} has {most}", f"the nearest that fits: -g {most}"
     return None
+
+
+def _warnings(book: Book, spec: Spec) -> str:
+    return "; ".join(filter(None, (forecast(book, spec), unenforced(book, spec))))
+
+
+def unenforced(book: Book, spec: Spec) -> str:
+    """A warning when a share of a device's memory may mean nothing where the job runs."""
+    if not spec.gpu_memory or not book.settings.forecasts:
+        return ""
+    kinds = [kind for kind in book.sizes.total if not spec.device_types or kind in spec.device_types]
+    if "cpu" not in kinds:
+        return ""
+    if len(kinds) == 1:
+        return "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share their host's memory"
+    others = ",".join(kind for kind in kinds if kind != "cpu")
+    return f"on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {others} keeps it off them"
 
 
 def forecast(book: Book, spec: Spec) -> str:

@@ -37,6 +37,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.CheckpointFailed: periodic.checkpoint_failed,
     ev.ImageCopied: periodic.image_copied,
     ev.LevelLowered: periodic.level_lowered,
+    ev.Noticed: react.noticed,
     ev.Move: ask.move,
     ev.Scale: ask.scale,
     ev.TakeImage: ask.take_image,

@@ -137,6 +137,8 @@ class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
     why: str = ""
     failure: RankFailure | None = None
     """The rank that failed first, if one did."""
+    own: bool = False
+    """Its agent ended it for what it did (``why``): a failure of the job's own, whatever the code."""
 
 
 class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -217,6 +219,14 @@ class LevelLowered(Struct, frozen=True, tag=True):
     why: str
 
 
+class Noticed(Struct, frozen=True, tag=True):
+    """Something that the job's user should know of a running attempt; nothing follows from it."""
+
+    job: int
+    attempt: int
+    text: str
+
+
 class PlanReady(Struct, frozen=True, tag=True):
     """The answer to ``Think``."""
 
@@ -237,5 +247,5 @@ class Tick(Struct, frozen=True, tag=True):
 Event: TypeAlias = (
     Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
-    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Move | Scale | TakeImage
+    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | Move | Scale | TakeImage
 )  # fmt: skip

@@ -89,6 +89,8 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
             restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
         else:
             end(book, job, final, code, why)
+    elif event.own:
+        failed(book, job, code, said)
     elif event.lost:
         why = event.why or "its ranks were lost; not its fault, started again"
         rest = max(_pause_if_lost_again(book, job, state), _pause_if_fallen_again(book, job))
@@ -126,6 +128,13 @@ def _pause_if_lost_again(book: Book, job: int, state: State) -> int:
         return 0
     losses = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
     return pause(book, losses - 1) if losses > 1 else 0
+
+
+def noticed(book: Book, event: ev.Noticed) -> None:
+    """A line for the story of a job, once."""
+    known = (why for _, _, why in book.stories.get(event.job, ()))
+    if _current(book, event.job, event.attempt) is not None and event.text not in known:
+        book.tell(event.job, "NOTICE", event.text)
 
 
 def _let_go(book: Book, job: int) -> list[int]:

@@ -15,6 +15,12 @@ INSIDE = Path("/run/tidewright")
 """Where a rank with namespaces of its own sees everything of ours: the same on every node, so that images fit anywhere."""
 
 
+def on_path(given: Mapping[str, str], lib: str = str(INJECT)) -> dict[str, str]:
+    """PYTHONPATH with the wrapper's directory first."""
+    path = given.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{lib}:{path}" if path else lib}
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """One rank's surroundings as directories of this host. ``full``: seen at fixed paths, through mounts of its own."""
@@ -31,14 +37,12 @@ class Box:
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
         """What the rank's environment gets. PYTHONHASHSEED: replicas share more pages when their hashes agree."""
-        lib = str(INSIDE / "lib") if self.full else str(INJECT)
-        path = given.get("PYTHONPATH", "")
         rank = INSIDE / "rank" if self.full else self.rank
         return {
             "TIDE_BOX": str(rank),
             "TIDE_SLOTS": str(INSIDE / "slots" if self.full else self.slots),
             "TIDE_STEP_FILE": str(rank / "step"),
-            "PYTHONPATH": f"{lib}:{path}" if path else lib,
+            **on_path(given, str(INSIDE / "lib") if self.full else str(INJECT)),
             "PYTHONHASHSEED": given.get("PYTHONHASHSEED", "0"),
             "USE_LIBUV": "0",  # an io_uring of TCPStore's libuv cannot be dumped
         }

@@ -63,6 +63,9 @@ def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, ser
 
 def _exited(job: int, attempt: int, told: list[wire.JobReport], ranks: int) -> Exited:
     """What a rank did of itself counts, not what was done to the others for it; of several, the first."""
+    ended = next((one for one in told if one.fault == "user" and one.state == "exited"), None)
+    if ended is not None:
+        return Exited(job, attempt, ended.code, why=ended.why, own=True)
     first = cause(told)
     if first is not None and not any(one.lost for one in told):
         return Exited(job, attempt, first.code, why=in_words(first, ranks, len(told)), failure=first)

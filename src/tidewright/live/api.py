@@ -139,7 +139,8 @@ class Api:
             raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
         if job in self._book.specs:
             view = say.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
-            return replace(view, hold_us=self.parts.world.translator.shelf.held_us(job))
+            said = self.parts.world.translator
+            return replace(view, hold_us=said.shelf.held_us(job), memory_limit=said.memory_limit(job))
         ended = self.parts.journal.archive.get(job)
         if ended is None and job in self.parts.loop.limbo:
             return say.almost_ended(self.parts.loop.limbo[job])

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from ..engine.book import Book
-from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered
+from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered, Noticed
 from ..engine.gallery import Image
 from ..model.job import Level, State
 from ..wire import agent as wire
@@ -31,6 +31,7 @@ class Copies:
         """(job, serial) to the places of which the engine was told."""
         self._levels: dict[int, tuple[int, int]] = {}
         """Job to (attempt, level) of the last lowering told."""
+        self._notices: dict[int, str] = {}
 
     def serial(self, job: int) -> int:
         """The image that is being made of the job or that it comes back from; 0: none."""
@@ -49,7 +50,7 @@ class Copies:
                 return Outcome([], [])
             self.shelf.hold(node, job, image.serial, image.ranks)
             return Outcome(self.copied(job), [])
-        events = [*self._lowered(report), *self._not_made(report)]
+        events = [*self._lowered(report), *self._noticed(report), *self._not_made(report)]
         if image is None or not image.serial or image.lost or report.error:
             return Outcome(events, [])
         self.shelf.note(node, job, image)
@@ -183,9 +184,17 @@ class Copies:
         why = report.level_why or f"its node can suspend it by {Level(report.level).name.lower()} at most"
         return [LevelLowered(job, report.attempt, report.level, why)]
 
+    def _noticed(self, report: wire.JobReport) -> list[Event]:
+        """What an agent wants a job's user to know, each thing once."""
+        if not report.notice or self._notices.get(report.job) == report.notice:
+            return []
+        self._notices[report.job] = report.notice
+        return [Noticed(report.job, report.attempt, report.notice)]
+
     def forget(self, job: int) -> None:
         """The job has ended."""
         self._levels.pop(job, None)
+        self._notices.pop(job, None)
         for store in (self._asked, self._told):
             for key in [key for key in store if key[0] == job]:
                 del store[key]

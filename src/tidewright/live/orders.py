@@ -90,6 +90,7 @@ class Orders:
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
                 master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
                 level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team, image=image,
+                gpu_memory=spec.gpu_memory,
                 sources=self.shelf.sources(job, image, node) if image else (),
             )
             for group, node in enumerate(nodes)

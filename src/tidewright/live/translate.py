@@ -342,6 +342,11 @@ class Translator:
         commands = [outstanding(self.book, job) for job in stopping]
         return [event for command in commands if command is not None for event in self.answers(command)]
 
+    def memory_limit(self, job: int) -> str:
+        """What keeps the job to its share of a device's memory, as its agent says; empty for one that runs nowhere."""
+        told = self._reports.get((job, self._attempts.get(job, 0)), {})
+        return next((report.memory_limit for report in told.values() if report.memory_limit), "")
+
     def expects(self, node: str, key: Key) -> bool:
         """Whether the attempt is one that may have ranks on this node."""
         return self._current(key) and node in self.orders.where(key[0])

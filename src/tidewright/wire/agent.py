@@ -85,6 +85,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Highest level (model.job.Level) the ranks are to be prepared for; -1: whatever this node can do."""
     tenant: str = "default"
     """Whose images these are: pages are shared within a tenant and never beyond it."""
+    gpu_memory: int = 0
+    """Bytes of its one device that the attempt may use; 0: all of its devices."""
     image: int = 0
     sources: tuple[Peer, ...] = ()
     peers: tuple[Peer, ...] = ()
@@ -206,6 +208,7 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost: bool = False
     """The exit status is unknown (the shim died); never the job's fault."""
     fault: Fault = ""
+    """Whose fault a failed launch is; ``user`` of an attempt that exited: it was ended for what it did."""
     error: str = ""
     took_us: int = 0
     """How long the save (``suspended``) or restore (``running`` after ``resume``) took."""
@@ -220,6 +223,10 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The highest level the attempt can be suspended by here; -1: not known yet."""
     level_why: str = ""
     """Why it is not higher, for the user."""
+    memory_limit: str = ""
+    """What keeps it to its share of a device's memory, in words; empty without a share."""
+    notice: str = ""
+    """The last thing its user should know of what it does."""
 
 
 class Inventory(Struct, frozen=True, kw_only=True):

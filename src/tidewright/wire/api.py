@@ -140,14 +140,14 @@ class JobView(Struct, frozen=True, kw_only=True):
     start: int = -1
     """First start; -1: not yet."""
     end: int = -1
-    since: int = 0
-    """When it entered this state."""
+    since: int = 0  # when it entered this state
     devices: int = 1
     min_devices: int = 0
     ranks: int = 1
-    held: int = 0
-    """Devices it holds now."""
+    held: int = 0  # devices it holds now
     where: tuple[DeviceHeld, ...] = ()
+    memory_limit: str = ""
+    """What keeps it to its share of a device's memory, while it runs; the single job only."""
     level: str = ""
     """How it gives devices back: none, requeue, cooperative, freeze, full; empty before its first start."""
     level_why: str = ""

@@ -38,5 +38,9 @@ if os.environ.get("TIDE_BOX"):
 
     hooks.install()
     atexit.register(_end)
+elif os.environ.get("TIDE_GPU_MEMORY_FRACTION"):
+    from _tidewright import hooks
+
+    hooks.install_limits()
 
 _chain()

@@ -6,6 +6,7 @@ Every Python that a rank starts comes here, most of them without torch; so nothi
 import sys
 
 PATCHES = {
+    "torch.cuda": "cuda",
     "torch.distributed": "distributed",
     "torch.optim.optimizer": "optimizer",
     "torch._dynamo.variables.distributed": "dynamo",
@@ -27,16 +28,19 @@ def randomize():
 
 
 class Finder:
-    """Finds as the others do, and has the patch called when the module has been executed. One lookup per import."""
+    """Finds as the others do, and has the patch called when the module has been executed. One lookup per import.
 
-    def __init__(self):
-        self._busy = set()
+    ``patches``: those of ``PATCHES`` that are wanted. ``images``: the program may be put into an image.
+    """
+
+    def __init__(self, patches=PATCHES, images=True):
+        self._busy, self._patches, self._images = set(), patches, images
 
     def find_spec(self, name, path=None, target=None):
         """As importlib.abc.MetaPathFinder."""
-        if name == STARTS_PROGRAMS:
+        if name == STARTS_PROGRAMS and self._images:
             randomize()
-        if name not in PATCHES or name in self._busy:
+        if name not in self._patches or name in self._busy:
             return None
         import importlib.util
 
@@ -88,3 +92,8 @@ def install():
     for name in PATCHES:
         if name in sys.modules:
             attempt(sys.modules[name])
+
+
+def install_limits():
+    """Only what keeps a process to its share, for a program that is never put into an image."""
+    sys.meta_path.insert(0, Finder({"torch.cuda": "cuda"}, images=False))

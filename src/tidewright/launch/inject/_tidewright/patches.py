@@ -16,6 +16,13 @@ _asked = threading.local()
 """``call``: the arguments of the ``_new_process_group_helper`` under way."""
 
 
+def cuda(module):
+    """torch.cuda: its memory is kept to the share that the job asked for."""
+    from . import gpu_memory
+
+    gpu_memory.limit(module)
+
+
 def distributed(module):
     """torch.distributed, when its import is complete."""
     c10d = getattr(module, "distributed_c10d", None)
