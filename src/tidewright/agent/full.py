@@ -27,7 +27,7 @@ from ..model.job import Level
 from ..wire.agent import CheckpointArgs, FetchArgs, ImageReport, JobReport
 from . import prepare
 from .attempt import Attempt
-from .boxes import gather, pack, unpack
+from .boxes import unpack
 from .gang import Gangs
 from .images import Images
 from .in_flight import Unneeded
@@ -187,13 +187,14 @@ class Full:
         )  # fmt: skip
         began = time.monotonic()
         try:
-            directory = await asyncio.to_thread(self.images.begin, job, serial)
+            need = await asyncio.to_thread(self._ranks.need, attempt)
+            directory = await asyncio.to_thread(self.images.begin, job, serial, need)
             report = await asyncio.to_thread(self._ranks.dump, attempt, directory, leave_running=leave_running)
             for rank in attempt.ranks:
-                self.images.note(job, serial, rank.number, self._facts(attempt, rank.number, "".join(left)))
+                self.images.note(job, serial, rank.number, self._ranks.facts(attempt, rank.number, "".join(left)))
         except (TideError, OSError) as error:
             await self._throw_away(attempt, serial, error)
-            raise
+            raise self.images.in_plain(error, job, serial) from error
         ranks = tuple(rank.number for rank in attempt.ranks)
         return ImageReport(
             serial=serial, ranks=ranks, size_bytes=report.size_bytes, hold_us=still.hold_us, save_us=micros(began)
@@ -210,16 +211,6 @@ class Full:
             await self._perish(attempt, str(worse))
         else:
             await self._let_go(attempt)
-
-    def _facts(self, attempt: Attempt, rank: int, left: str) -> dict[str, Any]:
-        """What must travel with a rank's image besides what CRIU knows; ``left``, where they met, with the first rank's,
-        which is on the node where they meet."""
-        box = attempt.boxes()[rank]
-        return {
-            "box": {name: pack(content) for name, content in gather(box)},
-            **({"meeting": left} if rank == 0 else {}),
-            **self._ranks.facts(attempt, rank),
-        }
 
     def _image(self, attempt: Attempt, shot: ImageReport) -> Image:
         raw = self.images.raw(attempt.args.job, shot.serial)

@@ -234,7 +234,7 @@ class Images(RawImages):
                     list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
             except BaseException:
                 self.forget_ranks(job, serial, missing)
-                self._garbage = True
+                self._clear_halves()
                 raise
         return directory
 
@@ -280,8 +280,12 @@ class Images(RawImages):
             return True
         except (TideError, OSError) as error:
             why.append(error)
-            self._garbage = True  # what was fetched until then
             return False
+
+    def _clear_halves(self) -> None:
+        """After a copy that came to no end: packs that were fetched are nobody's, and room may be what was missing."""
+        self._garbage = True
+        self.collect_due(0.0)
 
     def fetch(self, args: FetchArgs) -> int:
         """Take copies of rank images into this node's store; bytes added. Raises WorldError."""
@@ -292,6 +296,7 @@ class Images(RawImages):
                 why: list[Exception] = []
                 remotes = [PeerRemote(peer, self._token) for peer in args.sources]
                 if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
+                    self._clear_halves()
                     raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 

@@ -10,8 +10,11 @@ from typing import Any
 from ..base.errors import WorldError
 from ..checkpoint.criu import CriuDriver, DumpReport
 from ..checkpoint.gpu import GpuDriver, facts_of, seat_of
+from ..checkpoint.processes import members
+from ..checkpoint.space import anonymous_bytes
 from ..model.node import NodeSpec
 from .attempt import Attempt
+from .boxes import gather, pack
 from .turns import Lost, Turns
 
 
@@ -55,9 +58,22 @@ class Saves:
         else:
             self.driver.let_run(attempt.handles())
 
-    def facts(self, attempt: Attempt, rank: int) -> dict[str, Any]:
-        """What must travel with a rank's image to give it other devices."""
-        return {**facts_of(self._uuids, self._of(attempt, rank)), "need": attempt.memo.needs.get(rank, 0)}
+    def need(self, attempt: Attempt) -> int:
+        """Bytes that images of the ranks take on the disk at least, devices' memory included."""
+        return anonymous_bytes(pid for handle in attempt.handles() for pid in members(handle)) + sum(
+            attempt.memo.needs.values()
+        )
+
+    def facts(self, attempt: Attempt, rank: int, left: str) -> dict[str, Any]:
+        """What must travel with a rank's image besides what CRIU knows; ``left``, where they met, with the first rank's,
+        which is on the node where they meet."""
+        box = attempt.boxes()[rank]
+        return {
+            "box": {name: pack(content) for name, content in gather(box)},
+            **({"meeting": left} if rank == 0 else {}),
+            **facts_of(self._uuids, self._of(attempt, rank)),
+            "need": attempt.memo.needs.get(rank, 0),
+        }
 
     def awaken(self, attempt: Attempt, facts: Mapping[int, Mapping[str, Any]]) -> None:
         """Processes have come back without devices: give them those they are to have. Raises WorldError; none has any."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..base.errors import WorldError
@@ -43,11 +45,22 @@ def refusal(path: Path, what: str, need: int = 0) -> DiskFull:
     """The error to raise: ``what`` does not fit where ``path`` lies; ``need`` bytes (0: not known)."""
     mount, needs = mount_of(path), f"needs {format_bytes(need)}" if need else "needs more room"
     facts = os.statvfs(mount)
-    free, size = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+    free, size = (format_bytes(blocks * facts.f_frsize) for blocks in (facts.f_bavail, facts.f_blocks))
     return DiskFull(
-        f"the file system {mount} is full: {what} {needs} in {path}, {format_bytes(free)} of {format_bytes(size)} are free;"
-        " remove files there, end jobs whose images it holds (tide images ls), or make it larger"
+        f"no room on the file system {mount}: {what} {needs} in {path}, where {free} of {size} are free; remove files there,"
+        " end jobs whose images it holds (tide images ls), or make it larger"
     )
+
+
+def anonymous_bytes(pids: Iterable[int]) -> int:
+    """Memory of processes that is in no file, swapped out or not: their images are hardly smaller (proc(5), status)."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith(("RssAnon:", "VmSwap:")):
+                    total += int(line.split()[1]) * 1024
+    return total
 
 
 def require(path: Path, need: int, what: str) -> None:

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..space import is_full, refusal
 from .errors import StoreFull
 
 Chunk = bytes | bytearray | memoryview
@@ -34,14 +35,14 @@ class Disk:
             while left:
                 left = left[os.write(file, left) :]
         except OSError as error:
-            raise full(error) from error
+            raise full(error, file) from error
 
     def sync(self, file: int) -> None:
         """Make a file's content survive a power cut."""
         try:
             os.fsync(file)
         except OSError as error:
-            raise full(error) from error
+            raise full(error, file) from error
 
     def rename(self, draft: Path, final: Path) -> None:
         """Give a draft its final name; a directory there is none of the store's (a repaired file system), and goes."""
@@ -79,11 +80,11 @@ class Disk:
             self.sync_directory(one.parent)
 
 
-def full(error: OSError) -> Exception:
-    """The error to raise for a failed write: StoreFull when space was missing."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull("the disk that holds the image store is full: drop images (tide images ls) or make room")
-    return error
+def full(error: OSError, file: int) -> Exception:
+    """The error to raise for a failed write to an open file: StoreFull when space was missing."""
+    if not is_full(error):
+        return error
+    return StoreFull(str(refusal(Path(os.readlink(f"/proc/self/fd/{file}")).parent, "an image")))
 
 
 def spoiled(error: OSError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...base.errors import WorldError
+from ..space import DiskFull
 
 
 class ImageMissing(WorldError):
@@ -17,5 +18,5 @@ class ImageDamaged(WorldError):
         self.problem = problem
 
 
-class StoreFull(WorldError):
+class StoreFull(DiskFull):
     """The quota or the disk leaves no room for an image. Nothing was dropped to make room."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import zstandard
 
+from ..space import require
 from .disk import full, spoiled
 from .index import ABSENT, NO_HASHES, Values
 from .keys import PAGE, Hashes
@@ -105,6 +106,8 @@ class Outlet:
     def write(self) -> None:
         """All files and directories. Raises Damage, and StoreFull when the disk is."""
         target = self._locate()
+        pages = sum(entry.pages for entry in self._manifest.header.files)
+        require(self._root, pages * PAGE, str(self._manifest.header.name))
         files = self._create()
         try:
             with ThreadPoolExecutor(THREADS) as pool:
@@ -113,7 +116,7 @@ class Outlet:
             for file, entry in zip(files, self._manifest.header.files, strict=True):
                 os.fchmod(file, entry.mode)
         except OSError as error:
-            raise full(error) from error
+            raise full(error, files[0]) from error
         finally:
             for file in files:
                 os.close(file)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ...base.errors import UsageError, WorldError
+from ..space import is_full, refusal
 from .disk import Disk
 
 T = TypeVar("T")
@@ -125,8 +126,10 @@ class FsspecRemote:
                 os.fsync(file.fileno())
             draft.rename(path)
             disk.sync_directory(path.parent)
-        except BaseException:
+        except BaseException as error:
             draft.unlink(missing_ok=True)
+            if is_full(error):
+                raise refusal(path.parent, "a remote copy", len(data)) from error
             raise
 
     def remove(self, key: str) -> None:

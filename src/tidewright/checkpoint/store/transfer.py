@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from ...base.errors import WorldError
+from ..space import require
 from .away import marked
 from .disk import draft_name, spoiled, write_whole
 from .errors import ImageDamaged, ImageMissing
@@ -223,7 +224,9 @@ class Pull:
         missing = hashes[~view.runs.knows(hashes)]
         here = {pack.id for pack in view.packs if pack.id not in view.bad}
         there = [id_ for id_ in _ids(self._remote, self._shelf) if id_ not in here | self._useless]
-        for pack in self._choose(missing, there):
+        chosen = self._choose(missing, there)
+        require(self._shelf.packs, sum(pack.stored_bytes for pack in chosen), f"a copy of {self._name}")
+        for pack in chosen:
             self._take(pack)
             missing = missing[~Runs().plus(pack.hashes).knows(missing)]
 
