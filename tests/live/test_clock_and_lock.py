@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
 from tidewright.base.units import HOUR, SECOND
-from tidewright.live.clock import Clock
+from tidewright.live.clock import Clock, difference_us
 from tidewright.live.lock import StateLock
 
 
@@ -104,3 +104,18 @@ def test_the_epoch_grows_and_a_garbled_one_is_not_guessed(tmp_path: Path) -> Non
         StateLock(tmp_path)
     (tmp_path / "epoch").write_text("7")
     StateLock(tmp_path).release()
+
+
+def test_the_difference_to_the_wall_clock_is_known_within_a_boot(tmp_path: Path) -> None:
+    machine = Machine()
+
+    def difference() -> int | None:
+        return difference_us(tmp_path, lambda: machine.wall, lambda: machine.steady, lambda: f"boot-{machine.boots}")
+
+    assert difference() is None
+    machine.clock(tmp_path, 0)
+    assert difference() == 0
+    machine.wall -= HOUR
+    assert difference() == HOUR
+    machine.boots += 1
+    assert difference() is None

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import DiskFull, TideError
-from ..base.units import format_bytes
+from ..base.units import format_bytes, format_duration
 from ..live import doctor
+from ..live.clock import difference_us
 from ..live.doctor import Report as Report
+from ..live.loop import CLOCK_TOLERANCE_US
 from ..live.space import free_bytes, largest
 from ..live.store import DATABASE
 from ..wire.client import Client
@@ -37,7 +39,7 @@ def examine(state: Path) -> tuple[list[Finding], Report | None]:
     if not state.is_dir():
         return [Finding("state", "note", f"{state} does not exist yet; tide up makes it")], None
     pid = controller_pid(state)
-    findings = [_directory(state), _disk(state), _config(state), *_controller(state, pid)]
+    findings = [_directory(state), _disk(state), _config(state), *_clock(state), *_controller(state, pid)]
     if not (state / DATABASE).exists():
         return [*findings, Finding("journal", "note", "none yet; tide up begins it")], None
     if pid is not None:
@@ -72,6 +74,20 @@ def _disk(state: Path) -> Finding:
     ]
     low = "bad" if free <= LOW_DISK else "ok"
     return Finding("disk", low, "\n".join([f"{format_bytes(free)} free", *found]))
+
+
+def _clock(state: Path) -> list[Finding]:
+    ahead = difference_us(state)
+    if ahead is None:
+        return []
+    if abs(ahead) < CLOCK_TOLERANCE_US:
+        return [Finding("clock", "ok", "the engine's time agrees with this machine's clock")]
+    where = "ahead of" if ahead > 0 else "behind"
+    ahead_by = (
+        f"the engine's time is {format_duration(abs(ahead))} {where} this machine's clock, which was set meanwhile"
+    )
+    text = f"{ahead_by}\nthe journal keeps the engine's time; what tide shows is corrected by the difference"
+    return [Finding("clock", "note", text)]
 
 
 def _config(state: Path) -> Finding:

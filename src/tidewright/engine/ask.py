@@ -66,7 +66,7 @@ def hold(book: Book, event: ev.Hold) -> None:
             return
     book.user_holds[job] = event.until
     if event.until:
-        book.set_timer(event.until, "hold", job, event.until)
+        holds.arm(book, job)
     warning = _carry_out(book, job, state)
     answer(book, Reply(event.op_id, job, warning=warning))
 

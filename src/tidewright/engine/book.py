@@ -24,6 +24,7 @@ from .gallery import Gallery, HoldRetry
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import ALLOWED, NAMES
 from .settings import EngineSettings
+from .wall_time import Offsets
 
 _LEVELS = {
     "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
@@ -55,7 +56,8 @@ class Book(Gallery):
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.now = self.revision = self.steps = 0
+        self.now = self.revision = self.steps = self.timer_seq = self.wake_due = 0
+        self.wall_offsets: Offsets = ()
         self.next_job = 1
         self.table = JobTable()
         self.specs: dict[int, JobSpec] = {}
@@ -76,7 +78,7 @@ class Book(Gallery):
         self.wishes: dict[int, int] = {}
         """Jobs whose user wants them on just so many devices."""
         self.user_holds: dict[int, int] = {}
-        """Jobs held by their user: absolute time of release, 0 for never by itself."""
+        """Jobs held by their user: time of release by the wall clock, 0 for never by itself."""
         self.hold_retries: dict[int, HoldRetry] = {}
         """Running jobs that their user wants suspended and that could not be."""
         self.pins: dict[int, bool] = {}
@@ -102,7 +104,6 @@ class Book(Gallery):
         self.teams: dict[str, int] = {}
         self.stories: dict[int, list[tuple[int, str, str]]] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
-        self.timer_seq = self.wake_due = 0
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
         self.wake = Wake()

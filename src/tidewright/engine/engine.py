@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.errors import Bug
 from ..model.view import View
-from . import admit, ask, nodes, periodic, react
+from . import admit, ask, hold, nodes, periodic, react
 from . import events as ev
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -38,6 +38,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.ImageCopied: periodic.image_copied,
     ev.LevelLowered: periodic.level_lowered,
     ev.Noticed: react.noticed,
+    ev.ClockOffset: hold.clock_offset,
     ev.Move: ask.move,
     ev.Scale: ask.scale,
     ev.TakeImage: ask.take_image,

@@ -33,7 +33,7 @@ class Cancel(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Hold(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A user suspends a job until ``Release``; ``until`` (absolute, 0: none) releases it by itself."""
+    """A user suspends a job until ``Release``; ``until`` (by the wall clock, 0: none) releases it by itself."""
 
     job: int
     op_id: str = ""
@@ -240,6 +240,14 @@ class PlanFailed(Struct, frozen=True, tag=True):
     error: str
 
 
+class ClockOffset(Struct, frozen=True, tag=True):
+    """The wall clock, as just read, is ahead of the engine's time by ``offset_us``; so it has been since the engine's time
+    was last taken from it, at ``since`` (engine time)."""
+
+    since: int
+    offset_us: int
+
+
 class Tick(Struct, frozen=True, tag=True):
     """Nothing happened but time: timers that are due fire."""
 
@@ -247,5 +255,5 @@ class Tick(Struct, frozen=True, tag=True):
 Event: TypeAlias = (
     Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
-    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | Move | Scale | TakeImage
+    | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
 )  # fmt: skip

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from ..base.units import format_duration
 from ..model.job import Level, State
+from . import events as ev
 from .book import Book
 from .commands import ResumeRanks
 from .gallery import HoldRetry
 from .land import begin_suspension, unsuspendable
 from .leave import pause, release, unshield
+from .wall_time import corrected, engine_time
 
 
 def refusal(book: Book, job: int, until: int) -> str | None:
     """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
     row = book.table.row[job]
+    until = engine_time(book.wall_offsets, until, book.now) if until else 0
     if job in book.pins:
         thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
         return None if 0 < until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
@@ -76,6 +79,32 @@ def outlook(book: Book, job: int, now: int) -> str:
     return (
         f"could not be suspended for its user: {known.error}; tried again in {format_duration(max(0, known.at - now))}"
     )
+
+
+def arm(book: Book, job: int) -> None:
+    """Set the timer for the end of a hold."""
+    until = book.user_holds[job]
+    if until:
+        book.set_timer(engine_time(book.wall_offsets, until, book.now), "hold", job, until)
+
+
+def due(book: Book, job: int) -> None:
+    """The time at which a hold was to end; the wall clock may have been corrected since it was set."""
+    if engine_time(book.wall_offsets, book.user_holds[job], book.now) > book.now:
+        arm(book, job)
+    else:
+        end(book, job, "hold is over")
+
+
+def clock_offset(book: Book, event: ev.ClockOffset) -> None:
+    """The wall clock was read anew: holds end when it shows the time that was asked for."""
+    first = not book.wall_offsets
+    book.wall_offsets = corrected(book.wall_offsets, event.since, event.offset_us, book.now)
+    for job, until in list(book.user_holds.items()):
+        if until and first:  # given while the engine's time was what users were shown
+            book.user_holds[job] = until + event.offset_us
+        if until:
+            arm(book, job)
 
 
 def end(book: Book, job: int, why: str) -> None:

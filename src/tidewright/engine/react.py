@@ -307,7 +307,7 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
         if book.table.state[row] == HELD:
             release(book, job, "pause is over")
     elif kind == "hold" and book.user_holds.get(job) == token:
-        hold.end(book, job, "hold is over")
+        hold.due(book, job)
     elif kind == "checkpoint" and book.checkpoint_at.get(job) == token:
         periodic.due(book, job, row)
     elif kind == "suspend" and job in book.hold_retries and book.hold_retries[job].at == token:

@@ -24,6 +24,7 @@ from .commands import Reply
 from .failures import Failures
 from .gallery import HoldRetry, Image, Saving
 from .settings import EngineSettings
+from .wall_time import Offsets
 
 FORMAT = 1
 """Raised when the meaning of a field changes; an older snapshot is then passed over and the journal replayed."""
@@ -35,7 +36,7 @@ _PLAIN = (
     "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "wake_due", "arrived", "freed", "forced", "thinking",
     "refused", "blocked", "promise_order", "images", "serials", "saving", "from_image", "lowered", "measured", "checkpoint_at",
     "checkpoint_failures", "falls", "lost", "wishes", "dead", "world_failures", "hold_retries", "shielded_until",
-    "rollback_free_us",
+    "rollback_free_us", "wall_offsets",
 )  # fmt: skip
 
 
@@ -121,6 +122,7 @@ class Snapshot(Struct, kw_only=True):
     hold_retries: dict[int, HoldRetry] = {}
     shielded_until: dict[int, int] = {}
     rollback_free_us: dict[int, int] = {}
+    wall_offsets: Offsets = ()
 
 
 _ADDED = {"origin": -1}

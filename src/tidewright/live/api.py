@@ -23,6 +23,7 @@ from ..engine import events as ev
 from ..engine.admit import refuse
 from ..engine.book import Book
 from ..engine.commands import Reply
+from ..engine.wall_time import wall_time
 from ..model.job import LONGEST_US, State
 from ..wire import api, openapi
 from . import say
@@ -36,6 +37,7 @@ from .loop import NotDurable
 from .metrics import exposition
 from .parts import Parts
 from .rehearse import rehearse
+from .shown import shown
 from .usage import rows
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -66,15 +68,18 @@ class Api:
     def _now(self) -> int:
         return self.parts.loop.clock.now()
 
+    def _answer(self, body: Struct) -> Response:
+        return _answer(shown(body, self._book, self._now()))
+
     # -- the controller ---------------------------------------------------------------------------------------------
 
     async def info(self, request: Request) -> Response:
-        return _answer(self.parts.info())
+        return self._answer(self.parts.info())
 
     async def healthz(self, request: Request) -> Response:
         if why := self.parts.loop.stuck or self.parts.loop.room():
             raise NotDurable(why)
-        return _answer(api.Done())
+        return self._answer(api.Done())
 
     async def openapi(self, request: Request) -> Response:
         return Response(msgspec.json.encode(openapi.document(self.parts.version)), media_type="application/json")
@@ -84,7 +89,7 @@ class Api:
 
     async def shutdown(self, request: Request) -> Response:
         self.parts.shutdown(number(request, "agent", 1) != 0)
-        return _answer(api.Done())
+        return self._answer(api.Done())
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
@@ -95,7 +100,7 @@ class Api:
         self._refuse_any(body)
         if body.dry_run:
             lines, warnings = rehearse(self.parts.loop.driver.engine, self.parts.loop.planner, body.specs)
-            return _answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=warnings))
+            return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=warnings))
         op_id = body.op_id or new_op_id()
         asked = [(ev.Submit(spec, f"{op_id}.{n}"), f"{op_id}.{n}") for n, spec in enumerate(body.specs)]
         replies = await asyncio.gather(*(self.parts.loop.ask(event, one) for event, one in asked))
@@ -103,7 +108,7 @@ class Api:
             _raise_refusal(reply)
         warnings = tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning))
         names = tuple(spec.name for spec in body.specs)
-        return _answer(api.SubmitReply(ids=tuple(reply.job for reply in replies), names=names, warnings=warnings))
+        return self._answer(api.SubmitReply(ids=tuple(reply.job for reply in replies), names=names, warnings=warnings))
 
     def _refuse_any(self, body: api.SubmitRequest) -> None:
         """All or nothing: one bad member refuses the whole request before any is admitted."""
@@ -129,10 +134,10 @@ class Api:
         if final or (number(request, "all", 0) and not wanted):
             room = max(0, most - len(found)) + 1
             found += [say.ended_job(ended) for ended in self.parts.journal.archive.find(room, final, equal)]
-        return _answer(api.JobList(jobs=tuple(found[:most]), now=now, more=len(found) > most))
+        return self._answer(api.JobList(jobs=tuple(found[:most]), now=now, more=len(found) > most))
 
     async def job(self, request: Request) -> Response:
-        return _answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
+        return self._answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
 
     def _view(self, job: int) -> api.JobView:
         if job in self.parts.loop.turned_away:
@@ -171,11 +176,11 @@ class Api:
         job = self._find(request)
         view = self._view(job)
         if job not in self._book.specs:
-            return _answer(_why_ended(view, self._now()))
+            return self._answer(_why_ended(view, self._now()))
         told = explain(self.parts.loop.driver.engine, self.parts.loop.planner, job)
         change = f"{told.change.text} ({told.change.flag})" if told.change and told.change.flag else ""
         holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
-        return _answer(
+        return self._answer(
             api.WhyView(
                 job=job, name=view.name, state=view.state, summary=told.text or view.why,
                 reason=told.reason.value if told.reason else "", consequence=told.consequence, need=told.need,
@@ -187,9 +192,10 @@ class Api:
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
         job, op_id = self._find(request), body.op_id or new_op_id()
-        if body.until_us and body.until_us <= self._now():
+        now = wall_time(self._book.wall_offsets, self._now(), self._now())
+        if body.until_us and body.until_us <= now:
             raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
-        if body.until_us > self._now() + LONGEST_US:
+        if body.until_us > now + LONGEST_US:
             raise UsageError("until_us: more than a century from now", "leave it out to suspend without an end")
         return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
 
@@ -226,7 +232,7 @@ class Api:
     async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
         reply = await self.parts.loop.ask(event, op_id)
         _raise_refusal(reply)
-        return _answer(api.ActionReply(job=reply.job, node=node, warning=reply.warning))
+        return self._answer(api.ActionReply(job=reply.job, node=node, warning=reply.warning))
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)
@@ -237,7 +243,7 @@ class Api:
             left = end - asyncio.get_running_loop().time()
             if view.state in api.FINAL_STATES or left <= 0:
                 final = view.state in api.FINAL_STATES
-                return _answer(
+                return self._answer(
                     api.WaitReply(job=job, state=view.state, final=final, exit_code=view.exit_code, why=view.why)
                 )
             await _or_timeout(change, left)
@@ -279,7 +285,7 @@ class Api:
     async def nodes(self, request: Request) -> Response:
         nodes = say.nodes(self._book)
         told = tuple(say.told(node, self.parts.world.nodes.get(node.name)) for node in nodes)
-        return _answer(api.NodeList(nodes=told, now=self._now()))
+        return self._answer(api.NodeList(nodes=told, now=self._now()))
 
     async def drain(self, request: Request) -> Response:
         return await self._drain(request, True)
@@ -298,10 +304,10 @@ class Api:
             raise UsageError(f"by: {by!r} is not one of {', '.join(GROUPS)}", "ask for /v1/usage?by=team")
         archived = await asyncio.to_thread(self.parts.journal.archive.sums, by)
         now = self._now()
-        return _answer(api.UsageReply(by=by, rows=rows(self._book, archived, by, now), now=now))
+        return self._answer(api.UsageReply(by=by, rows=rows(self._book, archived, by, now), now=now))
 
     async def top(self, request: Request) -> Response:
-        return _answer(await self.parts.top())
+        return self._answer(await self.parts.top())
 
     # -- streams ----------------------------------------------------------------------------------------------------
 

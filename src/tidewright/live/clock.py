@@ -50,19 +50,35 @@ class Clock:
         steady: Callable[[], int] = _steady_us,
         boot: Callable[[], str] = _boot_id,
     ) -> None:
-        self._steady = steady
+        self._steady, self.wall = steady, wall
         path = state / FILE
         known = _read(path)
         if known is None or known.boot != boot() or known.at_us + steady() - known.steady_us < last:
             known = Base(boot(), steady(), max(wall(), last))
             _save(path, known)
         self._base = known
+        self.since = known.at_us
+        """When, by this clock, it was last set by the wall clock."""
         self._latest = last
 
     def now(self) -> int:
         """The time; two calls may give the same."""
         self._latest = max(self._latest, self._base.at_us + self._steady() - self._base.steady_us)
         return self._latest
+
+
+def difference_us(
+    state: Path,
+    wall: Callable[[], int] = _wall_us,
+    steady: Callable[[], int] = _steady_us,
+    boot: Callable[[], str] = _boot_id,
+) -> int | None:
+    """How far the engine's time is ahead of the wall clock, microseconds (behind: negative); None before the first start in
+    this boot of the machine."""
+    known = _read(state / FILE)
+    if known is None or known.boot != boot():
+        return None
+    return known.at_us + steady() - known.steady_us - wall()
 
 
 def _read(path: Path) -> Base | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from ..engine.book import Book
 from ..engine.commands import Command, Ended
+from ..engine.wall_time import wall_time
 from ..model.job import State
 from ..wire.api import JobEvent
 from .say import exit_code, state_name
@@ -50,9 +51,10 @@ class Hub:
                 self._states.pop(command.job, None)
                 code = exit_code(command)
                 found.append((command.job, command.spec.name, command.state, command.why, code))
+        at = wall_time(book.wall_offsets, book.now, book.now)
         for number, (job, name, state, why, code) in enumerate(found):
             event = JobEvent(
-                seq=f"{turn}.{number}", at=book.now, job=job, name=name, state=state_name(state), why=why,
+                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=why,
                 what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
             )  # fmt: skip
             self._fresh.append(event)

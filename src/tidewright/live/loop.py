@@ -12,7 +12,7 @@ import msgspec
 from ..base.errors import WorldError
 from ..drive.turn import Driver
 from ..engine.commands import Command, Ended, Reply, Think
-from ..engine.events import Cancel, Event, PlanFailed, PlanReady, Submit, Tick
+from ..engine.events import Cancel, ClockOffset, Event, PlanFailed, PlanReady, Submit, Tick
 from ..plan.plan import Plan, Planner
 from .archive import row_of
 from .clock import Clock
@@ -29,6 +29,10 @@ SLOW_THOUGHT_S = 0.02
 """A planner that took longer than this is given a thread of its own next time, so that reports are not kept waiting."""
 ROOM_EVERY_S = 5.0
 """How often a disk that was full is looked at again."""
+CLOCK_CHECK_S = 30.0
+"""How often an idle controller looks whether the wall clock was set."""
+CLOCK_TOLERANCE_US = 500_000
+"""Differences below this are not worth a record."""
 SCRUB_EVERY_S = 10.0
 SCRUB_ROWS = 2_000
 """Rows of old history verified at a time while idle: about 5 ms of work."""
@@ -107,6 +111,8 @@ class Loop:
         """Until ``stop``: take what there is, turn, commit, carry out. A Bug ends it; the journal is intact then."""
         if self.driver.engine.book.thinking:
             self._think()
+        if self._corrections():
+            self.post(Tick())  # nothing is shown by a clock that is known to be wrong
         while not self.stopping:
             events = await self._gather()
             if events is None:
@@ -135,24 +141,35 @@ class Loop:
             left = SCRUB_EVERY_S if left is None else min(left, SCRUB_EVERY_S)
         if self.low:
             left = ROOM_EVERY_S if left is None else min(left, ROOM_EVERY_S)
+        left = CLOCK_CHECK_S if left is None else min(left, CLOCK_CHECK_S)
         try:
             items = [await asyncio.wait_for(self._inbox.get(), left)]
         except TimeoutError:
-            if due is not None and due <= self.clock.now():
-                return [Tick()]
+            corrections = self._corrections()
+            if corrections or (due is not None and due <= self.clock.now()):
+                return [*corrections, Tick()]
             if scrubbing:
                 self._scrub()
             if self.low:
                 self.room()
             return None
         items += self._drain()
-        events: list[Event] = []
+        events: list[Event] = self._corrections()
         for item in items:
             if callable(item):
                 events.extend(item())
             else:
                 events.append(item)
         return events or None
+
+    def _corrections(self) -> list[Event]:
+        """What the engine is to know of the wall clock: that it is not, or no more, where it was."""
+        offsets, since, now = self.driver.engine.book.wall_offsets, self.clock.since, self.clock.now()
+        measured = self.clock.wall() - now
+        if offsets and offsets[-1].since != since:
+            return [ClockOffset(since, measured)]
+        known = offsets[-1].offset_us if offsets else 0
+        return [ClockOffset(since, measured)] if abs(measured - known) >= CLOCK_TOLERANCE_US else []
 
     async def _commit(self, events: list[Event]) -> bool:
         """Make the turn durable. While the disk refuses, requests are turned away and jobs run on; nothing is lost.
