@@ -33,6 +33,7 @@ from . import prepare
 from .attempt import Attempt, clear_halves
 from .boxes import complaints
 from .deeds import Deeds, boottime
+from .groups import RankGroups
 from .memory import MemoryGuard, enforcement
 from .rank import Outcome
 
@@ -56,7 +57,8 @@ class Supervisor:
         rules: Rules = EVICTS,
     ) -> None:
         self._house, self._publish = house, publish
-        self._layout, self._backend, self._freezer = house.layout, house.backend, house.freezer
+        self._layout, self._backend = house.layout, house.backend
+        self._groups = RankGroups(house.freezer, house.layout.tag)
         node = house.backend.discover()
         self._node = node.name
         self.deeds = Deeds(node.name, node.kind, drivers, publish)
@@ -253,6 +255,7 @@ class Supervisor:
         if self.deeds.meeting is not None and all(job != attempt.args.job for job, _ in self.attempts):
             self.deeds.meeting.close(attempt.args.job)
         attempt.remove()
+        self._groups.clear_attempt(attempt.key)
 
     def reports(self) -> tuple[JobReport, ...]:
         """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
@@ -296,16 +299,8 @@ class Supervisor:
                 continue
             self.attempts[attempt.key] = attempt
             self._take_over(attempt)
-        self._clear_groups()
+        self._groups.clear(self.attempts)
         log.info("adopted %d attempts", len(self.attempts))
-
-    def _clear_groups(self) -> None:
-        """Remove freezer groups of launches that an earlier agent did not live to record."""
-        specs = (rank.spec for attempt in self.attempts.values() for rank in attempt.ranks)
-        known = {group for spec in specs if spec for group in spec.cgroups}
-        for group in self._freezer.made(f"tidewright-{self._layout.tag}-"):
-            if group not in known:
-                remove((group,))
 
     def _take_over(self, attempt: Attempt) -> None:
         memo = attempt.memo
@@ -335,8 +330,10 @@ class Supervisor:
             self.deeds.arm_hold(attempt)
 
     def patrol(self) -> None:
-        """One round of the safety poll: shims whose death went unnoticed, wrappers that could not wrap something."""
+        """One round of the safety poll: shims whose death went unnoticed, groups of ranks that are gone, wrappers that could
+        not wrap something."""
         self.deeds.watcher.check()
+        self._groups.clear(self.attempts)
         for attempt in self.attempts.values():
             if attempt.memo.phase == "running":
                 level, why = complaints(attempt)
@@ -349,3 +346,4 @@ class Supervisor:
             if attempt.kill_timer is not None:
                 attempt.kill_timer.cancel()
         await self.deeds.close()
+        self._groups.clear(self.attempts)
