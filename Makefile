@@ -14,6 +14,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
@@ -49,7 +50,12 @@ rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
-test-full: lint types
+# The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.
+$(PROGRAMS): $(READY)
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[programs]' || echo 'not all programs of others can be had here' >&2
+	@touch $(PROGRAMS)
+
+test-full: lint types $(PROGRAMS)
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes'
 	$(BIN)/pytest -m 'processes'
 

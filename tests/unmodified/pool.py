@@ -85,12 +85,18 @@ class Pool:
         """A job of ``world`` ranks, each on a slot of its own."""
         work = self.root / name
         work.mkdir()
+        return self.start(name, program.argv(steps), work, user_environment(self.root), ranks=world, devices=world)
+
+    def start(
+        self, name: str, argv: list[str], work: Path, env: dict[str, str], ranks: int = 1, devices: int = 1
+    ) -> int:
+        """Any command as a job in ``work``; its id."""
         spec = JobSpec(
             name=name,
-            command=tuple(program.argv(steps)),
-            ranks=world,
-            devices=world,
-            env=user_environment(self.root),
+            command=tuple(argv),
+            ranks=ranks,
+            devices=devices,
+            env=env,
             workdir=str(work),
             checkpoint_us=-1,
         )
@@ -204,21 +210,21 @@ class Pool:
             for at in sorted(dice.sample(range((steps or program.steps) // 3), events)):
                 self.until(lambda at=at: self.steps(job) >= at or self._over(job), LIMIT_S)  # type: ignore[misc]
                 time.sleep(dice.uniform(0, 0.05))
-                deck = deck or self._deck(world, dice)
-                self._one(job, dice, deck, ride)
+                deck = deck or self.deck(world, dice)
+                self.event(job, dice, deck, ride)
         self.until(lambda: self._over(job), LIMIT_S)
         logs = [self.log(job, rank) for rank in range(world)]
         ride.outcome, ride.view, ride.last = read(logs), self.view(job), "\n".join(log[-4000:] for log in logs)
         return ride
 
-    def _deck(self, world: int, dice: random.Random) -> list[Event]:
+    def deck(self, world: int, dice: random.Random) -> list[Event]:
         """All events in random order, from the end; an image of the running job is among the first three."""
         others = [self.suspend, self.migrate, *([self.scale] if world > 1 else [])]
         drawn = dice.sample(others, len(others))
         drawn.insert(dice.randrange(3), self.checkpoint)
         return drawn[::-1]
 
-    def _one(self, job: int, dice: random.Random, deck: list[Event], ride: Ride) -> None:
+    def event(self, job: int, dice: random.Random, deck: list[Event], ride: Ride) -> None:
         """The next event that takes place; one that is refused is put last, a bounded number of times."""
         for _ in range(TRIES):
             event = deck[-1]
