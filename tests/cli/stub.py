@@ -86,6 +86,7 @@ class Stub:
             job=job.id, name=job.name, state=job.state, summary="needs 4 devices, 2 are free", reason="NoCapacity",
             consequence="waits; tried again when devices are freed", need=4, free=2,
             holders=(api.Holder(17, "train", "premium", 2),), ahead=1, change="ask for -g 2", story=job.story, now=NOW,
+            failure=job.failure,
         )  # fmt: skip
 
     def suspend(self, ref: Any, until_us: int = 0) -> api.ActionReply:

@@ -10,6 +10,7 @@ import pytest
 from tidewright.base.units import SECOND
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
+from tidewright.wire.api import FailureView
 
 from .stub import NOW, Terminal, running, waiting
 
@@ -149,6 +150,22 @@ def test_why(tide: Terminal) -> None:
     ):
         assert piece in said
     assert "story" not in tide("why", "later", "--tail", "0").out
+
+
+def test_a_failed_gang_says_which_rank_and_what_it_wrote_last(tide: Terminal) -> None:
+    lines = tuple(f"line {at}" for at in range(5))
+    first = FailureView(rank=2, exit_code=139, signal="SIGSEGV", why="killed by signal 11", node="n2", lines=lines)
+    tide.stub.listing = (
+        running(
+            state="failed", held=0, where=(), why="rank 2 on n2: killed by signal 11", exit_code=139, failure=first
+        ),
+    )
+    said = tide("show", "train").out
+    assert "failed: rank 2 on n2: killed by signal 11" in said and "last output of rank 2\n  line 0\n" in said
+    assert "exit 139 (SIGSEGV, rank 2)" in tide("ps", "-a").out
+    assert json.loads(tide("show", "train", "-o", "json").out)["job"]["failure"]["lines"] == list(lines)
+    why = tide("why", "train").out
+    assert "wrote" in why and "line 4" in why and "line 1" not in why
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------

@@ -148,7 +148,8 @@ class Images(RawImages):
         for serial in serials:
             self._drop(job, serial)
         self._over.pop(job, None)
-        self._collect()
+        if serials:
+            self._collect()
 
     def end_job(self, job: int) -> None:
         """Note that ``drop_job`` is to come; ``finish`` makes up for it. Does not block."""

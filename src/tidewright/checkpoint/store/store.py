@@ -180,7 +180,8 @@ class ImageStore:
         try:
             with self._lock.shared():
                 shelf = self._shelf(name.tenant)
-                return bool(shelf.view().runs.knows(shelf.manifest(name).hashes).all())
+                wanted = shelf.manifest(name).hashes
+                return bool(shelf.view().runs.knows(wanted).all())
         except (WorldError, OSError):
             return False
 
