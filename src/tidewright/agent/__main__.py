@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from ..base.units import parse_bytes
+from .log_cap import LIMIT_BYTES
 from .main import AgentSettings, run_agent
 
 
@@ -47,6 +48,9 @@ def main() -> int:
     parser.add_argument("--socket", type=Path, help="where to listen for the controller (default: STATE/agent.sock)")
     parser.add_argument("--images", default="", help="URL that images are copied to, e.g. s3://bucket/images")
     parser.add_argument("--quota", type=size, default=0, help="most bytes of images kept here (default: no limit)")
+    parser.add_argument(
+        "--log-limit", type=size, default=LIMIT_BYTES, help="most bytes of each rank's log (0: no limit)"
+    )
     given = parser.parse_args()
     settings = AgentSettings(
         state=given.state,
@@ -59,6 +63,7 @@ def main() -> int:
         socket=given.socket,
         remote=given.images,
         quota_bytes=given.quota,
+        log_limit=given.log_limit,
     )
     try:
         run_agent(settings)

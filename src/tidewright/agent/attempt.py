@@ -201,6 +201,13 @@ class Attempt:
         """The boxes of the ranks here."""
         return {rank.number: rank.directory / "box" for rank in self.ranks}
 
+    def cappable_logs(self) -> list[str]:
+        """The logs of its ranks here that may be cut now: not those that a user chose the place of, and none while the ranks
+        come from images, which need them to be as long as they were."""
+        if self.memo.phase in ("starting", "resuming"):
+            return []
+        return [rank.spec.log for rank in self.ranks if rank.spec is not None and not rank.spec.own_log]
+
     def handles(self) -> tuple[RankHandle, ...]:
         """The ranks that still live."""
         return tuple(rank.handle for rank in self.living())

@@ -29,6 +29,7 @@ from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
 from .equipment import Equipment
 from .layout import Layout, write_whole
+from .log_cap import LIMIT_BYTES, LogCap
 from .prepare import House
 from .pulse import Pulse
 from .server import Epoch, Server
@@ -94,6 +95,8 @@ class AgentSettings:
     """URL where images are copied to; empty: nowhere."""
     quota_bytes: int = 0
     """Most bytes the image store may take; 0: what the disk has."""
+    log_limit: int = LIMIT_BYTES
+    """Most bytes the log of a rank may take; 0: what the disk has."""
 
 
 class Agent:
@@ -107,7 +110,7 @@ class Agent:
         self._node = self._equipment.node
         house = House(layout, backend, detect(), full=self._node.full, open_files=open_files)
         drivers = standard_drivers(self._node.name)
-        self._supervisor = Supervisor(house, drivers, self._publish)
+        self._supervisor = Supervisor(house, drivers, self._publish, log_cap=LogCap(settings.log_limit))
         self._equipment.furnish(self._supervisor, drivers, house, settings.remote, settings.quota_bytes)
         self._server = Server(self._epoch, {"inventory": self._inventory, "usage": self._usage, **self._verbs()})
 
@@ -157,7 +160,7 @@ class Agent:
         socket = self._settings.socket or self._layout.socket
         self._pulse.open(pulse_socket(socket))
         await self._server.open(socket)
-        looking = asyncio.create_task(self._look_for_sockets())
+        tasks = [asyncio.create_task(work) for work in (self._look_for_sockets(), self._supervisor.cap_logs())]
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
@@ -165,7 +168,8 @@ class Agent:
             self._supervisor.patrol()
             await self._supervisor.memory.look()
             self._pulse.tick()
-        looking.cancel()
+        for task in tasks:
+            task.cancel()
         await self._server.close()
         await self._supervisor.close()
         await self._equipment.close()

@@ -34,6 +34,7 @@ from .attempt import Attempt, clear_halves
 from .boxes import complaints
 from .deeds import Deeds, boottime
 from .groups import RankGroups
+from .log_cap import LOOK_S, LogCap
 from .memory import MemoryGuard, enforcement
 from .rank import Outcome
 
@@ -55,8 +56,9 @@ class Supervisor:
         drivers: dict[Level, Driver],
         publish: Callable[[JobReport], None],
         rules: Rules = EVICTS,
+        log_cap: LogCap | None = None,
     ) -> None:
-        self._house, self._publish = house, publish
+        self._house, self._publish, self._log_cap = house, publish, log_cap or LogCap(0)
         self._layout, self._backend = house.layout, house.backend
         self._groups = RankGroups(house.freezer, house.layout.tag)
         node = house.backend.discover()
@@ -254,8 +256,17 @@ class Supervisor:
         del self.attempts[attempt.key]
         if self.deeds.meeting is not None and all(job != attempt.args.job for job, _ in self.attempts):
             self.deeds.meeting.close(attempt.args.job)
+        self._log_cap.look(attempt.cappable_logs())
         attempt.remove()
         self._groups.clear_attempt(attempt.key)
+
+    async def cap_logs(self) -> None:
+        """For ever: keep the logs of ranks below their limit."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            paths = [path for attempt in self.attempts.values() for path in attempt.cappable_logs()]
+            if paths:
+                await asyncio.to_thread(self._log_cap.look, paths)
 
     def reports(self) -> tuple[JobReport, ...]:
         """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""

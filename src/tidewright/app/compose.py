@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import __version__
+from ..agent.log_cap import LIMIT_BYTES
 from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
 from ..fabric.local import LocalFabric
@@ -26,7 +27,8 @@ LOOPBACK = "127.0.0.1"
 @dataclass(frozen=True)
 class DaemonSettings:
     """What ``tide up`` may choose. ``slots`` 0: as many as the machine has cores; ``images`` is where copies of images
-    go (any fsspec URL; empty: from node to node), ``image_quota`` how many bytes of them a node keeps (0: no limit)."""
+    go (any fsspec URL; empty: from node to node), ``image_quota`` how many bytes of them a node keeps (0: no limit),
+    ``log_limit`` how many bytes of each rank's log (0: all)."""
 
     state: Path
     policy: str = "sla"
@@ -38,6 +40,7 @@ class DaemonSettings:
     images: str = ""
     node_timeout_us: int = 30 * SECOND
     image_quota: int = 0
+    log_limit: int = LIMIT_BYTES
     started: Callable[[], None] = lambda: None
     """Called once the controller serves: what it was given is then known to work."""
     open_files: int = 0
@@ -94,4 +97,6 @@ def _argv(settings: DaemonSettings, state: Path, slots: int) -> list[str]:
         argv += ["--slots", str(slots)]
     if settings.images:
         argv += ["--images", settings.images]
+    if settings.log_limit != LIMIT_BYTES:
+        argv += ["--log-limit", str(settings.log_limit)]
     return [*argv, "--quota", str(settings.image_quota)] if settings.image_quota else argv

@@ -16,7 +16,7 @@ from ..base.units import parse_bytes, parse_duration
 from ..live.space import is_full
 from ..wire.connections import raise_open_files
 from ..wire.log_limit import LogLimit
-from . import hosts, remembered
+from . import fields, hosts, remembered
 from .compose import DaemonSettings, build_controller
 from .settings import Settings, load_settings, overridden
 
@@ -40,6 +40,9 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
     )
     parser.add_argument("--images", metavar="URL", help="where copies of job images go")
     parser.add_argument("--image-quota", metavar="SIZE", help="most bytes of images on each node (default: no limit)")
+    parser.add_argument(
+        "--log-limit", metavar="SIZE", help="most bytes of each rank's log, 0: no limit (default: 1GiB)"
+    )
     parser.add_argument("--node-timeout", metavar="TIME", help="a node away for longer is down (default: 30s)")
     parser.add_argument("--reset", action="store_true", help="inherit no options and agents of earlier starts")
     return _chosen(parser.parse_args(argv))
@@ -56,12 +59,15 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
         agents = hosts.Agents() if given.reset else hosts.resized(hosts.recall(state), given.slots or 0)
 
     def started() -> None:
-        hosts.remember(state, agents)
-        remembered.remember(state, options)
+        try:
+            hosts.remember(state, agents)
+            remembered.remember(state, options)
+        except OSError as error:  # a full disk; the next start is told again, or does as the last one
+            log.warning("the options of this start are not remembered: %s", error)
 
     return DaemonSettings(
         state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine,
-        agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, started,
+        agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, chosen.log_limit, started,
     )  # fmt: skip
 
 
@@ -74,6 +80,7 @@ def _settled(state: Path, options: dict[str, str]) -> Settings:
         settings, policy=known.get("policy"), slots=int(slots) if slots else None, backend=known.get("backend"),
         node_timeout_us=parse_duration(timeout) if timeout else None,
         image_quota=parse_bytes(quota) if quota else None,
+        log_limit=fields.log_limit(known["log_limit"]) if "log_limit" in known else None,
     )  # fmt: skip
     return dataclasses.replace(
         chosen, listen=known.get("listen", settings.listen), images=known.get("images", settings.images)

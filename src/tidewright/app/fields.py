@@ -10,8 +10,9 @@ import re
 import shlex
 from collections.abc import Callable
 
+from ..agent.log_cap import LEAST_BYTES
 from ..base.errors import UsageError
-from ..base.units import parse_bytes, parse_duration
+from ..base.units import format_bytes, parse_bytes, parse_duration
 from ..model.job import Dependency
 
 MAX_MEMBERS = 10_000
@@ -166,3 +167,11 @@ def dependencies(text: str) -> tuple[Dependency, ...]:
             raise UsageError(f"not a dependency: {part!r}", "write it like afterok:17 (or afternotok, afterany)")
         found.extend(Dependency(match[1], whole(job)) for job in match[2].split(":"))  # type: ignore[arg-type]
     return tuple(dict.fromkeys(found))
+
+
+def log_limit(text: str) -> int:
+    """Bytes, 0 for none. Raises UsageError for a limit that leaves nothing worth reading."""
+    limit = parse_bytes(text)
+    if 0 < limit < LEAST_BYTES:
+        raise UsageError(f"log limit: {text} is less than {format_bytes(LEAST_BYTES)}", "give more, or 0 for no limit")
+    return limit

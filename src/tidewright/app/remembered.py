@@ -13,7 +13,7 @@ from ..base.errors import UsageError
 from ..live.lock import write_whole
 
 FILE = "up.json"
-NAMES = ("policy", "listen", "slots", "backend", "images", "image_quota", "node_timeout")
+NAMES = ("policy", "listen", "slots", "backend", "images", "image_quota", "log_limit", "node_timeout")
 """Options of the daemon that later starts inherit, as written on its command line."""
 NONE = "none"
 """Value of ``listen`` and ``images`` that ends a remembered one."""

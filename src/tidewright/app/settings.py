@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ..agent.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
@@ -29,8 +30,8 @@ class Settings:
     """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well; ``slots``
     is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer;
     ``images`` is an fsspec URL that takes copies of job images; ``image_quota`` is how many bytes of images a node keeps at
-    most (0: as many as its disk takes); ``node_timeout_us``: a node of several that is away for longer is down, and its jobs
-    go on elsewhere."""
+    most (0: as many as its disk takes); ``log_limit`` is how much of a rank's log is kept (0: all of it);
+    ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere."""
 
     policy: str = "sla"
     listen: str = ""
@@ -38,6 +39,7 @@ class Settings:
     backend: str = "auto"
     images: str = ""
     image_quota: int = 0
+    log_limit: int = LIMIT_BYTES
     node_timeout_us: int = 30 * SECOND
     engine: EngineSettings = field(default_factory=live_settings)
 
@@ -129,6 +131,7 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "backend": lambda value: _text(value, str),
     "images": lambda value: _text(value, str),
     "image_quota": lambda value: _text(value, parse_bytes),
+    "log_limit": lambda value: _text(value, fields.log_limit),
     "node_timeout": lambda value: _text(value, parse_duration),
     "engine": lambda value: None,
 }

@@ -195,8 +195,12 @@ class Capture:
         with open(via, "rb") as source, open(self._directory / name, "wb") as target:
             left = size
             while left and (piece := source.read(min(CHUNK, left))):
-                target.write(piece)
+                if piece.strip(b"\0"):
+                    target.write(piece)
+                else:  # a log whose middle was removed
+                    target.seek(len(piece), os.SEEK_CUR)
                 left -= len(piece)
+            target.truncate()
         return name
 
     def _mapped(self, each: Seen) -> None:

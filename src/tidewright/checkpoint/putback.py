@@ -20,6 +20,9 @@ OURS = (INSIDE, "/dev/shm/")
 """Below these, content is a rank's own memory and is put back whatever is there."""
 GONE = " (deleted)"
 """What the kernel adds to the name of a file that has lost it."""
+NOTICE = b"[tidewright: "
+"""Begins the line that the agent puts into a log where it has removed others (agent/log_cap)."""
+BLOCK = 4096
 CHUNK = LOG_READ = 1 << 20
 
 HARMLESS = "RLIMIT_NOFILE"
@@ -125,10 +128,20 @@ def begins_alike(path: str, entry: Entry, images: str) -> bool:
     with open(path, "rb") as ours, open(os.path.join(images, entry["copy"]), "rb") as copy:
         while piece := copy.read(CHUNK):
             have = ours.read(CHUNK)
-            if not piece.startswith(have[: len(piece)]):
+            if not piece.startswith(have[: len(piece)]) and not (path == OUTPUT and _but_for_removed(piece, have)):
                 return False
             if len(have) < len(piece):
                 return True
+    return True
+
+
+def _but_for_removed(piece: bytes, have: bytes) -> bool:
+    """Whether two pieces of a log are the same where neither had lines removed: those blocks are zeros or hold the notice."""
+    for at in range(0, min(len(piece), len(have)), BLOCK):
+        size = min(BLOCK, len(piece) - at, len(have) - at)
+        one, other = piece[at : at + size], have[at : at + size]
+        if one != other and not any(NOTICE in block or not block.strip(b"\0") for block in (one, other)):
+            return False
     return True
 
 
@@ -145,8 +158,13 @@ def write_again(entry: Entry, images: str) -> None:
         return
     if entry["copy"] and (now.st_size < size or not begins_alike(path, entry, images)):
         with open(path, "r+b") as file, open(os.path.join(images, entry["copy"]), "rb") as copy:
+            at = 0
             while piece := copy.read(CHUNK):
-                file.write(piece)
+                file.seek(at)
+                if file.read(len(piece)).ljust(len(piece), b"\0") != piece:  # what is a hole stays one
+                    file.seek(at)
+                    file.write(piece)
+                at += len(piece)
     os.truncate(path, size)
 
 

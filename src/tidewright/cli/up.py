@@ -13,7 +13,7 @@ from ..wire.api import Info, NodeList
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
-from .types import DURATION, MEMORY
+from .types import DURATION, LOG_LIMIT, MEMORY
 
 
 @click.command("up", short_help="Start Tidewright on this machine.")
@@ -39,6 +39,10 @@ from .types import DURATION, MEMORY
 )  # fmt: skip
 @click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
 @click.option("--image-quota", type=MEMORY, metavar="SIZE", help="Keep at most so much of job images on each node.")
+@click.option(
+    "--log-limit", type=LOG_LIMIT, metavar="SIZE",
+    help="Keep at most so much of each rank's log, its beginning and its end; 0: all. [1GiB]",
+)  # fmt: skip
 @click.option("--node-timeout", type=DURATION, metavar="TIME", help="A node of several away for longer is down. [30s]")
 @click.option(
     "--reset", is_flag=True, help="Forget the options of earlier starts: DIR/config.yaml and the defaults count."
@@ -97,6 +101,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "policy": given["policy"], "listen": given["listen"], "slots": given["slots"], "hosts": given["number"],
         "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
         "images": given["images"], "image_quota": given["image_quota"],
+        "log_limit": None if given["log_limit"] is None else str(given["log_limit"]),
         "node_timeout": f"{timeout}us" if timeout is not None else None, "reset": given["reset"],
     }  # fmt: skip
     return {name: value for name, value in asked.items() if value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import AsyncIterator, Callable
@@ -55,8 +56,8 @@ class Tail:
             over = self._over()
             files = self._unique()
             while index < len(files):
-                async for chunk in _read(files[index], offset):
-                    offset += len(chunk)
+                async for at, chunk in _read(files[index], offset):
+                    offset = at + len(chunk)
                     yield chunk
                 if index + 1 >= len(files):
                     break
@@ -80,14 +81,30 @@ class Tail:
         return max(0, len(files) - 1), 0
 
 
-async def _read(path: Path, offset: int) -> AsyncIterator[bytes]:
+async def _read(path: Path, offset: int) -> AsyncIterator[tuple[int, bytes]]:
+    """What there is from ``offset`` on, each piece with its offset; holes, where lines were removed, are left out."""
     try:
         with _opened(path) as file:
-            file.seek(offset)
-            while chunk := await asyncio.to_thread(file.read, CHUNK):
-                yield chunk
+            while piece := await asyncio.to_thread(_piece, file, offset):
+                at, chunk = piece
+                yield at, chunk
+                offset = at + len(chunk)
     except OSError:
         return
+
+
+def _piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
+    """The next bytes that are there: (offset, bytes); None at the end."""
+    handle = file.fileno()
+    try:
+        at = os.lseek(handle, offset, os.SEEK_DATA)
+        end = os.lseek(handle, at, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None  # nothing but a hole, or nothing at all
+        at, end = offset, offset + CHUNK
+    chunk = os.pread(handle, min(CHUNK, end - at), at)
+    return (at, chunk) if chunk else None
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -114,8 +131,9 @@ def _line_start(path: Path, size: int, lines: int) -> int:
         at, seen = size, 0
         while at:
             step = min(CHUNK, at)
-            file.seek(at - step)
-            block = file.read(step)
+            block = os.pread(file.fileno(), step, at - step)
+            if not block.strip(b"\0"):
+                return at  # lines before this were removed
             if at == size and block.endswith(b"\n"):
                 seen = -1
             for position in range(len(block) - 1, -1, -1):
