@@ -34,9 +34,9 @@ def measure(seconds: float) -> dict[str, float]:
     """Submits per second with ``CLIENTS`` clients at once, each waiting for its answer. No agent: jobs only queue."""
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"
-        argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--backend", "none"]
+        argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state)]
         with (Path(folder) / "log").open("wb") as log:
-            daemon = subprocess.Popen([*argv, "--slots", "1"], stdout=log, stderr=log)
+            daemon = subprocess.Popen([*argv, "--agent-socket", f"{folder}/no-agent.sock"], stdout=log, stderr=log)
         try:
             _wait(state)
             counts: list[int] = []

@@ -29,7 +29,7 @@ def test_1200_half_requests_starve_neither_the_socket_nor_the_log(tmp_path: Path
     state, log = tmp_path / "state", tmp_path / "log"
     argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--listen", f"127.0.0.1:{port}"]
     with log.open("wb") as out:
-        limited = ["/bin/sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *argv, "--backend", "none", "--slots", "1"]
+        limited = ["/bin/sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *argv, "--agent-socket", f"{tmp_path}/none"]
         daemon = subprocess.Popen(limited, stdout=out, stderr=out)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, STRANGERS + 500), hard))
     try:

@@ -14,7 +14,7 @@ import msgspec
 from ..base.errors import NotFound, UsageError
 from ..launch.environment import submitted_environment
 from ..model.job import JobSpec
-from ..wire.api import MAX_BODY
+from ..wire.api import MAX_BODY, MAX_SPECS
 from .spec import Submitter
 
 _PYTHON = re.compile(r"(python(\d+(\.\d+)*)?|pypy3?)")
@@ -98,7 +98,7 @@ def batches(specs: Sequence[JobSpec]) -> Iterator[tuple[JobSpec, ...]]:
         length = len(msgspec.json.encode(spec)) + 1
         if length > limit:
             raise UsageError(f"job {spec.name or spec.command[0]}: its spec is larger than {limit} bytes", "shorten it")
-        if batch and size + length > limit:
+        if batch and (size + length > limit or len(batch) == MAX_SPECS):
             yield tuple(batch)
             batch, size = [], 0
         batch.append(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ..engine.commands import Command
@@ -28,8 +28,13 @@ class Driver:
 
     def turn(self, now: int, events: Sequence[Event]) -> list[Command]:
         """Step at ``now`` (µs) and record. The commands may be carried out once the record is durable."""
-        commands = self.engine.step(now, events)
+        for _ in self.turn_in_parts(now, events):
+            pass
+        return self.engine.book.out
+
+    def turn_in_parts(self, now: int, events: Sequence[Event]) -> Iterator[None]:
+        """The same turn, with breaks (``Engine.step_in_parts``); its commands are ``engine.book.out`` once it is over."""
+        yield from self.engine.step_in_parts(now, events)
         self.turns += 1
         if self.recorder is not None:
-            self.recorder.append(encode(TurnRecord(self.turns, now, list(events), commands)))
-        return commands
+            self.recorder.append(encode(TurnRecord(self.turns, now, list(events), self.engine.book.out)))

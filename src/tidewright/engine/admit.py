@@ -24,6 +24,7 @@ def submit(book: Book, event: Submit) -> None:
         answer(book, Reply(event.op_id, error=refusal[0], remedy=refusal[1], kind=refusal[2]))
         return
     job = enter(book, event.spec)
+    _count_in(book, event.spec)
     doomed = book.ending.get(job)
     if event.op_id:
         warning = f"it is cancelled at once: {doomed[1]}" if doomed else _warnings(book, event.spec)
@@ -118,13 +119,10 @@ def forecast(book: Book, spec: Spec) -> str:
     """A warning when promised tiers together outgrow the pool (product decision: accepted, said, never silent)."""
     if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
         return ""
-    table, n = book.table, book.table.n
-    tier = int(spec.tier_rank)
-    picked = table.tier[:n] >= tier
-    demand, memory = table.demand[:n][picked], table.memory[:n][picked]
     whole = max(book.sizes.memory.values(), default=0)
-    shared = int(memory.sum()) / whole if whole else 0.0
-    wanted = int(demand[memory == 0].sum() if whole else demand.sum()) + shared
+    demand, of_shares, memory = _class_demand(book)[int(spec.tier_rank)]
+    shared = memory / whole if whole else 0.0
+    wanted = (demand - of_shares if whole else demand) + shared
     capacity = sum(book.sizes.total.values())
     if not capacity or wanted <= capacity:
         return ""
@@ -137,6 +135,34 @@ def forecast(book: Book, spec: Spec) -> str:
 def skip_ids(book: Book, event: JobIdsUsed) -> None:
     """Give out no id a second time."""
     book.next_job = max(book.next_job, event.next_job)
+
+
+def _count_in(book: Book, spec: Spec) -> None:
+    """Add the job that has just entered to what is known of the demand of tiers; nothing is, unless the job before it was
+    of the same step: 10,000 jobs in one request must not each count all jobs."""
+    known = book.class_demand
+    book.class_demand = None
+    if known is not None and known[0] == (book.steps, book.next_job - 1, book.table.n - 1):
+        for sums in known[1][: int(spec.tier_rank) + 1]:
+            sums[0] += spec.devices
+            sums[1] += spec.devices if spec.gpu_memory else 0
+            sums[2] += spec.gpu_memory
+        book.class_demand = ((book.steps, book.next_job, book.table.n), known[1])
+
+
+def _class_demand(book: Book) -> list[list[int]]:
+    """For each tier, over the jobs of it and of higher ones: devices, devices of jobs that want a share, bytes of shares."""
+    if book.class_demand is None:
+        sums = [_counted(book, tier) for tier in range(len(Tier))]
+        book.class_demand = ((book.steps, book.next_job, book.table.n), sums)
+    return book.class_demand[1]
+
+
+def _counted(book: Book, tier: int) -> list[int]:
+    table, n = book.table, book.table.n
+    picked = table.tier[:n] >= tier
+    demand, memory = table.demand[:n][picked], table.memory[:n][picked]
+    return [int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum())]
 
 
 def enter(book: Book, spec: Spec) -> int:

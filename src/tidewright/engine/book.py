@@ -102,6 +102,8 @@ class Book(Gallery):
         self.outcomes: dict[int, int] = {}
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
+        self.class_demand: tuple[tuple[int, int, int], list[list[int]]] | None = None
+        """What jobs of each tier ask for, while the submissions of one step are taken (admit)."""
         self.stories: dict[int, list[tuple[int, str, str]]] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)

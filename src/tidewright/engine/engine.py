@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..base.errors import Bug
@@ -71,6 +71,15 @@ class Engine:
 
         Raises Bug when an invariant breaks; the book must then be rebuilt from the journal.
         """
+        for _ in self.step_in_parts(now, events):
+            pass
+        return self.book.out
+
+    def step_in_parts(self, now: int, events: Sequence[ev.Event]) -> Iterator[None]:
+        """The same step, with a break after every event; its commands are ``book.out`` once it is over.
+
+        In a break the book is consistent and may be read, but nothing may be kept of it: the step goes on.
+        """
         book = self.book
         if now < book.now:
             raise Bug(f"time went backwards: {book.now} -> {now}")
@@ -80,7 +89,7 @@ class Engine:
         book.steps += 1
         book.out = []
         book.touched = {}
-        self._take(events)
+        yield from self._take(events)
         self._fire(now)
         self._think()
         book.board.forget_marks()
@@ -88,9 +97,8 @@ class Engine:
         check_touched(book)
         if book.steps % self.settings.check_every == 0:
             check_all(book)
-        return book.out
 
-    def _take(self, events: Sequence[ev.Event]) -> None:
+    def _take(self, events: Sequence[ev.Event]) -> Iterator[None]:
         arrivals: list[ev.NodeUp] = []
         for event in events:
             if isinstance(event, ev.NodeUp):
@@ -105,6 +113,9 @@ class Engine:
                 self.book.set_timer(self.book.now + self.settings.think_retry_us, "think")
             elif not isinstance(event, ev.Tick):
                 _HANDLERS[type(event)](self.book, event)
+            if not isinstance(event, ev.Submit):
+                self.book.class_demand = None
+            yield
         if arrivals:
             nodes.nodes_up(self.book, arrivals)
 

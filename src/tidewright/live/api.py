@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,32 +21,34 @@ from ..base.errors import Conflict, NotFound, TideError, UsageError
 from ..base.ids import new_op_id
 from ..drive.whatif import explain
 from ..engine import events as ev
-from ..engine.admit import refuse
 from ..engine.book import Book
-from ..engine.commands import Reply
+from ..engine.engine import Engine
 from ..engine.wall_time import wall_time
-from ..model.job import LONGEST_US, State
+from ..model.job import LONGEST_US
+from ..plan.plan import Planner
 from ..wire import api, openapi
-from . import say
+from . import intake, say
 from .archive import GROUPS
 from .asked import body as read_body
 from .asked import number, seconds, states
 from .export import exported
 from .hub import point
+from .listing import Query, listing, usage
 from .logs import Tail, log_path
 from .loop import NotDurable
 from .metrics import exposition
 from .parts import Parts
 from .rehearse import rehearse
 from .shown import shown
-from .usage import rows
 
+T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 LONGEST_WAIT_S = 300.0
 KEEPALIVE_S = 15.0
 """Pause after which a silent event stream says that it is alive, so that proxies keep it."""
+EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
-_CODES = {404: "notfound", 409: "conflict", 507: "full"}
+_CODES = {404: "notfound", 409: "conflict", 413: "toolarge", 507: "full"}
 
 
 class Api:
@@ -53,6 +56,7 @@ class Api:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self._forks = asyncio.Semaphore(1)
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -94,47 +98,28 @@ class Api:
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
-        body = await read_body(request, api.SubmitRequest)
-        if not body.specs:
-            raise UsageError("specs: empty; nothing to submit", "give at least one job")
-        self._refuse_any(body)
+        body = await intake.read(await request.body())
+        await intake.check(self._book, body)
         if body.dry_run:
-            lines, warnings = rehearse(self.parts.loop.driver.engine, self.parts.loop.planner, body.specs)
+            lines, warnings = await self._in_fork(lambda fork, planner: rehearse(fork, planner, body.specs))
             return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=warnings))
-        op_id = body.op_id or new_op_id()
-        asked = [(ev.Submit(spec, f"{op_id}.{n}"), f"{op_id}.{n}") for n, spec in enumerate(body.specs)]
-        replies = await asyncio.gather(*(self.parts.loop.ask(event, one) for event, one in asked))
-        for reply in replies:
-            _raise_refusal(reply)
-        warnings = tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning))
-        names = tuple(spec.name for spec in body.specs)
-        return self._answer(api.SubmitReply(ids=tuple(reply.job for reply in replies), names=names, warnings=warnings))
+        return self._answer(await intake.admit(self.parts.loop, body))
 
-    def _refuse_any(self, body: api.SubmitRequest) -> None:
-        """All or nothing: one bad member refuses the whole request before any is admitted."""
-        for at, spec in enumerate(body.specs):
-            refusal = refuse(self._book, spec)
-            if refusal is not None and f"{body.op_id}.{at}" not in self._book.answers:
-                which = f"specs[{at}]: " if len(body.specs) > 1 else ""
-                _raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
+    async def _in_fork(self, ask: Callable[[Engine, Planner], T]) -> T:
+        """What a copy of the engine answers, asked in a thread: the copy alone takes a second with many jobs."""
+        async with self._forks:
+            image, planner = self.parts.loop.driver.engine.snapshot(), self.parts.loop.planner
+            return await asyncio.to_thread(lambda: ask(Engine.restore(image), planner))
 
     async def jobs(self, request: Request) -> Response:
-        query, limit, now = request.query_params, max(0, number(request, "limit", 0)), self._now()
-        wanted = states(query.get("state", ""))
-        equal = {key: query[key] for key in ("name", "team", "user") if key in query}
-        found = [
-            say.live_job(self._book, job, now)
-            for job, spec in sorted(self._book.specs.items())
-            if job not in self.parts.loop.turned_away
-            and all(getattr(spec, key) == value for key, value in equal.items())
-        ]
-        found = [view for view in found if not wanted or State[view.state.upper()] in wanted]
-        final = [int(state) for state in wanted if state >= State.COMPLETED]
-        most = limit or 1_000_000
-        if final or (number(request, "all", 0) and not wanted):
-            room = max(0, most - len(found)) + 1
-            found += [say.ended_job(ended) for ended in self.parts.journal.archive.find(room, final, equal)]
-        return self._answer(api.JobList(jobs=tuple(found[:most]), now=now, more=len(found) > most))
+        given = request.query_params
+        query = Query(
+            states=tuple(states(given.get("state", ""))), limit=max(0, number(request, "limit", 0)),
+            equal={key: given[key] for key in ("name", "team", "user") if key in given},
+            ended=number(request, "all", 0) != 0, without=self.parts.loop.turned_away,
+        )  # fmt: skip
+        found = await listing(self._book, self.parts.journal, query, self._now())
+        return Response(found, media_type="application/json")
 
     async def job(self, request: Request) -> Response:
         return self._answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
@@ -177,7 +162,7 @@ class Api:
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(_why_ended(view, self._now()))
-        told = explain(self.parts.loop.driver.engine, self.parts.loop.planner, job)
+        told = await self._in_fork(lambda fork, planner: explain(fork, planner, job))
         change = f"{told.change.text} ({told.change.flag})" if told.change and told.change.flag else ""
         holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
         return self._answer(
@@ -231,7 +216,7 @@ class Api:
 
     async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
         reply = await self.parts.loop.ask(event, op_id)
-        _raise_refusal(reply)
+        intake.raise_refusal(reply)
         return self._answer(api.ActionReply(job=reply.job, node=node, warning=reply.warning))
 
     async def wait(self, request: Request) -> Response:
@@ -239,14 +224,16 @@ class Api:
         end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
         while True:
             change = self.parts.hub.change()
-            view = self._view(job)
             left = end - asyncio.get_running_loop().time()
-            if view.state in api.FINAL_STATES or left <= 0:
+            # Everybody who waits looks at every change: a whole view each time would be work for nothing.
+            if left <= 0 or (job not in self._book.specs and job not in self.parts.loop.limbo):
+                view = self._view(job)
                 final = view.state in api.FINAL_STATES
-                return self._answer(
-                    api.WaitReply(job=job, state=view.state, final=final, exit_code=view.exit_code, why=view.why)
-                )
-            await _or_timeout(change, left)
+                if final or left <= 0:
+                    return self._answer(
+                        api.WaitReply(job=job, state=view.state, final=final, exit_code=view.exit_code, why=view.why)
+                    )
+            await _or_timeout(change, max(0.0, left))
 
     async def logs(self, request: Request) -> Response:
         job = self._find(request)
@@ -302,9 +289,8 @@ class Api:
         by = request.query_params.get("by", "team")
         if by not in GROUPS:
             raise UsageError(f"by: {by!r} is not one of {', '.join(GROUPS)}", "ask for /v1/usage?by=team")
-        archived = await asyncio.to_thread(self.parts.journal.archive.sums, by)
         now = self._now()
-        return self._answer(api.UsageReply(by=by, rows=rows(self._book, archived, by, now), now=now))
+        return self._answer(api.UsageReply(by=by, rows=await usage(self._book, self.parts.journal, by, now), now=now))
 
     async def top(self, request: Request) -> Response:
         return self._answer(await self.parts.top())
@@ -328,8 +314,9 @@ class Api:
             fresh, complete = self.parts.hub.after(last)
             if not complete:
                 yield b": events were dropped; list the jobs again\n\n"
-            for event in fresh:
-                yield b"id: %s\nevent: job\ndata: %s\n\n" % (event.seq.encode(), msgspec.json.encode(event))
+            for first in range(0, len(fresh), EVENTS_AT_A_TIME):
+                yield b"".join(map(_event, fresh[first : first + EVENTS_AT_A_TIME]))
+                await asyncio.sleep(0)  # a client that reads fast would have all of them in one go
             last = max(last, self.parts.hub.last)
             if not await _or_timeout(change, KEEPALIVE_S):
                 yield b": alive\n\n"
@@ -337,6 +324,10 @@ class Api:
     async def journal(self, request: Request) -> Response:
         lines = exported(self.parts, with_environment=number(request, "environment", 0) != 0)
         return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+def _event(event: api.JobEvent) -> bytes:
+    return b"id: %s\nevent: job\ndata: %s\n\n" % (event.seq.encode(), msgspec.json.encode(event))
 
 
 def _why_ended(view: api.JobView, now: int) -> api.WhyView:
@@ -352,12 +343,6 @@ async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _raise_refusal(reply: Reply) -> None:
-    if reply.error:
-        kind = {"notfound": NotFound, "conflict": Conflict}.get(reply.kind, UsageError)
-        raise kind(reply.error, reply.remedy)
 
 
 def _answer(body: Struct, status: int = 200) -> Response:

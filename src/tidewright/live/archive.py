@@ -79,6 +79,7 @@ class Archive:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+        self._count = -1
 
     @staticmethod
     def insert(db: sqlite3.Connection, rows: Iterable[ArchiveRow]) -> None:
@@ -94,8 +95,10 @@ class Archive:
         """Ended jobs of that name, newest first."""
         return self._select("name = ?", (name,), limit)
 
-    def find(self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None) -> list[Ended]:
-        """Newest first; ``equal`` filters by name, team or user."""
+    def find(
+        self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None, below: int | None = None
+    ) -> list[Ended]:
+        """Newest first, those with ids under ``below``; ``equal`` filters by name, team or user."""
         equal = equal or {}
         assert equal.keys() <= {"name", "team", "user"}
         where = [f"{key} = ?" for key in equal]
@@ -103,12 +106,21 @@ class Archive:
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             values.extend(states)
+        if below is not None:
+            where.append("job < ?")
+            values.append(below)
         return self._select(" AND ".join(where) or "1", tuple(values), limit)
 
     def count(self) -> int:
-        """How many jobs have ended."""
-        found: int = self._db.execute("SELECT count(*) FROM ended").fetchone()[0]
-        return found
+        """How many jobs have ended. Counted once: counting millions takes a while, and everybody asks."""
+        if self._count < 0:
+            self._count = self._db.execute("SELECT count(*) FROM ended").fetchone()[0]
+        return self._count
+
+    def added(self, rows: int) -> None:
+        """So many more are in it."""
+        if self._count >= 0:
+            self._count += rows
 
     def sums(self, by: str) -> list[Sums]:
         """Totals by team, user or tier."""

@@ -46,8 +46,11 @@ def seconds(request: Request, name: str, default: float) -> float:
 async def body(request: Request, kind: type[T], default: T | None = None) -> T:
     """The request's body. Raises UsageError naming the field that is wrong."""
     data = await request.body()
-    if not data and default is not None:
-        return default
+    return default if not data and default is not None else parsed(data, kind)
+
+
+def parsed(data: bytes, kind: type[T]) -> T:
+    """A body as a message. Raises UsageError naming the field that is wrong."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

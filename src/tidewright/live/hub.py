@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..engine.book import Book
 from ..engine.commands import Command, Ended
@@ -36,8 +36,14 @@ class Hub:
 
     def observe(self, turn: int, book: Book, commands: Iterable[Command]) -> None:
         """Note which jobs changed state in this turn."""
+        for _ in self.observe_in_parts(turn, book, commands):
+            pass
+
+    def observe_in_parts(self, turn: int, book: Book, commands: Iterable[Command]) -> Iterator[None]:
+        """The same, with a break after every job."""
         found: list[tuple[int, str, int, str, int]] = []
         for job in book.touched:
+            yield
             row = book.table.row.get(job)
             if row is None:
                 continue
@@ -53,6 +59,7 @@ class Hub:
                 found.append((command.job, command.spec.name, command.state, command.why, code))
         at = wall_time(book.wall_offsets, book.now, book.now)
         for number, (job, name, state, why, code) in enumerate(found):
+            yield
             event = JobEvent(
                 seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=why,
                 what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,

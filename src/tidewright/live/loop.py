@@ -13,10 +13,12 @@ from ..base.errors import WorldError
 from ..drive.turn import Driver
 from ..engine.commands import Command, Ended, Reply, Think
 from ..engine.events import Cancel, ClockOffset, Event, PlanFailed, PlanReady, Submit, Tick
+from ..model.view import View
 from ..plan.plan import Plan, Planner
 from .archive import row_of
 from .clock import Clock
 from .hub import Hub
+from .pause import Pause, exhaust
 from .space import Reserve
 from .store import Journal, JournalFull
 from .world import World
@@ -47,6 +49,23 @@ class NotDurable(WorldError):
     http_status = 507
 
 
+class _Replies:
+    """Answers that one caller waits for; ``complete`` has them all, by op_id."""
+
+    def __init__(self, wanted: int, complete: asyncio.Future[dict[str, Reply]]) -> None:
+        self._wanted, self.complete = wanted, complete
+        self._found: dict[str, Reply] = {}
+
+    def give(self, reply: Reply) -> None:
+        self._found[reply.op_id] = reply
+        if len(self._found) == self._wanted and not self.complete.done():
+            self.complete.set_result(self._found)
+
+    def refuse(self, error: Exception) -> None:
+        if not self.complete.done():
+            self.complete.set_exception(error)
+
+
 class Loop:
     """Owns the book between ``run`` and its end. Everything else talks to it through ``post`` and ``ask``."""
 
@@ -65,7 +84,7 @@ class Loop:
         """Jobs in the book that were not accepted, because their turn could not be made durable; they are being cancelled."""
         self._reserve = reserve
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
+        self._waiting: dict[str, list[_Replies]] = {}
         self._thinker: asyncio.Task[None] | None = None
         self.last_thought_s = 0.0
         self._snapshot_at = driver.turns
@@ -85,12 +104,17 @@ class Loop:
 
     async def ask(self, event: Event, op_id: str) -> Reply:
         """Tell the engine something and wait until its answer is durable. Raises NotDurable when the disk is full."""
-        if why := self.stuck or (isinstance(event, Submit) and self.room()):
+        return (await self.ask_all({op_id: event}))[op_id]
+
+    async def ask_all(self, events: Mapping[str, Event]) -> dict[str, Reply]:
+        """Tell the engine several things in one turn, by op_id, and wait until all its answers are durable."""
+        if why := self.stuck or (any(isinstance(event, Submit) for event in events.values()) and self.room()):
             raise NotDurable(why)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(op_id, []).append(answer)
-        self.post(event)
-        return await answer
+        replies = _Replies(len(events), asyncio.get_running_loop().create_future())
+        for op_id, event in events.items():
+            self._waiting.setdefault(op_id, []).append(replies)
+            self.post(event)
+        return await replies.complete
 
     def room(self) -> str:
         """Why nothing new is accepted; empty when the disk has room. The reserve is made whole when it can be."""
@@ -117,20 +141,33 @@ class Loop:
             events = await self._gather()
             if events is None:
                 continue
-            commands = self.driver.turn(self.clock.now(), events)
-            self.hub.observe(self.driver.turns, self.driver.engine.book, commands)
-            for command in commands:
-                if isinstance(command, Ended):
-                    self.turned_away.pop(command.job, None)
-                    self.journal.end(row_of(self.driver.turns, command))
-                    self.limbo[command.job] = command
+            commands = await self._turn(events)
             if not await self._commit(events):
                 break
             self.limbo.clear()
             self.hub.publish()
             self.note(commands)
             self._carry_out(commands, events)
+            if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY and not self.low:
+                await self._snapshot_apart()
         await self._close()
+
+    async def _turn(self, events: list[Event]) -> list[Command]:
+        """One turn; in its breaks requests are answered, by a book that is ahead of the journal as it is until the commit."""
+        book, pause, seen = self.driver.engine.book, Pause(), 0
+        for _ in self.driver.turn_in_parts(self.clock.now(), events):
+            for command in book.out[seen:]:
+                if isinstance(command, Ended):
+                    self.limbo[command.job] = command
+            seen = len(book.out)
+            await pause()
+        for command in book.out:
+            if isinstance(command, Ended):
+                self.turned_away.pop(command.job, None)
+                self.journal.end(row_of(self.driver.turns, command))
+                self.limbo[command.job] = command
+        await exhaust(self.hub.observe_in_parts(self.driver.turns, book, book.out))
+        return book.out
 
     async def _gather(self) -> list[Event] | None:
         """Events that are there, or the first to come; a Tick when a timer is due; None when nothing came."""
@@ -210,9 +247,8 @@ class Loop:
         """Answer those who wait that nothing is promised. Jobs among them are cancelled before they could start."""
         refused, self._waiting = self._waiting, {}
         for futures in refused.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(NotDurable(self.stuck))
+            for replies in futures:
+                replies.refuse(NotDurable(self.stuck))
         kept = [item for item in self._drain() if getattr(item, "op_id", "") not in refused]
         for item in [*self._undone(events, refused), *kept]:
             self._inbox.put_nowait(item)
@@ -236,15 +272,21 @@ class Loop:
     def _carry_out(self, commands: list[Command], events: list[Event]) -> None:
         for command in commands:
             if isinstance(command, Reply):
-                for future in self._waiting.pop(command.op_id, ()):
-                    if not future.done():
-                        future.set_result(command)
+                for replies in self._waiting.pop(command.op_id, ()):
+                    replies.give(command)
             elif isinstance(command, Think):
                 self._think()
         if self.world is not None:
             self.world.carry_out(commands, events)
-        if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY and not self.low:
-            self.snapshot()
+
+    async def _snapshot_apart(self) -> None:
+        """As ``snapshot``; the disk is waited for in a thread."""
+        self._snapshot_at = self.driver.turns
+        body = self.driver.engine.snapshot()
+        try:
+            await asyncio.to_thread(self.journal.snapshot, body)
+        except WorldError as error:
+            log.warning("no snapshot taken: %s", error)
 
     def snapshot(self) -> None:
         """Keep the book, so that the next start replays little. A full disk only makes that start slower."""
@@ -266,13 +308,12 @@ class Loop:
     def _think(self) -> None:
         """Ask the planner; a slow one thinks in a thread, while turns go on."""
         if self.last_thought_s > SLOW_THOUGHT_S:
-            self._thinker = asyncio.get_running_loop().create_task(self._think_apart())
+            self._thinker = asyncio.get_running_loop().create_task(self._think_apart(self.driver.engine.view()))
         else:
             view = self.driver.engine.view()
             self.post(self._thought(lambda: self.planner.plan(view), view.revision))
 
-    async def _think_apart(self) -> None:
-        view = self.driver.engine.view()
+    async def _think_apart(self, view: View) -> None:
         revision = view.revision
         self.post(await asyncio.to_thread(self._thought, lambda: self.planner.plan(view), revision))
 
@@ -292,8 +333,8 @@ class Loop:
         if self._thinker is not None:
             self._thinker.cancel()
         for futures in self._waiting.values():
-            for future in futures:
-                future.cancel()
+            for replies in futures:
+                replies.complete.cancel()
         if self.world is not None:
             await self.world.close()
         if not self.journal.buffered and not self.low:

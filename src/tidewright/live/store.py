@@ -135,6 +135,7 @@ class Journal:
             self._write(self._insert)
             self.durable = self._rows[-1][0]
             self._rows.clear()
+            self.archive.added(len({row.job for row in self._ended}))
             self._ended.clear()
         if self._mark.mark.turn < self.durable:
             self._mark.advance(self.durable, self.hash, self.next_job)
@@ -195,6 +196,10 @@ class Journal:
             yield from reader.execute("SELECT turn, body FROM turns WHERE turn > ? ORDER BY turn", (after,))
         finally:
             reader.close()
+
+    def reader(self) -> Archive:
+        """The archive on a connection of its own, for long searches; its user closes it."""
+        return Archive(connect(self.path))
 
     def recall(self, key: str) -> bytes | None:
         """What ``remember`` kept, or None."""

@@ -17,6 +17,8 @@ from .job_parts import ImageView as ImageView
 SCHEMA = "tidewright/v1"
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of the largest request body accepted."""
+MAX_SPECS = 10_000
+"""Most jobs in one submission."""
 SOCKET_NAME = "controller.sock"
 TOKEN_NAME = "token"
 NO_EXIT_CODE = -1

@@ -1,0 +1,96 @@
+"""Taking in submitted jobs: reading, checking and admitting many of them without keeping others waiting; all or none."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..base.errors import Conflict, NotFound, UsageError
+from ..base.ids import new_op_id
+from ..engine import events as ev
+from ..engine.admit import refuse
+from ..engine.book import Book
+from ..engine.commands import Reply
+from ..model.job import JobSpec
+from ..wire import api
+from .asked import parsed
+from .loop import Loop
+from .pause import Pause
+
+_spec = msgspec.json.Decoder(JobSpec)
+
+
+class TooLarge(UsageError):
+    """More than one request may bring."""
+
+    http_status = 413
+
+
+class _Outline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``api.SubmitRequest`` whose specs have not been looked into."""
+
+    specs: list[msgspec.Raw]
+    op_id: str = ""
+    dry_run: bool = False
+
+
+async def read(data: bytes) -> api.SubmitRequest:
+    """The request in a body. Raises UsageError naming the field that is wrong, TooLarge for too many specs."""
+    outline = parsed(data, _Outline)
+    if len(outline.specs) > api.MAX_SPECS:
+        raise TooLarge(
+            f"specs: {len(outline.specs)} jobs in one request; {api.MAX_SPECS} at most",
+            "submit them in several requests",
+        )
+    if not outline.specs:
+        raise UsageError("specs: empty; nothing to submit", "give at least one job")
+    specs, pause = [], Pause()
+    for at, raw in enumerate(outline.specs):
+        specs.append(_read_one(raw, at))
+        await pause()
+    return api.SubmitRequest(specs=tuple(specs), op_id=outline.op_id, dry_run=outline.dry_run)
+
+
+def _read_one(raw: msgspec.Raw, at: int) -> JobSpec:
+    try:
+        return _spec.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        what, found, where = str(error).rpartition(" - at `$")
+        text = f"{what} - at `$.specs[{at}]{where}" if found else f"{error} - at `$.specs[{at}]`"
+        raise UsageError(f"the request's body is not right: {text}", "see /openapi.json for what is expected") from None
+
+
+async def check(book: Book, body: api.SubmitRequest) -> None:
+    """All or nothing: one bad member refuses the whole request before any is admitted."""
+    pause = Pause()
+    for at, spec in enumerate(body.specs):
+        refusal = refuse(book, spec)
+        if refusal is not None and f"{body.op_id}.{at}" not in book.answers:
+            which = f"specs[{at}]: " if len(body.specs) > 1 else ""
+            raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
+        await pause()
+
+
+async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
+    """Submit every spec in one turn; returns once they are durable."""
+    op_id = body.op_id or new_op_id()
+    asked: dict[str, ev.Event] = {}
+    pause = Pause()
+    for at, spec in enumerate(body.specs):
+        asked[f"{op_id}.{at}"] = ev.Submit(spec, f"{op_id}.{at}")
+        await pause()
+    found = await loop.ask_all(asked)
+    replies = [found[one] for one in asked]
+    for reply in replies:
+        raise_refusal(reply)
+    return api.SubmitReply(
+        ids=tuple(reply.job for reply in replies), names=tuple(spec.name for spec in body.specs),
+        warnings=tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning)),
+    )  # fmt: skip
+
+
+def raise_refusal(reply: Reply) -> None:
+    """What the engine refused, as an error."""
+    if reply.error:
+        kind = {"notfound": NotFound, "conflict": Conflict}.get(reply.kind, UsageError)
+        raise kind(reply.error, reply.remedy)
