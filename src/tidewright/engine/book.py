@@ -53,6 +53,9 @@ class Sizes(NamedTuple):
 class Book(Gallery):
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
+    class_demand: tuple[tuple[int, int, int], list[list[int]]] | None = None
+    """What jobs of each tier ask for, while the submissions of one step are taken (admit)."""
+
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__()
         self.settings = settings
@@ -102,8 +105,6 @@ class Book(Gallery):
         self.outcomes: dict[int, int] = {}
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
-        self.class_demand: tuple[tuple[int, int, int], list[list[int]]] | None = None
-        """What jobs of each tier ask for, while the submissions of one step are taken (admit)."""
         self.stories: dict[int, list[tuple[int, str, str]]] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)
