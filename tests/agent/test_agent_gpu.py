@@ -226,7 +226,8 @@ def test_a_rank_that_does_not_lock_runs_on_and_is_saved_later(play) -> None:
         assert [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
         await node.grows(0)
         node.api.stuck.clear()
-        assert (await node.suspend(2)).state == "suspended"
+        report = await node.suspend(2)
+        assert (report.state, report.error) == ("suspended", "")
 
     play(body)
 

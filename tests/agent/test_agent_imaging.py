@@ -25,7 +25,8 @@ pytestmark = [
 ]
 COUNT = """
 import random, sys, time
-ballast = random.Random(1).randbytes(int(sys.argv[2]) << 20)
+draw = random.Random(1)
+ballast = b"".join(draw.randbytes(1 << 20) for _ in range(int(sys.argv[2])))
 random.seed(5)
 for i in range(int(sys.argv[1])):
     print(i, random.random(), flush=True)

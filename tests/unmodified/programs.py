@@ -78,7 +78,7 @@ PROGRAMS = (
     script("tcp_pairs", steps=600),
     script("zmq_workers", steps=400, needs=("zmq",)),
     script("asyncio_server", steps=300),
-    script("dask_cluster", steps=80, needs=("distributed",)),
+    script("dask_cluster", steps=25, needs=("distributed",)),
     script("pool", steps=300),
     script("pool", "--start-method", "forkserver", steps=300),
     Program(
