@@ -125,6 +125,8 @@ class Deeds:
         if refusal := await self._refused(attempt):
             lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if memo.level == Level.FULL else {}
             self.unless_over(attempt, phase="running", error=refusal, **lower)
+            if self.gangs is not None and memo.serial:
+                await self.gangs.refuse(attempt.key, memo.serial, memo.peers, refusal)
             return
         driver = self._drivers[Level(memo.level)]
         if driver.level == Level.FULL and self.full is not None:

@@ -95,6 +95,7 @@ class Full:
         against = f"it is {memo.phase}" if memo.phase != "running" else ""
         if why := against or await asyncio.to_thread(self._deeds.refusal, attempt, Level.FULL):
             self._news(attempt, error=why, shot=ImageReport(serial=serial))
+            await self.gangs.refuse(attempt.key, serial, args.peers, why)
             return
         memo.checkpointing, memo.peers = True, args.peers or memo.peers
         with self.gangs.imaging(attempt.key, serial):

@@ -84,6 +84,19 @@ class Gangs:
             await self.let_go(key)
             raise WorldError(f"what its ranks have left for each other cannot be kept: {error}") from error
 
+    async def refuse(self, key: Key, serial: int, peers: tuple[Peer, ...], why: str) -> None:
+        """There will be no cut of that number: other nodes, if this one would lead it, need not wait for word of it."""
+        others = [peer for peer in peers if peer.node != self._node]
+        if others and peers[0].node == self._node:
+            clients = [DepotClient(peer, self._token) for peer in others]
+            await asyncio.gather(*(asyncio.to_thread(self._send_word, client, key, serial, why) for client in clients))
+
+    def give_up(self, key: Key, why: str) -> None:
+        """Wait for no word on a gang any more: it is to end, and its leader may be dead."""
+        for (job, attempt, _), word in self._words.items():
+            if (job, attempt) == key and not word.done():
+                word.set_result(why)
+
     @staticmethod
     def _send_word(client: DepotClient, key: Key, serial: int, why: str) -> None:
         with contextlib.suppress(WorldError):  # whoever hears nothing lets its ranks go by itself

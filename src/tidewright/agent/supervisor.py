@@ -199,6 +199,7 @@ class Supervisor:
             return self._again(attempt)
         again = attempt.memo.ending == "stop"
         attempt.end_by("stop")
+        self._hurry(attempt)
         attempt.memo.grace_us = args.grace_us
         report = self.deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
         if again:
@@ -233,6 +234,7 @@ class Supervisor:
         if attempt.leaving:
             return report
         attempt.end_by("stop")
+        self._hurry(attempt)
         attempt.leaving = True
         with contextlib.suppress(OSError):
             attempt.save()
@@ -251,6 +253,11 @@ class Supervisor:
 
         self.deeds.behind(attempt, end())
         return report
+
+    def _hurry(self, attempt: Attempt) -> None:
+        """It is to end: what waits for other nodes does so no longer."""
+        if self.deeds.gangs is not None:
+            self.deeds.gangs.give_up(attempt.key, "it is to end")
 
     def _drop(self, attempt: Attempt) -> None:
         del self.attempts[attempt.key]
