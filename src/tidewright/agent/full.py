@@ -122,6 +122,8 @@ class Full:
     def take_over(self, attempt: Attempt) -> None:
         """What an agent that died has left to do about images, before anything else is done."""
         memo = attempt.memo
+        if memo.checkpointing:  # the controller will ask for that image again
+            memo.ops = [op for op in memo.ops if ".checkpoint." not in op]
         if memo.checkpointing or (memo.phase == "suspending" and memo.level == Level.FULL and not attempt.imaged):
             self._deeds.behind(attempt, self._recover(attempt))
         elif memo.phase in ("running", "stopping") and not attempt.imaged:
