@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
-from tidewright.policy.overdue import Patience, bound_us, in_quantum
+from tidewright.estimate.duration import remaining_us
+from tidewright.policy.overdue import WaitBound, bound_us
 from tidewright.policy.sla import Sla
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
 from tidewright.testing.views import pool
 
-PATIENCE = Patience(max_wait_us=10 * MINUTE, quantum_us=2 * MINUTE, share=0.25)
+LIMIT = WaitBound(max_wait_us=10 * MINUTE, quantum_us=2 * MINUTE, share=0.25)
 SETTLE = 3 * SECOND
 
 
@@ -21,8 +22,8 @@ class Witness:
 
     name = "witness"
 
-    def __init__(self, max_wait_us: int = PATIENCE.max_wait_us) -> None:
-        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=PATIENCE.quantum_us, overdue_share=PATIENCE.share)
+    def __init__(self, max_wait_us: int = LIMIT.max_wait_us) -> None:
+        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=LIMIT.quantum_us, overdue_share=LIMIT.share)
         self.bounds: dict[tuple[int, int], int] = {}
         self.waits: dict[tuple[int, int], int] = {}
 
@@ -30,14 +31,13 @@ class Witness:
         jobs = view.jobs
         plan = self.sla.plan(view)
         started = {move.job for move in plan.moves}
-        owed = int(in_quantum(view, PATIENCE).sum())
+        left = remaining_us(jobs)
         waiting = np.flatnonzero(jobs.waiting)
-        since = np.sort(jobs.wait_since[waiting])
         for row in waiting.tolist():
             wait = (int(jobs.id[row]), int(jobs.wait_since[row]))
             if wait not in self.bounds:
-                ahead = int(np.searchsorted(since, wait[1], side="right")) - 1 + owed
-                self.bounds[wait] = bound_us(PATIENCE, ahead, SETTLE)
+                ahead = waiting[(jobs.wait_since[waiting] <= wait[1])]
+                self.bounds[wait] = bound_us(LIMIT, left[ahead].tolist(), SETTLE)
             self.waits[wait] = view.now - wait[1]
             assert wait[0] in started or self.waits[wait] <= self.bounds[wait], (
                 f"job {wait[0]} waited {self.waits[wait]} us"
@@ -81,5 +81,6 @@ def test_the_attack_would_succeed_without_the_rule():
 
 
 def test_the_formula():
-    assert bound_us(PATIENCE, 0, SETTLE) == 12 * MINUTE + 9 * SECOND
-    assert bound_us(PATIENCE, 3, SETTLE) - bound_us(PATIENCE, 2, SETTLE) == 2 * MINUTE + 9 * SECOND
+    assert bound_us(LIMIT, [30 * SECOND], SETTLE) == 14 * MINUTE + 9 * SECOND
+    longer = bound_us(LIMIT, [30 * SECOND, 3 * MINUTE], SETTLE) - bound_us(LIMIT, [30 * SECOND], SETTLE)
+    assert longer == 6 * MINUTE + 9 * SECOND

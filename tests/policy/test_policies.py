@@ -1,6 +1,7 @@
 """What each policy is for, on small pools; and that no backfilled job delays a reservation."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,12 +98,39 @@ def test_sla_sends_basic_jobs_away_for_premium_but_not_for_a_standard_job_with_s
             assert 12 * MINUTE < plan.wake.at - NOW < 13 * MINUTE
 
 
-def test_sla_lets_a_job_run_its_minimum_first():
+def premium_behind(ran: int, **columns):
+    """The plan for a premium job that comes when a basic one has run for ``ran`` seconds."""
     builder = ViewBuilder(pool(1, 1))
-    builder.run(job(1, 600, "basic"), run_since=NOW - 10 * SECOND)
-    fresh(builder, job(1, 60, "premium"))
+    builder.run(job(1, 600, "basic"), run_since=NOW - ran * SECOND, **columns)
+    arrived = fresh(builder, job(1, 60, "premium"))
     plan, starts, _ = planned("sla", builder)
-    assert not starts and plan.wake.at == NOW + 50 * SECOND
+    return plan, starts == [arrived]
+
+
+def test_sla_lets_a_job_run_for_five_times_its_pause_before_it_is_preempted():
+    half = {"save_us": SECOND // 2, "restore_us": SECOND // 2}
+    plan, started = premium_behind(2, **half)
+    assert not started and plan.wake.at == NOW + 3 * SECOND
+    assert premium_behind(5, **half)[1]
+
+
+@pytest.mark.parametrize(
+    "columns", [{"save_us": 0, "restore_us": 0}, {"save_us": 30 * SECOND}, {"level": int(Level.REQUEUE), "ideal": HOUR}]
+)
+def test_sla_lets_a_job_run_its_minimum_where_its_pause_is_dear_or_unknown(columns):
+    plan, started = premium_behind(10, **columns)
+    assert not started and plan.wake.at == NOW + 50 * SECOND
+
+
+def test_sla_says_from_when_on_room_may_be_made():
+    plan, _ = premium_behind(2, save_us=SECOND // 2)
+    assert plan.blocked[0].at == NOW + 3 * SECOND
+    assert plan.blocked[0].said(NOW).endswith("running jobs may be preempted for it in 3.0s")
+    assert plan.blocked[0].said(NOW + HOUR) == plan.blocked[0].text
+    builder = ViewBuilder(pool(1, 1))
+    builder.run(job(1, 600, "basic"))
+    fresh(builder, job(1, 60, "standard"))
+    assert 12 * MINUTE < planned("sla", builder)[0].blocked[0].at - NOW < 13 * MINUTE
 
 
 def test_sla_takes_the_victim_that_loses_least():

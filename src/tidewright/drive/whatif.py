@@ -39,7 +39,7 @@ def explain(engine: Engine, planner: Planner, job: int) -> Explanation:
     blocked, change = _binding(engine, planner, job, state)
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
-        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.text,
+        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.said(book.now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
         ahead=_ahead(book, job), change=change, story=story,
     )  # fmt: skip

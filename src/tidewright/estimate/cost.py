@@ -12,6 +12,9 @@ from ..model.view import JobColumns
 LAUNCH_US = 3 * SECOND
 """Starting an attempt anew, paid by jobs that lose their process: interpreter, imports, process group."""
 
+PAYBACK = 5
+"""A job runs for so many times the pause that preempting it costs, so that at most a sixth of its time is lost to pauses."""
+
 
 def pause_us(jobs: JobColumns) -> Column:
     """Run time lost by one suspension and the resume after it, per row. Shape (n,), float64.
@@ -25,3 +28,12 @@ def pause_us(jobs: JobColumns) -> Column:
 def victim_cost(jobs: JobColumns) -> Column:
     """Device-microseconds lost by suspending each row. Shape (n,), float64 (sums would overflow 64-bit integers)."""
     return (pause_us(jobs) + 1.0) * np.maximum(jobs.held_milli, 1) / 1000.0
+
+
+def worth_running_us(jobs: JobColumns, most_us: int) -> Column:
+    """Least run time, per row, before preempting it again is fair: PAYBACK times its pause, at most ``most_us``.
+
+    ``most_us`` also where nothing is known of the pause. Shape (n,), int64.
+    """
+    pause = pause_us(jobs)
+    return np.where(pause > 0, np.minimum(PAYBACK * pause, most_us), most_us).astype(np.int64)

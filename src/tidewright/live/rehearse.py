@@ -39,4 +39,4 @@ def _line(book: Book, job: int) -> str:
         )
     held = book.hold_reason(job) if book.state(job) is State.HELD else None
     blocked = book.blocked.get(job)
-    return f"would wait: {held[1] if held else blocked.text if blocked else 'no devices are free for it'}"
+    return f"would wait: {held[1] if held else blocked.said(book.now) if blocked else 'no devices are free for it'}"

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ..base.units import format_duration
+
 
 class Reason(StrEnum):
     """One binding limit. The value is the stable code printed by ``tide why -o json``."""
@@ -45,7 +47,10 @@ CONSEQUENCE = {
 
 
 class Blocked(Struct, frozen=True, omit_defaults=True):
-    """One job's binding limit in the eyes of a planner: devices needed, devices free for it, who holds the rest."""
+    """One job's binding limit in the eyes of a planner: devices needed, devices free for it, who holds the rest.
+
+    ``at``: absolute microseconds from which jobs that run now may be preempted for it; 0 where the planner foresees no such time.
+    """
 
     job: int
     reason: Reason
@@ -54,3 +59,10 @@ class Blocked(Struct, frozen=True, omit_defaults=True):
     free: int = 0
     holders: tuple[int, ...] = ()
     ahead: int = -1
+    at: int = 0
+
+    def said(self, now: int) -> str:
+        """The limit in words, with the time until jobs may be preempted for it."""
+        if self.at <= now:
+            return self.text
+        return f"{self.text}; running jobs may be preempted for it in {format_duration(self.at - now)}"

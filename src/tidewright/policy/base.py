@@ -43,26 +43,32 @@ def need_milli(view: View, rows: Column) -> Column:
     return need
 
 
-def suspendable(view: View, min_run_us: int = 0) -> Column:
+def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
     """Running rows that can give their devices back and have had them for ``min_run_us``. Shape (n,), bool."""
     jobs = view.jobs
     able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.promised
-    return able & (view.now - jobs.run_since >= min_run_us) if min_run_us > 0 else able
+    return able & (view.now - jobs.run_since >= min_run_us) if np.any(min_run_us) else able
 
 
-def next_settled(view: View, min_run_us: int) -> int:
+def next_settled(view: View, min_run_us: int | Column) -> int:
     """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
-    if min_run_us <= 0:
+    if not np.any(min_run_us):
         return 0
     jobs = view.jobs
     young = (jobs.state == int(State.RUNNING)) & (view.now - jobs.run_since < min_run_us)
-    return int(jobs.run_since[young].min()) + min_run_us if young.any() else 0
+    return int((jobs.run_since + min_run_us)[young].min()) if young.any() else 0
 
 
 def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
     """The ``count`` most wanted of ``rows``, in order; a partition first, so that long queues are never sorted."""
     if len(rows) > count:
-        rows = rows[np.argpartition(key[rows], count - 1)[:count]]
+        mine = key[rows]
+        last = np.partition(mine, count - 1)[count - 1]
+        sure, tied = rows[mine < last], rows[mine == last]
+        more = count - len(sure)
+        if len(tied) > more:  # among equals the lowest ids, not whichever a partition leaves in front
+            tied = tied[np.argpartition(ids[tied], more - 1)[:more]]
+        rows = np.concatenate([sure, tied])
     keys = key[rows]
     order = keys.argsort()
     ranked = keys[order]

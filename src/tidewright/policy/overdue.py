@@ -1,9 +1,11 @@
-"""The bounded wait: who has waited too long goes first, in order, within a share of the pool, for a quantum.
+"""The bounded wait: an overdue row has the first claim on free devices, and preempts jobs that are not its equals.
 
-See docs/why/bounded-wait.md for the argument; ``bound_us`` is its formula.
+See docs/why/bounded-wait.md for the argument and what it costs; ``bound_us`` is its formula.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -16,8 +18,11 @@ from ..placement.victims import Holder, Victims
 from .base import first_rows, suspendable
 from .compose import Composer
 
+EQUAL = 2
+"""A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""
 
-class Patience(Struct, frozen=True, kw_only=True):
+
+class WaitBound(Struct, frozen=True, kw_only=True):
     """Times in microseconds; ``share`` is the part of the pool that overdue rows may hold together."""
 
     max_wait_us: int = 4 * HOUR
@@ -25,64 +30,97 @@ class Patience(Struct, frozen=True, kw_only=True):
     share: float = 0.1
 
 
-def bound_us(patience: Patience, ahead: int, settle_us: int) -> int:
+def bound_us(limit: WaitBound, left_us: Iterable[int], settle_us: int) -> int:
     """Longest wait of a job, from the moment it begins to wait until devices are set aside for it, in microseconds.
 
-    ``ahead``: jobs that were already waiting or in their quantum at that moment; ``settle_us``: longest time a job takes
-    to start, resume or let go. It holds for jobs whose devices are on nodes that are up and not held by jobs that cannot
-    be suspended, however many jobs of whatever tier arrive later: each job ahead is served in turn, and delays the
-    next by at most one quantum, its own launch, and the launch and departure of whoever is in its way.
+    ``left_us``: remaining run times, as estimated, of the job and of those that were already waiting at that moment;
+    ``settle_us``: longest time a job takes to start, resume or release its devices. Whatever arrives later does not count.
+    It holds where run times are as estimated, for jobs whose devices are on nodes that are up and not held by jobs that
+    cannot be suspended.
     """
-    return patience.max_wait_us + (ahead + 1) * (patience.quantum_us + 3 * settle_us)
+    waits = sum(max(limit.quantum_us, EQUAL * left) + 3 * settle_us for left in left_us)
+    return limit.max_wait_us + limit.quantum_us + waits
 
 
-def in_quantum(view: View, patience: Patience) -> Column:
-    """Rows that were given devices as overdue and are still owed their quantum. Shape (n,), bool."""
-    jobs = view.jobs
-    running = jobs.state == int(State.RUNNING)
-    since = np.where(running, jobs.run_since, jobs.since)
-    granted: Column = (since - jobs.wait_since >= patience.max_wait_us) & (jobs.active | jobs.promised)
-    granted &= ~running | (view.now - jobs.run_since < patience.quantum_us)
-    return granted
-
-
-def overdue(view: View, patience: Patience) -> Column:
+def overdue(view: View, limit: WaitBound) -> Column:
     """Waiting rows whose wait is too long. Shape (n,), bool."""
     jobs = view.jobs
-    late: Column = jobs.waiting & (view.now - jobs.wait_since >= patience.max_wait_us)
+    late: Column = jobs.waiting & (view.now - jobs.wait_since >= limit.max_wait_us)
     return late
 
 
-def serve(view: View, composer: Composer, patience: Patience, cost: Column) -> bool:
-    """Place overdue rows in the order in which their waits began. False when nothing else may start in this plan.
+class Line:
+    """The overdue rows and those served before them, in the order in which their waits began."""
 
-    Others are held back only for the moments until jobs that are just starting can be told to go again: with them out of
-    the way there is room, and whoever started now would be in the way next.
-    """
-    jobs = view.jobs
-    late = np.flatnonzero(overdue(view, patience))
-    if not len(late):
+    def __init__(self, view: View, limit: WaitBound, left: Column) -> None:
+        """``left``: full-speed microseconds of run time each row still needs, by its estimate."""
+        self.view, self.limit = view, limit
+        jobs = self.jobs = view.jobs
+        self.overdue = overdue(view, limit)
+        self._left = left
+        self._ends_in = left * 1000 / np.where(jobs.rate > 0, jobs.rate, 1000)
+        self._devices = np.where(jobs.active, jobs.held, jobs.floor)
+        self.served = self._served()
+
+    def _served(self) -> Column:
+        """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
+        view, jobs, limit = self.view, self.jobs, self.limit
+        running = jobs.state == int(State.RUNNING)
+        began = np.where(running, jobs.run_since, jobs.since)
+        served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.promised)
+        rows = np.flatnonzero(served)
+        if len(rows):
+            rows = rows[np.lexsort((jobs.id[rows], jobs.wait_since[rows]))]
+            beyond = self._devices[rows].cumsum() > limit.share * view.capacity
+            ripe = running[rows] & (view.now - began[rows] >= limit.quantum_us)
+            served[rows[beyond & ripe]] = False
+        return served
+
+    def kept_from(self, row: int) -> Column:
+        """Rows that were there before ``row`` began to wait and that it may not preempt. Shape (n,), bool."""
+        jobs, limit = self.jobs, self.limit
+        since = jobs.wait_since[row]
+        before = (jobs.wait_since < since) | ((jobs.wait_since == since) & (jobs.id < jobs.id[row]))
+        young = (jobs.state == int(State.RUNNING)) & (self.view.now - jobs.run_since < limit.quantum_us)
+        kept: Column = before & (young & self.served | (self._ends_in <= EQUAL * self._left[row]))
+        return kept & (jobs.active | jobs.promised)
+
+    def serve(self, composer: Composer, cost: Column) -> bool:
+        """Place overdue rows in order. False when nothing else may start in this plan.
+
+        Others are held back only for the moments until jobs that are just starting can be suspended: with them gone
+        there is room, and what started now would be in the way next.
+        """
+        jobs, limit = self.jobs, self.limit
+        late = np.flatnonzero(self.overdue)
+        granted = 0
+        for row in first_rows(late, jobs.wait_since, jobs.id, len(late)).tolist() if len(late) else ():
+            kept = self.kept_from(row)
+            used = int(self._devices[kept & self.served].sum()) + granted
+            if used and used + int(jobs.floor[row]) > limit.share * self.view.capacity:
+                break
+            if composer.start(row):
+                granted += int(jobs.floor[row])
+                continue
+            if self.view.now - jobs.wait_since[row] < limit.max_wait_us + limit.quantum_us:
+                continue
+            if composer.force(row, suspendable(self.view) & ~kept, cost):
+                granted += int(jobs.floor[row])
+            elif _could(self.view, composer, row, jobs.active | jobs.promised):
+                composer.stuck.append(row)
+                return not _could(self.view, composer, row, (jobs.active | jobs.promised) & ~kept)
         return True
-    owed = in_quantum(view, patience)
-    devices = np.where(jobs.active, jobs.held, jobs.floor)
-    granted = 0
-    for row in first_rows(late, jobs.wait_since, jobs.id, len(late)).tolist():
-        # Whoever began to wait later owes this row its devices, quantum or not: only those before it can delay it.
-        since = int(jobs.wait_since[row])
-        before = owed & ((jobs.wait_since < since) | ((jobs.wait_since == since) & (jobs.id < jobs.id[row])))
-        used = int(devices[before].sum()) + granted
-        if used and used + int(jobs.floor[row]) > patience.share * view.capacity:
-            break
-        if composer.force(row, suspendable(view) & ~before, cost):
-            granted += int(jobs.floor[row])
-        elif _could(view, composer, row, jobs.active | jobs.promised):
-            composer.stuck.append(row)
-            return not _could(view, composer, row, (jobs.active | jobs.promised) & ~before)
-    return True
+
+    def next_at(self) -> int:
+        """When the next waiting row becomes overdue or may preempt, or a quantum ends; 0 for never. Absolute microseconds."""
+        view, jobs, limit = self.view, self.jobs, self.limit
+        patient = jobs.waiting & ~self.overdue
+        times = [int(jobs.wait_since[patient].min()) + limit.max_wait_us] if patient.any() else []
+        return min([*times, view.now + limit.quantum_us] if self.overdue.any() else times, default=0)
 
 
 def _could(view: View, composer: Composer, row: int, rows: Column) -> bool:
-    """Whether there would be room with all of ``rows`` gone that can ever be sent away."""
+    """Whether there would be room with all of ``rows`` gone that can ever be suspended."""
     jobs = view.jobs
     holders = []
     for other in np.flatnonzero(rows & (jobs.level > int(Level.NONE)) & ~composer.touched).tolist():
@@ -93,18 +131,3 @@ def _could(view: View, composer: Composer, row: int, rows: Column) -> bool:
     room = Victims(composer.board, holders).make_room(composer.ask(row))
     composer.board.undo(mark)
     return room is not None
-
-
-def next_overdue(view: View, patience: Patience) -> int:
-    """When the next waiting row becomes overdue, or the next quantum ends; 0 for neither. Absolute microseconds."""
-    jobs = view.jobs
-    times = []
-    late = overdue(view, patience)
-    patient = jobs.waiting & ~late
-    if patient.any():
-        times.append(int(jobs.wait_since[patient].min()) + patience.max_wait_us)
-    owed = in_quantum(view, patience)
-    if late.any() and owed.any():
-        since = np.where(jobs.state == int(State.RUNNING), jobs.run_since, np.maximum(jobs.since, view.now))
-        times.append(int(since[owed].min()) + patience.quantum_us)
-    return min(times, default=0)

@@ -18,6 +18,9 @@ _CLASS_BIT = 55
 """Keys are the class above microseconds; 2**55 of them are a thousand years."""
 _MIDDLE = 1 << 54
 
+_AGED = 1.5
+"""How many times less a waiting row counts at most for its age; below 2, so that it never passes a running equal."""
+
 
 class Class(IntEnum):
     """Rows of one class are served before those of the next."""
@@ -32,7 +35,7 @@ class Class(IntEnum):
     """A standard promise with slack to spare: free devices are enough for now."""
     STANDARD_LATE = 4
     BASIC = 5
-    """Spare capacity: the shortest first."""
+    """Spare capacity."""
 
 
 class Promise(Struct, frozen=True):
@@ -60,34 +63,44 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     margin = np.maximum(pressing * allowance, MINUTE).clip(0, _MIDDLE / 2).astype(np.int64)
     cls = _classes(view, slack, margin)
     left = remaining_us(jobs)
-    key = (cls.astype(np.int64) << _CLASS_BIT) + _MIDDLE + _within(view, cls, slack, left, aging_us)
+    key = (cls.astype(np.int64) << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
     return Promise(cls, slack, left, key, view.now + slack - margin)
 
 
 def _classes(view: View, slack: Column, margin: Column) -> Column:
-    """A promise counts as broken only where the run time is known: a job that turns out longer can still catch up."""
+    """A promise counts as broken only where the run time is known: a job that turns out longer can still catch up.
+
+    While a standard row presses, running standard rows count as pressing too: to send one away for its equal would only
+    swap their places.
+    """
     jobs = view.jobs
     late = (slack < 0) & (jobs.expected > 0)
     premium = np.where(late, int(Class.PREMIUM_LATE), int(Class.PREMIUM))
-    standard = np.where(slack <= margin, int(Class.PRESSING), int(Class.STANDARD))
+    presses = slack <= margin
+    if (presses & ~late & (jobs.tier == Tier.STANDARD) & jobs.waiting).any():
+        presses |= jobs.active
+    standard = np.where(presses, int(Class.PRESSING), int(Class.STANDARD))
     standard = np.where(late, int(Class.STANDARD_LATE), standard)
     return np.where(
         jobs.tier == Tier.PREMIUM, premium, np.where(jobs.tier == Tier.STANDARD, standard, int(Class.BASIC))
     )
 
 
-def _within(view: View, cls: Column, slack: Column, left: Column, aging_us: int) -> Column:
-    """Order inside a class, in (-2**54, 2**54): running rows first while their promise holds, then the least slack; where
-    nothing is promised the shortest first, a running row counting half (hysteresis) less what sending it away would lose.
+def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
+    """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
+
+    Least slack first would keep none under overload, like earliest deadline first. A running row counts half, less what
+    preempting it would lose, so that equals do not swap places; a waiting row without a promise to keep counts less with time.
     """
     jobs = view.jobs
-    active = jobs.active
-    aged = left / (1.0 + np.where(active, 0, view.now - jobs.wait_since) / aging_us)
-    stay = np.maximum(left / 2 - pause_us(jobs), 0.0)
-    shortest = np.where(active, stay, aged).clip(0, _MIDDLE / 2).astype(np.int64)
-    kept = np.where(active, slack - _MIDDLE // 2, np.maximum(slack, 0))
+    active, devices = jobs.active, np.maximum(jobs.demand, 1)
+    work = left.astype(float) * devices
     loose = (cls == Class.BASIC) | (cls == Class.PREMIUM_LATE) | (cls == Class.STANDARD_LATE)
-    return np.where(loose, shortest, kept)
+    waited = np.where(loose, view.now - jobs.wait_since, 0)
+    stay = np.maximum(work / 2 - pause_us(jobs) * devices, 0.0)
+    return (
+        np.where(active, stay, work / np.minimum(1.0 + waited / aging_us, _AGED)).clip(0, _MIDDLE / 2).astype(np.int64)
+    )
 
 
 DEFAULT_AGING_US = HOUR

@@ -14,17 +14,19 @@ Wait is bounded for every job, basic ones included: see ``policy.overdue.bound_u
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from ..base.units import HOUR, MINUTE, SECOND, format_duration
-from ..estimate.cost import victim_cost
+from ..estimate.cost import victim_cost, worth_running_us
 from ..estimate.speed import saved_us
 from ..model.job import State, Tier
 from ..model.table import Column
 from ..model.view import View
 from ..plan.plan import Plan, Wake
-from .base import Wants, next_settled, suspendable
+from ..plan.reasons import Blocked
+from .base import Wants, least, next_settled, suspendable
 from .compose import Composer
-from .overdue import Patience, in_quantum, next_overdue, overdue, serve
+from .overdue import Line, WaitBound
 from .promise import Class, Promise, promises
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
@@ -46,30 +48,50 @@ class Sla:
         quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
-        self.patience = Patience(max_wait_us=max_wait_us, quantum_us=quantum_us, share=overdue_share)
+        self.wait_bound = WaitBound(max_wait_us=max_wait_us, quantum_us=quantum_us, share=overdue_share)
 
     def plan(self, view: View) -> Plan:
         """Overdue rows, then promises, then spare capacity."""
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us)
-        late = overdue(view, self.patience)
-        cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * np.maximum(jobs.held_milli, 1) / 1000
+        line = Line(view, self.wait_bound, judged.left)
+        kept = (judged.cls < Class.BASIC) & (judged.cls != Class.PREMIUM_LATE) & (judged.cls != Class.STANDARD_LATE)
+        cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * kept * np.maximum(jobs.held_milli, 1) / 1000
         wants = Wants(
             key=judged.key,
             waiting=jobs.waiting,
-            why=lambda row: _why(view, judged, bool(late[row]), row),
-            victims=suspendable(view, self.min_run_us) & ~in_quantum(view, self.patience),
+            why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if line.overdue[row] else 0, row),
+            victims=suspendable(view, self._min_run(view)) & ~line.served,
             evicts=judged.cls != int(Class.STANDARD),
             cost=cost,
         )
         composer = Composer(view, wants)
-        if serve(view, composer, self.patience, cost):
+        if line.serve(composer, cost):
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
             composer.grow()
             self._grow_running(view, composer, judged)
-        return composer.plan(Wake(at=self._wake(view, composer, judged)))
+        still = jobs.waiting & ~composer.touched
+        if still.any() and not composer.stuck:  # nothing was free and nobody could be preempted: the first is told why
+            composer.stuck.append(least(np.flatnonzero(still), judged.key, jobs.id))
+        plan = composer.plan(Wake(at=self._wake(view, composer, judged, line)))
+        return structs.replace(plan, blocked=tuple(self._timed(view, judged, line, one) for one in plan.blocked))
+
+    def _timed(self, view: View, judged: Promise, line: Line, blocked: Blocked) -> Blocked:
+        """With the time from which the row may preempt others: it presses, or the first of them has run long enough."""
+        jobs = view.jobs
+        row = jobs.row[blocked.job]
+        if judged.cls[row] == Class.STANDARD:
+            return structs.replace(blocked, at=int(judged.pressing_at[row]) + 1)
+        lesser = suspendable(view) & ~line.served & (judged.key > judged.key[row])
+        free_at = (jobs.run_since + self._min_run(view))[lesser]
+        young = free_at[free_at > view.now]
+        return structs.replace(blocked, at=int(young.min())) if len(young) else blocked
+
+    def _min_run(self, view: View) -> Column:
+        """Least run time of each row before it may be preempted: priced by what its pause costs, at most ``min_run_us``."""
+        return worth_running_us(view.jobs, self.min_run_us)
 
     def _reserve(self, view: View, composer: Composer, judged: Promise) -> None:
         """Free devices are kept for the most urgent row that could not even make room for itself."""
@@ -99,14 +121,14 @@ class Sla:
             rows[order].tolist(), lambda row, count: f"{count} of {jobs.demand[row]} devices: nobody else can use them"
         )
 
-    def _wake(self, view: View, composer: Composer, judged: Promise) -> int:
+    def _wake(self, view: View, composer: Composer, judged: Promise, line: Line) -> int:
         """The next time at which thinking again could change something by itself; 0 for never."""
         jobs, now = view.jobs, view.now
         times = []
         still = jobs.waiting.copy()
         still[composer.started] = False
         if still.any():
-            times += [next_settled(view, self.min_run_us), next_overdue(view, self.patience)]
+            times += [next_settled(view, self._min_run(view)), line.next_at()]
             slow = still & (judged.cls == int(Class.STANDARD))
             times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
         elif any(composer.board.free_total):
@@ -115,10 +137,13 @@ class Sla:
         return min((at for at in times if at > now), default=0)
 
 
-def _why(view: View, judged: Promise, late: bool, row: int) -> str:
+def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> str:
+    """``max_wait_us``: above 0 for an overdue row."""
     jobs = view.jobs
-    if late:
-        return f"has waited {format_duration(int(view.now - jobs.wait_since[row]))}, longer than anybody may"
+    if max_wait_us:
+        return (
+            f"waited {format_duration(int(view.now - jobs.wait_since[row]))} (max_wait {format_duration(max_wait_us)})"
+        )
     tier, cls = Tier(int(jobs.tier[row])).name.lower(), judged.cls[row]
     if cls == Class.BASIC:
         return f"basic, about {format_duration(int(judged.left[row]))} left"
