@@ -7,7 +7,7 @@ import pytest
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.duration import remaining_us
-from tidewright.policy.overdue import WaitBound, bound_us
+from tidewright.policy.overdue import WaitBound, bound_us, patience_us
 from tidewright.policy.sla import Sla
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
@@ -37,7 +37,8 @@ class Witness:
             wait = (int(jobs.id[row]), int(jobs.wait_since[row]))
             if wait not in self.bounds:
                 ahead = waiting[(jobs.wait_since[waiting] <= wait[1])]
-                self.bounds[wait] = bound_us(LIMIT, left[ahead].tolist(), SETTLE)
+                patience = patience_us(LIMIT, jobs.floor[ahead], view.capacity).max()
+                self.bounds[wait] = bound_us(LIMIT, patience, left[ahead].tolist(), SETTLE)
             self.waits[wait] = view.now - wait[1]
             assert wait[0] in started or self.waits[wait] <= self.bounds[wait], (
                 f"job {wait[0]} waited {self.waits[wait]} us"
@@ -81,6 +82,7 @@ def test_the_attack_would_succeed_without_the_rule():
 
 
 def test_the_formula():
-    assert bound_us(LIMIT, [30 * SECOND], SETTLE) == 14 * MINUTE + 9 * SECOND
-    longer = bound_us(LIMIT, [30 * SECOND, 3 * MINUTE], SETTLE) - bound_us(LIMIT, [30 * SECOND], SETTLE)
-    assert longer == 6 * MINUTE + 9 * SECOND
+    assert patience_us(LIMIT, np.array([1, 4, 8]), 16).tolist() == [12 * MINUTE, 12 * MINUTE, 22 * MINUTE]
+    assert bound_us(LIMIT, 12 * MINUTE, [30 * SECOND], SETTLE) == 14 * MINUTE + 9 * SECOND
+    longer = bound_us(LIMIT, 12 * MINUTE, [30 * SECOND, 3 * MINUTE], SETTLE)
+    assert longer == 20 * MINUTE + 18 * SECOND

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from ..base.units import HOUR, MINUTE
+from ..base.units import HOUR, MINUTE, SECOND
 from ..model.job import Level, State
 from ..model.table import Column
 from ..model.view import View
@@ -21,6 +21,9 @@ from .compose import Composer
 EQUAL = 2
 """A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""
 
+_EACH_US = 60.0 * SECOND
+"""Device time that each preemption counts beyond what it loses: one large victim is better than eight small ones."""
+
 
 class WaitBound(Struct, frozen=True, kw_only=True):
     """Times in microseconds; ``share`` is the part of the pool that overdue rows may hold together."""
@@ -30,16 +33,22 @@ class WaitBound(Struct, frozen=True, kw_only=True):
     share: float = 0.1
 
 
-def bound_us(limit: WaitBound, left_us: Iterable[int], settle_us: int) -> int:
+def bound_us(limit: WaitBound, patience_us: float, left_us: Iterable[int], settle_us: int) -> int:
     """Longest wait of a job, from the moment it begins to wait until devices are set aside for it, in microseconds.
 
-    ``left_us``: remaining run times, as estimated, of the job and of those that were already waiting at that moment;
-    ``settle_us``: longest time a job takes to start, resume or release its devices. Whatever arrives later does not count.
-    It holds where run times are as estimated, for jobs whose devices are on nodes that are up and not held by jobs that
-    cannot be suspended.
+    ``patience_us``: the longest of its own and that of those that were already waiting at that moment; ``left_us``: their
+    remaining run times and its own, as estimated; ``settle_us``: longest time a job takes to start, resume or release its
+    devices. Whatever arrives later does not count. It holds where run times are as estimated, for jobs whose devices are on
+    nodes that are up and not held by jobs that cannot be suspended.
     """
-    waits = sum(max(limit.quantum_us, EQUAL * left) + 3 * settle_us for left in left_us)
-    return limit.max_wait_us + limit.quantum_us + waits
+    return int(patience_us) + sum(max(limit.quantum_us, EQUAL * left) + 3 * settle_us for left in left_us)
+
+
+def patience_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
+    """How long a row waits before it may preempt others: longer in proportion where it needs more than the share."""
+    times = np.maximum(devices / max(limit.share * capacity, 1.0), 1.0)
+    patience: Column = limit.max_wait_us * times + limit.quantum_us
+    return patience
 
 
 def overdue(view: View, limit: WaitBound) -> Column:
@@ -60,6 +69,7 @@ class Line:
         self._left = left
         self._ends_in = left * 1000 / np.where(jobs.rate > 0, jobs.rate, 1000)
         self._devices = np.where(jobs.active, jobs.held, jobs.floor)
+        self._patience = patience_us(limit, jobs.floor, view.capacity)
         self.served = self._served()
 
     def _served(self) -> Column:
@@ -102,9 +112,9 @@ class Line:
             if composer.start(row):
                 granted += int(jobs.floor[row])
                 continue
-            if self.view.now - jobs.wait_since[row] < limit.max_wait_us + limit.quantum_us:
+            if self.view.now - jobs.wait_since[row] < self._patience[row]:
                 continue
-            if composer.force(row, suspendable(self.view) & ~kept, cost):
+            if composer.force(row, suspendable(self.view) & ~kept, cost + _EACH_US):
                 granted += int(jobs.floor[row])
             elif _could(self.view, composer, row, jobs.active | jobs.promised):
                 composer.stuck.append(row)

@@ -57,11 +57,12 @@ class Sla:
         line = Line(view, self.wait_bound, judged.left)
         kept = (judged.cls < Class.BASIC) & (judged.cls != Class.PREMIUM_LATE) & (judged.cls != Class.STANDARD_LATE)
         cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * kept * np.maximum(jobs.held_milli, 1) / 1000
+        min_run = self._min_run(view)
         wants = Wants(
             key=judged.key,
             waiting=jobs.waiting,
             why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if line.overdue[row] else 0, row),
-            victims=suspendable(view, self._min_run(view)) & ~line.served,
+            victims=suspendable(view, min_run) & ~line.served & (judged.left > min_run),
             evicts=judged.cls != int(Class.STANDARD),
             cost=cost,
         )
@@ -90,8 +91,12 @@ class Sla:
         return structs.replace(blocked, at=int(young.min())) if len(young) else blocked
 
     def _min_run(self, view: View) -> Column:
-        """Least run time of each row before it may be preempted: priced by what its pause costs, at most ``min_run_us``."""
-        return worth_running_us(view.jobs, self.min_run_us)
+        """Least run time of each row before it may be preempted: priced by its pause, but for premium rows the whole minimum.
+
+        Only its own tier preempts a premium row, and a short one would lose more by waiting again than it had to run.
+        """
+        jobs = view.jobs
+        return np.where(jobs.tier == Tier.PREMIUM, self.min_run_us, worth_running_us(jobs, self.min_run_us))
 
     def _reserve(self, view: View, composer: Composer, judged: Promise) -> None:
         """Free devices are kept for the most urgent row that could not even make room for itself."""
