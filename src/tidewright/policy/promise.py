@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from ..base.units import HOUR, MINUTE
+from ..base.units import MINUTE
 from ..estimate.cost import pause_us
 from ..estimate.duration import remaining_us, total_us
 from ..model.job import TIER_TARGET, Tier
@@ -101,7 +101,3 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     return (
         np.where(active, stay, work / np.minimum(1.0 + waited / aging_us, _AGED)).clip(0, _MIDDLE / 2).astype(np.int64)
     )
-
-
-DEFAULT_AGING_US = HOUR
-"""A waiting job counts half as long for every such time it has waited."""

@@ -2,13 +2,12 @@
 
 Every job is promised a fraction of ideal speed (``model.job.TIER_TARGET``); its slack is the idle time it can still stand
 before that fraction is lost. Premium jobs come first while their promise can be kept, then standard jobs whose slack runs
-out; a standard job with slack takes free devices but sends nobody away; promises already broken yield to those that can be
-kept. What is left goes to basic jobs, shortest first with aging, and to elastic jobs that save the most time by growing.
-Victims are chosen to lose the fewest device-seconds, by measured save and restore costs; nobody is sent away within
-``min_run_us`` of starting, and among basic jobs only for one less than half as long.
+out; a standard job with slack takes free devices but preempts nothing; promises already broken yield to those that can be
+kept. Inside a class the least work (device-time) left goes first. What is left goes to basic jobs and to elastic jobs that
+save the most time by growing. Victims are chosen to lose the fewest device-seconds, by measured save and restore costs; no
+job is preempted before its run has paid for its pause, and inside a class only for one with less than half its work left.
 
-Wait is bounded for every job, basic ones included: see ``policy.overdue.bound_us``: at most
-``max_wait + (ahead + 1) * (quantum + 3 * settle)``, whatever arrives later.
+Wait is bounded for every job, basic ones included, whatever arrives later: see ``policy.overdue.bound_us``.
 """
 
 from __future__ import annotations
@@ -36,9 +35,10 @@ _GROW_GAIN = 5
 
 
 class Sla:
-    """Settings in microseconds: ``min_run_us`` before a job can be sent away, ``aging_us`` after which a waiting basic job
-    counts half as long, ``max_wait_us``, ``quantum_us`` and ``overdue_share`` of the bounded wait, ``resize_us`` between
-    resizes of one job. ``pressing``: share of its idle allowance under which a standard job may send others away.
+    """Settings in microseconds: ``min_run_us`` is the longest a job runs before it may be preempted (less where its pause is
+    short), ``aging_us`` the wait by which the work of a job without a promise to keep counts ever less (by a third at most),
+    ``max_wait_us``, ``quantum_us`` and ``overdue_share`` belong to the bounded wait, ``resize_us`` lies between resizes of
+    one job. ``pressing``: share of its idle allowance under which a standard job may preempt others.
     """
 
     name = "sla"
