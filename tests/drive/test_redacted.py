@@ -9,7 +9,8 @@ from tidewright.drive.replay import difference, replay
 from tidewright.drive.turn import Driver
 from tidewright.engine.commands import Ended
 from tidewright.engine.engine import Engine
-from tidewright.engine.events import Cancel, Submit
+from tidewright.engine.events import Cancel, Exited, Submit
+from tidewright.model.failure import RankFailure
 from tidewright.model.job import JobSpec
 
 SECRET = "hunter2-do-not-print"
@@ -47,3 +48,12 @@ def test_a_divergence_is_told_without_the_environment() -> None:
     other = TurnRecord(record.turn, record.now, record.events, commands)
     text = difference(other, encode(other), record.commands)
     assert "recorded was" in text and SECRET not in text
+
+
+def test_what_a_failed_rank_wrote_is_left_out_too() -> None:
+    failure = RankFailure(1, 5, "exit code 5", "n1", 20.0, ("password is hunter2",))
+    body = encode(TurnRecord(4, 2, [Exited(1, 1, 5, why="exit code 5", failure=failure)], []))
+    shown = redacted(body)
+    assert b"hunter2" not in shown and redacted(shown) == shown
+    (event,) = decode(shown).events
+    assert event == Exited(1, 1, 5, why="exit code 5", failure=RankFailure(1, 5, "exit code 5", "n1", 20.0))

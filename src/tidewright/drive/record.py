@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..engine.commands import Command
 from ..engine.events import Event
+from ..model.failure import RankFailure
 from ..model.job import JobSpec
 
 FORMAT = 1
@@ -58,16 +59,22 @@ def hide_environment(spec: JobSpec) -> JobSpec:
 
 
 def without_environments(items: Sequence[Any]) -> list[Any]:
-    """Events or commands, those among them that carry a spec without the values of its environment."""
-    return [
-        replace(item, spec=hide_environment(item.spec)) if isinstance(getattr(item, "spec", None), JobSpec) else item
-        for item in items
-    ]
+    """Events or commands, those among them that carry a spec without the values of its environment, and those that carry
+    the failure of a rank without what that wrote last."""
+    return [_redact(item) for item in items]
+
+
+def _redact(item: Any) -> Any:
+    spec, failure = getattr(item, "spec", None), getattr(item, "failure", None)
+    changes: dict[str, Any] = {"spec": hide_environment(spec)} if isinstance(spec, JobSpec) else {}
+    if isinstance(failure, RankFailure) and failure.lines:
+        changes["failure"] = replace(failure, lines=())
+    return replace(item, **changes) if changes else item
 
 
 def redacted(body: bytes) -> bytes:
     """An encoded turn without the values of any job's environment; it still replays to the same decisions."""
-    if b'"env":' not in body:
+    if b'"env":' not in body and b'"lines":' not in body:
         return body
     record = decode(body)
     events, commands = without_environments(record.events), without_environments(record.commands)

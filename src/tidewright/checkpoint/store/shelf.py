@@ -178,7 +178,7 @@ class Shelf:
         with self._guard:
             self.disk.remove(self.packs / f"{id_}{BAD}")
 
-    def barred(self) -> PermissionError | None:
+    def unreadable_file(self) -> PermissionError | None:
         """A reason of damage that an operator can undo: a file is there and may not be read."""
         path = next((path for path in self.packs.iterdir() if path.exists() and not os.access(path, os.R_OK)), None)
         return PermissionError(f"{path} may not be read") if path is not None else None

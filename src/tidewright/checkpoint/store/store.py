@@ -152,7 +152,7 @@ class ImageStore:
                         list(check.packs(shelf, shelf.view(), manifest.hashes))  # all of it at once: a pull mends all
                         looked = True  # and once more: what could not be read before may have been given back
                     elif not damage.frames:
-                        raise self._damaged(shelf, name, first) from shelf.barred()
+                        raise self._damaged(shelf, name, first) from shelf.unreadable_file()
                     for pack, frame in damage.frames:  # another pack may hold the same pages: look again
                         shelf.mark_bad(pack, frozenset((frame,)))
 
