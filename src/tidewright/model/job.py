@@ -102,7 +102,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     deadline_us: int = 0
     """Wanted end, counted from submission."""
     max_duration_us: int = 0
-    """Limit on run time (suspended time does not count); the job is stopped as TIMEOUT at it."""
+    """Limit on run time; the job is stopped as TIMEOUT at it. Suspended time and runs whose work was lost do not count."""
     expected_us: int = 0
     """The user's estimate of the run time on the full allotment."""
     retries: int = 0
