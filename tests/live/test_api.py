@@ -367,3 +367,47 @@ def test_openapi_names_every_route_and_resolves() -> None:
     text = json.dumps(found)
     wanted = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert wanted <= set(found["components"]["schemas"])
+
+
+def test_what_no_node_could_start_is_refused_at_submit(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world, world.client() as client:
+        for spec, says in (
+            (_spec(env={"BIG": "x" * 3 * 2**20}), "env['BIG']: 3145732 bytes"),
+            (_spec(workdir="here"), "workdir: 'here' is not absolute"),
+            (_spec(command=("a\0b",)), "command[0]: holds a zero byte"),
+            (_spec(user="eve\x1b]0;"), "user: "),
+        ):
+            with pytest.raises(UsageError) as refused:
+                client.submit([spec])
+            assert says in str(refused.value)
+        with pytest.raises(UsageError, match=r"specs\[1\]: the job cannot be run: workdir"):
+            client.submit([_spec(), _spec(workdir="here")])
+        assert client.jobs(all=True).jobs == ()
+
+
+def test_a_method_that_is_not_possible_is_answered_with_those_that_are(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as world:
+        for request, allowed in (
+            (b"DELETE /v1/jobs", {"GET", "HEAD", "POST"}),
+            (b"PUT /v1/jobs/7", {"GET", "HEAD"}),
+            (b"GET /v1/shutdown", {"POST"}),
+        ):
+            status, headers, data = _raw(world.state, request + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert status == 405 and set(headers["allow"].split(", ")) == allowed
+            assert json.loads(data)["code"] == "usage"
+
+
+def test_the_tail_of_a_log_without_line_feeds_is_short(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as world, world.client() as client:
+        (job,) = client.submit([_spec("bar")]).ids
+        _until(client, job, "running")
+        path = world.state / "logs" / str(job) / "rank0.1.log"
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.write(b"start\n")
+            for step in range(40_000):
+                file.write(b"\rstep %06d of many" % step)
+        got = b"".join(client.logs(job, tail=2))
+        assert 0 < len(got) <= 64 * 1024 and got.endswith(b"step 039999 of many")
+        assert path.stat().st_size == len(b"".join(client.logs(job)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
 from tidewright.engine import events as ev
+from tidewright.live import logs
 from tidewright.live.hub import Hub
 from tidewright.live.keeper import Keeper, LocalAgent
 from tidewright.live.rehearse import rehearse
@@ -185,3 +189,29 @@ def test_of_a_node_larger_than_the_book_can_name_a_part_is_used() -> None:
     layout = world.engine.book.board.layout
     assert (layout.nodes[1].devices, layout.nodes[1].note) == (64, "only 64 of its 96 devices are used")
     world.engine.snapshot()
+
+
+def _tail_slowly(data: bytes, lines: int, longest: int) -> int:
+    """Where the last ``lines`` lines begin; those longer than ``longest`` are cut from their end."""
+    starts, at = [], 0
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        cuts, end = [], at + len(line)
+        while True:
+            cuts.append(max(at, end - longest))
+            end = cuts[-1]
+            if end == at:
+                break
+        starts += cuts[::-1]
+        at += len(line) + 1
+    return (starts[-lines] if len(starts) >= lines else 0) if lines else len(data)
+
+
+@given(st.text(alphabet="a\n", max_size=70).map(str.encode), st.integers(0, 12), st.integers(8, 40))
+def test_the_last_lines_are_found_whatever_they_look_like(data: bytes, lines: int, chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile() as file:
+        patch.setattr(logs, "CHUNK", chunk)
+        patch.setattr(logs, "LONGEST_LINE", 7)
+        file.write(data)
+        file.flush()
+        expected = _tail_slowly(data, lines, 7) if data else 0
+        assert logs._line_start(Path(file.name), len(data), lines) == expected

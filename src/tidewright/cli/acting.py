@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import click
-
 from ..base.errors import TideError, Unreachable
 from ..wire.api import ActionReply
 from . import output as out
@@ -24,7 +22,7 @@ def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> i
         except TideError as error:
             code = code or report(error)
             continue
-        click.echo(f"job {reply.job} {done}")
+        out.echo(f"job {reply.job} {done}")
         if reply.warning:
             out.note(f"warning: {reply.warning}")
     return code

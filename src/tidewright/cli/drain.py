@@ -15,6 +15,6 @@ from .session import Session, pass_session
 def command(session: Session, node: str, why: str) -> None:
     """Keep new work off NODE. What runs there runs on; let it take work again with `tide undrain NODE`."""
     reply = session.client().drain(node, why)
-    click.echo(f"node {node} takes no new work; tide undrain {node} ends that")
+    out.echo(f"node {node} takes no new work; tide undrain {node} ends that")
     if reply.warning:
         out.note(f"warning: {reply.warning}")

@@ -51,9 +51,9 @@ def submit(session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: 
 def _tell(reply: SubmitReply, parsable: bool) -> None:
     names = reply.names or ("",) * len(reply.ids)
     for job, name in zip(reply.ids, names, strict=False):
-        click.echo(str(job) if parsable else f"submitted job {job} ({name})" if name else f"submitted job {job}")
+        out.echo(str(job) if parsable else f"submitted job {job} ({name})" if name else f"submitted job {job}")
     for line in reply.forecast:
-        click.echo(line)
+        out.echo(line)
     if reply.dry_run:
         out.note("dry run: nothing was submitted")
     for warning in summed_up(reply.warnings):

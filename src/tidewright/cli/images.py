@@ -78,7 +78,7 @@ def gc(session: Session, output: str) -> None:
     if output == "json":
         out.print_json(freed)
         return
-    click.echo(f"freed {format_bytes(max(0, freed.freed))} ({freed.packs} packs, {freed.leftovers} leftovers)")
+    out.echo(f"freed {format_bytes(max(0, freed.freed))} ({freed.packs} packs, {freed.leftovers} leftovers)")
     for note in freed.notes:
         out.note(f"note: {note}")
 

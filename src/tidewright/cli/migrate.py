@@ -32,7 +32,7 @@ def command(session: Session, job: str, nodes: tuple[str, ...], wait: bool, time
     before = client.job(job)
     reply = client.migrate(job, nodes)
     there = f"to {' and '.join(nodes)}" if nodes else "to other nodes"
-    click.echo(f"job {reply.job} is being moved {there}")
+    out.echo(f"job {reply.job} is being moved {there}")
     if reply.warning:
         out.note(f"warning: {reply.warning}")
     if not wait:
@@ -46,5 +46,5 @@ def command(session: Session, job: str, nodes: tuple[str, ...], wait: bool, time
     found = until(client, reply.job, before, arrived, None if timeout is None else timeout / 1e6)
     if found is None:
         return 124
-    click.echo(f"job {reply.job} runs on {words.places(found.where)}")
+    out.echo(f"job {reply.job} runs on {words.places(found.where)}")
     return 0

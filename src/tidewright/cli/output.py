@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 import click
 import msgspec
 
+from .visible import visible, visible_json
+
 T = TypeVar("T")
 FORMATS = ("table", "wide", "json", "name")
 _LAST = 14
@@ -61,7 +63,7 @@ def report_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def print_json(reply: Any) -> None:
     """A message as indented JSON; it carries ``schema``."""
-    click.echo(msgspec.json.format(msgspec.json.encode(reply), indent=2).decode())
+    click.echo(visible_json(msgspec.json.format(msgspec.json.encode(reply), indent=2).decode()))
 
 
 def print_rows(
@@ -93,7 +95,7 @@ def colourful() -> bool:
 def plain_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool = True) -> str:
     """Columns aligned by spaces, two between, nothing cut."""
     lines = [[column.title for column in columns]] if headers else []
-    lines += [[column.cell(row) for column in columns] for row in rows]
+    lines += [[visible(column.cell(row)) for column in columns] for row in rows]
     if not lines:
         return ""
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
@@ -127,13 +129,15 @@ def rich_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool = 
     table = Table(box=None, show_header=headers, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     left = terminal_width()
     for column in columns[:-1]:
-        width = max([len(column.title) * headers, *(len(column.cell(row)) for row in rows)])
+        width = max([len(column.title) * headers, *(len(visible(column.cell(row))) for row in rows)])
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True, min_width=width)
         left -= width + 2
     last = max(left, _LAST)
     table.add_column(columns[-1].title, no_wrap=True, overflow="ellipsis", max_width=last)
     for row in rows:
-        table.add_row(*(Text(column.cell(row), style=column.style(row) if column.style else "") for column in columns))
+        table.add_row(
+            *(Text(visible(column.cell(row)), style=column.style(row) if column.style else "") for column in columns)
+        )
     table.width = min(terminal_width() - left + last, _WIDEST) if left < _LAST else None
     return table
 
@@ -144,11 +148,16 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
         first, *rest = value.splitlines() or [""]
-        click.echo(f"{name:<{width}}  {first}")
+        echo(f"{name:<{width}}  {first}")
         for line in rest:
-            click.echo(f"{'':<{width}}  {line}")
+            echo(f"{'':<{width}}  {line}")
+
+
+def echo(text: str) -> None:
+    """Lines for a person, with text of others in them."""
+    click.echo(visible(text, lines=True))
 
 
 def note(text: str) -> None:
     """A remark for a person; on stderr, so that it never lands in a pipe."""
-    click.echo(text, err=True)
+    click.echo(visible(text, lines=True), err=True)

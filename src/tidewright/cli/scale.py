@@ -30,7 +30,7 @@ def command(session: Session, job: str, devices: str, wait: bool, timeout: int |
     wanted = int(devices)
     reply = client.scale(job, wanted)
     goal = wanted or before.devices
-    click.echo(f"job {reply.job} is to run on {goal} device{'s' if goal > 1 else ''}")
+    out.echo(f"job {reply.job} is to run on {goal} device{'s' if goal > 1 else ''}")
     if reply.warning:
         out.note(f"warning: {reply.warning}")
     if not wait:
@@ -41,7 +41,7 @@ def command(session: Session, job: str, devices: str, wait: bool, timeout: int |
     )  # fmt: skip
     if found is None:
         return 124
-    click.echo(f"job {reply.job} runs on {words.places(found.where)}")
+    out.echo(f"job {reply.job} runs on {words.places(found.where)}")
     return 0
 
 

@@ -11,6 +11,7 @@ import click
 
 from ..base.errors import TideError, UsageError, WorldError
 from .session import Session
+from .visible import visible
 
 INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
@@ -148,6 +149,9 @@ def report(error: Exception) -> int:
 def _print(message: str, remedy: str) -> None:
     stream: Any = sys.stderr
     styled = bool(getattr(stream, "isatty", lambda: False)()) and "NO_COLOR" not in os.environ
-    click.echo((click.style("error:", fg="red", bold=True) if styled else "error:") + f" {message}", err=True)
+    click.echo(
+        (click.style("error:", fg="red", bold=True) if styled else "error:") + f" {visible(message, lines=True)}",
+        err=True,
+    )
     if remedy:
-        click.echo(f"  {remedy}", err=True)
+        click.echo(f"  {visible(remedy, lines=True)}", err=True)

@@ -25,13 +25,13 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
         return
     out.print_facts([*_facts(view), *_images(view, client.info().now), *_ledger(view), *_request(view)])
     for log in view.logs:
-        click.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
+        out.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
     if last := words.last_output(view):
-        click.echo(f"\n{last}")
+        out.echo(f"\n{last}")
     if environment and view.spec is not None:
-        click.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
+        out.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
     if view.story:
-        click.echo("\nstory\n" + words.story(view.story))
+        out.echo("\nstory\n" + words.story(view.story))
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:

@@ -44,11 +44,11 @@ def command(session: Session, once: bool, output: str) -> None:
         out.print_json(client.top())
     elif once or not out.colourful():
         view = client.top()
-        click.echo(summary(view))
-        click.echo("")
+        out.echo(summary(view))
+        out.echo("")
         out.print_table(view.loads, DEVICES)
         if view.jobs:
-            click.echo("")
+            out.echo("")
             out.print_table(view.jobs, JOBS)
     else:
         from .watching import repeat

@@ -76,7 +76,7 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     client = session.client()
     with progress("starting") as bar:
         info = wait_until_up(client, session.state, starting, bar.update)
-    click.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
+    out.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
     now = {name: str(value) for name, value in wanted.items()}
     _options_in_force(before, now)
     listen = remembered.merged(before, now).get("listen", settings.listen)
@@ -89,9 +89,9 @@ def _options_in_force(before: dict[str, str], wanted: dict[str, str]) -> None:
     from ..app import remembered
 
     for text in remembered.changes(before, wanted):
-        click.echo(f"changed: {text}")
+        out.echo(f"changed: {text}")
     if texts := remembered.inherited(before, wanted):
-        click.echo(f"as in earlier starts: {', '.join(texts)} (tide up --reset forgets them)")
+        out.echo(f"as in earlier starts: {', '.join(texts)} (tide up --reset forgets them)")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: boo
             f"a controller already runs on {session.state} (pid {pid}, policy {info.policy})",
             "stop it first with tide down (jobs run on), or give another directory with --state",
         )
-    click.echo(f"tidewright {info.version} is already up (pid {info.pid}, policy {info.policy})")
+    out.echo(f"tidewright {info.version} is already up (pid {info.pid}, policy {info.policy})")
     _summary(info, client.nodes(), None)
     return 0
 
@@ -133,13 +133,13 @@ def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: boo
 def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
     for node in listing.nodes:
         kind = "CPU slots" if node.kind == "cpu" else f"{node.kind} devices"
-        click.echo(f"node {node.name}: {node.devices} {kind}, {node.free} free")
+        out.echo(f"node {node.name}: {node.devices} {kind}, {node.free} free")
         if node.note:
-            click.echo(f"  {node.note}")
+            out.echo(f"  {node.note}")
     if listing.nodes and all(node.kind == "cpu" for node in listing.nodes):
-        click.echo("  -g N takes N slots")
+        out.echo("  -g N takes N slots")
     if info.live_jobs:
-        click.echo(f"{info.live_jobs} live job{'s' if info.live_jobs > 1 else ''}; see tide ps")
+        out.echo(f"{info.live_jobs} live job{'s' if info.live_jobs > 1 else ''}; see tide ps")
     if info.agent != "connected":
         from ..app.start import log_tail
 
@@ -150,6 +150,6 @@ def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
     for notice in info.notices:
         out.note(f"notice: {notice}")
     if listen:
-        click.echo(f"listening on {listen}: tide --url http://{listen} --token-file {info.state_dir}/token ps")
+        out.echo(f"listening on {listen}: tide --url http://{listen} --token-file {info.state_dir}/token ps")
     if not info.live_jobs:
-        click.echo("try: tide run -- python -c 'print(\"hello\")'")
+        out.echo("try: tide run -- python -c 'print(\"hello\")'")

@@ -45,7 +45,7 @@ def _change(why: WhyView) -> str:
 
 def _explain(why: WhyView, tail: int) -> None:
     said = "" if why.summary in ("", f"it is {why.state}") else f": {why.summary}"
-    click.echo(f"job {why.job} ({why.name}) is {why.state}{said}")
+    out.echo(f"job {why.job} ({why.name}) is {why.state}{said}")
     limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
     out.print_facts(
         [
@@ -58,7 +58,7 @@ def _explain(why: WhyView, tail: int) -> None:
         ]
     )
     if why.holders:
-        click.echo("\nheld by")
+        out.echo("\nheld by")
         out.print_table(
             why.holders,
             [
@@ -69,5 +69,5 @@ def _explain(why: WhyView, tail: int) -> None:
             ],
         )
     if why.story and tail:
-        click.echo("\nstory")
-        click.echo(words.story(why.story[-tail:]))
+        out.echo("\nstory")
+        out.echo(words.story(why.story[-tail:]))

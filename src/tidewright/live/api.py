@@ -60,9 +60,10 @@ class Api:
 
     def application(self) -> Starlette:
         """The ASGI application."""
-        routes = [
-            Route(route.path, _guarded(getattr(self, route.name)), methods=[route.method]) for route in openapi.ROUTES
-        ]
+        found: dict[str, dict[str, Handler]] = {}
+        for route in openapi.ROUTES:
+            found.setdefault(route.path, {})[route.method] = _guarded(getattr(self, route.name))
+        routes = [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in found.items()]
         return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _bug})
 
     @property
@@ -370,11 +371,25 @@ def _guarded(handler: Handler) -> Handler:
     return guarded
 
 
+def _by_method(handlers: dict[str, Handler]) -> Handler:
+    """One route for all methods of a path, so that the answer to others names all of them (RFC 9110, 15.5.6)."""
+
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return handle
+
+
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     what = "no such address" if status == 404 else "not possible with this method" if status == 405 else "refused"
     text = f"{what}: {request.method} {request.url.path}"
-    return _answer(api.ErrorBody(error=text, remedy="see /openapi.json", code="notfound"), status)
+    allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
+    remedy = f"possible here: {allowed}; see /openapi.json" if allowed else "see /openapi.json"
+    answer = _answer(api.ErrorBody(error=text, remedy=remedy, code="notfound" if status == 404 else "usage"), status)
+    if allowed:
+        answer.headers["allow"] = allowed
+    return answer
 
 
 async def _bug(request: Request, error: Exception) -> Response:

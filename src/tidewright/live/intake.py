@@ -12,11 +12,14 @@ from ..engine.admit import refuse
 from ..engine.book import Book
 from ..engine.commands import Reply
 from ..model.job import JobSpec
+from ..model.launchable import unlaunchable
 from ..wire import api
 from .asked import parsed
 from .loop import Loop
 from .pause import Pause
 
+SHOWN_MISTAKES = 10
+"""Of one spec; a message is not as long as the request."""
 _spec = msgspec.json.Decoder(JobSpec)
 
 
@@ -64,7 +67,9 @@ async def check(book: Book, body: api.SubmitRequest) -> None:
     """All or nothing: one bad member refuses the whole request before any is admitted."""
     pause = Pause()
     for at, spec in enumerate(body.specs):
-        refusal = refuse(book, spec)
+        wrong = unlaunchable(spec)
+        text = "the job cannot be run: " + "; ".join(wrong[:SHOWN_MISTAKES])
+        refusal = (text, "correct these and submit again", "usage") if wrong else refuse(book, spec)
         if refusal is not None and f"{body.op_id}.{at}" not in book.answers:
             which = f"specs[{at}]: " if len(body.specs) > 1 else ""
             raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))

@@ -13,6 +13,9 @@ from typing import BinaryIO
 from ..model.job import JobSpec
 
 CHUNK = 64 * 1024
+LONGEST_LINE = 16 * 1024
+"""Bytes after which a line counts as another one for ``tail``: progress bars write megabytes without a line feed."""
+_LINE_FEED = 10
 LOOK_EVERY_S = 0.25
 """How often a follower looks whether its file has grown (one fstat)."""
 
@@ -51,7 +54,7 @@ class Tail:
     async def read(self, follow: bool) -> AsyncIterator[bytes]:
         """Everything there is; with ``follow``, what comes too, until the job is over."""
         files = self._unique()
-        index, offset = self._start(files)
+        index, offset = await asyncio.to_thread(self._start, files)
         while True:
             over = self._over()
             files = self._unique()
@@ -124,22 +127,27 @@ def _size(path: Path) -> int:
 
 
 def _line_start(path: Path, size: int, lines: int) -> int:
-    """Offset of the ``lines``-th line from the end, reading backwards."""
+    """Offset of the ``lines``-th line from the end, reading backwards. A line longer than LONGEST_LINE is several."""
     if lines <= 0:
         return size
     with _opened(path) as file:
-        at, seen = size, 0
-        while at:
-            step = min(CHUNK, at)
-            block = os.pread(file.fileno(), step, at - step)
-            if not block.strip(b"\0"):
-                return at  # lines before this were removed
-            if at == size and block.endswith(b"\n"):
-                seen = -1
-            for position in range(len(block) - 1, -1, -1):
-                if block[position] == 10:
-                    seen += 1
-                    if seen == lines:
-                        return at - step + position + 1
-            at -= step
-    return 0
+        low, block = _before(file, size)
+        end = size - block.endswith(b"\n")
+        while True:
+            first = max(0, end - LONGEST_LINE)
+            if max(0, first - 1) < low:
+                low, block = _before(file, end)
+            found = block.rfind(b"\n", first - low, end - low)
+            if found < 0 and first < end and not block[first - low : end - low].strip(b"\0"):
+                return end  # lines before this were removed
+            begin = low + found + 1 if found >= 0 else first
+            lines -= 1
+            if not lines or not begin:
+                return begin
+            end = begin - 1 if found >= 0 or block[begin - 1 - low] == _LINE_FEED else begin
+
+
+def _before(file: BinaryIO, end: int) -> tuple[int, bytes]:
+    """(offset, bytes) of the part of a file that ends at ``end``."""
+    low = max(0, end - CHUNK)
+    return low, os.pread(file.fileno(), end - low, low)
