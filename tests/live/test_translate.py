@@ -185,6 +185,15 @@ def test_inventory_brings_a_node_in_line() -> None:
     assert [call.method for call in again.calls] == ["stop"]
 
 
+def test_a_stop_is_asked_again_whatever_failed_before_it() -> None:
+    """The last thing that the agent tells of is a suspension that failed; then it was away when the job was cancelled."""
+    play = Play()
+    play.running()
+    play.feed(ev.Cancel(1, "c"))
+    failed = JobReport(job=1, attempt=1, state="running", verb="suspend", error="no room for an image")
+    assert [call.method for call in play.translator.reconcile("n0", [failed]).calls] == ["stop"]
+
+
 def test_a_launch_that_may_never_have_arrived_is_asked_again() -> None:
     play = Play()
     play.feed(ev.Submit(JobSpec(command=("x",)), "op"))

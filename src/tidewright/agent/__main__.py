@@ -70,6 +70,9 @@ def main() -> int:
     except TideError as error:
         print(f"tidewright.agent: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"tidewright.agent: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

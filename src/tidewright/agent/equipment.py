@@ -27,7 +27,7 @@ from .depot import Depot, Handler
 from .full import Full
 from .gang import Gangs
 from .images import Images
-from .layout import Layout, write_whole
+from .layout import Layout, write_if_room, write_whole
 from .meet import Meet
 from .meeting import Meeting
 from .prepare import House
@@ -125,7 +125,7 @@ class Equipment:
             await self._meet.start(self._address, ports[1])
         except WorldError:
             await self._meet.start(self._address)
-        write_whole(self._layout.depot_port, f"{self._depot.port} {self._meet.port}\n".encode())
+        write_if_room(self._layout.depot_port, f"{self._depot.port} {self._meet.port}\n".encode())
         if self._images is not None:
             await asyncio.to_thread(self._images.sweep)
             self._tending = asyncio.create_task(_tend(self._images))

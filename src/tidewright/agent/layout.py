@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 from pathlib import Path
 
 from ..wire.agent import LaunchArgs
+
+log = logging.getLogger(__name__)
 
 
 class Layout:
@@ -82,3 +86,14 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_if_room(path: Path, content: bytes) -> None:
+    """Replace a file that says where something is, unless it says so already; on a full disk do without."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            return
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        log.warning("%s is not up to date: %s", path, error.strerror)

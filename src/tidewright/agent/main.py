@@ -28,7 +28,7 @@ from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
 from .equipment import Equipment
-from .layout import Layout, write_whole
+from .layout import Layout, write_if_room
 from .log_cap import LIMIT_BYTES, LogCap
 from .prepare import House
 from .pulse import Pulse
@@ -209,11 +209,12 @@ async def serve(settings: AgentSettings, layout: Layout, backend: Backend) -> No
 def run_agent(settings: AgentSettings) -> None:
     """The agent's whole life. Raises UsageError (bad settings, second agent) and WorldError (no such hardware)."""
     os.umask(0o077)
+    logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
     layout = Layout(settings.state)
     layout.prepare()
     with take_lock(layout):
-        write_whole(layout.pid, f"{os.getpid()}\n".encode())
         log_to(layout)
+        write_if_room(layout.pid, f"{os.getpid()}\n".encode())
         confine(settings.cores)
         devices = open_backend(settings.backend, settings.name, settings.slots)
         try:

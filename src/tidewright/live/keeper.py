@@ -10,6 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..wire.holder import holder
+
 log = logging.getLogger(__name__)
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Between two looks at an agent that is not connected; the last one repeats."""
@@ -85,6 +87,9 @@ class Keeper:
         return self._recorded() if self._words() else None
 
     def _recorded(self) -> int | None:
+        signed = holder(self._state / "agent.lock")
+        if signed is not None:  # on a full disk it may have no pid file
+            return signed.pid
         try:
             return int((self._state / "agent.pid").read_text())
         except (OSError, ValueError):

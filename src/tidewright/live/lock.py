@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from .space import make_room
 LOCK = CONTROLLER_LOCK
 PID = "controller.pid"
 EPOCH = "epoch"
+SECTOR = 512
 
 
 class StateLock:
@@ -39,7 +41,8 @@ class StateLock:
             make_room(state)
             sign(self._file)
             self.epoch = _next_epoch(state / EPOCH)
-            write_whole(state / PID, f"{os.getpid()}\n")
+            with contextlib.suppress(OSError):  # the lock file says so as well
+                write_whole(state / PID, f"{os.getpid()}\n")
         except BaseException:
             os.close(self._file)
             raise
@@ -88,4 +91,17 @@ def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)
-        raise
+        if len(text) > SECTOR or not path.exists():
+            raise
+        _write_over(path, text)
+
+
+def _write_over(path: Path, text: str) -> None:
+    """On a full disk: a file within one sector is replaced where it is, which a crash leaves old or new as well."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(file, text.encode(), 0)
+        os.ftruncate(file, len(text.encode()))
+        os.fsync(file)
+    finally:
+        os.close(file)

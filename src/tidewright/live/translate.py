@@ -320,8 +320,8 @@ class Translator:
     def _again(self, job: int, entry: wire.JobReport) -> list[Call]:
         """Ask again for what the agent may never have been asked."""
         state, have = self.book.state(job), entry.state
-        if entry.error and entry.verb in ("suspend", "resume"):
-            return []
+        if entry.error and entry.verb in ("suspend", "resume") and state is not State.STOPPING:
+            return []  # it was asked, and could not; a stop goes on whatever failed before it
         asked: Mapping[State, tuple[str, ...]] = {
             State.RUNNING: () if self.copies.answered(entry) else ("running",),
             State.SUSPENDING: ("starting", "running", "resuming"),
