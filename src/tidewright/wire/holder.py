@@ -26,7 +26,8 @@ class Process(NamedTuple):
 
 def sign(file: int) -> None:
     """Write this process into the lock file that it has just locked."""
-    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_APPEND)  # else pwrite(2) writes at the end
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    fcntl.fcntl(file, fcntl.F_SETFL, flags & ~os.O_APPEND)  # else pwrite(2) writes at the end
     text = f"{os.getpid()} {_started(os.getpid())}\n".encode()
     os.pwrite(file, text, 0)  # cut afterwards: on a full disk the room of what was there may be all there is
     os.ftruncate(file, len(text))
