@@ -119,7 +119,8 @@ def test_the_leaderboard_has_a_row_per_policy_and_load() -> None:
     board = entries(
         [(load, policy, run(policy, load)) for load in (0.8, 1.2) for policy in ("a", "b") for _ in range(2)]
     )
-    text = markdown(board, "moves are free")
+    text = markdown(board, "moves are free", [run("fifo"), run("sla")])
+    assert "## Real jobs" in text and text.count("| `fifo` |") == 1
     assert [len(entry.results) for entry in board] == [2, 2, 2, 2]
     assert text.count("| `a` |") == text.count("| `b` |") == 2
     assert "## Load 0.8" in text

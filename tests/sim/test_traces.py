@@ -165,3 +165,20 @@ def test_estimates_err_by_the_factor_asked_for_and_leave_the_truth_alone() -> No
     assert (told.duration == trace.duration).all()
     assert abs(np.log(told.expected / trace.duration).std() - 0.5) < 0.02
     assert with_estimates(trace, 0.0, seed=3) is trace
+
+
+def test_tiers_of_philly_are_drawn_in_the_proportions_asked_for() -> None:
+    trace = load_trace("philly:2000,tiers=premium:1/basic:3", 480)
+    plain = load_trace("philly:2000", 480)
+    assert len(trace) == 2000 and set(plain.tier.tolist()) == {1}
+    assert set(trace.tier.tolist()) == {0, 2} and 0.2 < (trace.tier == 2).mean() < 0.3
+    assert (trace.duration == plain.duration).all()
+    assert (load_trace("philly:2000,tiers=premium:1/basic:3", 480).tier == trace.tier).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["philly:0", "philly:x", "philly:10,tier=basic:1", "philly:tiers=gold:1", "philly:tiers=basic:x"]
+)
+def test_an_argument_of_philly_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(UsageError):
+        load_trace(text, 480)

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 @click.command("simulate", short_help="Run a trace under several policies.")
-@click.option("-t", "--trace", required=True, metavar="TRACE", help="philly, synthetic:jobs=N,load=X,…, or a CSV file.")
+@click.option(
+    "-t",
+    "--trace",
+    required=True,
+    metavar="TRACE",
+    help="philly, philly:N,tiers=premium:X/basic:Y, synthetic:jobs=N,load=X,…, or a CSV file.",
+)
 @click.option(
     "-c",
     "--cluster",

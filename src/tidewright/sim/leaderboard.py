@@ -25,6 +25,12 @@ JOBS = 2_000
 # do everywhere: a flat load of 0.8 never queues, and then every policy is as good as any.
 SHAPE = "diurnal=yes,max=4h,sizes=1:0.6/2:0.1/4:0.15/8:0.13/16:0.02"
 
+PHILLY = ("philly:10000", "philly:10000,tiers=premium:0.2/standard:0.3/basic:0.5")
+"""Real arrivals and run times, of which a tenth of the jobs do more work than the pool can: all of one tier, and of three."""
+PHILLY_CLUSTER = "philly-480"
+PHILLY_POLICIES = ("sla", "fifo", "srtf", "las", "static")
+"""Without fifo-backfill, which needs minutes for its reservations under so long a queue."""
+
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One policy at one load: the results of several seeds."""
@@ -92,20 +98,54 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def markdown(board: Sequence[Entry], costs: str) -> str:
-    """The page: what was run, one table per load, and what the columns mean. ``costs`` says what moving a job costs."""
+_PHILLY_HEADS = (
+    "policy", "standard", "standard by work", "premium", "premium by work", "basic fraction", "JCT mean", "JCT p99", "ρ p99",
+    "utilisation", "preemptions", "per hour of run",
+)  # fmt: skip
+
+
+def _philly_row(result: Result) -> tuple[str, ...]:
+    def shares(name: str) -> tuple[str, str]:
+        tier = tier_of(result, name)
+        return (percent(tier.attained), percent(tier.attained_by_work)) if tier.jobs else ("–", "–")
+
+    basic = tier_of(result, "basic")
+    return (
+        f"`{result.policy}`", *shares("standard"), *shares("premium"), f"{basic.fraction_mean:.2f}" if basic.jobs else "–",
+        duration(result.jct_mean_s), duration(result.jct_p99_s), f"{result.rho_p99:.2f}",
+        percent(result.utilisation_arriving), f"{result.preemptions:,}", f"{result.preemptions / result.run_hours:.2f}",
+    )  # fmt: skip
+
+
+def philly_section(results: Sequence[Result]) -> list[str]:
+    """Lines of Markdown: one table per trace, of results in the order in which policies are to be listed."""
+    lines = []
+    for trace in dict.fromkeys(result.trace for result in results):
+        mine = [result for result in results if result.trace == trace]
+        policies = ",".join(result.policy for result in mine)
+        lines += ["", f"## Real jobs: `{trace}`", "", f"`tide simulate -t {trace} -p {policies}`", ""]
+        lines += ["| " + " | ".join(_PHILLY_HEADS) + " |", "|---|" + "---:|" * (len(_PHILLY_HEADS) - 1)]
+        lines += ["| " + " | ".join(_philly_row(result)) + " |" for result in mine]
+    return lines
+
+
+def markdown(board: Sequence[Entry], costs: str, philly: Sequence[Result] = ()) -> str:
+    """The page: what was run, one table per load, and what the columns mean. ``costs`` says what moving a job costs;
+    ``philly`` are results on real traces.
+    """
     first = board[0].results[0]
     seeds = len(board[0].results)
     lines = [
         "# Leaderboard",
         "",
-        "Made by `make leaderboard`; every number comes from the simulator and is the same on every machine.",
+        "Made by `make leaderboard` (about five minutes on two cores); every number comes from the simulator and is the same on",
+        "every machine.",
         "",
         f"{first.jobs:,} jobs on {first.cluster} ({first.devices} devices), {seeds} seeds per load; tiers premium 20 %,",
         f"standard 30 %, basic 50 %; {costs};",
         f"run times known to the scheduler. Workload: `synthetic:load=…,{SHAPE}`.",
         "Arrivals swing over the day, so load 0.8 queues at its peak too; where nothing queues (flat arrivals at 0.8), `sla`,",
-        "`srtf` and `las` are level at what is attainable.",
+        "`srtf` and `las` are level at what is attainable. [Real jobs](#real-jobs-philly10000), under overload, are below.",
         "",
         "![Tier attainment by policy and load](leaderboard.svg)",
     ]
@@ -118,13 +158,15 @@ def markdown(board: Sequence[Entry], costs: str) -> str:
             "",
             f"With a cluster to itself each, {percent(bound)} of these jobs could attain: launching takes time too.",
         ]
-    return "\n".join([*lines, "", *_LEGEND, ""])
+    return "\n".join([*lines, *philly_section(philly), "", *_LEGEND, ""])
 
 
 _LEGEND = (
     "**Tier attainment**: share of premium and standard jobs whose delivered GPU fraction (run time on the full allotment",
     "over time since submission) reached 0.95 or 0.70; mean over seeds, lowest and highest seed in parentheses. **By work**:",
     "each job weighted by its device-time. **Basic fraction**: mean delivered fraction of jobs that are promised nothing.",
+    "**ρ**: completion time over the time on a fair share of the pool, of the worst-treated hundredth. **Per hour of run**:",
+    "preemptions over the hours that the jobs had to run.",
     "**Utilisation**: share of device-time held until the last submission, launching, saving and restoring included.",
 )
 

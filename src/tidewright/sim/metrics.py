@@ -105,6 +105,7 @@ def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
         preemptions=int(outcomes.preemptions.sum()),
         restarts=int(np.maximum(outcomes.attempts - 1, 0).sum()),
         lost_device_hours=lost / HOUR,
+        run_hours=float(trace.duration[done].sum() / HOUR),
         held_device_hours=meter.held_area / 1000 / HOUR,
         tiers=tuple(_tier(outcomes, tier, done, labels.launch_us) for tier in reversed(Tier)),
         turns=labels.turns,

@@ -72,6 +72,8 @@ class Result(Struct, frozen=True, kw_only=True):
     checkpoints: int = 0
     """Images taken of running jobs."""
     held_device_hours: float
+    run_hours: float = 0.0
+    """Hours of run that completed jobs needed, whatever their size: what preemptions are counted against."""
     tiers: tuple[TierResult, ...]
     turns: int
     thoughts: int

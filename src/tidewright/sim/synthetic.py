@@ -73,7 +73,7 @@ def generate(shape: Shape, devices: int, name: str) -> Trace:
         _arrivals(draw("arrivals"), jobs, span, shape.diurnal),
         duration,
         sizes,
-        tier=_choose(draw("tiers"), shape.tiers, jobs).astype(np.int8),
+        tier=draw_tiers(shape.tiers, jobs, shape.seed),
         floor=np.where(elastic, sizes // 2, 0).astype(np.int32) if elastic.any() else None,
         team=draw("teams").integers(0, shape.teams, jobs).astype(np.int32),
         teams=tuple(f"team-{at}" for at in range(shape.teams)),
@@ -85,6 +85,21 @@ def _choose(rng: np.random.Generator, shares: Shares, jobs: int) -> NDArray[np.i
     at = np.searchsorted(edges, rng.random(jobs) * edges[-1], side="right")
     chosen: NDArray[np.int64] = np.array([value for value, _ in shares], np.int64)[np.minimum(at, len(shares) - 1)]
     return chosen
+
+
+def draw_tiers(shares: Shares, jobs: int, seed: int) -> NDArray[np.int8]:
+    """A tier for each of ``jobs`` jobs in these proportions. Shape (jobs,)."""
+    return _choose(np.random.Generator(np.random.PCG64(stream_seed(seed, "trace", "tiers"))), shares, jobs).astype(
+        np.int8
+    )
+
+
+def tier_shares(text: str) -> Shares:
+    """The proportions in ``premium:0.2/standard:0.3/basic:0.5``. Raises UsageError."""
+    try:
+        return _shares(text, _tier)
+    except ValueError as error:
+        raise UsageError(f"tiers={text}: {error}", "write tiers=premium:0.2/standard:0.3/basic:0.5") from None
 
 
 def _arrivals(rng: np.random.Generator, jobs: int, span: float, diurnal: bool) -> NDArray[np.float64]:
@@ -165,7 +180,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "jobs": _whole(1, MAX_JOBS),
     "load": _number(0.001, 100.0),
     "seed": _whole(0, 2**63),
-    "tiers": lambda text: _shares(text, _tier),
+    "tiers": tier_shares,
     "sizes": lambda text: _shares(text, _whole(1, MAX_RANKS)),
     "median": _seconds,
     "sigma": _number(0.0, 5.0),
