@@ -161,10 +161,12 @@ class Images(RawImages):
         self._collect()
 
     def finish(self) -> None:
-        """Before the agent ends: what of ended jobs is still to be removed, it may not be here again for long."""
+        """Before the agent ends: what of ended jobs is still to be removed, it may not be here again for long. Where images of
+        other jobs stay, sorting out their pages takes its time, and is left to the next agent."""
         for job in list(self._over):
             self.drop_job(job)
-        self.collect_due(0.0)
+        if not self.store.names():
+            self.collect_due(0.0)
         if self.graves is not None and self.graves.waiting():
             self.graves.tend()
 
