@@ -131,7 +131,7 @@ def test_options_outlive_kills_of_controller_and_agent(tide: Real) -> None:
     assert tide("up", "--slots", "3").returncode == 0, "what runs already is asked for"
     tide("down")
     less = tide("up", "--slots", "2")
-    assert "changed: slots 2 (was 3)" in less.stdout, less.stdout + less.stderr
+    assert "changed: slots 2 (was 3)" in less.stdout and "2 CPU slots" in less.stdout, less.stdout + less.stderr
 
 
 def kill(tide: Real, name: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from tidewright.fabric.protocol import FabricNode, OnNode, OnReport, Unknown
+from tidewright.base.errors import WorldError
+from tidewright.fabric.protocol import FabricNode, OnNode, OnReport, Refused, Unknown
 from tidewright.model.job import State
-from tidewright.model.node import NodeSpec, Part
+from tidewright.model.node import DeviceFault, NodeSpec, Part
 from tidewright.model.view import View
 from tidewright.plan.moves import Move, Resume, Start
 from tidewright.plan.plan import Plan
@@ -54,6 +55,9 @@ class FakeFabric:
         self.calls: list[tuple[str, str]] = []
         self.starts: list[tuple[int, int]] = []
         self.down = False
+        self.broken = ""
+        """Why it launches nothing."""
+        self.faults: tuple[DeviceFault, ...] = ()
         self.ops: set[str] = set()
         self._on_node: OnNode | None = None
         self._on_report: OnReport | None = None
@@ -73,6 +77,12 @@ class FakeFabric:
         assert self._on_node is not None
         self._on_node(self._me(alive))
 
+    def health(self, *faults: DeviceFault) -> None:
+        """Devices fail and recover."""
+        self.faults = faults
+        assert self._on_report is not None
+        self._on_report("here", wire.Health(faults))
+
     async def call(
         self, node: str, method: str, args: dict[str, Any], *, op_id: str, epoch: int, timeout: float
     ) -> dict[str, Any]:
@@ -82,15 +92,24 @@ class FakeFabric:
         self.calls.append((method, op_id))
         if method == "inventory":
             found = wire.Inventory(
-                node=self.node, incarnation=self.incarnation, epoch=epoch, pid=1, jobs=tuple(self.jobs.values())
-            )
-            return msgspec.to_builtins(found)
+                node=self.node, incarnation=self.incarnation, epoch=epoch, pid=1, jobs=tuple(self.jobs.values()),
+                faults=self.faults, unhealthy={fault.device: fault.why for fault in self.faults},
+            )  # fmt: skip
+            # As over the wire, where keys are text.
+            return msgspec.json.decode(msgspec.json.encode(found))
+        if method == "forgive":
+            return msgspec.to_builtins(wire.Health(self.faults))
         if method == "usage":
             return msgspec.to_builtins(wire.Usage())
         return msgspec.to_builtins(getattr(self, method)(msgspec.convert(args, wire.ARGS[method])))
 
     def launch(self, args: wire.LaunchArgs) -> wire.JobReport:
         key = (args.job, args.attempt)
+        wanted = [device for seat in args.ranks for device in seat.devices]
+        if any(device >= self.node.devices for device in wanted):
+            raise Refused(f"devices {wanted} are not distinct indices below {self.node.devices}")
+        if self.broken:
+            raise WorldError(self.broken)
         if key not in self.jobs:
             self.starts.append(key)
             self.jobs[key] = wire.JobReport(job=args.job, attempt=args.attempt, state="running", verb="launch")

@@ -76,7 +76,7 @@ def test_every_way_a_run_can_go() -> None:
     assert play.report("exited", code=3).events == [ev.Exited(1, 1, 3)]
     assert play.report("exited", lost=True, why="shim died").events == [ev.Exited(1, 1, 0, True, "shim died")]
     failed = play.report("failed", fault="user", error="no such program").events
-    assert failed == [ev.StartFailed(1, 1, "no such program", "user")]
+    assert failed == [ev.StartFailed(1, 1, "no such program", "user", node="n0")]
     assert play.report("starting").events == []
 
 
@@ -92,7 +92,7 @@ def test_suspend_and_resume_answers() -> None:
     assert play.engine.book.state(1) is State.RESUMING
     assert play.report("running", took_us=9).events == [ev.Resumed(1, 1, 9)], "an agent restarted meanwhile"
     failed = play.report("suspended", verb="resume", error="cgroup gone")
-    assert failed.events == [ev.ResumeFailed(1, 1, "cgroup gone")]
+    assert failed.events == [ev.ResumeFailed(1, 1, "cgroup gone", node="n0")]
 
 
 def test_reports_of_attempts_that_are_over_end_those_and_nothing_else() -> None:

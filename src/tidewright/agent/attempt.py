@@ -242,7 +242,8 @@ class Attempt:
     def note_failure(self, rank: Rank, outcome: Outcome, lines: tuple[str, ...] = ()) -> None:
         """Remember the first rank that failed of itself."""
         if self.failed_first(outcome):
-            why = outcome.error or ("its shim was killed" if outcome.lost else describe(outcome.code, outcome.note))
+            lost = outcome.cause or "its shim was killed"
+            why = outcome.error or (lost if outcome.lost else describe(outcome.code, outcome.note))
             self.memo.first_failure = RankFailure(rank.number, outcome.code, why, ended=outcome.ended, lines=lines)
 
     def log_of(self, rank: Rank) -> str:

@@ -26,6 +26,7 @@ from .endings import last_lines
 from .fair_queue import FairQueue, FairThreads
 from .full import Full
 from .gang import Gangs
+from .health import HealthMonitor
 from .meeting import Meeting
 from .rank import Outcome, Rank, micros
 from .watch import Watcher
@@ -58,6 +59,8 @@ class Deeds:
         """Deeds of full images; None on a node that cannot take them."""
         self.gangs: Gangs | None = None
         self.meeting: Meeting | None = None
+        self.health: HealthMonitor | None = None
+        """Of devices that can fail by themselves; None where there are none."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning = FairQueue(SPAWN_AT_ONCE)
         self.storage = FairThreads(STORE_AT_ONCE, "store")
@@ -292,6 +295,10 @@ class Deeds:
         outcome = rank.ending() or Outcome(137, lost=True)
         if outcome.code == TRAPPED and (attempt.memo.checkpointing or attempt.memo.phase == "suspending"):
             outcome = Outcome(137, lost=True)
+        if self.health is not None and outcome.code and not outcome.lost and not attempt.memo.ending:
+            # What a fault of its device did to it is not its failure, whatever code it ended with.
+            why = await self.health.under(attempt.memo.devices.get(rank.number, ()))
+            outcome = replace(outcome, lost=True, cause=why) if why else outcome
         if outcome.lost or not rank.tidy():
             await asyncio.to_thread(freezer_of(rank.handle).thaw, rank.handle)
             await asyncio.to_thread(rank.sweep)

@@ -22,6 +22,7 @@ class Layout:
         self.pid = self.root / "agent.pid"
         self.socket = self.root / "agent.sock"
         self.log = self.root / "agent.log"
+        self.health = self.root / "health.json"
         self.epoch = self.root / "agent.epoch"
         self.ranks = self.root / "ranks"
         self.logs = self.root / "logs"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..base.errors import Conflict, UsageError, WorldError
+from ..base.errors import Conflict, UsageError
 from ..checkpoint.cgroup import detect
 from ..checkpoint.cooperative import CooperativeDriver
 from ..checkpoint.freeze import FreezeDriver
@@ -22,12 +22,14 @@ from ..checkpoint.protocol import Driver
 from ..devices.protocol import Backend
 from ..devices.registry import open_backend
 from ..model.job import Level
-from ..wire.agent import Inventory, JobReport, NoArgs, Usage, pulse_socket
+from ..model.node import DeviceFault
+from ..wire.agent import Health, HealthPush, Inventory, JobReport, NoArgs, Usage, pulse_socket
 from ..wire.connections import raise_open_files
 from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
 from .equipment import Equipment
+from .health import HealthMonitor
 from .layout import Layout, write_if_room
 from .log_cap import LIMIT_BYTES, LogCap
 from .prepare import House
@@ -112,11 +114,23 @@ class Agent:
         drivers = standard_drivers(self._node.name)
         self._supervisor = Supervisor(house, drivers, self._publish, log_cap=LogCap(settings.log_limit))
         self._equipment.furnish(self._supervisor, drivers, house, settings.remote, settings.quota_bytes)
-        self._server = Server(self._epoch, {"inventory": self._inventory, "usage": self._usage, **self._verbs()})
+        self._health = HealthMonitor(backend, layout.health, incarnation(), self._publish_health)
+        if self._node.kind != "cpu":  # a core does not fail alone
+            self._supervisor.deeds.health = self._health
+        readings = {"inventory": self._inventory, "usage": self._usage, "forgive": self._forgive}
+        self._server = Server(self._epoch, {**readings, **self._verbs()})
 
     def _publish(self, report: JobReport) -> None:
         log.info("job %d attempt %d: %s %s%s", report.job, report.attempt, report.state, report.error, report.why)
         self._server.publish(report)
+
+    def _publish_health(self, faults: tuple[DeviceFault, ...]) -> None:
+        self._server.push(HealthPush(Health(faults)))
+
+    async def _forgive(self, args: NoArgs, op_id: str) -> Health:
+        self._health.forgive()
+        await self._health.refresh()
+        return Health(self._health.faults)
 
     def _verbs(self) -> dict[str, Any]:
         def handler(verb: Any) -> Any:
@@ -130,25 +144,22 @@ class Agent:
         return {name: handler(getattr(self._supervisor, name)) for name in names}
 
     async def _inventory(self, args: NoArgs, op_id: str) -> Inventory:
+        await self._health.refresh()
+        faults = self._health.faults
         return Inventory(
             node=self._node,
             incarnation=incarnation(),
             epoch=self._epoch.value,
             pid=os.getpid(),
             jobs=self._supervisor.reports(),
-            unhealthy=self._unhealthy(),
+            unhealthy={one.device: one.why for one in faults},
+            faults=faults,
             depot=self._equipment.peer,
             full=self._equipment.why_not,
             criu=self._equipment.criu,
             images=await asyncio.to_thread(self._equipment.listed),
             beats=True,
         )
-
-    def _unhealthy(self) -> dict[int, str]:
-        try:
-            return {device.index: device.note for device in self._backend.health() if not device.ok}
-        except WorldError as error:
-            return dict.fromkeys(range(self._node.devices), str(error))
 
     async def _usage(self, args: NoArgs, op_id: str) -> Usage:
         return await asyncio.to_thread(self._meter.read, list(self._supervisor.attempts.values()))
@@ -160,7 +171,8 @@ class Agent:
         socket = self._settings.socket or self._layout.socket
         self._pulse.open(pulse_socket(socket))
         await self._server.open(socket)
-        tasks = [asyncio.create_task(work) for work in (self._look_for_sockets(), self._supervisor.cap_logs())]
+        works = (self._look_for_sockets(), self._supervisor.cap_logs(), self._health.watch())
+        tasks = [asyncio.create_task(work) for work in works]
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):

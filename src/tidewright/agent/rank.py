@@ -83,6 +83,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     ended: float = 0.0
     """Wall-clock seconds; 0: not known."""
     note: str = ""
+    cause: str = ""
+    """What ended a rank that is ``lost``, where it is known."""
 
 
 def read(path: Path, kind: type[Struct]) -> Struct | None:

@@ -16,6 +16,7 @@ from ..wire.agent import (
     ErrorReply,
     FrameError,
     Framer,
+    HealthPush,
     JobReport,
     Push,
     Request,
@@ -106,7 +107,11 @@ class Server:
 
     def publish(self, report: JobReport) -> None:
         """Send a report to every client."""
-        frame = encode(Push(report))
+        self.push(Push(report))
+
+    def push(self, news: Push | HealthPush) -> None:
+        """Send news to every client."""
+        frame = encode(news)
         for writer in list(self._clients):
             self._send(writer, frame)
 

@@ -72,12 +72,19 @@ class Supervisor:
     # verbs
 
     def launch(self, args: LaunchArgs, op_id: str) -> JobReport:
-        """Start the ranks of an attempt. Raises UsageError for a request that could never start."""
+        """Start the ranks of an attempt. What no node could launch is a failed report, the job's own fault; what this node
+        cannot, for want of devices or disk, raises UsageError or WorldError."""
         key = (args.job, args.attempt)
         if key in self.attempts:
             return self._again(self.attempts[key])
         if key in self._forgotten:
             raise Conflict(f"job {args.job} attempt {args.attempt} has ended and was forgotten", "use a new attempt")
+        try:
+            prepare.check(args)
+        except UsageError as error:
+            return JobReport(
+                job=args.job, attempt=args.attempt, state="failed", verb="launch", error=str(error), fault="user"
+            )
         attempt = self._record(args, op_id)
         self.deeds.behind(attempt, self.deeds.launch(attempt))
         return attempt.report()

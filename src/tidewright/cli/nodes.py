@@ -27,7 +27,7 @@ COLUMNS: list[Column[NodeView]] = [
     Column("ADDRESS", lambda node: node.address or "-", wide=True),
     Column("BUSY", lambda node: busy(node), wide=True),
     Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-"),
-    Column("NOTE", lambda node: "; ".join(text for text in (node.why, node.note) if text)),
+    Column("NOTE", lambda node: "; ".join(text for text in (node.why, out_of_service(node), node.note) if text)),
 ]
 
 
@@ -37,11 +37,22 @@ COLUMNS: list[Column[NodeView]] = [
 def command(session: Session, output: str, headers: bool) -> None:
     """List nodes, their devices and the jobs on them. MEMORY is of one device.
 
+    NOTE says why a node takes no new work, and which devices are out of service. A cordoned node refused launches in a row; it is
+    tried again after a while, or at once after `tide undrain NODE`.
+
     With -o wide: LEVEL is the highest level at which jobs on the node can be suspended, FULL whether they can be imaged
     whole, moved and failed over, or why not, and CRIU the version of the program that does it.
     """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
+
+
+def out_of_service(node: NodeView) -> str:
+    """The devices that take no new work, those of one reason together: ``device 1-2: XID 79: ...``."""
+    by_reason: dict[str, list[int]] = {}
+    for device, why in sorted(node.faults.items()):
+        by_reason.setdefault(why, []).append(device)
+    return "; ".join(f"device {words.ranges(tuple(devices))}: {why}" for why, devices in by_reason.items())
 
 
 def full(node: NodeView) -> str:

@@ -62,6 +62,9 @@ class CpuBackend:
     def health(self) -> tuple[DeviceHealth, ...]:
         return tuple(DeviceHealth(slot, True) for slot in range(self._slots))
 
+    def forgive(self) -> None:
+        """Nothing is held against a core."""
+
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         """Thread limits count slots, not cores, so that a job gets the same number on every placement."""
         check_indices(devices, self._slots)

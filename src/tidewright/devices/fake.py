@@ -1,16 +1,29 @@
-"""Devices that are not there and misbehave on request, for tests of everything above them."""
+"""Devices that are not there and misbehave on request, for tests of everything above them.
+
+With the variable TIDE_FAKE_DEVICES naming a file, an agent's fake devices do what the lines appended to it say: ``xid 1 79``
+(device, XID), ``lost 1``, ``found 1``, ``reset 1``, ``quarantine 0.5`` (seconds, for errors that pass by themselves).
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 from ..base.errors import WorldError
 from ..model.node import NodeSpec
 from .cpu import check_indices
+from .faults import FaultLog
 from .protocol import DeviceHealth, DeviceLoad, Surroundings
+
+SCRIPT = "TIDE_FAKE_DEVICES"
 
 
 def open_backend(name: str, slots: int = 0) -> FakeBackend:
     """``slots`` fake devices (8 unless given)."""
-    return FakeBackend(name, slots or 8)
+    backend = FakeBackend(name, slots or 8)
+    if os.environ.get(SCRIPT):
+        backend.follow(Path(os.environ[SCRIPT]))
+    return backend
 
 
 class FakeBackend:
@@ -18,6 +31,8 @@ class FakeBackend:
     bytes by process) at any time."""
 
     name = "fake"
+    look_s = 0.2
+    """How often its agent asks for its health, seconds."""
 
     def __init__(self, name: str = "fake", devices: int = 8, kind: str = "fake", memory: int = 16 * 2**30) -> None:
         self._spec = NodeSpec(
@@ -34,6 +49,10 @@ class FakeBackend:
         self.held: dict[int, dict[int, int]] = {}
         self.silent = False
         self.closed = False
+        self.faults = FaultLog()
+        self.script: Path | None = None
+        self._read = 0
+        self._gone: dict[int, bool] = {}
 
     def discover(self) -> NodeSpec:
         return self._spec
@@ -44,7 +63,48 @@ class FakeBackend:
         return range(self._spec.devices)
 
     def health(self) -> tuple[DeviceHealth, ...]:
-        return tuple(DeviceHealth(index, index not in self.sick, self.sick.get(index, "")) for index in self._ask())
+        self._obey()
+        for index in self._gone:
+            self.faults.lost(index)
+        found = self.faults.health(self._ask())
+        return tuple(
+            DeviceHealth(one.index, False, self.sick[one.index]) if one.index in self.sick else one for one in found
+        )
+
+    def follow(self, script: Path) -> None:
+        """Do what is appended to ``script`` from now on: a driver does not repeat the errors of before it was opened."""
+        self.script = script
+        self._read = len(script.read_text()) if script.exists() else 0
+
+    def _obey(self) -> None:
+        """Do what the script's new lines say."""
+        try:
+            text = self.script.read_text()[self._read :] if self.script else ""
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind("\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            verb, *words = line.split()
+            if verb == "quarantine":
+                self.faults.quarantine_s = float(words[0])
+            elif verb == "xid":
+                self.faults.xid(int(words[0]), int(words[1]))
+            else:
+                self._change(verb, int(words[0]))
+
+    def _change(self, verb: str, index: int) -> None:
+        if verb == "lost":
+            self._gone[index] = True
+        elif verb in ("found", "reset"):
+            self._gone.pop(index, None)
+            if verb == "reset":
+                self.faults.recovered(index)
+        else:
+            raise ValueError(f"{verb!r} in {self.script}; write xid, lost, found, reset or quarantine")
+
+    def forgive(self) -> None:
+        self.faults = FaultLog(self.faults.quarantine_s)
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         check_indices(devices, self._spec.devices)

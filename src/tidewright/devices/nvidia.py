@@ -14,8 +14,9 @@ from ..base.errors import WorldError
 from ..base.ids import valid_name
 from ..model.node import NodeSpec
 from .cpu import check_indices
+from .faults import FaultLog
 from .protocol import DeviceHealth, DeviceLoad, Surroundings
-from .xids import CriticalErrors, answers, text
+from .xids import CriticalErrors, answers, recovery_action, text
 
 
 def open_backend(name: str = "", slots: int = 0, nvml: Any = None) -> NvidiaBackend:
@@ -61,7 +62,8 @@ class NvidiaBackend:
             raise WorldError("the driver knows no device")
         kind = Counter(kinds).most_common(1)[0][0]
         self._handles = [handle for handle, its in zip(handles, kinds, strict=True) if its == kind]
-        self._faults: dict[int, str] = {}
+        self._faults = FaultLog()
+        self._needed_reset: dict[int, bool] = {}
         self._open = True
         self._spec = self._describe(node, kind, sorted({other for other in kinds if other != kind}))
         self._errors = CriticalErrors(nvml, self._handles, self._spec.uuids)
@@ -84,16 +86,25 @@ class NvidiaBackend:
         return self._spec
 
     def health(self) -> tuple[DeviceHealth, ...]:
-        """A device with a critical XID stays unhealthy until it is reset and the agent restarted."""
-        for index, xid in self._errors.take().items():
-            self._faults[index] = f"XID {xid}: critical device error; see dmesg, reset the device"
+        """Faults by XID, and devices that do not answer; one that lasts ends when the driver no longer asks for a reset."""
+        for index, xid in self._errors.take():
+            self._faults.xid(index, xid)
         for index, handle in enumerate(self._handles):
-            if index not in self._faults and not answers(self._nvml, handle):
-                self._faults[index] = "the driver has lost the device"
-        return tuple(
-            DeviceHealth(index, index not in self._faults, self._faults.get(index, ""))
-            for index in range(len(self._handles))
-        )
+            if not answers(self._nvml, handle):
+                self._faults.lost(index)
+        for index in self._faults.lasting():
+            self._see_reset(index)
+        return self._faults.health(range(len(self._handles)))
+
+    def _see_reset(self, index: int) -> None:
+        action = recovery_action(self._nvml, self._handles[index])
+        if action:
+            self._needed_reset[index] = True
+        elif action == 0 and self._needed_reset.pop(index, False):
+            self._faults.recovered(index)
+
+    def forgive(self) -> None:
+        self._faults, self._needed_reset = FaultLog(), {}
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         """Devices by UUID, so that renumbering by the driver shows nobody another's device."""

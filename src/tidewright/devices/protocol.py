@@ -15,6 +15,10 @@ class DeviceHealth(Struct, frozen=True):
     index: int
     ok: bool
     note: str = ""
+    broken: bool = False
+    """Nothing that runs on it can go on."""
+    lasts: bool = False
+    """Only a reset or a restart of the host ends it, not a restart of the agent."""
 
 
 class DeviceLoad(Struct, frozen=True):
@@ -47,6 +51,10 @@ class Backend(Protocol):
 
     def health(self) -> tuple[DeviceHealth, ...]:
         """One entry per device, by index. Raises WorldError when the devices cannot be asked."""
+        ...
+
+    def forgive(self) -> None:
+        """An operator has seen to the devices: errors of the past are no longer held against them."""
         ...
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:

@@ -48,6 +48,9 @@ class StandIn:
     def health(self) -> tuple[DeviceHealth, ...]:
         return self._inner.health()
 
+    def forgive(self) -> None:
+        self._inner.forgive()
+
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         return self._inner.environment(devices, sharers)
 

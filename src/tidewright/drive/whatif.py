@@ -37,6 +37,8 @@ def explain(engine: Engine, planner: Planner, job: int) -> Explanation:
         text = outlook(book, job, book.now) or f"it is {state.name.lower()}"
         return Explanation(job=job, state=state.name, waiting=False, text=text, story=story)
     blocked, change = _binding(engine, planner, job, state)
+    away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ""
+    blocked = msgspec.structs.replace(blocked, text=f"{blocked.text}; out of service: {away}") if away else blocked
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
         job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.said(book.now),
@@ -112,10 +114,30 @@ def _waiters(number: int) -> str:
 def _outage(book: Book) -> str:
     """Which nodes take no work, and why."""
     nodes = book.board.layout.nodes
-    known = [f"{nodes[index].name} ({why})" for index, why in sorted((book.drained | book.node_down).items())]
+    cordoned = {index: cordon.why for index, cordon in book.outages.cordoned.items()}
+    known = [
+        f"{nodes[index].name} ({why})" for index, why in sorted((cordoned | book.drained | book.node_down).items())
+    ]
     if not nodes:
         return "the pool has no node yet"
     return "no node that could hold it takes work: " + (", ".join(known) or "none of its device types is up")
+
+
+_SHORTAGES = (Reason.NO_CAPACITY, Reason.FRAGMENTED, Reason.BEHIND, Reason.NODES_DOWN, Reason.TIER, Reason.HOME_BUSY)
+"""Limits that devices out of service may be the cause of."""
+
+
+def out_of_service(book: Book, kinds: int) -> str:
+    """Devices and nodes of these kinds that take no new work by their own failure, and why; empty when there are none."""
+    layout, outages = book.board.layout, book.outages
+    texts = []
+    for index, spec in enumerate(layout.nodes):
+        if not kinds >> layout.node_kind[index] & 1 or index in book.node_down:
+            continue
+        if index in outages.cordoned:
+            texts.append(f"{spec.name} ({outages.cordoned[index].why})")
+        texts += [f"{spec.name} device {fault.device} ({fault.why})" for fault in outages.of(index)]
+    return ", ".join(texts)
 
 
 def _ahead(book: Book, job: int) -> int:

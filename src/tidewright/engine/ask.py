@@ -8,7 +8,7 @@ from typing import TypeVar
 from ..model.job import State
 from . import events as ev
 from . import hold as holds
-from . import periodic, reshape
+from . import periodic, refusals, reshape
 from .admit import answer
 from .book import HELD, Book
 from .commands import Reply
@@ -163,5 +163,6 @@ def drain(book: Book, event: ev.NodeDrain) -> None:
             book.revoke(job)
     else:
         book.drained.pop(index, None)
+        refusals.lift(book, index)
     book.set_node_up(index)
     answer(book, Reply(event.op_id))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..base.errors import Bug
 from ..base.units import HOUR, format_duration
-from ..model.board import Board, Layout, extend
+from ..model.board import Board, Layout, extend, relaid
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, milli_devices
 from ..model.table import JobTable
@@ -23,6 +23,7 @@ from .commands import Command, Reply
 from .gallery import Gallery, HoldRetry
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import ALLOWED, NAMES
+from .outages import Outages
 from .settings import EngineSettings
 from .wall_time import Offsets
 
@@ -73,7 +74,7 @@ class Book(Gallery):
         self.node_down: dict[int, str] = {}
         """Nodes that take no work, and why (down, silent, drained)."""
         self.drained: dict[int, str] = {}
-        self.ledger = PoolLedger()
+        self.outages, self.ledger = Outages(), PoolLedger()
         self.leaving: dict[int, bool] = {}
         """Jobs that occupy devices which are no longer committed to them."""
         self.ending: dict[int, tuple[int, str]] = {}
@@ -122,8 +123,9 @@ class Book(Gallery):
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""
         return View(
-            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises, self.homes
-        )
+            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises, self.homes,
+            self.outages.avoided(),
+        )  # fmt: skip
 
     def own(self) -> None:
         """Make sure no living view sees what is written next."""
@@ -249,14 +251,14 @@ class Book(Gallery):
         return losers
 
     def _fits_whatever_up(self, allocation: Allocation) -> bool:
-        """Whether devices are uncommitted, also on a node that takes no new work."""
+        """Whether devices are uncommitted, also those that take no new work."""
         board = self.board
         for node, mask, milli in allocation:
             used = board.partial.get((node, mask), 0)
             if milli < 1000 and used:
                 if used + milli > 1000:
                     return False
-            elif board.free[node] & mask != mask:
+            elif board.untouched[node] & mask != mask:
                 return False
         return True
 
@@ -307,11 +309,13 @@ class Book(Gallery):
             self.refresh_kinds(old.kinds)
 
     def replace_node(self, index: int, node: NodeSpec) -> None:
-        """A node came back changed: with other devices while nothing was on it, or with the same ones."""
+        """A node is described anew; what is held of its devices is among those it has now."""
         kinds, nodes = self.board.layout.kinds, list(self.board.layout.nodes)
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
-        self.board, self.phys = _relaid(self.board, layout), _relaid(self.phys, layout)
+        committed = [parts for job, parts in self.allocations.items() if job not in self.leaving]
+        self.board = relaid(self.board, layout, [*committed, *self.promises.values()])
+        self.phys = relaid(self.phys, layout, list(self.allocations.values()))
         self.sizes = Sizes.of(layout.nodes)
         self.refresh_kinds(kinds)
 
@@ -327,7 +331,7 @@ class Book(Gallery):
 
     def set_node_up(self, index: int) -> None:
         """Let the node take work unless something says no."""
-        up = index not in self.node_down and index not in self.drained
+        up = index not in self.node_down and index not in self.drained and index not in self.outages.cordoned
         self.board.set_up(index, up)
         self._count_up()
         self.forced = True
@@ -360,6 +364,7 @@ class Book(Gallery):
         )  # fmt: skip
         for store in stores:
             store.pop(job, None)
+        self.outages.refused_by.pop(job, None)
         self.forget_images(job)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, str] | None:
@@ -375,17 +380,6 @@ class Book(Gallery):
             left = max(0, self.backoffs[job] - max(now, self.now))
             return Reason.BACKOFF, f"failed before; tried again in {format_duration(left)}"
         return None
-
-
-def _relaid(board: Board, layout: Layout) -> Board:
-    """The same occupancy on a layout where a node is described anew; all its devices are free if their number changed."""
-    fresh = Board(layout)
-    for node, free in enumerate(board.free):
-        fresh.set_up(node, bool(board.up >> node & 1))
-        if layout.node_size[node] == board.layout.node_size[node]:
-            fresh.restore_free(node, free)
-    fresh.partial = board.partial.copy()
-    return fresh
 
 
 def forget_oldest(store: dict[Any, Any], limit: int) -> None:

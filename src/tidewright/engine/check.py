@@ -112,6 +112,9 @@ def _check_boards(book: Book) -> None:
     committed = [parts for job, parts in book.allocations.items() if job not in leaving]
     committed.extend(book.promises.values())
     _check_board("committed", book.board, committed)
+    closed = tuple(book.outages.mask(node, size) for node, size in enumerate(book.board.layout.node_size))
+    if closed != book.board.closed:
+        raise Bug(f"devices {book.board.closed} are out of service on the board, {closed} by what is known of them")
     _check_board("occupied", book.phys, list(book.allocations.values()))
     if book.phys.held_milli() != book.ledger.held_milli:
         raise Bug(f"{book.phys.held_milli()} milli-devices are occupied, {book.ledger.held_milli} are charged")
@@ -133,7 +136,8 @@ def _check_board(name: str, board: Board, holders: list[Allocation]) -> None:
         if used > WHOLE_DEVICE or free[node] & mask != mask:
             raise Bug(f"device {mask:#x} of node {node} is {name} beyond its whole")
         free[node] ^= mask
-    if free != board.free or shares != board.partial:
+    usable = [mask & ~closed for mask, closed in zip(free, board.closed, strict=True)]
+    if free != board.untouched or usable != board.free or shares != board.partial:
         raise Bug(f"the {name} board differs from the sum of its holders")
 
 

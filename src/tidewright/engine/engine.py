@@ -25,6 +25,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Release: ask.unhold,
     ev.NodeDown: nodes.node_down,
     ev.NodeSilent: nodes.node_silent,
+    ev.NodeHealth: nodes.node_health,
     ev.NodeDrain: ask.drain,
     ev.Started: react.started,
     ev.StartFailed: react.start_failed,
@@ -91,6 +92,8 @@ class Engine:
         book.touched = {}
         yield from self._take(events)
         self._fire(now)
+        if book.outages.changed:
+            nodes.settle(book)
         self._think()
         book.board.forget_marks()
         book.phys.forget_marks()

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
-from ..model.node import NodeSpec
+from ..model.node import DeviceFault, NodeSpec
 from ..plan.plan import Plan
 
 
@@ -73,7 +73,7 @@ class TakeImage(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class NodeUp(Struct, frozen=True, tag=True):
-    """A node is there, new or back. Known by name; a changed description replaces the old when nothing runs on it."""
+    """A node is there, new or back. Known by name; jobs on devices that it no longer has are moved."""
 
     node: NodeSpec
     incarnation: str
@@ -95,6 +95,13 @@ class NodeSilent(Struct, frozen=True, tag=True):
     why: str
 
 
+class NodeHealth(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Which devices of a node take no new work, all of them: a device that is not named is in service again."""
+
+    name: str
+    faults: tuple[DeviceFault, ...] = ()
+
+
 class NodeDrain(Struct, frozen=True, tag=True, omit_defaults=True):
     """An operator keeps new work off a node (``on``), or lets it back."""
 
@@ -114,7 +121,8 @@ class Started(Struct, frozen=True, tag=True):
 class StartFailed(Struct, frozen=True, tag=True, omit_defaults=True):
     """The attempt could not be launched; nothing of it is left. ``fault`` "user" (e.g. no such program) is final.
 
-    ``image_lost``: the image it was to start from is damaged or gone; an older one is tried, else the beginning.
+    ``image_lost``: the image it was to start from is damaged or gone; an older one is tried, else the beginning. ``node``: which
+    node could not; empty when it is not known, as in journals of before it was told.
     """
 
     job: int
@@ -122,6 +130,7 @@ class StartFailed(Struct, frozen=True, tag=True, omit_defaults=True):
     error: str
     fault: str = "world"
     image_lost: bool = False
+    node: str = ""
 
 
 class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -172,12 +181,13 @@ class Resumed(Struct, frozen=True, tag=True, omit_defaults=True):
 
 class ResumeFailed(Struct, frozen=True, tag=True, omit_defaults=True):
     """The job could not be brought back there. ``image_lost``: it never will be; it starts again from an older image if there
-    is one, else from the beginning."""
+    is one, else from the beginning. ``node`` as in ``StartFailed``."""
 
     job: int
     attempt: int
     error: str
     image_lost: bool = False
+    node: str = ""
 
 
 class Checkpointed(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -253,7 +263,8 @@ class Tick(Struct, frozen=True, tag=True):
 
 
 Event: TypeAlias = (
-    Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed | Exited
+    Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed
+    | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
 )  # fmt: skip

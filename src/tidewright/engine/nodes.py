@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..base.units import WHOLE_DEVICE
 from ..model.job import State
-from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
+from ..model.node import MAX_DEVICES_PER_NODE, DeviceFault, NodeSpec, bits
 from . import events as ev
-from . import images
+from . import images, refusals
 from .book import HELD, QUEUED, RUNNING, Book
+from .evacuate import close_devices
 from .leave import restart, stop
+from .outages import Changed
 from .react import exited
 
 _STARTING = int(State.STARTING)
@@ -30,7 +33,8 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
         if index is None:
             continue
         node = _usable(event.node)
-        if node.name not in fresh and node != book.board.layout.nodes[index]:
+        refusals.lift(book, index)
+        if node.name not in fresh and (node != book.board.layout.nodes[index] or index in book.outages.changed):
             _describe_again(book, index, node)
         book.node_down.pop(index, None)
         book.dead.pop(index, None)
@@ -46,19 +50,76 @@ def _usable(node: NodeSpec) -> NodeSpec:
 
 
 def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
-    """Take over a changed description, unless the change touches devices somebody holds."""
+    """Take over a changed description. Held devices that are not what they were keep their place until the jobs on them have
+    been moved."""
     old = book.board.layout.nodes[index]
-    same_devices = (old.devices, old.kind, old.device_memory) == (node.devices, node.kind, node.device_memory)
-    busy = any(
-        part.node == index for held in (book.allocations, book.promises) for parts in held.values() for part in parts
-    )
-    if same_devices or not busy:
-        book.replace_node(index, node)
-    if node.full != old.full:
+    book.outages.changed.pop(index, None)
+    described, lost = node, _lost_devices(book, index, old, node)
+    if lost:
+        described, book.outages.changed[index] = _until_moved(old, node, lost)
+    if _shape(described) != _shape(old):
+        _revoke_on(book, index, "it came back with other devices")
+    book.replace_node(index, described)
+    close_devices(book, index)
+    if described.full != old.full:
         for job, parts in book.allocations.items():
             row = book.table.row[job]
             if book.table.state[row] in (_STARTING, RUNNING) and any(part.node == index for part in parts):
                 images.settle_level(book, job, row)
+
+
+def _shape(node: NodeSpec) -> tuple[object, ...]:
+    return node.devices, node.kind, node.device_memory, node.uuids
+
+
+def _until_moved(old: NodeSpec, node: NodeSpec, lost: list[int]) -> tuple[NodeSpec, Changed]:
+    """How a node is described while jobs hold devices that are gone: longer than it is, or, when what is left of its devices
+    is numbered anew, as it was."""
+    beyond = node.kind == old.kind and min(lost) >= node.devices
+    why = f"the node came back with {node.devices} devices" if beyond else "the node came back with other devices"
+    size = max(lost) + 1 if beyond else old.devices
+    gone = range(node.devices, size) if beyond else lost
+    faults = tuple(DeviceFault(device, why, broken=old.kind != "cpu") for device in gone)
+    return (replace(node, devices=size) if beyond else old), Changed(node, faults, whole=not beyond)
+
+
+def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> list[int]:
+    """The devices of a node that jobs hold and that are gone, or others, by its new description."""
+    held: dict[int, bool] = {}
+    for parts in book.allocations.values():
+        for part in parts:
+            if part.node == index:
+                held.update(
+                    {device: part.milli < WHOLE_DEVICE or held.get(device, False) for device in bits(part.mask)}
+                )
+    return [device for device, shared in held.items() if not _same_device(device, shared, old, node)]
+
+
+def _same_device(device: int, shared: bool, old: NodeSpec, node: NodeSpec) -> bool:
+    if device >= node.devices or node.kind != old.kind or (shared and node.device_memory != old.device_memory):
+        return False
+    known = device < len(old.uuids) and device < len(node.uuids)
+    return not known or old.uuids[device] == node.uuids[device]
+
+
+def settle(book: Book) -> None:
+    """Take over the new description of nodes whose old devices the jobs on them have left."""
+    for index, changed in list(book.outages.changed.items()):
+        lost = _lost_devices(book, index, book.board.layout.nodes[index], changed.node)
+        if not any(fault.device in lost for fault in changed.gone):
+            _describe_again(book, index, changed.node)
+
+
+def node_health(book: Book, event: ev.NodeHealth) -> None:
+    """Devices fail and recover."""
+    index = book.nodes.get(event.name)
+    if index is None:
+        return
+    if event.faults:
+        book.outages.faults[index] = event.faults
+    else:
+        book.outages.faults.pop(index, None)
+    close_devices(book, index)
 
 
 def node_down(book: Book, event: ev.NodeDown) -> None:
@@ -70,6 +131,8 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
         book.world_failures.count += 1
     _close(book, index, event.why)
     book.dead[index] = True
+    book.outages.faults.pop(index, None)  # said anew when it is back
+    close_devices(book, index)
     images.node_lost(book, event.name, frozenset(event.kept))
     why = f"node {event.name} is down: {event.why}"
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
@@ -119,6 +182,10 @@ def node_silent(book: Book, event: ev.NodeSilent) -> None:
 def _close(book: Book, index: int, why: str) -> None:
     book.node_down[index] = why
     book.set_node_up(index)
+    _revoke_on(book, index, why)
+
+
+def _revoke_on(book: Book, index: int, why: str) -> None:
     for job in list(book.promise_order.get(index, ())):
         book.revoke(job)
         book.tell(job, "REVOKED", f"node {book.board.layout.nodes[index].name}: {why}")

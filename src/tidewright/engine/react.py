@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..model.job import Level, State
 from . import events as ev
-from . import hold, images, periodic, reshape
+from . import hold, images, periodic, refusals, reshape
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .commands import Launch, ResumeRanks
+from .evacuate import move_away
 from .leave import EX_TEMPFAIL, end, failed, pause, release, restart, stop, unshield
 
 _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
@@ -28,10 +29,12 @@ def started(book: Book, event: ev.Started) -> None:
     if row is None or book.table.state.item(row) != _STARTING:
         return
     book.launch_failures.pop(event.job, None)
+    refusals.launched(book, event.job)
     serial = book.from_image.pop(event.job, None)
     book.move(event.job, RUNNING, f"goes on from image {serial}" if serial else "all ranks run")
     _run(book, event.job)
     _hold_if_asked(book, event.job)
+    move_away(book, event.job)
 
 
 def _run(book: Book, job: int) -> None:
@@ -50,17 +53,21 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     serve(book, _let_go(book, job))
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
     too_often = tries >= book.settings.launch_attempts
+    elsewhere = bool(event.node) and refusals.refused(book, job, event.node, event.error, event.fault)
+    hopeless = event.fault == "user" or (too_often and not event.node and job not in book.from_image)
     if stopping is not None and stopping[0] != QUEUED:
         end(book, job, stopping[0], 1, stopping[1])
-    elif event.fault == "user" or (too_often and job not in book.from_image):
+    elif hopeless and not elsewhere:
         end(book, job, int(State.FAILED), 127, event.error)
     else:
         if event.image_lost or too_often:  # then an older image, or the beginning, has as many tries again
             images.spoil(book, job)
             book.launch_failures[job] = tries = 1
-        why = f"could not be launched: {event.error}"
+        where = f" on {event.node}" if event.node else ""
+        why = f"could not be launched{where}: {event.error}"
         kept = job not in book.from_image  # else the work is in an image, or lost
-        restart(book, job, why, keeps_work=kept, pause_us=pause(book, tries), from_image=True)
+        rest = 0 if elsewhere and tries == 1 else pause(book, tries)
+        restart(book, job, why, keeps_work=kept, pause_us=rest, from_image=True)
 
 
 def exited(book: Book, event: ev.Exited) -> None:
@@ -207,6 +214,7 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     book.forced = True
     if job in book.user_holds:
         hold.failed(book, job, event.error)
+    move_away(book, job)
 
 
 def _shield(book: Book, job: int, row: int) -> None:
@@ -229,8 +237,10 @@ def resumed(book: Book, event: ev.Resumed) -> None:
     book.launch_failures.pop(event.job, None)
     book.move(event.job, RUNNING, "runs again")
     images.settle_level(book, event.job, row)
+    refusals.launched(book, event.job)
     _run(book, event.job)
     _hold_if_asked(book, event.job)
+    move_away(book, event.job)
 
 
 def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
@@ -243,6 +253,8 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
     too_often = tries >= book.settings.launch_attempts
     alone = book.image_only(job)
+    if event.node and alone:
+        refusals.refused(book, job, event.node, event.error, "world")
     if too_often or event.image_lost:  # what it comes back from next has as many tries again
         del book.launch_failures[job]
     if too_often and not event.image_lost and not alone:
@@ -298,6 +310,8 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
     if kind == "think":
         book.thinking = False
         book.forced = True
+    elif kind == "cordon":
+        refusals.expired(book, token)
     elif row < 0:
         return
     elif kind == "limit" and book.table.run_since[row] == token and book.table.state[row] == State.RUNNING:
@@ -315,3 +329,6 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
     elif kind == "shield" and book.shielded_until.get(job, 0) == token:  # 0: set by an earlier version
         unshield(book, job)
         book.forced = True
+        move_away(book, job)
+    elif kind == "avoid":
+        refusals.forgive(book, job)

@@ -69,7 +69,8 @@ def _nodes_named(book: Book, names: tuple[str, ...]) -> int:
     closed = {book.nodes[name]: name for name in names if not book.board.up >> book.nodes[name] & 1}
     if closed:
         index, name = next(iter(closed.items()))
-        why = book.drained.get(index) or book.node_down.get(index, "")
+        cordon = book.outages.cordoned.get(index)
+        why = book.drained.get(index) or (cordon.why if cordon else book.node_down.get(index, ""))
         raise Refusal(f"node {name} takes no work: {why}", "name another node")
     return sum(1 << index for index in dict.fromkeys(book.nodes[name] for name in names))
 

@@ -21,14 +21,14 @@ def find(book: Book, job: int, count: int, within: int) -> Allocation | None:
     if mine is not None and job not in book.leaving:
         board.give(mine)
     try:
-        nodes = [node for node in range(len(board.free)) if _usable(book, job, node, within)]
+        nodes = [node for node in range(len(board.free)) if usable(book, job, node, within)]
         memory = book.specs[job].gpu_memory
         return _share(board, nodes, memory) if memory else _whole(book, job, nodes, count)
     finally:
         board.undo(mark)
 
 
-def _usable(book: Book, job: int, node: int, within: int) -> bool:
+def usable(book: Book, job: int, node: int, within: int) -> bool:
     """Whether the job may run on a node at all."""
     row, table, layout = book.table.row[job], book.table, book.board.layout
     origin, home, kind = table.origin.item(row), table.home.item(row), layout.node_kind[node]
@@ -79,7 +79,7 @@ def _share(board: Board, nodes: list[int], memory: int) -> Allocation | None:
             continue
         for device in range(board.layout.node_size[node]):
             used = board.partial.get((node, 1 << device), 0)
-            if used and used + share <= WHOLE_DEVICE:
+            if used and used + share <= WHOLE_DEVICE and not board.closed[node] >> device & 1:
                 return (Part(node, 1 << device, share),)
         if fresh is None and board.free[node]:
             fresh = (Part(node, _lowest(board.free[node], 1), share),)

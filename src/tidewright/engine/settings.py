@@ -51,6 +51,13 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     """Most ranks that may take turns on one device, on the fewest devices a job accepts; 0: any number."""
     launch_attempts: int = 8
     """Launches that may fail by the world's fault before the job does."""
+    cordon_after: int = 3
+    """Launches that a node refuses in a row, of two jobs at least, before it takes no new work for a while."""
+    cordon_us: int = 1 * MINUTE
+    """First such pause; doubles each time up to ``cordon_max_us``."""
+    cordon_max_us: int = 30 * MINUTE
+    avoid_us: int = 1 * MINUTE
+    """How long a job is placed elsewhere than on a node that refused to launch it."""
     shield_us: int = 30 * SECOND
     """How long a job whose suspension failed is left alone."""
     think_retry_us: int = 2 * SECOND

@@ -23,6 +23,7 @@ from .check import check_all
 from .commands import Reply
 from .failures import Failures
 from .gallery import HoldRetry, Image, Saving
+from .outages import Outages
 from .settings import EngineSettings
 from .wall_time import Offsets
 
@@ -36,7 +37,7 @@ _PLAIN = (
     "stories", "timers", "timer_seq", "counts", "elastic_jobs", "wake", "wake_due", "arrived", "freed", "forced", "thinking",
     "refused", "blocked", "promise_order", "images", "serials", "saving", "from_image", "lowered", "measured", "checkpoint_at",
     "checkpoint_failures", "falls", "lost", "wishes", "dead", "world_failures", "hold_retries", "shielded_until",
-    "rollback_free_us", "wall_offsets",
+    "rollback_free_us", "wall_offsets", "outages",
 )  # fmt: skip
 
 
@@ -123,6 +124,7 @@ class Snapshot(Struct, kw_only=True):
     shielded_until: dict[int, int] = {}
     rollback_free_us: dict[int, int] = {}
     wall_offsets: Offsets = ()
+    outages: Outages = msgspec.field(default_factory=Outages)
 
 
 _ADDED = {"origin": -1}
@@ -203,6 +205,9 @@ def _boards(book: Book, layout: Layout) -> tuple[Board, Board]:
             board.take(allocation)
     for allocation in book.promises.values():
         board.take(allocation)
-    for node in (*book.node_down, *book.drained):
+    for node in (*book.node_down, *book.drained, *book.outages.cordoned):
         board.set_up(node, False)
+    for node, size in enumerate(layout.node_size):
+        if mask := book.outages.mask(node, size):
+            board.close(node, mask)
     return board, phys

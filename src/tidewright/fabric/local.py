@@ -19,7 +19,6 @@ from ..wire.agent import (
     FrameError,
     Framer,
     Inventory,
-    JobReport,
     Line,
     Request,
     decode,
@@ -27,7 +26,7 @@ from ..wire.agent import (
     pulse_socket,
     raw,
 )
-from .protocol import FabricNode, Fenced, OnNode, OnReport, Refused, Unknown
+from .protocol import FabricNode, Fenced, News, OnNode, OnReport, Refused, TooLarge, Unknown
 from .pulse import MOST_S, connect, faded
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class LocalFabric:
         self._writer: asyncio.StreamWriter | None = None
         self._known: FabricNode | None = None
         self._up = asyncio.Event()
-        self._early: list[JobReport] = []
+        self._early: list[News] = []
         self._runner: asyncio.Task[None] | None = None
         self._on_node: OnNode = lambda node: None
         self._on_report: OnReport = lambda node, report: None
@@ -97,7 +96,7 @@ class LocalFabric:
             self._writer.write(encode(Request(number, method, op_id, epoch, raw(args))))
             return await answer
         except FrameError as error:
-            raise Refused(str(error), "send less, e.g. a smaller environment") from error
+            raise TooLarge(str(error), "send less, e.g. a smaller environment") from error
         finally:
             self._waiting.pop(number, None)
 
@@ -182,15 +181,15 @@ class LocalFabric:
             self._pass_on(self._early.pop(0))
 
     def _take(self, line: Line) -> None:
-        if line.report is not None:
-            self._pass_on(line.report)
+        if (news := line.report or line.health) is not None:
+            self._pass_on(news)
         elif (answer := self._waiting.get(line.id)) is not None and not answer.done():
             answer.set_result(line)
         elif line.error is not None:
             log.warning("the agent complains: %s", line.error.message)
 
-    def _pass_on(self, report: JobReport) -> None:
-        """Reports that come before the node was told of wait until it was."""
+    def _pass_on(self, report: News) -> None:
+        """News that comes before the node was told of wait until it was."""
         if self._up.is_set() and self._known is not None:
             self._on_report(self._known.name, report)
         else:

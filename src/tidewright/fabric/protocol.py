@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..base.errors import UsageError, WorldError
 from ..model.node import NodeSpec
-from ..wire.agent import JobReport
+from ..wire.agent import Health, JobReport
 
 
 class FabricNode(Struct, frozen=True, kw_only=True):
@@ -41,8 +41,14 @@ class Refused(UsageError):
     """The agent understood the call and will never accept it as written."""
 
 
+class TooLarge(Refused):
+    """The call cannot be sent to any agent: it is longer than a message may be."""
+
+
+News = JobReport | Health
+"""What agents send unasked."""
 OnNode = Callable[[FabricNode], None]
-OnReport = Callable[[str, JobReport], None]
+OnReport = Callable[[str, News], None]
 
 
 class Fabric(Protocol):
@@ -53,7 +59,7 @@ class Fabric(Protocol):
         ...
 
     def watch(self, on_node: OnNode, on_report: OnReport) -> None:
-        """Start telling of nodes that come, go or were rebooted, and of pushed job reports with their node's name.
+        """Start telling of nodes that come, go or were rebooted, and of what agents push with their node's name.
 
         A node that comes (back) is told of before any of its reports; reports sent while nobody was connected are
         not repeated: ask ``inventory``.

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import NotFound
-from ..wire.agent import JobReport
 from .local import LocalFabric, copy_verified
-from .protocol import FabricNode, OnNode, OnReport
+from .protocol import FabricNode, News, OnNode, OnReport
 from .pulse import MOST_S
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class SeveralFabric:
             if self._owns(link, node):
                 on_node(node)
 
-        def heard(node: str, report: JobReport) -> None:
+        def heard(node: str, report: News) -> None:
             if self._owners.get(node) is link:
                 on_report(node, report)
 

@@ -93,7 +93,7 @@ class NvidiaGpus:
         """A lost GPU is well again when it answers; one with an XID when the driver says that nothing is left to do about
         it. Where the driver cannot say (before 560), it stays out until the plugin is started anew. What hits a GPU hits its
         instances."""
-        for at, xid in self._errors.take().items():
+        for at, xid in self._errors.take():
             self._xids[at] = f"XID {xid}: critical device error; see dmesg, reset the GPU"
         self._lost = {at for at, handle in enumerate(self._handles) if not answers(self._nvml, handle)}
         for at in [at for at in self._xids if at not in self._lost and self._recovered(self._handles[at])]:

@@ -284,6 +284,8 @@ class Api:
     async def _drain(self, request: Request, on: bool) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
+        if not on:
+            self.parts.world.forgive(name)
         return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
 
     async def usage(self, request: Request) -> Response:

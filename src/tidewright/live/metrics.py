@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..engine.book import Book
 from ..engine.commands import Command, Ended
 from ..model.job import State
 from .archive import GPU_SECOND
@@ -55,6 +56,12 @@ class Metrics:
         yield GaugeMetricFamily("tidewright_devices_held", "Devices in use.", value=held_devices(book))
         yield GaugeMetricFamily("tidewright_nodes", "Nodes known.", value=len(book.nodes))
         yield GaugeMetricFamily("tidewright_nodes_down", "Nodes that take no work.", value=len(book.node_down))
+        yield GaugeMetricFamily(
+            "tidewright_nodes_cordoned",
+            "Nodes that refused launches and take no work.",
+            value=len(book.outages.cordoned),
+        )
+        yield self._faults(book)
         yield CounterMetricFamily("tidewright_turns", "Turns of the journal.", value=self._loop.driver.turns)
         yield GaugeMetricFamily(
             "tidewright_journal_writable", "0 while the disk is full.", value=float(not self._loop.stuck)
@@ -62,6 +69,20 @@ class Metrics:
         yield GaugeMetricFamily(
             "tidewright_plan_seconds", "How long the last plan took.", value=self._loop.last_thought_s
         )
+
+    @staticmethod
+    def _faults(book: Book) -> Any:
+        """One series for each device out of service; the reason is a label, as there are few at any time."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        found = GaugeMetricFamily(
+            "tidewright_device_out_of_service", "1 for each device that takes no new work.",
+            labels=["node", "device", "reason"],
+        )  # fmt: skip
+        for index, spec in enumerate(book.board.layout.nodes):
+            for device, why in sorted({fault.device: fault.why for fault in book.outages.of(index)}.items()):
+                found.add_metric([spec.name, str(device), why], 1)
+        return found
 
 
 def exposition(metrics: Metrics) -> bytes:

@@ -165,17 +165,21 @@ def nodes(book: Book) -> tuple[api.NodeView, ...]:
 def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
     spec = book.board.layout.nodes[index]
     down = book.node_down.get(index, "")
+    cordon = book.outages.cordoned.get(index)
     if index in book.drained:
         state, why = "draining", book.drained[index]
     elif down:
         state, why = "down" if index in book.dead else "silent", down
+    elif cordon is not None:
+        state, why = "cordoned", cordon.why
     else:
         state, why = "up", ""
-    free = book.board.free[index].bit_count() if not down and index not in book.drained else 0
+    free = book.board.free[index].bit_count() if book.board.up >> index & 1 else 0
     return api.NodeView(
         name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
         memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why, full=spec.full,
+        faults={fault.device: fault.why for fault in reversed(book.outages.of(index))},
         level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
     )  # fmt: skip
 

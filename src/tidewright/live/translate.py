@@ -138,6 +138,8 @@ class Translator:
             return Outcome([], self._stop_rest(key, told, where))
         ranks = self.book.specs[key[0]].ranks
         event = agreed(report, list(told.values()), state, self.copies.serial(key[0]), ranks)
+        if isinstance(event, StartFailed):
+            event = replace(event, node=_to_blame(event, told))
         if isinstance(event, Exited) and key in self._broken:
             event = Exited(*key, code=137, lost=True, why=self._broken[key])
         events: list[Event] = [] if event is None else [event]
@@ -188,7 +190,11 @@ class Translator:
         return self.report(call.node, report)
 
     def _launch_refused(self, call: Call, error: str, fault: str) -> Outcome:
-        """Not one rank was started there; those that other nodes have started are stopped before it is told."""
+        """Not one rank was started there; those that other nodes have started are stopped before it is told.
+
+        That an agent will not do what it is asked is its node's failure: its devices, its disk, its version. What is the job's
+        own fault an agent reports, or the request is too large to be sent to any (``fault`` user).
+        """
         if not self._current((call.job, call.attempt)):
             return Outcome([], [])
         report = wire.JobReport(
@@ -234,7 +240,8 @@ class Translator:
             del self._reports[key][node]
         lost = bool(first.image and first.image.lost) or first.state not in ("suspended", "suspending")
         calls = [forget_call(node, *key, left=True) for node in others]
-        return Outcome([ResumeFailed(*key, first.error, image_lost=lost)], calls)
+        node = next(node for node, one in told.items() if one is first)
+        return Outcome([ResumeFailed(*key, first.error, image_lost=lost, node=node)], calls)
 
     def _stop_rest(self, key: Key, told: Told, where: tuple[str, ...]) -> list[Call]:
         """Once a rank of a gang is dead the others would wait for it for ever."""
@@ -357,3 +364,9 @@ class Translator:
         if row is None or self.book.table.attempt[row] != attempt:
             return False
         return job in self.book.allocations or job in self.book.imaged
+
+
+def _to_blame(event: StartFailed, told: Told) -> str:
+    """The node that an attempt could not be started on."""
+    unstarted = [node for node, one in told.items() if one.state == "failed" and (one.fault or "world") == event.fault]
+    return unstarted[0] if unstarted else ""

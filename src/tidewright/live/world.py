@@ -17,8 +17,9 @@ from ..base.errors import WorldError
 from ..base.units import SECOND
 from ..engine.book import Book, forget_oldest
 from ..engine.commands import Command, Ended
-from ..engine.events import Checkpointed, Event, NodeDown, NodeSilent, NodeUp, Suspended
-from ..fabric.protocol import Fabric, FabricNode, Fenced, Refused, Unknown
+from ..engine.events import Checkpointed, Event, NodeDown, NodeHealth, NodeSilent, NodeUp, Suspended
+from ..fabric.protocol import Fabric, FabricNode, Fenced, News, Refused, TooLarge, Unknown
+from ..model.node import DeviceFault
 from ..wire import agent as wire
 from .agreed import GONE
 from .orders import Call, Outcome, Reach, with_peers
@@ -142,7 +143,7 @@ class World:
                 return
             except (Refused, WorldError) as error:
                 if call.method != "stop" or isinstance(error, Refused):
-                    self._refused(call, str(error), "user" if isinstance(error, Refused) else "world")
+                    self._refused(call, str(error), "user" if isinstance(error, TooLarge) else "world")
                     return
                 log.warning("stop of job %d on %s: %s; asked again", call.job, call.node, error)
             else:
@@ -179,6 +180,20 @@ class World:
             return
         self._on_report(call.node, report)
 
+    def forgive(self, node: str) -> None:
+        """An operator says that a node's devices are sound: faults of the past are no longer held against them."""
+        if self._gate(node).is_set():
+            self._spawn(self._forgive(node), node)
+
+    async def _forgive(self, node: str) -> None:
+        try:
+            answer = await self._fabric.call(node, "forgive", {}, op_id="", epoch=self._epoch, timeout=CALL_TIMEOUT_S)
+            health = msgspec.convert(answer, wire.Health)
+        except (WorldError, Refused, msgspec.ValidationError) as error:
+            log.info("devices of %s: %s", node, error)
+            return
+        self._between(lambda: self._health(node, health.faults))
+
     async def usage(self, node: str) -> wire.Usage | None:
         """What the node's jobs and devices use now; None when it does not answer."""
         try:
@@ -190,7 +205,10 @@ class World:
 
     # -- hearing ----------------------------------------------------------------------------------------------------
 
-    def _on_report(self, node: str, report: wire.JobReport) -> None:
+    def _on_report(self, node: str, report: News) -> None:
+        if isinstance(report, wire.Health):
+            self._between(lambda: self._health(node, report.faults))
+            return
         self._note_logs(node, report)
         self._between(lambda: self._heard(node, report))
 
@@ -198,6 +216,11 @@ class World:
         """Judged by what is durable: an attempt whose end is not must not be taken for a stray and forgotten."""
         events = self._meant(self.translator.report(node, report))
         return [*events, *self._cleared(node, report)]
+
+    def _health(self, node: str, faults: tuple[DeviceFault, ...]) -> list[Event]:
+        """Devices that failed or recovered, if that is news to the book."""
+        known = self._book.outages.faults.get(self._book.nodes.get(node, -1), ())
+        return [NodeHealth(node, faults)] if faults != known else []
 
     def _meant(self, found: Outcome) -> list[Event]:
         self._queue(found.calls)
@@ -271,7 +294,8 @@ class World:
                 answer = await self._fabric.call(
                     node.name, "inventory", {}, op_id="", epoch=self._epoch, timeout=CALL_TIMEOUT_S
                 )
-                inventory = msgspec.convert(answer, wire.Inventory)
+                # Not strict: indices that are keys of an object are text in JSON.
+                inventory = msgspec.convert(answer, wire.Inventory, strict=False)
                 break
             except Fenced as error:
                 self._fenced(str(error))
@@ -297,7 +321,8 @@ class World:
         found = self.translator.reconcile(node, inventory.jobs)
         self._gate(node).set()
         self._queue(found.calls)
-        return [*held, *found.events, *self._welcome(node, inventory)]
+        faults = inventory.faults or tuple(DeviceFault(device, why) for device, why in inventory.unhealthy.items())
+        return [*held, *found.events, *self._welcome(node, inventory), *self._health(node, faults)]
 
     def _welcome(self, node: str, inventory: wire.Inventory) -> list[Event]:
         """The node takes work again, once nothing lives there that the book has given up."""

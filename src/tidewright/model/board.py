@@ -54,13 +54,16 @@ class Layout(Struct, frozen=True):
 
 
 class Board:
-    """Occupancy of a layout. ``free[i]`` is the mask of untouched devices of node i; down nodes are in no bucket."""
+    """Occupancy of a layout. ``untouched[i]`` is the mask of devices of node i that nothing holds, ``closed[i]`` of those out
+    of service, ``free[i]`` of those untouched and in service; down nodes are in no bucket."""
 
-    __slots__ = ("_log", "buckets", "free", "free_total", "layout", "partial", "up")
+    __slots__ = ("_log", "buckets", "closed", "free", "free_total", "layout", "partial", "untouched", "up")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.free = [(1 << size) - 1 for size in layout.node_size]
+        self.untouched = [(1 << size) - 1 for size in layout.node_size]
+        self.free = self.untouched.copy()
+        self.closed = (0,) * len(layout.nodes)
         self.partial: dict[tuple[int, int], int] = {}
         self.up = 0
         biggest = max(layout.node_size, default=0)
@@ -75,6 +78,7 @@ class Board:
         twin = Board.__new__(Board)
         twin.layout, twin.up = self.layout, self.up
         twin.free, twin.partial = self.free.copy(), self.partial.copy()
+        twin.untouched, twin.closed = self.untouched.copy(), self.closed
         twin.buckets = [bucket.copy() for bucket in self.buckets]
         twin.free_total = self.free_total.copy()
         twin._log = []
@@ -90,10 +94,24 @@ class Board:
         self.buckets[kind][count] ^= bit
         self.free_total[kind] += count if up else -count
 
+    def close(self, node: int, mask: int) -> None:
+        """Take these devices of a node, and no others, out of service. What they hold stays held."""
+        self.closed = (*self.closed[:node], mask, *self.closed[node + 1 :])
+        self._store_free(node, self.untouched[node])
+
+    @property
+    def any_closed(self) -> bool:
+        """Whether a device is out of service."""
+        return any(self.closed)
+
+    def open_for(self, allocation: Allocation) -> bool:
+        """Whether none of these devices is out of service."""
+        return not any(self.closed[node] & mask for node, mask, _ in allocation)
+
     def fits(self, allocation: Allocation) -> bool:
-        """Whether every part is free on a node that is up."""
+        """Whether every part is free and in service on a node that is up."""
         for node, mask, milli in allocation:
-            if not self.up >> node & 1:
+            if not self.up >> node & 1 or self.closed[node] & mask:
                 return False
             if milli >= WHOLE_DEVICE:
                 if self.free[node] & mask != mask:
@@ -108,9 +126,9 @@ class Board:
         """Occupy an allocation. Raises Bug when part of it is held: callers ask ``fits`` first."""
         for node, mask, milli in allocation:
             if milli >= WHOLE_DEVICE:
-                if self.free[node] & mask != mask:
+                if self.untouched[node] & mask != mask:
                     raise Bug(f"devices {mask:#x} of node {node} promised twice")
-                self._set_free(node, self.free[node] & ~mask)
+                self._set_free(node, self.untouched[node] & ~mask)
             else:
                 self._set_share(node, mask, self.partial.get((node, mask), 0) + milli)
 
@@ -118,9 +136,9 @@ class Board:
         """Release an allocation. Raises Bug when part of it is already free."""
         for node, mask, milli in allocation:
             if milli >= WHOLE_DEVICE:
-                if self.free[node] & mask:
+                if self.untouched[node] & mask:
                     raise Bug(f"devices {mask:#x} of node {node} freed twice")
-                self._set_free(node, self.free[node] | mask)
+                self._set_free(node, self.untouched[node] | mask)
             else:
                 self._set_share(node, mask, self.partial.get((node, mask), 0) - milli)
 
@@ -132,14 +150,14 @@ class Board:
         """Take back every take and give since ``mark``."""
         log = self._log
         while len(log) > mark:
-            node, free, device, used = log.pop()
+            node, untouched, device, used = log.pop()
             if device:
                 self._store_share(node, device, used)
-            self._store_free(node, free)
+            self._store_free(node, untouched)
 
-    def restore_free(self, node: int, free: int) -> None:
+    def restore_free(self, node: int, untouched: int) -> None:
         """Set a node's untouched devices, outside the undo log (rebuilding a board)."""
-        self._store_free(node, free)
+        self._store_free(node, untouched)
 
     def forget_marks(self) -> None:
         """Drop the undo log (a long-lived board calls this once a batch has landed)."""
@@ -162,16 +180,18 @@ class Board:
 
     def held_milli(self) -> int:
         """Milli-devices in use over the whole layout, nodes that are down included."""
-        untouched = sum(mask.bit_count() for mask in self.free)
+        untouched = sum(mask.bit_count() for mask in self.untouched)
         shared = sum(self.partial.values()) - WHOLE_DEVICE * len(self.partial)
         return WHOLE_DEVICE * (sum(self.layout.node_size) - untouched) + shared
 
-    def _set_free(self, node: int, free: int) -> None:
-        self._log.append((node, self.free[node], 0, 0))
-        self._store_free(node, free)
+    def _set_free(self, node: int, untouched: int) -> None:
+        self._log.append((node, self.untouched[node], 0, 0))
+        self._store_free(node, untouched)
 
-    def _store_free(self, node: int, free: int) -> None:
+    def _store_free(self, node: int, untouched: int) -> None:
+        free = untouched & ~self.closed[node]
         before, after = self.free[node].bit_count(), free.bit_count()
+        self.untouched[node] = untouched
         self.free[node] = free
         if before != after and self.up >> node & 1:
             kind, bit = self.layout.node_kind[node], 1 << node
@@ -184,11 +204,12 @@ class Board:
         if not 0 <= used <= WHOLE_DEVICE or device.bit_count() != 1:
             raise Bug(f"device {device:#x} of node {node} would have {used} of {WHOLE_DEVICE} milli in use")
         before = self.partial.get((node, device), 0)
-        if not before and not self.free[node] & device:
+        untouched = self.untouched[node]
+        if not before and not untouched & device:
             raise Bug(f"device {device:#x} of node {node} promised twice")
-        self._log.append((node, self.free[node], device, before))
+        self._log.append((node, untouched, device, before))
         self._store_share(node, device, used)
-        self._store_free(node, self.free[node] & ~device if used else self.free[node] | device)
+        self._store_free(node, untouched & ~device if used else untouched | device)
 
     def _store_share(self, node: int, device: int, used: int) -> None:
         if used:
@@ -200,11 +221,25 @@ class Board:
 def extend(board: Board, layout: Layout) -> Board:
     """The same occupancy on a layout that has grown; new nodes start up and empty."""
     grown = Board(layout)
-    for node, free in enumerate(board.free):
+    grown.closed = (*board.closed, *grown.closed[len(board.closed) :])
+    for node, untouched in enumerate(board.untouched):
         grown.set_up(node, bool(board.up >> node & 1))
-        grown.restore_free(node, free)
+        grown.restore_free(node, untouched)
     grown.partial = board.partial.copy()
     return grown
+
+
+def relaid(board: Board, layout: Layout, holders: list[Allocation]) -> Board:
+    """The same occupancy on a layout where a node is described anew."""
+    fresh = Board(layout)
+    for node, size in enumerate(layout.node_size):
+        fresh.set_up(node, bool(board.up >> node & 1))
+        if board.closed[node]:
+            fresh.close(node, board.closed[node] & (1 << size) - 1)
+    for allocation in holders:
+        fresh.take(allocation)
+    fresh.forget_marks()
+    return fresh
 
 
 def whole(node: int, mask: int) -> Part:

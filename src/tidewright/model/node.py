@@ -30,6 +30,15 @@ class NodeSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether its agent can take full images of unmodified jobs and restore them (level FULL)."""
 
 
+class DeviceFault(Struct, frozen=True, omit_defaults=True):
+    """Why a device takes no new work. ``broken``: nothing on it can go on, so a job that cannot be suspended is started again;
+    otherwise its jobs are moved when they can be, and run on when they cannot."""
+
+    device: int
+    why: str
+    broken: bool = False
+
+
 class Part(NamedTuple):
     """Devices of one node: bit i of ``mask`` is device i. ``milli`` below 1000 is a share of each."""
 

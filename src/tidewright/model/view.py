@@ -88,6 +88,7 @@ class View:
         "__weakref__",
         "_board",
         "allocations",
+        "avoid",
         "homes",
         "jobs",
         "layout",
@@ -107,6 +108,7 @@ class View:
         allocations: Mapping[int, Allocation],
         promises: Mapping[int, Allocation],
         homes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+        avoid: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.now = now
         self.revision = revision
@@ -121,6 +123,8 @@ class View:
         """Job id to the devices set aside for it."""
         self.homes = homes
         """Job id to the nodes where its latest full image lies, in rank order; not for images that every node has equally far."""
+        self.avoid = avoid
+        """Job id to the set of nodes (as an int) that refused to launch it a while ago."""
         table.lend(self)
 
     def board(self) -> Board:
@@ -129,5 +133,18 @@ class View:
 
     @property
     def capacity(self) -> int:
-        """Devices on nodes that are up."""
-        return sum(size for node, size in enumerate(self.layout.node_size) if self._board.up >> node & 1)
+        """Devices in service on nodes that are up."""
+        sizes, board = self.layout.node_size, self._board
+        total = sum(size for node, size in enumerate(sizes) if board.up >> node & 1)
+        if board.any_closed:
+            total -= sum(mask.bit_count() for node, mask in enumerate(board.closed) if board.up >> node & 1)
+        return total
+
+    def in_service(self, job: int) -> bool:
+        """Whether none of the devices that the job holds is out of service."""
+        return self._board.open_for(self.allocations.get(job, ()))
+
+    @property
+    def any_closed(self) -> bool:
+        """Whether a device of the pool is out of service."""
+        return self._board.any_closed

@@ -28,7 +28,7 @@ def limit(view: View, board: Board, job: int, ask: Ask) -> Blocked:
     """The same without the holders: cheap enough for every plan."""
     kinds = _kinds(ask)
     free = board.free_in(kinds) if ask.nodes == EVERYWHERE else _free_on(board, kinds, ask.nodes)
-    reason, text = _limit(view, board, ask, kinds, free)
+    reason, text = _limit(view, board, ask, kinds, free, job in view.avoid)
     return Blocked(job, reason, text, ask.count, free)
 
 
@@ -44,7 +44,7 @@ def _kinds(ask: Ask) -> int:
     return kinds
 
 
-def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[Reason, str]:
+def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int, refused: bool) -> tuple[Reason, str]:
     names = "/".join(view.layout.kinds[kind] for kind in bits(kinds)) or "the kind asked for"
     if ask.home >= 0:
         return _at_home(view, board, ask)
@@ -53,17 +53,22 @@ def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int) -> tuple[R
         if away and _fits_empty(view, ask) and not _fits_empty(view, ask, board.up):
             return Reason.NODES_DOWN, f"needs {ask.count} {names} devices; {away} are on nodes that take no work"
         if not _fits_empty(view, ask):
-            return _never(ask, names)
+            return _never(ask, names, refused)
         return Reason.NO_CAPACITY, f"needs {ask.count} {names} devices, {free} are free"
     if not _fits_empty(view, ask):
-        return _never(ask, names)
+        return _never(ask, names, refused)
     if not _fits_empty(view, ask, board.up):
         return Reason.NODES_DOWN, f"needs {ask.count} {names} devices together; the nodes that have them take no work"
     most = max((count for kind in bits(kinds) for count, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
     return Reason.FRAGMENTED, f"needs {ask.count} {names} devices together; {free} are free, at most {most} on one node"
 
 
-def _never(ask: Ask, names: str) -> tuple[Reason, str]:
+def _never(ask: Ask, names: str, refused: bool) -> tuple[Reason, str]:
+    if refused:
+        return (
+            Reason.NODES_DOWN,
+            f"needs {ask.count} devices on nodes that have not just refused to launch it; there are none",
+        )
     if ask.nodes != EVERYWHERE:
         return (
             Reason.NODES_DOWN,
@@ -84,11 +89,15 @@ def _at_home(view: View, board: Board, ask: Ask) -> tuple[Reason, str]:
 
 
 def _absent(board: Board, kinds: int) -> int:
+    """Devices that take no work: those of nodes that take none, and those out of service."""
     down = ((1 << len(board.free)) - 1) & ~board.up
-    if not down:
+    if not down and not board.any_closed:
         return 0
-    sizes = board.layout.node_size
-    return sum(sizes[node] for node in bits(down) if kinds >> board.layout.node_kind[node] & 1)
+    sizes, kind_of = board.layout.node_size, board.layout.node_kind
+    closed = sum(
+        mask.bit_count() for node, mask in enumerate(board.closed) if kinds >> kind_of[node] & 1 & ~down >> node
+    )
+    return closed + sum(sizes[node] for node in bits(down) if kinds >> kind_of[node] & 1)
 
 
 def _fits_empty(view: View, ask: Ask, within: int = EVERYWHERE) -> bool:

@@ -225,6 +225,8 @@ def _share(board: Board, ask: Ask, kinds: int, within: int) -> Allocation | None
     for (node, device), used in board.partial.items():
         if not (board.up & within) >> node & 1 or not kinds >> layout.node_kind[node] & 1:
             continue
+        if board.closed[node] & device:
+            continue
         share = layout.share_milli(node, ask.memory)
         rank = (-used, not ask.near >> node & 1, node, device)
         if used + share <= WHOLE_DEVICE and (best is None or rank < best):

@@ -47,6 +47,10 @@ def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
     """Running rows that can give their devices back and have had them for ``min_run_us``. Shape (n,), bool."""
     jobs = view.jobs
     able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.promised
+    if view.any_closed:
+        # What a job on a closed device gives back is of no use to another, and it is being moved anyway.
+        for row in np.flatnonzero(able).tolist():
+            able[row] = view.in_service(jobs.id.item(row))
     return able & (view.now - jobs.run_since >= min_run_us) if np.any(min_run_us) else able
 
 

@@ -73,7 +73,8 @@ class Composer:
         home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
         spec, origin = self.view.specs[job], jobs.origin.item(row)
         near = members(self._image_at(row)) if self.view.homes else 0
-        return ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin, near)
+        ask = ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin, near)
+        return structs.replace(ask, nodes=ask.nodes & ~self.view.avoid[job]) if job in self.view.avoid else ask
 
     def _image_at(self, row: int) -> tuple[int, ...]:
         """The nodes where the image lies that a waiting row comes back from, in rank order."""
@@ -181,18 +182,24 @@ class Composer:
         shapes = zip(
             jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
             jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(),
-            jobs.origin[rows].tolist(), strict=True,
+            jobs.origin[rows].tolist(), self._refused(rows).tolist(), strict=True,
         )  # fmt: skip
         return list(shapes)
+
+    def _refused(self, rows: Column) -> Column:
+        """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
+        ids, refused = self.jobs.id[rows], list(self.view.avoid)
+        return np.where(np.isin(ids, refused), ids, 0) if refused else np.zeros(len(rows), ids.dtype)
 
     def _untried(self, rows: Column, shapes: dict[_Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
-        for floor, kinds, memory, placement, home, ranks, origin in shapes:
+        refused = self._refused(rows)
+        for floor, kinds, memory, placement, home, ranks, origin, job in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
             same &= (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory)
-            keep &= ~(same & (jobs.home[rows] == home) & (jobs.origin[rows] == origin))
+            keep &= ~(same & (jobs.home[rows] == home) & (jobs.origin[rows] == origin) & (refused == job))
         return rows[keep]
 
     # -- preempting -------------------------------------------------------------------------------------------------

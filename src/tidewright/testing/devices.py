@@ -22,6 +22,8 @@ def check_backend(open_backend: Callable[[], Backend]) -> None:
         node = check_node(backend)
         check_lists(backend, node)
         check_environment(backend, node)
+        backend.forgive()
+        check_lists(backend, node)
     finally:
         backend.close()
         backend.close()  # safe to repeat
@@ -47,6 +49,7 @@ def check_lists(backend: Backend, node: NodeSpec) -> None:
     health, usage = backend.health(), backend.usage()
     assert [each.index for each in health] == indices, "health: one entry per device, by index"
     assert all(each.ok or each.note for each in health), "health: a sick device must say why"
+    assert not any(each.ok and (each.broken or each.lasts) for each in health), "health: a sound device has no fault"
     assert [each.index for each in usage] == indices, "usage: one entry per device, by index"
     assert all((each.percent == -1 or 0 <= each.percent <= 100) and each.memory_used >= 0 for each in usage), (
         "usage: out of range"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..base.rng import stream
 from ..drive.turn import Driver
 from ..engine import commands as co
@@ -17,25 +19,15 @@ from ..engine.check import check_all
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
 from ..model.job import ArrayMember, Dependency, JobSpec, Level
-from ..model.node import Allocation, NodeSpec, Part
+from ..model.node import Allocation, DeviceFault, NodeSpec, Part
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
 from .swarm_runs import RunTimes
-from .swarm_shelf import Shelf, swarm_settings
+from .swarm_shelf import Kind, Memory, Shelf, swarm_settings
 
 GIB = 2**30
 _TIERS = ("basic", "standard", "premium")
-
-
-class Memory:
-    """A recorder that keeps the encoded turns."""
-
-    def __init__(self) -> None:
-        self.records: list[bytes] = []
-
-    def append(self, record: bytes) -> None:
-        self.records.append(record)
 
 
 class Swarm:
@@ -142,7 +134,9 @@ class Swarm:
             lost = bool(command.image) and fault == "world" and self.rng.random() < 0.5
             if lost:
                 self.shelf.spoil(command.job, command.image)
-            self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost))
+            part = self.rng.choice((None, *command.allocation))
+            name = self.nodes[part.node].name if part else ""
+            self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost, name))
             return
         self.alive[command.job, command.attempt] = True
         self.pending.append(ev.Started(command.job, command.attempt))
@@ -314,6 +308,12 @@ class Swarm:
     def _node_event(self) -> ev.Event:
         node = self.rng.choice(self.nodes)
         luck = self.rng.random()
+        if luck < 0.12:
+            return self._health(node)
+        if luck < 0.2:
+            return ev.NodeUp(
+                replace(node, devices=self.rng.randint(1, node.devices), device_memory=self._memory()), "0"
+            )
         if luck < 0.3:
             return ev.NodeDown(node.name, "power")
         if luck < 0.45:
@@ -321,6 +321,16 @@ class Swarm:
         if luck < 0.6:
             return ev.NodeDrain(node.name, self.rng.random() < 0.5, "service")
         return ev.NodeUp(node, str(self.rng.randrange(3)))
+
+    def _health(self, node: NodeSpec) -> ev.NodeHealth:
+        """Some of its devices, or some that it does not have, are out of service."""
+        devices = self.rng.sample(range(9), self.rng.randrange(4))
+        return ev.NodeHealth(
+            node.name, tuple(DeviceFault(device, "too hot", self.rng.random() < 0.5) for device in devices)
+        )
+
+    def _memory(self) -> int:
+        return self.rng.choice((40, 40, 24)) * GIB
 
     def _bury(self) -> None:
         """Attempts that the engine wrote off with a dead node are dead."""
@@ -360,11 +370,11 @@ class Swarm:
 
     def settle(self, turns: int = 4000) -> None:
         """The world turns honest, users let go, and every accepted job must reach its end. Raises AssertionError otherwise."""
-        self.rng, self.honest = _Kind(self.rng), True
+        self.rng, self.honest = Kind(self.rng), True
         book = self.engine.book
         self.now += 10_000
         calm: list[ev.Event] = [ev.NodeUp(node, "9") for node in self.nodes]
-        calm += [ev.NodeDrain(node.name, False) for node in self.nodes]
+        calm += [event for node in self.nodes for event in (ev.NodeHealth(node.name), ev.NodeDrain(node.name, False))]
         calm += [ev.Release(job) for job in list(book.user_holds)]
         self.turn(calm)
         for _ in range(turns):
@@ -381,16 +391,3 @@ class Swarm:
         stuck = {job: book.state(job).name for job in book.specs}
         stories = "\n".join(f"job {job}\n{book.story_text(job)}" for job in list(stuck)[:3])
         raise AssertionError(f"never ended: {stuck}\n{stories}")
-
-
-class _Kind(random.Random):
-    """Randomness in which nothing fails: chances of harm never come true, choices stay random."""
-
-    def __init__(self, source: random.Random) -> None:
-        super().__init__(source.randrange(2**32))
-
-    def random(self) -> float:
-        return 0.999
-
-    def getrandbits(self, k: int, /) -> int:
-        return super().getrandbits(k)

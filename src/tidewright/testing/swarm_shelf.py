@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from ..engine import commands as co
@@ -62,3 +63,26 @@ class Shelf:
         """Images that are not needed any more."""
         for key in [key for key in self.parts if key[0] == command.job and key[1] not in command.keep]:
             del self.parts[key], self.copies[key]
+
+
+class Memory:
+    """A recorder that keeps the encoded turns."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+
+    def append(self, record: bytes) -> None:
+        self.records.append(record)
+
+
+class Kind(random.Random):
+    """Randomness in which nothing fails: chances of harm never come true, choices stay random."""
+
+    def __init__(self, source: random.Random) -> None:
+        super().__init__(source.randrange(2**32))
+
+    def random(self) -> float:
+        return 0.999
+
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)

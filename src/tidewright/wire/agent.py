@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ..base.errors import TideError
 from ..model.failure import RankFailure
-from ..model.node import NodeSpec
+from ..model.node import DeviceFault, NodeSpec
 
 MAX_FRAME = 16 * 2**20
 """Longest line either side accepts, bytes; a launch with the largest environment Linux allows (2 MiB) fits easily."""
@@ -167,7 +167,7 @@ class ForgetArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NoArgs(Struct, frozen=True, forbid_unknown_fields=True):
-    """``inventory`` and ``usage`` take nothing."""
+    """``inventory``, ``usage`` and ``forgive`` (an operator says that the devices are sound) take nothing."""
 
 
 class ImageReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -229,6 +229,12 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last thing its user should know of what it does."""
 
 
+class Health(Struct, frozen=True):
+    """Which of the node's devices take no new work, all of them."""
+
+    faults: tuple[DeviceFault, ...] = ()
+
+
 class Inventory(Struct, frozen=True, kw_only=True):
     """Everything a controller needs after (re)connecting. ``incarnation`` changes when the machine was rebooted."""
 
@@ -238,7 +244,8 @@ class Inventory(Struct, frozen=True, kw_only=True):
     pid: int
     jobs: tuple[JobReport, ...] = ()
     unhealthy: dict[int, str] = {}
-    """Device index to what is wrong with it."""
+    faults: tuple[DeviceFault, ...] = ()
+    """Devices that take no new work; older agents and controllers only know ``unhealthy`` (device to why)."""
     depot: Peer | None = None
     """Where other agents reach this one."""
     full: str = ""
@@ -312,13 +319,20 @@ class Push(Struct, frozen=True):
     report: JobReport
 
 
+class HealthPush(Struct, frozen=True):
+    """Sent unasked when devices fail or recover; older controllers pass it over."""
+
+    health: Health
+
+
 class Line(Struct, frozen=True):
-    """What a client may receive: a ``Response`` or a ``Push``, told apart by which fields are there."""
+    """What a client may receive: a ``Response`` or a push, told apart by which fields are there."""
 
     id: int = -1
     ok: msgspec.Raw = msgspec.Raw()
     error: ErrorReply | None = None
     report: JobReport | None = None
+    health: Health | None = None
 
 
 ARGS: dict[str, type[Struct]] = {
@@ -329,6 +343,7 @@ ARGS: dict[str, type[Struct]] = {
     "forget": ForgetArgs,
     "checkpoint": CheckpointArgs,
     "fetch": FetchArgs,
+    "forgive": NoArgs,
     "inventory": NoArgs,
     "usage": NoArgs,
 }

@@ -251,14 +251,16 @@ class WaitReply(Struct, frozen=True, kw_only=True):
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node and what its devices do. ``state`` is up, draining, silent or down."""
+    """A node and what its devices do. ``state`` is up, cordoned (it refused launches), draining, silent or down."""
 
     name: str
     state: str
     kind: str
     devices: int
     free: int
-    """Devices that nothing holds and nothing is promised."""
+    """Devices in service that nothing holds and nothing is promised."""
+    faults: dict[int, str] = {}
+    """Devices that take no new work, and why."""
     jobs: tuple[int, ...] = ()
     device_memory: int = 0
     memory: int = 0

@@ -1,0 +1,66 @@
+"""What takes no new work although its agent is connected: faulty devices, devices that have changed, cordoned nodes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..model.node import DeviceFault, NodeSpec
+
+
+class Cordon(Struct, frozen=True):
+    """A node that refused launches in a row takes no new work until ``until`` (absolute, microseconds)."""
+
+    why: str
+    until: int
+
+
+class Refusals(Struct, frozen=True):
+    """Launches that a node refused in a row, of which jobs, and how often it was cordoned for such a row."""
+
+    count: int
+    jobs: tuple[int, ...]
+    cordons: int = 0
+
+
+class Changed(Struct, frozen=True):
+    """A node that came back with other devices while jobs hold some of the old ones.
+
+    ``node`` is its new description, ``gone`` the held devices that are not what they were; ``whole``: the others are numbered
+    anew, so that nothing new is placed on the node before the jobs on ``gone`` have left.
+    """
+
+    node: NodeSpec
+    gone: tuple[DeviceFault, ...]
+    whole: bool = False
+
+
+class Outages(Struct):
+    """Nodes are the book's indices."""
+
+    faults: dict[int, tuple[DeviceFault, ...]] = {}
+    """What the node's agent says of its devices."""
+    changed: dict[int, Changed] = {}
+    cordoned: dict[int, Cordon] = {}
+    refusals: dict[int, Refusals] = {}
+    refused_by: dict[int, dict[int, int]] = {}
+    """Job to the nodes that refused to launch it, each with the time until which it is placed elsewhere."""
+
+    def of(self, node: int) -> tuple[DeviceFault, ...]:
+        """Every device of the node that takes no new work, those that have changed first."""
+        changed = self.changed.get(node)
+        return (*(changed.gone if changed else ()), *self.faults.get(node, ()))
+
+    def mask(self, node: int, size: int) -> int:
+        """The devices of a node of ``size`` that take no new work."""
+        changed = self.changed.get(node)
+        whole = (1 << size) - 1
+        if changed is not None and changed.whole:
+            return whole
+        mask = 0
+        for fault in self.of(node):
+            mask |= 1 << fault.device
+        return mask & whole
+
+    def avoided(self) -> dict[int, int]:
+        """Job to the set of nodes that refused it."""
+        return {job: sum(1 << node for node in nodes) for job, nodes in self.refused_by.items() if nodes}

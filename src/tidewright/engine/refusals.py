@@ -1,0 +1,100 @@
+"""Launches that a node refused: the job goes elsewhere, and a node that refuses one after the other is cordoned.
+
+A refusal is never the job's failure. What looks like its own fault (no such directory) may hold for one node alone, so it is
+tried on a second one that has devices free.
+"""
+
+from __future__ import annotations
+
+from ..base.units import format_duration
+from .book import Book
+from .outages import Cordon, Refusals
+from .seat import EVERYWHERE, usable
+
+
+def refused(book: Book, job: int, node: str, error: str, fault: str) -> bool:
+    """Note that ``node`` did not launch ``job``. Returns whether another node can be tried."""
+    index = book.nodes.get(node)
+    if index is None:
+        return False
+    known = book.outages.refused_by.setdefault(job, {})
+    again = index in known
+    until = known[index] = book.now + book.settings.avoid_us
+    book.set_timer(until, "avoid", job, until)
+    if fault == "user":
+        return not again and len(known) < 2 and _room_elsewhere(book, job, free=True)
+    _count(book, job, index, error)
+    if _room_elsewhere(book, job, free=False):
+        return True
+    del book.outages.refused_by[job]
+    return False
+
+
+def _room_elsewhere(book: Book, job: int, *, free: bool) -> bool:
+    """Whether nodes that have not refused the job have devices enough for it (``free``: now)."""
+    layout, board, spec = book.board.layout, book.board, book.specs[job]
+    within = EVERYWHERE & ~book.outages.avoided().get(job, 0)
+    nodes = [node for node in range(len(layout.nodes)) if usable(book, job, node, within)]
+    sizes = [board.free[node].bit_count() if free else layout.node_size[node] for node in nodes]
+    most = max(sizes, default=0) if spec.placement == "one-node" else sum(sizes)
+    floor: int = book.table.floor.item(book.table.row[job])
+    return most >= max(1, floor)
+
+
+def _count(book: Book, job: int, index: int, error: str) -> None:
+    before = book.outages.refusals.get(index, Refusals(0, ()))
+    jobs = (*(other for other in before.jobs if other != job), job)[-8:]
+    now = book.outages.refusals[index] = Refusals(before.count + 1, jobs, before.cordons)
+    # One job alone may be what no node can launch; two are the node's fault.
+    if now.count >= book.settings.cordon_after and len(jobs) > 1 and index not in book.outages.cordoned:
+        _cordon(book, index, now, error)
+
+
+def _cordon(book: Book, index: int, now: Refusals, error: str) -> None:
+    settings, name = book.settings, book.board.layout.nodes[index].name
+    pause = min(settings.cordon_us << min(now.cordons, 20), settings.cordon_max_us)
+    why = f"refused {now.count} launches in a row, tried again after {format_duration(pause)}: {error}"
+    book.outages.cordoned[index] = Cordon(why, book.now + pause)
+    book.outages.refusals[index] = Refusals(now.count, now.jobs, now.cordons + 1)
+    book.set_timer(book.now + pause, "cordon", -1, index)
+    for other in list(book.promise_order.get(index, ())):
+        book.revoke(other)
+        book.tell(other, "REVOKED", f"node {name} is cordoned: {why}")
+    book.set_node_up(index)
+
+
+def launched(book: Book, job: int) -> None:
+    """All ranks run: the nodes they are on refuse nothing."""
+    book.outages.refused_by.pop(job, None)
+    for part in book.allocations[job]:
+        book.outages.refusals.pop(part.node, None)
+
+
+def lift(book: Book, index: int) -> None:
+    """The node takes work again, as if it had refused nothing: an operator says so, or its agent is a new one."""
+    book.outages.refusals.pop(index, None)
+    if book.outages.cordoned.pop(index, None) is not None:
+        book.set_node_up(index)
+
+
+def expired(book: Book, index: int) -> None:
+    """A cordon's pause is over: launches are tried again, and the first that is refused cordons the node for longer."""
+    cordon = book.outages.cordoned.get(index)
+    if cordon is None or cordon.until > book.now:
+        return
+    del book.outages.cordoned[index]
+    row = book.outages.refusals.get(index)
+    if row is not None:
+        book.outages.refusals[index] = Refusals(book.settings.cordon_after - 1, row.jobs, row.cordons)
+    book.set_node_up(index)
+
+
+def forgive(book: Book, job: int) -> None:
+    """Nodes that refused the job long enough ago may be asked again."""
+    known = book.outages.refused_by.get(job, {})
+    left = {node: until for node, until in known.items() if until > book.now}
+    if left:
+        book.outages.refused_by[job] = left
+    else:
+        book.outages.refused_by.pop(job, None)
+    book.forced = True
