@@ -92,20 +92,27 @@ def measure(jobs: int) -> dict[str, Any]:
             found: dict[str, Any] = {"jobs": jobs, "bar_ms": BAR_MS, "stall_bar_ms": STALL_BAR_MS, "batches": []}
             for first in range(0, jobs, BATCH):
                 specs = _specs(first, min(BATCH, jobs - first))
+                with Prober(state) as before:
+                    time.sleep(2.0)
                 with Prober(state) as prober:
                     time.sleep(0.2)
                     began = time.monotonic()
                     Client(state, timeout=600).submit(specs)
                     took = time.monotonic() - began
                     time.sleep(1.0)
-                found["batches"].append({"took_s": took, "longest_wait_ms": max(prober.waits_ms)})
+                found["batches"].append(
+                    {
+                        "took_s": took,
+                        "longest_wait_ms": max(prober.waits_ms),
+                        "longest_wait_before_ms": max(before.waits_ms),
+                    }
+                )
             with Client(state, timeout=600) as client:
                 found["answers_ms"] = {name: _median_ms(ask) for name, ask in _questions(client).items()}
                 with Prober(state) as prober:
                     time.sleep(0.2)
                     began = time.monotonic()
-                    listed = len(client.jobs().jobs)
-                    print(listed) if listed != jobs else None
+                    assert len(client.jobs().jobs) == jobs
                     found["whole_list_s"] = time.monotonic() - began
                 found["whole_list_longest_wait_ms"] = max(prober.waits_ms)
             return found
@@ -138,7 +145,7 @@ if __name__ == "__main__":
     for batch in found["batches"]:
         print(
             f"a body of {BATCH} specs: {batch['took_s']:.1f} s; longest wait of others {batch['longest_wait_ms']:.0f} ms "
-            f"(bar {STALL_BAR_MS:.0f} ms)"
+            f"(bar {STALL_BAR_MS:.0f} ms), {batch['longest_wait_before_ms']:.0f} ms while nothing else went on"
         )
     print(f"with {found['jobs']} jobs:")
     for name, ms in found["answers_ms"].items():

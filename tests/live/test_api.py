@@ -411,3 +411,27 @@ def test_the_tail_of_a_log_without_line_feeds_is_short(running) -> None:  # type
         got = b"".join(client.logs(job, tail=2))
         assert 0 < len(got) <= 64 * 1024 and got.endswith(b"step 039999 of many")
         assert path.stat().st_size == len(b"".join(client.logs(job)))
+
+
+def test_queries_and_bodies_are_bounded_as_the_document_says(running) -> None:  # type: ignore[no-untyped-def]
+    import jsonschema
+
+    found = document("1")
+    with running() as world, world.client() as client:
+        client.submit([_spec("one")])
+        for path, operations in found["paths"].items():
+            for param in operations.get("get", {"parameters": []})["parameters"]:
+                if param["in"] != "query" or not set(param["schema"]) - {"type"}:
+                    continue
+                for value in (-1, 0, 1, 2, "x", "team"):
+                    address = path.replace("{ref}", "one") + f"?{param['name']}={value}"
+                    address += "&timeout=0" if path.endswith("wait") and param["name"] != "timeout" else ""
+                    if (param["name"], value) in (("timeout", 1), ("timeout", 2), ("follow", 1)):
+                        continue  # these wait
+                    status = _raw(world.state, f"GET {address} HTTP/1.1\r\nhost: x\r\n\r\n".encode())[0]
+                    allowed = jsonschema.Draft202012Validator(param["schema"]).is_valid(value)
+                    assert (status != 400) == allowed, (address, status)
+        with pytest.raises(UsageError, match="negative"):
+            client.scale("one", -1)
+        with pytest.raises(UsageError, match="passed"):
+            client.suspend("one", until_us=-1)

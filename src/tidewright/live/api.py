@@ -30,7 +30,7 @@ from ..wire import api, openapi
 from . import intake, say
 from .archive import GROUPS
 from .asked import body as read_body
-from .asked import number, seconds, states
+from .asked import flag, number, seconds, states
 from .export import exported
 from .hub import point
 from .listing import Query, listing, usage
@@ -93,7 +93,7 @@ class Api:
         return Response(exposition(self.parts.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def shutdown(self, request: Request) -> Response:
-        self.parts.shutdown(number(request, "agent", 1) != 0)
+        self.parts.shutdown(flag(request, "agent", True))
         return self._answer(api.Done())
 
     # -- jobs -------------------------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ class Api:
     async def jobs(self, request: Request) -> Response:
         given = request.query_params
         query = Query(
-            states=tuple(states(given.get("state", ""))), limit=max(0, number(request, "limit", 0)),
+            states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
             equal={key: given[key] for key in ("name", "team", "user") if key in given},
-            ended=number(request, "all", 0) != 0, without=self.parts.loop.turned_away,
+            ended=flag(request, "all"), without=self.parts.loop.turned_away,
         )  # fmt: skip
         found = await listing(self._book, self.parts.journal, query, self._now())
         return Response(found, media_type="application/json")
@@ -247,7 +247,7 @@ class Api:
             return [Path(log.path) for log in self._logs(job) if log.rank == rank]
 
         reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None)
-        return StreamingResponse(reader.read(number(request, "follow", 0) != 0), media_type="application/octet-stream")
+        return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
@@ -325,7 +325,7 @@ class Api:
                 yield b": alive\n\n"
 
     async def journal(self, request: Request) -> Response:
-        lines = exported(self.parts, with_environment=number(request, "environment", 0) != 0)
+        lines = exported(self.parts, with_environment=flag(request, "environment"))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
 

@@ -25,13 +25,21 @@ def states(text: str) -> list[State]:
     return [known[word] for word in wanted]
 
 
+def flag(request: Request, name: str, default: bool = False) -> bool:
+    """A query parameter that is 0 or 1."""
+    text = request.query_params.get(name, "")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{name}: {text!r} is neither 0 nor 1", "correct the query and ask again")
+    return text == "1" if text else default
+
+
 def number(request: Request, name: str, default: int) -> int:
-    """A whole-number query parameter."""
+    """A whole-number query parameter, not negative."""
     text = request.query_params.get(name)
     if text is None or text == "":
         return default
-    if not re.fullmatch(r"-?\d{1,15}", text):
-        raise UsageError(f"{name}: {text!r} is not a whole number", "correct the query and ask again")
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise UsageError(f"{name}: {text!r} is not a whole number from 0 on", "correct the query and ask again")
     return int(text)
 
 

@@ -29,6 +29,8 @@ def sign(file: int) -> None:
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     fcntl.fcntl(file, fcntl.F_SETFL, flags & ~os.O_APPEND)  # else pwrite(2) writes at the end
     text = f"{os.getpid()} {_started(os.getpid())}\n".encode()
+    # A file opened for appending takes everything at its end, whatever the offset (pwrite(2), "BUGS").
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_APPEND)
     os.pwrite(file, text, 0)  # cut afterwards: on a full disk the room of what was there may be all there is
     os.ftruncate(file, len(text))
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from . import api
+from .bounds import QUERIES, bound
 
 
 class Param(Struct, frozen=True):
@@ -138,7 +139,7 @@ def document(version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": bound(components),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "over TCP only"}},
         },
         "security": [{}, {"token": []}],
@@ -169,7 +170,12 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     asked = [
-        {"name": param.name, "in": "query", "description": param.text, "schema": {"type": param.kind}}
+        {
+            "name": param.name,
+            "in": "query",
+            "description": param.text,
+            "schema": {"type": param.kind, **QUERIES.get(param.name, {})},
+        }
         for param in route.query
     ]
     return [*named, *asked]
