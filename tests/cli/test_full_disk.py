@@ -80,7 +80,7 @@ def test_what_frees_a_full_disk_works_on_it(tide: Tide, small: Path) -> None:
     assert tide("up", "--slots", "2")[0] == 0
     assert (tide.state / RESERVE).stat().st_blocks * 512 == RESERVE_BYTES
     tide("run", "--name", "flood", "--", "sh", "-c", FLOOD)
-    tide("run", "--name", "calm", "--", "sleep", "600")
+    tide("run", "--name", "calm", "--level", "freeze", "--", "sleep", "600")
     tide.until(lambda: free_bytes(small) == 0 and tide("ps")[1].count(" running ") == 2)
 
     code, said = tide("run", "--name", "refused", "--", "true")
