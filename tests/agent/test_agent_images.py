@@ -68,7 +68,7 @@ async def stored(bench: Bench, serial: int) -> JobReport:
 def test_into_an_image_and_back(play) -> None:
     async def body(bench: Bench) -> None:
         assert isinstance(FOUND, Criu) and (await bench.inventory()).criu == FOUND.version
-        await launch(bench)
+        await launch(bench, 400)
         for serial in (1, 2, 3):
             await lines(bench, 25 * serial)
             await bench.verb("suspend", level=FULL, serial=serial)
@@ -81,11 +81,11 @@ def test_into_an_image_and_back(play) -> None:
                 await stored(bench, 2)
                 shutil.rmtree(bench.state / "images" / "work")
                 (bench.state / "images" / "work").mkdir()
-            await bench.verb("resume", serial=serial, launch=args(bench))
+            await bench.verb("resume", serial=serial, launch=args(bench, 400))
             await bench.state_is("running")
         report = await bench.state_is("exited")
         assert (report.code, report.lost) == (7, False)
-        assert bench.log() == expected(150)
+        assert bench.log() == expected(400)
 
     play(body)
 
