@@ -58,6 +58,7 @@ def test_every_job_ends_and_no_work_is_invented(seed: int, dear: bool, torn: flo
     faults = FaultSettings(
         seed=seed, node_mtbf_us=2 * DAY, rank_mtbf_us=1 * DAY, suspend_failure=0.1, resume_failure=0.1,
         launch_failure=0.05, checkpoint_failure=torn, slow_answer=0.05, slow_factor=5,
+        device_mtbf_us=20 * DAY, device_mttr_us=2 * HOUR,
     )  # fmt: skip
     costs = Costs(checkpoint_us=2 * MINUTE) if dear else Costs()
     trace = load_trace(f"synthetic:jobs=80,load=1.2,elastic=0.3,seed={seed % 1000}", DEVICES)

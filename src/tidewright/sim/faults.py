@@ -26,6 +26,10 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Mean time between crashes of one node."""
     node_mttr_us: int = 1 * HOUR
     """Mean time until a crashed node is back."""
+    device_mtbf_us: int = 0
+    """Mean time between faults of one device; nothing on it can go on until it is repaired."""
+    device_mttr_us: int = 1 * HOUR
+    """Mean time until a faulty device is back in service."""
     rank_mtbf_us: int = 0
     """Mean run time between failures of one job, whatever its size."""
     suspend_failure: float = 0.0
@@ -40,14 +44,15 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in _CHANCES:
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name}: {getattr(self, name)} is not a probability", "give a number between 0 and 1")
-        for name in ("node_mtbf_us", "node_mttr_us", "rank_mtbf_us", "slow_factor"):
+        for name in ("node_mtbf_us", "node_mttr_us", "device_mtbf_us", "device_mttr_us", "rank_mtbf_us", "slow_factor"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name}: negative", "give 0 for never")
 
     @property
     def any(self) -> bool:
         """Whether anything can go wrong at all."""
-        return bool(self.node_mtbf_us or self.rank_mtbf_us or any(getattr(self, name) > 0 for name in _CHANCES))
+        times = self.node_mtbf_us or self.device_mtbf_us or self.rank_mtbf_us
+        return bool(times or any(getattr(self, name) > 0 for name in _CHANCES))
 
 
 def parse_faults(text: str, seed: int = 1) -> FaultSettings:
@@ -78,6 +83,7 @@ class Faults:
         self.settings = settings
         self.active = settings.any
         self._crashes: dict[int, int] = {}
+        self._device_faults: dict[int, int] = {}
 
     def node_uptime(self, node: int) -> int:
         """Microseconds that node lasts from now until it crashes; NEVER when nodes do not."""
@@ -87,6 +93,14 @@ class Faults:
     def node_downtime(self, node: int) -> int:
         """Microseconds until a crashed node is back."""
         return self._exponential(max(1, self.settings.node_mttr_us), "repair", node, self._crashes[node])
+
+    def device_fault(self, node: int, size: int) -> tuple[int, int, int]:
+        """(microseconds until a device of the node fails, which one, microseconds until it is repaired); NEVER when none does."""
+        seen = self._device_faults[node] = self._device_faults.get(node, 0) + 1
+        mean, seed = self.settings.device_mtbf_us // max(1, size), self.settings.seed
+        uptime = self._exponential(mean, "device", node, seen)
+        repair = self._exponential(max(1, self.settings.device_mttr_us), "device repair", node, seen)
+        return uptime, stream(seed, "which device", node, seen).randrange(max(1, size)), repair
 
     def rank_lasts(self, row: int, epoch: int) -> int:
         """Run time of a job until one of its ranks fails; NEVER when they do not."""

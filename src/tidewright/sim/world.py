@@ -18,6 +18,7 @@ from ..engine.events import (
     Event,
     Exited,
     NodeDown,
+    NodeHealth,
     NodeUp,
     Resumed,
     ResumeFailed,
@@ -28,7 +29,7 @@ from ..engine.events import (
 )
 from ..estimate.speed import speed_milli
 from ..model.job import Level
-from ..model.node import Allocation, NodeSpec, device_count, milli_devices
+from ..model.node import Allocation, DeviceFault, NodeSpec, device_count, milli_devices
 from ..model.splice import OVERHEAD_MILLI
 from .agenda import Agenda, Entry
 from .faults import NEVER, Faults
@@ -113,11 +114,14 @@ class World:
         """Images taken of running jobs so far."""
         self.jobs: dict[int, Truth] = {}
         self.incarnations = [0] * len(nodes)
+        self.broken: dict[str, int] = {}
+        """Node to the mask of its devices on which nothing can go on."""
 
     def boot(self) -> None:
         """Every node comes up at time zero."""
         for index in range(len(self.nodes)):
             self._bring_up(index, 0)
+            self._next_device_fault(index, 0)
 
     def admit(self, job: int, row: int, duration: int, demand: int) -> None:
         """A job was accepted: its true run time is ``duration`` on ``demand`` devices."""
@@ -146,6 +150,8 @@ class World:
                     self._settle(truth, now, event)
             elif isinstance(event, NodeDown):
                 self._crash(event, now)
+            elif isinstance(event, NodeHealth):
+                self._device_news(event, now)
             events.append(event)
         return events
 
@@ -172,6 +178,24 @@ class World:
                 truth.epoch += 1
                 self._let_go(truth)
         self._bring_up(index, now + self.faults.node_downtime(index))
+
+    def _next_device_fault(self, index: int, now: int) -> None:
+        """Foresee the next fault of a device, and its repair. One device of a node is broken at a time."""
+        name = self.nodes[index].name
+        uptime, device, repair = self.faults.device_fault(index, self.nodes[index].devices)
+        if uptime < NEVER:
+            fault = DeviceFault(device, "XID 79 (simulated)", broken=True)
+            self.agenda.put(now + uptime, NodeHealth(name, (fault,)))
+            self.agenda.put(now + uptime + repair, NodeHealth(name))
+
+    def _device_news(self, event: NodeHealth, now: int) -> None:
+        self.broken[event.name] = sum(1 << fault.device for fault in event.faults)
+        if not event.faults:
+            index = next(at for at, node in enumerate(self.nodes) if node.name == event.name)
+            self._next_device_fault(index, now)
+
+    def _on_broken(self, truth: Truth) -> bool:
+        return any(part.mask & self.broken.get(self.nodes[part.node].name, 0) for part in truth.allocation)
 
     def _bring_up(self, index: int, at: int) -> None:
         node = self.nodes[index]
@@ -205,7 +229,8 @@ class World:
         truth.lost += max(0, truth.done - start)
         truth.done = start
         if self.faults.active and self.faults.fails("launch", truth.row, truth.epoch):
-            failed = StartFailed(job, attempt, "the launch failed (simulated)")
+            node = self.nodes[command.allocation[0].node].name
+            failed = StartFailed(job, attempt, "the launch failed (simulated)", node=node)
             self.agenda.put(now + self.costs.launch_us, failed, job, truth.epoch)
             return
         self._run_from(now, truth, self.costs.launch_us, Started(job, attempt), job, attempt)
@@ -256,7 +281,7 @@ class World:
         delay = self.costs.save_us
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
-            if self.faults.fails("suspend", truth.row, truth.epoch):
+            if self._on_broken(truth) or self.faults.fails("suspend", truth.row, truth.epoch):
                 # The epoch stays: the job runs on, and what was foreseen for it still holds.
                 self.agenda.put(
                     now + delay, SuspendFailed(job, attempt, "the save failed (simulated)"), job, truth.epoch
