@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ from .store import Journal, JournalFull
 from .world import World
 
 log = logging.getLogger(__name__)
+MANY = 1_000
+"""Events of a turn after which the collector is told that what is there stays."""
 SNAPSHOT_EVERY = 5_000
 """Turns between snapshots. Replaying as many takes a few tenths of a second, taking one 10 ms (bench/startup.py)."""
 COMMIT_RETRY_S = 1.0
@@ -167,6 +170,9 @@ class Loop:
                 self.journal.end(row_of(self.driver.turns, command))
                 self.limbo[command.job] = command
         await exhaust(self.hub.observe_in_parts(self.driver.turns, book, book.out))
+        if len(events) >= MANY:
+            # Its jobs stay for long, and are freed by their counts: a collector that walks 50,000 of them takes 0.2 s each time.
+            gc.freeze()
         return book.out
 
     async def _gather(self) -> list[Event] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -87,6 +88,7 @@ class Controller:
     async def _serve(self, lock: StateLock, journal: Journal, tcp: list[tuple[socket.socket, str]]) -> None:
         settings, hub = self.settings, Hub()
         driver = recover(journal, settings.engine, hub)
+        gc.freeze()  # the jobs of earlier runs stay for long (loop.MANY)
         clock = Clock(settings.state, last=driver.engine.book.now)
         loop = Loop(driver, journal, clock, settings.planner, hub, Reserve(settings.state, settings.reserve_bytes))
         loop.room()
