@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -277,3 +279,32 @@ def test_a_suspension_is_noticed_by_one_sigcont_and_nothing_else(site: Site):
     told = [json.loads(line) for line in site.output("b") if line.strip("\0")][-1]
     assert told[1] == [0, 0, 0, 0] and told[3].count("SIGCONT") == 1
     assert set(told[3]) <= {"SIGCONT", "SIGCONT of the child", "SIGCHLD", "waitid"}
+
+
+ECHO = """
+import socket
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+near, _ = listening.accept()
+while True:
+    near.sendall(near.recv(100))
+"""
+
+
+def test_a_client_from_outside_stays_connected_over_a_running_image(site: Site, tmp_path: Path):
+    """A notebook's, say. What it sends while the rank stands still arrives afterwards."""
+    gang = site.start(command=python(ECHO))
+    assert wait_until(lambda: len(site.output("a")) == 1, 10)
+    with socket.create_connection(("127.0.0.1", int(site.output("a")[0])), timeout=10) as client:
+        for number in range(3):
+            client.sendall(b"before")
+            assert client.recv(100) == b"before"
+            dump = threading.Thread(
+                target=site.driver("a").dump, args=(gang.ranks, tmp_path / str(number)), kwargs={"leave_running": True}
+            )
+            dump.start()
+            wait_until(lambda: (now := stat(gang.ranks[0].pid)) is not None and now.state == "t", 10)
+            client.sendall(b"meanwhile")
+            dump.join()
+            assert client.recv(100) == b"meanwhile"
+            assert (tmp_path / str(number) / "0" / "manifest.json").exists()
