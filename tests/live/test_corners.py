@@ -33,6 +33,7 @@ from tidewright.wire import agent as wire
 from tidewright.wire.api import JobEvent
 
 from .fakes import FakeFabric, FirstFit
+from .test_translate import Play
 
 
 def _until(true, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
@@ -147,6 +148,17 @@ def test_the_logs_of_old_attempts_are_not_remembered_for_ever(monkeypatch: pytes
         report = wire.JobReport(job=job, attempt=1, state="exited", logs=((0, "/x"),))
         world._on_report("here", report)
     assert len(world.logs) <= 60 and (999, 1) in world.logs
+
+
+def test_the_log_of_a_job_is_where_it_runs_whatever_its_last_node_still_has_to_tell() -> None:
+    """That of an image which it stored late, say: its copy of the log has ended."""
+    play = Play(nodes=2)
+    job = play.running()
+    world = World(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    for node in ("n0", "n1"):
+        late = wire.JobReport(job=job, attempt=1, state="suspended", verb="checkpoint", logs=((0, f"/{node}/log"),))
+        world._on_report(node, late)
+    assert world.logs == {(job, 1): {0: ("n0", "/n0/log")}}
 
 
 def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

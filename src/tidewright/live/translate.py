@@ -358,6 +358,10 @@ class Translator:
         """Whether the attempt is one that may have ranks on this node."""
         return self._current(key) and node in self.orders.where(key[0])
 
+    def left(self, node: str, key: Key) -> bool:
+        """Whether the attempt runs, or is to run, on other nodes than this one."""
+        return self._current(key) and key[0] in self.book.allocations and node not in self.orders.where(key[0])
+
     def _current(self, key: Key) -> bool:
         job, attempt = key
         row = self.book.table.row.get(job)

@@ -227,7 +227,7 @@ class World:
         return found.events
 
     def _note_logs(self, node: str, report: wire.JobReport) -> None:
-        if report.logs:
+        if report.logs and not self.translator.left(node, (report.job, report.attempt)):
             paths = self.logs.setdefault((report.job, report.attempt), {})
             paths.update({rank: (node, path) for rank, path in report.logs})
             forget_oldest(self.logs, LOGS_KEPT)
