@@ -115,13 +115,15 @@ def claim(path: Path, ahead: int) -> bool:
 
 
 def largest(folder: Path, count: int = NAMED) -> list[tuple[int, Path]]:
-    """The files below ``folder`` that take most room: (bytes on the disk, path), the largest first."""
+    """The files below ``folder`` that take most room, but for the reserve: (bytes on the disk, path), the largest first."""
     return heapq.nlargest(count, _sizes(folder))
 
 
 def _sizes(folder: Path) -> Iterator[tuple[int, Path]]:
     for path, _, names in os.walk(folder):
         for name in names:
+            if name == RESERVE:
+                continue
             file = Path(path, name)
             with contextlib.suppress(OSError):
                 yield file.lstat().st_blocks * 512, file
@@ -131,7 +133,7 @@ def fullness(state: Path) -> str:
     """What is full, and what takes most of it below the state directory."""
     used = os.statvfs(state)
     whole = used.f_frsize * used.f_blocks
-    large = [(size, path) for size, path in largest(state) if path.name != RESERVE and size >= LEAST_BYTES]
+    large = [(size, path) for size, path in largest(state) if size >= LEAST_BYTES]
     names = ", ".join(f"{path} ({format_bytes(size)})" for size, path in large)
     free = f"the disk of {state} is full: {format_bytes(max(0, free_bytes(state)))} of {format_bytes(whole)} are free"
     return (
