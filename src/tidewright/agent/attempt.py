@@ -22,6 +22,7 @@ from ..checkpoint.protocol import Gang, Image, RankHandle
 from ..model.failure import RankFailure
 from ..model.job import Level
 from ..wire.agent import Fault, ImageReport, JobReport, LaunchArgs, Peer, Phase, Verb
+from .accounts import hand_over
 from .endings import describe
 from .layout import Layout, write_whole
 from .rank import Outcome, Rank, Spec
@@ -143,7 +144,9 @@ class Attempt:
         generation = self.memo.generation + 1
         make_ranks(self.directory, specs, f".{generation}")
         for rank, files in boxes.items():
-            fill(self.directory / f"{rank}.{generation}" / "box", files)
+            box = self.directory / f"{rank}.{generation}" / "box"
+            fill(box, files)
+            hand_over(specs[rank].account, *(path for path in box.rglob("*")))
         self.intend(args)
         self.memo.generation = generation
         self.memo.devices = {seat.rank: seat.devices for seat in args.ranks}
@@ -321,6 +324,7 @@ def make_ranks(directory: Path, specs: dict[int, Spec], suffix: str = "") -> Non
         place = directory / f"{rank}{suffix}"
         shutil.rmtree(place, ignore_errors=True)
         (place / "box" / "ctl").mkdir(mode=0o700, parents=True)
+        hand_over(spec.account, place / "box", place / "box" / "ctl")
         write_whole(place / "spec.json", msgspec.json.encode(spec))
 
 

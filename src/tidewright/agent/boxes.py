@@ -12,6 +12,7 @@ from pathlib import Path
 from ..base.errors import WorldError
 from ..model.job import Level
 from .attempt import Attempt
+from .box_files import listed_inside, read_inside
 
 BOX_LIMIT = 2**20
 """Largest file of a box that travels with an image; control pages are 4 KiB."""
@@ -19,16 +20,17 @@ BOX_LIMIT = 2**20
 
 def complaints(attempt: Attempt) -> tuple[int, str]:
     """The level that is left after what wrappers of the attempt's ranks said they cannot do, and why; (-1, "") if all."""
-    said = [line for box in attempt.boxes().values() for line in read_said(box / "said.jsonl")]
+    said = [line for box in attempt.boxes().values() for line in read_said(box)]
     return min(said, default=(-1, ""))
 
 
 def gather(box: Path) -> Iterable[tuple[str, bytes]]:
     """The files of a box that belong to the rank: its control pages, and what it wrote of its progress."""
-    for path in sorted([*(box / "ctl").glob("*"), box / "step", box / "said.jsonl"]):
+    for name in [*(f"ctl/{name}" for name in listed_inside(box, "ctl")), "said.jsonl", "step"]:
         with contextlib.suppress(OSError):
-            if path.is_file() and path.stat().st_size <= BOX_LIMIT:
-                yield str(path.relative_to(box)), path.read_bytes()
+            content = read_inside(box, name, BOX_LIMIT + 1)
+            if len(content) <= BOX_LIMIT:
+                yield name, content
 
 
 def pack(content: bytes) -> str:
@@ -44,11 +46,11 @@ def unpack(text: str) -> bytes:
         raise WorldError(f"what lay in a rank's box is damaged in its image: {error}") from error
 
 
-def read_said(path: Path) -> list[tuple[int, str]]:
+def read_said(box: Path) -> list[tuple[int, str]]:
     """(level, why) for each complaint of a wrapper; a line that is none is skipped, as it is the rank's to write."""
     found = []
     with contextlib.suppress(OSError):
-        for line in path.read_bytes()[:BOX_LIMIT].splitlines():
+        for line in read_inside(box, "said.jsonl", BOX_LIMIT).splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 each = json.loads(line)
                 found.append((int(Level[str(each["level"]).upper()]), str(each["why"])))

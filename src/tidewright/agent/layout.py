@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from ..wire.agent import LaunchArgs
+from .accounts import Account
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +74,18 @@ def expand(pattern: str, args: LaunchArgs) -> str:
     return "".join(parts)
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file in one step; ``durable`` makes it survive a power cut, too."""
+def write_whole(path: Path, content: bytes, *, durable: bool = False, account: Account | None = None) -> None:
+    """Replace a file in one step; ``durable`` makes it survive a power cut, too. It becomes the account's, if given.
+
+    A link in its place, or in that of the draft, is replaced and not followed. Raises OSError.
+    """
     temporary = path.with_name(f".{path.name}.new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
+            if account is not None:
+                os.fchown(handle, account.uid, account.gid)
             file.write(content)
             if durable:
                 file.flush()

@@ -138,7 +138,8 @@ class Meeting:
                 "share": max((crowd[device] for device in devices), default=1),
                 **({"turns": ways[rank.number]} if rank.number in ways else {}),
             }
-            write_whole(rank.directory / "box" / "reach.json", json.dumps(words).encode())
+            account = rank.spec.account if rank.spec else None
+            write_whole(rank.directory / "box" / "reach.json", json.dumps(words).encode(), account=account)
 
     async def _ask(self, attempt: Attempt, peer: Peer, sitting: str) -> int:
         client, job, heard = DepotClient(peer, self._token), attempt.args.job, time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..checkpoint.pages import Cuts, Entry, PageState
 from ..launch.inject._tidewright import futex
 from ..launch.inject._tidewright import page as pg
+from .box_files import listed_inside, open_inside
 
 PROC = Path("/proc")
 
@@ -28,7 +29,7 @@ class LocalPages:
         """Stop all. What is read after this is final, but for what processes are let do."""
         for box in self._boxes.values():
             (box / "ctl").mkdir(mode=0o700, parents=True, exist_ok=True)
-            (box / "ctl" / pg.HOLD_FILE).touch(mode=0o600)
+            os.close(open_inside(box, f"ctl/{pg.HOLD_FILE}", os.O_WRONLY | os.O_CREAT))
         pages = [page for _, page in self._pages()]
         for page in pages:
             _clear_cuts(page)
@@ -80,9 +81,10 @@ class LocalPages:
 
     def _pages(self) -> Iterator[tuple[int, pg.Page]]:
         for number, box in self._boxes.items():
-            for path in sorted((box / "ctl").glob("*.page")):
+            for name in listed_inside(box, "ctl", ".page"):
+                path = box / "ctl" / name
                 with contextlib.suppress(OSError, ValueError):  # not whole yet: its process begins held, if it must
-                    page = self._open.get(path) or pg.Page(path)
+                    page = self._open.get(path) or pg.Page(path, opened=open_inside(box, f"ctl/{name}", os.O_RDWR))
                     self._open[path] = page
                     if page.words[pg.MAGIC_AT] == pg.MAGIC:
                         yield number, page

@@ -17,6 +17,7 @@ from ..launch.memory_share import variables
 from ..launch.surroundings import Box, on_path
 from ..model.job import Level
 from ..wire.agent import LaunchArgs, RankSeat
+from .accounts import account_of, slots_of
 from .layout import Layout, workdir
 from .rank import Spec
 
@@ -75,9 +76,11 @@ def box(args: LaunchArgs, house: House, rank: int, generation: int) -> Box | Non
     """The surroundings of a rank that may be suspended; None for one that only runs to its end."""
     if args.level in (Level.NONE, Level.REQUEUE, Level.COOPERATIVE):
         return None
-    directory = house.layout.rank(args.job, args.attempt, rank, generation)
-    full = house.full and args.level in (-1, Level.FULL)
-    return Box(directory / "box", house.layout.slots, full)
+    directory, account = house.layout.rank(args.job, args.attempt, rank, generation), account_of(args)
+    full = house.full and (args.level in (-1, Level.FULL) or account is not None)
+    if account is not None and not full:
+        return None  # its box would lie behind directories that only root may enter
+    return Box(directory / "box", slots_of(house.layout.slots, account), full)
 
 
 def specs(
@@ -85,7 +88,7 @@ def specs(
 ) -> dict[int, Spec]:
     """One spec per rank of this node. Raises UsageError for devices that do not exist."""
     check(args)
-    around = places(args, house)
+    around, account = places(args, house), account_of(args)
     made = {}
     for at in args.ranks:
         mark, place = house.layout.mark(args.job, args.attempt, at.rank, generation), around[at.rank]
@@ -101,6 +104,8 @@ def specs(
             step_file=args.step_file or str(house.layout.attempt(args.job, args.attempt) / "steps"),
             mark=mark,
         )
+        if account is not None and inside is None:
+            del env["TIDE_STEP_FILE"]  # it could not be written
         made[at.rank] = Spec(
             command=args.command,
             env=_confined({**env, **(inside.variables(env) if inside else {})}, args, house, at),
@@ -114,6 +119,7 @@ def specs(
             open_files=house.open_files,
             box=inside.mounts() if inside else None,
             no_aslr=bool(inside and inside.full),
+            account=account,
             restore=restore[at.rank] if restore else None,
         )
     return made

@@ -19,6 +19,7 @@ from ..checkpoint.processes import alive, members, send
 from ..checkpoint.protocol import RankHandle
 from ..launch import shim as shim_module
 from ..launch.environment import MARK
+from .accounts import Account
 from .layout import write_whole
 
 SWEEP_S = 5.0
@@ -48,6 +49,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     """What is mounted where the rank looks for us (launch.surroundings); None: it has no namespaces of its own."""
     no_aslr: bool = False
     """Addresses are the same in every rank, so that replicas share pages of their images."""
+    account: Account | None = None
+    """Whom it runs as; None: as its agent."""
     restore: dict[str, Any] | None = None
     """Images to come back from instead of starting ``command``."""
 

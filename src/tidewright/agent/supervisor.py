@@ -30,6 +30,7 @@ from ..wire.agent import (
     SuspendArgs,
 )
 from . import prepare
+from .accounts import at_home
 from .attempt import Attempt, clear_halves
 from .boxes import complaints
 from .deeds import Deeds, boottime
@@ -74,7 +75,7 @@ class Supervisor:
     def launch(self, args: LaunchArgs, op_id: str) -> JobReport:
         """Start the ranks of an attempt. What no node could launch is a failed report, the job's own fault; what this node
         cannot, for want of devices or disk, raises UsageError or WorldError."""
-        key = (args.job, args.attempt)
+        key, args = (args.job, args.attempt), at_home(args)
         if key in self.attempts:
             return self._again(self.attempts[key])
         if key in self._forgotten:
@@ -122,6 +123,8 @@ class Supervisor:
     def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
         """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
         known = self.attempts.get((args.job, args.attempt))
+        if args.launch is not None:
+            args = replace(args, launch=at_home(args.launch))
         if args.launch is not None and known is None:
             return self._arrive(args.launch, args, op_id)
         if args.launch is not None and known is not None and known.leaving:

@@ -23,11 +23,14 @@ from ..checkpoint.protocol import RankHandle
 from ..checkpoint.swap import LOOK_S, Sharer, SwapTurns, way
 from ..devices.protocol import Backend
 from .attempt import Attempt
+from .box_files import read_inside
 
 log = logging.getLogger(__name__)
 
 LIFE_US = SECOND // 10
 """How often it is looked whether ranks have ended; until then a turn may be kept for nobody."""
+REACH_LIMIT = 2**16
+"""Bytes of ``reach.json`` that are read."""
 RETRY_S = 1.0
 PATIENCE_US = 60 * SECOND
 """How long turns may fail (the host has no memory, say) before the ranks are given up: they stand still meanwhile."""
@@ -171,7 +174,7 @@ class Table:
 def told(box: Path) -> str:
     """How a rank was told to share its device; empty for one that was not, or whose word cannot be read."""
     try:
-        words = json.loads((box / "reach.json").read_bytes())
+        words = json.loads(read_inside(box, "reach.json", REACH_LIMIT))
     except (OSError, ValueError):
         return ""
     return str(words.get("turns", "")) if isinstance(words, dict) else ""

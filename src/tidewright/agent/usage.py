@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import defaultdict
@@ -18,6 +17,7 @@ from ..checkpoint.processes import grouped, members
 from ..devices.protocol import Backend
 from ..wire.agent import DeviceUse, JobUsage, Usage
 from .attempt import Attempt
+from .box_files import read_inside
 from .prepare import step_files
 from .rank import Rank
 
@@ -120,9 +120,7 @@ def steps_of(attempt: Attempt) -> int | None:
 def read_steps(path: Path) -> int | None:
     """The number in a step file; None when there is none."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the program may have made it a pipe
-        with os.fdopen(handle, "rb") as file:
-            text = (file.read(MAX_STEP_FILE) or b"").strip()
+        text = read_inside(path.parent, path.name, MAX_STEP_FILE).strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -14,6 +14,7 @@ import ctypes
 import os
 import select
 import sys
+from typing import Any
 
 NAMESPACES = ("pid", "time", "mnt")
 """Joined in this order: the files that name the others are found through the mounts of the host."""
@@ -30,10 +31,14 @@ read -r answer </proc/$PPID/fd/{ANSWER} && [ "$answer" = {KEEP} ]
 """What CRIU calls at each of its stages (criu(8), --action-script). It leaves the script none of its descriptors, so
 that two pipes to us are found among CRIU's own."""
 
+CAP_SYS_RESOURCE, CAPABILITY_VERSION = 24, 0x20080522
+PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 8, 47, 2
+"""linux/capability.h, linux/prctl.h"""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def call(name: str, *arguments: int) -> None:
+def call(name: str, *arguments: Any) -> None:
     """A function of the C library; raises OSError."""
     if getattr(_libc, name)(*arguments) == -1:
         raise OSError(ctypes.get_errno(), name)
@@ -58,6 +63,33 @@ def join(init: str, main: str) -> None:
         os.close(handle)
 
 
+def fields(pid: str) -> dict[str, list[str]]:
+    """Numbers in a process's status, by name."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}
+
+
+def borrow(owner: dict[str, list[str]], command: list[str]) -> list[str]:
+    """Let CRIU ask for the limits of a process of another user, which takes CAP_SYS_RESOURCE or the same ids (prlimit(2)).
+
+    Root in a container may lack it: there CRIU gets the ids of the rank, and keeps all rights of root as ambient ones
+    (capabilities(7)). Nobody without these can look into it. Returns the command to run then. Raises OSError.
+    """
+    uid, gid = int(owner["Uid"][0]), int(owner["Gid"][0])
+    rights = int(fields("self")["CapEff"][0], 16)
+    if os.geteuid() != 0 or uid == 0 or rights >> CAP_SYS_RESOURCE & 1:
+        return command
+    call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    halves = [rights & 0xFFFFFFFF, rights >> 32]
+    call("capset", header, (ctypes.c_uint32 * 6)(*(half for half in halves for _ in range(3))))
+    for number in (number for number in range(64) if rights >> number & 1):
+        call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
+    return [*command, "--unprivileged"]
+
+
 def make_hook() -> None:
     """Put the script in its place, whole or not at all. Raises OSError."""
     draft = f"{HOOK}.{os.getpid()}"
@@ -66,11 +98,12 @@ def make_hook() -> None:
     os.rename(draft, HOOK)
 
 
-def execute(command: list[str], written: int, answer: int) -> None:
+def execute(command: list[str], written: int, answer: int, owner: dict[str, list[str]]) -> None:
     """In the child: become CRIU; never returns."""
     try:
         for number, pipe in ((WRITTEN, os.dup(written)), (ANSWER, os.dup(answer))):
             os.dup2(pipe, number)
+        command = borrow(owner, command)
         os.execv(command[0], command)
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
@@ -111,6 +144,7 @@ def run(init: str, main: str, start: str, pipes: tuple[int, int], command: list[
     try:
         if start_of(main) != start:
             return GONE
+        owner = fields(main)
         join(init, main)
         make_hook()
     except FileNotFoundError:
@@ -121,7 +155,7 @@ def run(init: str, main: str, start: str, pipes: tuple[int, int], command: list[
     (done, asking), (hearing, words) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        execute(command, asking, hearing)
+        execute(command, asking, hearing, owner)
     os.close(asking)
     os.close(hearing)
     status = wait(pid, done, words, *pipes)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import stat
-from typing import Any
+from typing import IO, Any
 
 INSIDE = "/run/tidewright/"
 OUTPUT = "/run/tidewright/out"
@@ -29,6 +29,11 @@ HARMLESS = "RLIMIT_NOFILE"
 """CRIU wants more open files than it may have, says so as an error, and needs none of them."""
 
 Entry = dict[str, Any]
+
+
+def open_copy(path: str) -> IO[bytes]:
+    """Open a file of the image. Where ranks run as another account, theirs are reached as it, and these as root (init.py)."""
+    return open(path, "rb")
 
 
 class Damaged(Exception):
@@ -125,7 +130,7 @@ def _untouched(entry: Entry, now: os.stat_result) -> bool:
 
 def begins_alike(path: str, entry: Entry, images: str) -> bool:
     """Whether a file begins as the copy does, or is the beginning of it."""
-    with open(path, "rb") as ours, open(os.path.join(images, entry["copy"]), "rb") as copy:
+    with open(path, "rb") as ours, open_copy(os.path.join(images, entry["copy"])) as copy:
         while piece := copy.read(CHUNK):
             have = ours.read(CHUNK)
             if not piece.startswith(have[: len(piece)]) and not (path == OUTPUT and _but_for_removed(piece, have)):
@@ -157,7 +162,7 @@ def write_again(entry: Entry, images: str) -> None:
     if _untouched(entry, now):
         return
     if entry["copy"] and (now.st_size < size or not begins_alike(path, entry, images)):
-        with open(path, "r+b") as file, open(os.path.join(images, entry["copy"]), "rb") as copy:
+        with open(path, "r+b") as file, open_copy(os.path.join(images, entry["copy"])) as copy:
             at = 0
             while piece := copy.read(CHUNK):
                 file.seek(at)

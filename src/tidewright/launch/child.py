@@ -12,7 +12,9 @@ import os
 import resource
 import signal
 import time
-from typing import Any, NoReturn
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -56,17 +58,37 @@ def confine(spec: dict[str, Any]) -> None:
         call("personality", ADDR_NO_RANDOMIZE)
 
 
+def sibling(name: str) -> Any:
+    """A file beside this one, by its path: this runs without any package."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    module = ModuleType(name)
+    module.__file__ = path
+    SourceFileLoader(name, path).exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from . import account
+else:
+    account = sibling("account")
+
+
 def settle(spec: dict[str, Any], parent: int) -> None:
     """The house's part of becoming a rank: session, place, death with ``parent``. Raises OSError.
 
     ``parent`` 0: it dies with its namespace, and a death signal would be part of its image.
     """
     os.setsid()
+    die_with(parent)
+    confine(spec)
+
+
+def die_with(parent: int) -> None:
+    """Arm the death signal; ``parent`` 0: none."""
     if parent:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(137)  # the parent died before the death signal was armed
-    confine(spec)
 
 
 def plain_signals() -> None:
@@ -76,8 +98,8 @@ def plain_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def become(spec: dict[str, Any], log: int) -> NoReturn:
-    """The user's part: files, signals, directory, program. Raises OSError, never returns."""
+def become(spec: dict[str, Any], parent: int, log: int) -> NoReturn:
+    """The user's part: files, signals, account, directory, program. Raises OSError, never returns."""
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)
@@ -86,6 +108,9 @@ def become(spec: dict[str, Any], log: int) -> NoReturn:
     os.umask(spec["umask"])
     if spec.get("open_files"):
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if spec.get("account"):
+        account.become(spec["account"])
+        die_with(parent)  # another user's process has none
     os.chdir(spec["workdir"])
     os.execvpe(spec["command"][0], spec["command"], spec["env"])
 
@@ -96,7 +121,7 @@ def child(spec: dict[str, Any], parent: int, log: int, writing: int) -> NoReturn
     try:
         settle(spec, parent)
         part = "become"
-        become(spec, log)
+        become(spec, parent, log)
     except OSError as error:
         os.write(writing, f"{part} {error.errno or errno.EIO}".encode())
     except BaseException:

@@ -8,6 +8,7 @@ out of the rank's freezer group, is no part of an image, and speaks to the shim 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -31,9 +32,10 @@ def by_path(*parts: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from . import child
+    from . import account, child
 else:
     child = by_path("child.py")
+    account = child.account
 putback = by_path("..", "checkpoint", "putback.py")
 
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME = 0x00020000, 0x20000000, 0x00000080
@@ -60,17 +62,21 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
         raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from error
 
 
-def surround(box: dict[str, str], log: str) -> None:
+def surround(box: dict[str, str], path: str, log: int) -> None:
     """Mount what the rank sees of the house, unseen by anyone else. Raises OSError.
 
+    ``path`` is that of ``log``, its open output, and must still lead there: a mount needs a file found in this namespace.
     Mounts made later on the host still arrive (slave); none of ours travels back.
     """
     child.call("unshare", CLONE_NEWNS)
     mount("", "/", "", MS_REC | MS_SLAVE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     handles = {name: os.open(path, os.O_PATH) for name, path in box.items()}
-    output = os.open(log, os.O_PATH)
     os.makedirs(INSIDE, mode=0o755, exist_ok=True)
+    output = os.open(path, os.O_PATH)
+    if not os.path.samestat(os.fstat(output), os.fstat(log)):
+        raise OSError(errno.ESTALE, "it is another file by now", path)
+    os.close(log)
     mount("tidewright", INSIDE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
     for name, handle in handles.items():
         os.mkdir(f"{INSIDE}/{name}")
@@ -141,7 +147,9 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
         meta = putback.read_meta(images)
     except putback.Damaged as error:
         raise Failed(f"the image in {images} is damaged: {error}", image=True) from error
-    if differences := putback.put_back(meta, images):
+    with account.acting_as(spec.get("account")):
+        differences = putback.put_back(meta, images)
+    if differences:
         raise Failed("cannot be restored here: " + "; ".join(differences))
     keep_time(meta)
     next_pid(unused_pid(images))
@@ -154,8 +162,25 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
         why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
         raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
+    if excess := account.excess(spec.get("account"), others()):
+        os.kill(-1, signal.SIGKILL)
+        raise Failed(f"the image in {images} is refused: {excess}")
     os.kill(-1, signal.SIGCONT)  # all at once: nobody runs before everybody may
     return int(meta["pid"]), putback.lent(meta)
+
+
+def others() -> list[int]:
+    """Every process of this namespace but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+
+
+def as_root(path: str) -> Any:
+    """Open a file of an image, which ranks may not read, in the middle of acting as another account."""
+    with account.as_root():
+        return open(path, "rb")
+
+
+putback.open_copy = as_root
 
 
 def await_verdict(directory: str, patience_s: float) -> None:
@@ -235,9 +260,9 @@ def wait_within(pid: int, deadline: float) -> int | None:
         signal.sigtimedwait([signal.SIGCHLD], left)
 
 
-def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int) -> None:
+def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int, log: int) -> None:
     """The life of init once it is a process of its own namespace."""
-    surround(spec["box"], spec["log"])
+    surround(spec["box"], spec["log"], log)
     lent: list[str] = []
     if spec.get("restore"):
         (pid, lent), failed = restore(spec, directory), ""
@@ -254,7 +279,7 @@ def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[st
     putback.put_away(lent)
 
 
-def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int) -> NoReturn:
+def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int, log: int) -> NoReturn:
     """In the forked process. ``life`` is a pipe whose other end only the shim has."""
 
     def say(line: str) -> None:
@@ -264,7 +289,7 @@ def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life
         child.prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)
         if select.select([life], [], [], 0)[0]:
             os._exit(137)  # the shim died before the death signal was armed
-        live(spec, directory, grace_s, say, life)
+        live(spec, directory, grace_s, say, life, log)
     except Failed as error:
         say(f"error {json.dumps(error.record)}")
     except OSError as error:
@@ -284,7 +309,7 @@ def keep_only(*wanted: int) -> None:
         os.closerange(low + 1, high)
 
 
-def start(spec: dict[str, Any], directory: str, grace_s: float) -> tuple[int, int, int]:
+def start(spec: dict[str, Any], directory: str, grace_s: float, log: int) -> tuple[int, int, int]:
     """Fork init into a new pid namespace: its host pid, the pipe it speaks over, and the one its life hangs on.
 
     A byte into the latter lets it wait for the rank's end. Raises OSError. Every later child of this process would be
@@ -295,8 +320,8 @@ def start(spec: dict[str, Any], directory: str, grace_s: float) -> tuple[int, in
     child.call("unshare", CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
-        keep_only(writing, life)
-        run(spec, directory, grace_s, writing, life)
+        keep_only(writing, life, log)
+        run(spec, directory, grace_s, writing, life, log)
     os.close(writing)
     os.close(life)
     return pid, reading, held

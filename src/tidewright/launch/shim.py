@@ -29,9 +29,10 @@ def sibling(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from . import child, oom
+    from . import account, child, oom
 else:
     child, oom = sibling("child"), sibling("oom")
+    account = child.account
 
 LEFTOVER_GRACE_S = 5.0
 """Longest that processes left by a rank's main process may keep its devices; batch systems kill them at once."""
@@ -109,13 +110,25 @@ def failure(failed: str, spec: dict[str, Any]) -> dict[str, object]:
     return {"fault": fault, "error": f"cannot run {spec['command'][0]}: {text}"}
 
 
+def begin_log(spec: dict[str, Any]) -> int:
+    """The rank's log, open. One that its user chose is opened with the rights of the rank. Raises OSError."""
+    who = spec.get("account")
+    if spec["own_log"]:
+        with account.acting_as(who):
+            handle: int = child.open_log(spec["log"], spec["umask"], spec["fresh_log"])
+        return handle
+    handle = child.open_log(spec["log"], child.PRIVATE, spec["fresh_log"])
+    account.hand_over(handle, who)
+    return handle
+
+
 def supervise(directory: str, ready: int) -> None:
     """The life of a shim, after daemonising. ``ready`` is closed when the rank runs or never will."""
     child.prctl(child.PR_SET_CHILD_SUBREAPER, 1)
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
     try:
-        log = child.open_log(spec["log"], spec["umask"] if spec["own_log"] else child.PRIVATE, spec["fresh_log"])
+        log = begin_log(spec)
     except OSError as error:
         what = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
         text = f"cannot write the log {spec['log']}: {what}"
@@ -151,7 +164,7 @@ def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready:
     """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all."""
     init = sibling("init")
     try:
-        pid, speaking, life = init.start(spec, directory, grace_s)
+        pid, speaking, life = init.start(spec, directory, grace_s, log)
     except OSError as error:
         write_surely(directory, "error", {"fault": "world", "error": f"cannot make namespaces: {error.strerror}"})
         return None

@@ -87,6 +87,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Whose images these are: pages are shared within a tenant and never beyond it."""
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
+    run_as: str = ""
+    """The unix account that the ranks run as (a name, or UID[:GID]); empty: the agent's own."""
     image: int = 0
     sources: tuple[Peer, ...] = ()
     peers: tuple[Peer, ...] = ()

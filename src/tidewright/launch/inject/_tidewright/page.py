@@ -74,9 +74,9 @@ HOLD_FILE = "hold"
 class Page:
     """A mapped control page. ``words`` is the whole of it as 64-bit words."""
 
-    def __init__(self, path, create=False):
+    def __init__(self, path, create=False, opened=-1):
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0) | os.O_CLOEXEC
-        file = os.open(path, flags, 0o600)
+        file = os.open(path, flags, 0o600) if opened < 0 else opened
         try:
             if create:
                 os.ftruncate(file, SIZE)
