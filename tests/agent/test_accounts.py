@@ -317,6 +317,11 @@ def test_what_a_process_holds_beyond_its_account_is_seen(tmp_path: Path, what: s
     pid = os.fork()
     if pid == 0:
         try:
+            null = os.open("/dev/null", os.O_RDWR)
+            for each in (0, 1, 2):
+                os.dup2(null, each)
+            os.closerange(3, writing)
+            os.closerange(writing + 1, 1000)
             if what != "nothing":
                 os.open(file, os.O_RDWR if what == "unwritable" else os.O_RDONLY)
             acts.become({**_account(), "groups": [UID, 4] if what == "group" else [UID]})
@@ -335,6 +340,5 @@ def test_what_a_process_holds_beyond_its_account_is_seen(tmp_path: Path, what: s
         os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
-    assert os.geteuid() == 0 and says in why
-    if not says:
-        assert str(file) not in why  # pytest itself may have more open than a rank
+    # The interpreter of these tests may lie where the account cannot go: descriptors are looked at before what is mapped.
+    assert os.geteuid() == 0 and says in why and (str(file) in why) == (what in ("secret", "unwritable"))

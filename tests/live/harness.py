@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ class Running:
         self.settings = ControllerSettings(
             state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=live_settings(),  # type: ignore[arg-type]
             policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
+            run_as="nobody" if listen and not os.geteuid() else "",
         )  # fmt: skip
         self.controller: Controller | None = None
         self._up = threading.Event()

@@ -19,6 +19,7 @@ from ..live.keeper import LocalAgent
 from ..live.lock import make_private
 from ..live.main import Controller, ControllerSettings
 from ..policy.registry import make
+from .access import check_access
 from .hosts import Agents, Host, cluster_token
 
 LOOPBACK = "127.0.0.1"
@@ -41,6 +42,10 @@ class DaemonSettings:
     node_timeout_us: int = 30 * SECOND
     image_quota: int = 0
     log_limit: int = LIMIT_BYTES
+    tls: tuple[str, str] = ("", "")
+    """Certificate chain and key for ``listen``; empty: no TLS."""
+    jobs_as: str = ""
+    """The unix account that jobs run as; empty: this process's own."""
     started: Callable[[], None] = lambda: None
     """Called once the controller serves: what it was given is then known to work."""
     open_files: int = 0
@@ -50,6 +55,7 @@ class DaemonSettings:
 def build_controller(settings: DaemonSettings) -> Controller:
     """A controller of this machine, with its agents. Raises UsageError for an unknown policy."""
     make_private(settings.state)
+    check_access(settings.listen, settings.tls, settings.jobs_as)
     planner, agents = make(settings.policy), local_agents(settings)
     sockets = [*(agent.socket for agent in agents), *map(Path, settings.agents.sockets)]
 
@@ -69,6 +75,8 @@ def build_controller(settings: DaemonSettings) -> Controller:
             agents=agents,
             others=len(settings.agents.sockets),
             node_timeout_us=settings.node_timeout_us,
+            tls=settings.tls,
+            run_as=settings.jobs_as,
             started=settings.started,
         )
     )

@@ -31,6 +31,11 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
     parser.add_argument("--state", type=Path, required=True, help="state directory")
     parser.add_argument("--policy", help="scheduling policy, with settings: las:round=6m")
     parser.add_argument("--listen", metavar="HOST:PORT", help="serve over TCP too, with the token of STATE/token")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain for --listen, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", help="key of the certificate, PEM, readable by its owner only")
+    parser.add_argument(
+        "--jobs-as", metavar="USER", help="unix account that jobs run as; root must name one to --listen"
+    )
     parser.add_argument("--slots", type=int, help="CPU slots of this machine (default: one per core)")
     parser.add_argument("--backend", help="device backend of the agent: auto, cpu, nvidia, fake")
     parser.add_argument("--host", metavar="NAME[=SLOTS[:CORES]]", action="append", default=[], help="an agent to keep")
@@ -67,7 +72,8 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
 
     return DaemonSettings(
         state, chosen.policy, chosen.listen, chosen.slots, chosen.backend, chosen.engine,
-        agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, chosen.log_limit, started,
+        agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, chosen.log_limit,
+        (chosen.tls_cert, chosen.tls_key), chosen.jobs_as, started,
     )  # fmt: skip
 
 
@@ -83,7 +89,7 @@ def _settled(state: Path, options: dict[str, str]) -> Settings:
         log_limit=fields.log_limit(known["log_limit"]) if "log_limit" in known else None,
     )  # fmt: skip
     return dataclasses.replace(
-        chosen, listen=known.get("listen", settings.listen), images=known.get("images", settings.images)
+        chosen, **{name: known.get(name, getattr(settings, name)) for name in remembered.ENDED_BY_NONE}
     )
 
 

@@ -13,10 +13,14 @@ from ..base.errors import UsageError
 from ..live.lock import write_whole
 
 FILE = "up.json"
-NAMES = ("policy", "listen", "slots", "backend", "images", "image_quota", "log_limit", "node_timeout")
+NAMES = (
+    "policy", "listen", "tls_cert", "tls_key", "jobs_as", "slots", "backend", "images", "image_quota", "log_limit",
+    "node_timeout",
+)  # fmt: skip
 """Options of the daemon that later starts inherit, as written on its command line."""
 NONE = "none"
-"""Value of ``listen`` and ``images`` that ends a remembered one."""
+"""Value of ``listen``, ``tls_cert``, ``tls_key``, ``jobs_as`` and ``images`` that ends a remembered one."""
+ENDED_BY_NONE = ("listen", "images", "tls_cert", "tls_key", "jobs_as")
 
 
 def recall(state: Path) -> dict[str, str]:

@@ -27,7 +27,8 @@ _REMEDY = "correct the file, or move it away for the defaults; the keys are in d
 
 @dataclass(frozen=True)
 class Settings:
-    """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well; ``slots``
+    """``policy`` may carry settings of its own (``las:round=6m``); ``listen`` HOST:PORT serves TCP as well, with TLS by
+    ``tls_cert`` and ``tls_key`` (PEM files); ``jobs_as`` is the unix account that jobs run as (empty: our own); ``slots``
     is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer;
     ``images`` is an fsspec URL that takes copies of job images; ``image_quota`` is how many bytes of images a node keeps at
     most (0: as many as its disk takes); ``log_limit`` is how much of a rank's log is kept (0: all of it);
@@ -35,6 +36,9 @@ class Settings:
 
     policy: str = "sla"
     listen: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    jobs_as: str = ""
     slots: int = 0
     backend: str = "auto"
     images: str = ""
@@ -127,6 +131,9 @@ def _address(text: str) -> str:
 _TOP: dict[str, Callable[[Value], Any]] = {
     "policy": lambda value: _text(value, str),
     "listen": lambda value: _text(value, _address),
+    "tls_cert": lambda value: _text(value, str),
+    "tls_key": lambda value: _text(value, str),
+    "jobs_as": lambda value: _text(value, str),
     "slots": lambda value: _text(value, fields.whole),
     "backend": lambda value: _text(value, str),
     "images": lambda value: _text(value, str),

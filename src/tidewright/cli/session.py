@@ -21,20 +21,22 @@ class Session:
     state: Path
     url: str | None = None
     token_file: Path | None = None
+    ca: str | None = None
+    """Certificates (PEM) that the controller's is verified by; None: TIDE_CA, else the system's."""
 
     @staticmethod
-    def of(state: str | None, url: str | None, token_file: str | None) -> Session:
+    def of(state: str | None, url: str | None, token_file: str | None, ca: str | None = None) -> Session:
         """From the options of the command line; ``state`` falls back to TIDE_STATE and the XDG default."""
         from ..wire.client import default_state
 
         folder = Path(state).expanduser().absolute() if state else default_state().absolute()
-        return Session(folder, url, Path(token_file) if token_file else None)
+        return Session(folder, url, Path(token_file) if token_file else None, ca)
 
     def client(self) -> Client:
         """A client of the session's controller. Raises NotFound when the token file is missing."""
         from ..wire.client import Client
 
-        return Client(self.state, url=self.url, token=self._token())
+        return Client(self.state, url=self.url, token=self._token(), ca=self.ca)
 
     def _token(self) -> str | None:
         if self.url is None:

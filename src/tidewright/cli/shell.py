@@ -99,15 +99,18 @@ class LazyGroup(click.Group):
 )  # fmt: skip
 @click.option("--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700.")
 @click.option("--token-file", metavar="FILE", help="Holds the token for --url. Default: DIR/token.")
+@click.option(
+    "--tls-ca", metavar="FILE", help="Verifies an https URL by these certificates. Default: $TIDE_CA, the system's."
+)
 @click.version_option(package_name="tidewright", message="tide %(version)s")
 @click.pass_context
-def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str | None) -> None:
+def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str | None, tls_ca: str | None) -> None:
     """Tidewright: one pool, one queue; every job can be paused, and says why it waits.
 
     Start with `tide up`, then `tide run -- python train.py`.
     """
     if ctx.obj is None:
-        ctx.obj = Session.of(state, url, token_file)
+        ctx.obj = Session.of(state, url, token_file, tls_ca)
 
 
 def run(arguments: list[str] | None = None, session: Session | None = None) -> int:

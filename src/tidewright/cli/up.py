@@ -16,12 +16,21 @@ from .session import Session, pass_session
 from .types import DURATION, LOG_LIMIT, MEMORY
 
 
+def _absolute(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return os.path.abspath(value) if value and value != "none" else value
+
+
 @click.command("up", short_help="Start Tidewright on this machine.")
 @click.option("--policy", metavar="NAME", help="Who runs: sla, fifo, fifo-backfill, srtf, las, static. Default: sla.")
 @click.option(
     "--slots", type=click.IntRange(1, 64), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
 )
-@click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, for holders of DIR/token.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve TCP too, for holders of DIR/token (see docs/trust.md).")
+@click.option(
+    "--tls-cert", callback=_absolute, metavar="FILE", help="Certificate chain for --listen; without, loopback only."
+)
+@click.option("--tls-key", callback=_absolute, metavar="FILE", help="Its key, readable by nobody else.")
+@click.option("--jobs-as", metavar="USER", help="Run jobs as this account; root must name one to --listen.")
 @click.option(
     "--hosts", "number", type=click.IntRange(1, 16), metavar="N",
     help="Keep N agents, each a node of its own with its share of the cores; --slots is then for each.",
@@ -58,6 +67,7 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     given before, --reset forgets everything.
     """
     from ..app import remembered
+    from ..app.access import check_options
     from ..app.hosts import chosen
     from ..app.settings import load_settings
     from ..app.start import arguments, controller_pid, start_detached, wait_until_up
@@ -69,6 +79,8 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
         return _already(session, pid, wanted, foreground)
     settings, before = load_settings(session.state), {} if given["reset"] else remembered.recall(session.state)
     chosen(given["hosts"], given["number"] or 0, given["sockets"], given["slots"] or settings.slots)
+    now = {name: str(value) for name, value in wanted.items()}
+    listen, tls = check_options(settings, remembered.merged(before, now))
     argv = arguments(session.state, **wanted)
     if foreground:
         os.execv(argv[0], argv)
@@ -77,10 +89,8 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     with progress("starting") as bar:
         info = wait_until_up(client, session.state, starting, bar.update)
     out.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
-    now = {name: str(value) for name, value in wanted.items()}
     _options_in_force(before, now)
-    listen = remembered.merged(before, now).get("listen", settings.listen)
-    _summary(info, client.nodes(), listen if listen != remembered.NONE else "")
+    _summary(info, client.nodes(), f"http{'s' * tls}://{listen}" if listen else "")
     return 0
 
 
@@ -98,7 +108,8 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     """What was asked for, by the daemon's option names."""
     timeout = given["node_timeout"]
     asked = {
-        "policy": given["policy"], "listen": given["listen"], "slots": given["slots"], "hosts": given["number"],
+        "policy": given["policy"], "listen": given["listen"], "tls_cert": given["tls_cert"],
+        "tls_key": given["tls_key"], "jobs_as": given["jobs_as"], "slots": given["slots"], "hosts": given["number"],
         "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
         "images": given["images"], "image_quota": given["image_quota"],
         "log_limit": None if given["log_limit"] is None else str(given["log_limit"]),
@@ -130,7 +141,7 @@ def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: boo
     return 0
 
 
-def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
+def _summary(info: Info, listing: NodeList, url: str | None) -> None:
     for node in listing.nodes:
         kind = "CPU slots" if node.kind == "cpu" else f"{node.kind} devices"
         out.echo(f"node {node.name}: {node.devices} {kind}, {node.free} free")
@@ -149,7 +160,7 @@ def _summary(info: Info, listing: NodeList, listen: str | None) -> None:
                 out.note(f"the end of {log}:\n{log_tail(log.parent, 0, log.name, 3)}")
     for notice in info.notices:
         out.note(f"notice: {notice}")
-    if listen:
-        out.echo(f"listening on {listen}: tide --url http://{listen} --token-file {info.state_dir}/token ps")
+    if url:
+        out.echo(f"listening: tide --url {url} --token-file {info.state_dir}/token ps")
     if not info.live_jobs:
         out.echo("try: tide run -- python -c 'print(\"hello\")'")

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..wire import api
 from ..wire.connections import Connections, Limits, TooManyConnections, peer_of
+from .identity import client_of
 
 log = logging.getLogger(__name__)
 SHORT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -40,6 +41,7 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.client = client_of(transport) or self.client
         self._enter(h11.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -33,6 +33,7 @@ from .asked import body as read_body
 from .asked import flag, number, seconds, states
 from .export import exported
 from .hub import point
+from .identity import signed
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
 from .loop import NotDurable
@@ -100,6 +101,7 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         body = await intake.read(await request.body())
+        body = replace(body, specs=signed(body.specs, request.scope, self.parts.run_as))
         await intake.check(self._book, body)
         if body.dry_run:
             lines, warnings = await self._in_fork(lambda fork, planner: rehearse(fork, planner, body.specs))

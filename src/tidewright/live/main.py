@@ -7,9 +7,11 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..base.units import SECOND
 from ..engine.events import JobIdsUsed
@@ -17,11 +19,13 @@ from ..engine.settings import EngineSettings
 from ..fabric.protocol import Fabric, FabricNode, OnNode, OnReport
 from ..plan.plan import Planner
 from ..wire import api
+from . import access
 from .api import Api
 from .auth import BodyLimit, TokenAuth, load_token
 from .clock import Clock
 from .fence import fence
 from .hub import Hub
+from .identity import SocketAuth
 from .keeper import Keeper, LocalAgent
 from .lock import StateLock
 from .loop import Loop
@@ -56,8 +60,20 @@ class ControllerSettings:
     others: int = 0
     """How many more agents there should be, that others keep."""
     node_timeout_us: int = 30 * SECOND
+    tls: tuple[str, str] = ("", "")
+    """Certificate chain and key of ``listen``, PEM files; empty: no TLS."""
+    run_as: str = ""
+    """The unix account of all jobs; empty: that of the agents."""
     started: Callable[[], None] = lambda: None
     """Called once it serves."""
+
+
+class Tcp(NamedTuple):
+    """Where holders of a token may ask."""
+
+    listener: socket.socket
+    token: str
+    tls: ssl.SSLContext | None
 
 
 class Controller:
@@ -74,18 +90,19 @@ class Controller:
         settings = self.settings
         lock = StateLock(settings.state)
         try:
+            tls = access.check(settings.listen, settings.tls, settings.run_as)
             token = load_token(settings.state) if settings.listen else ""
             tcp = tcp_socket(settings.listen) if settings.listen else None
             journal = Journal(settings.state)
             try:
-                await self._serve(lock, journal, [(tcp, token)] if tcp else [])
+                await self._serve(lock, journal, [Tcp(tcp, token, tls)] if tcp else [])
             finally:
                 journal.close()
                 Reserve(settings.state, settings.reserve_bytes).fill()  # closing gives the log's room back
         finally:
             lock.release()
 
-    async def _serve(self, lock: StateLock, journal: Journal, tcp: list[tuple[socket.socket, str]]) -> None:
+    async def _serve(self, lock: StateLock, journal: Journal, tcp: list[Tcp]) -> None:
         settings, hub = self.settings, Hub()
         driver = recover(journal, settings.engine, hub)
         gc.freeze()  # the jobs of earlier runs stay for long (loop.MANY)
@@ -108,21 +125,22 @@ class Controller:
             fabric, driver.engine.book, lock.epoch, loop.post, loop.between, fenced, settings.node_timeout_us,
             fabric.fence,
         )  # fmt: skip
+        world.translator.orders.run_as = settings.run_as
         metrics = Metrics(loop)
         loop.note = metrics.note
         parts = Parts(
             settings.state, loop, world, hub, journal, metrics, settings.policy, settings.version, lock.epoch,
-            clock.now(), shutdown, max(1, len(settings.agents) + settings.others),
+            clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
         )  # fmt: skip
         servers = self._servers(parts, tcp)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         await self._until_over(loop, world, keepers, servers)
 
-    def _servers(self, parts: Parts, tcp: list[tuple[socket.socket, str]]) -> list[UnixServer | TcpServer]:
+    def _servers(self, parts: Parts, tcp: list[Tcp]) -> list[UnixServer | TcpServer]:
         app = BodyLimit(Api(parts).application())
-        found: list[UnixServer | TcpServer] = [UnixServer(app, parts.state / api.SOCKET_NAME)]
-        return [*found, *(TcpServer(TokenAuth(app, token), listener) for listener, token in tcp)]
+        found: list[UnixServer | TcpServer] = [UnixServer(SocketAuth(app), parts.state / api.SOCKET_NAME)]
+        return [*found, *(TcpServer(TokenAuth(app, each.token), each.listener, each.tls) for each in tcp)]
 
     async def _until_over(
         self, loop: Loop, world: World, keepers: list[Keeper], servers: list[UnixServer | TcpServer]

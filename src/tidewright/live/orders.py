@@ -52,7 +52,7 @@ class Orders:
     def __init__(self, book: Book, shelf: Shelf, reach: Callable[[tuple[str, ...], str], Reach]) -> None:
         self.book, self.shelf, self._reach = book, shelf, reach
         self.run_as = ""
-        """The unix account of all ranks; empty: that of their agents."""
+        """The unix account of all jobs here; empty: as each job says."""
 
     def calls(self, command: Command) -> list[Call]:
         """The calls that carry out a command; none for commands that are not about ranks."""
@@ -91,8 +91,8 @@ class Orders:
                 output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
                 master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
-                level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team, run_as=self.run_as,
-                image=image, gpu_memory=spec.gpu_memory,
+                level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team,
+                run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
                 sources=self.shelf.sources(job, image, node) if image else (),
             )
             for group, node in enumerate(nodes)

@@ -36,6 +36,8 @@ class Parts:
     shutdown: Callable[[bool], None]
     agents: int = 1
     """How many agents there should be."""
+    run_as: str = ""
+    """The unix account of all jobs; empty: that of the agents."""
 
     def info(self) -> api.Info:
         """The controller itself."""

@@ -98,6 +98,9 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     tier: Literal["premium", "standard", "basic"] = "standard"
     team: str = "default"
     user: str = ""
+    """Who submitted it; the controller's word, whatever a client says."""
+    run_as: str = ""
+    """The unix account that its ranks run as, set by the controller; empty: that of the agents."""
     weight: float = 1.0
     deadline_us: int = 0
     """Wanted end, counted from submission."""

@@ -22,6 +22,7 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
 
 T = TypeVar("T")
 Ref = int | str
@@ -47,33 +48,26 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         connect_unix(self.sock, self._path)
-
-
-def connect_unix(sock: socket.socket, path: Path) -> None:
-    """Connect to a socket file, also one whose path is longer than the 108 bytes of sockaddr_un (unix(7))."""
-    if len(os.fsencode(path)) < 108:
-        sock.connect(str(path))
-        return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        sock.connect(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)
+        refuse_stranger(self.sock, self._path)
 
 
 class Client:
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
+
+    ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
 
     Every method raises Unreachable when no controller answers, and NotFound, Conflict or UsageError (with ``remedy``)
     when it refuses. Not safe to share between threads.
     """
 
     def __init__(
-        self, state: str | Path | None = None, url: str | None = None, token: str | None = None, timeout: float = 30.0
-    ) -> None:
+        self, state: str | Path | None = None, url: str | None = None, token: str | None = None, timeout: float = 30.0,
+        ca: str | Path | None = None,
+    ) -> None:  # fmt: skip
         self.state = Path(state) if state is not None else default_state()
         self.url = url
         self.timeout = timeout
+        self._ca = str(ca or os.environ.get("TIDE_CA") or "")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._kept: http.client.HTTPConnection | None = None
         self._patience = 3.0
@@ -302,13 +296,21 @@ class Client:
         if self.url is None:
             return _UnixConnection(self.state / api.SOCKET_NAME, timeout)
         https, host, port = _address(self.url)
-        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
-        return kind(host, port, timeout=timeout)
+        if https:
+            return https_connection(host, port, timeout, self._ca)
+        if self._headers and not is_loopback(host):
+            raise UsageError(
+                f"{self.url} is not encrypted: the token would be sent over the network in clear",
+                "write https://, or reach 127.0.0.1 through an SSH tunnel",
+            )
+        return http.client.HTTPConnection(host, port, timeout=timeout)
 
     def _where(self) -> str:
         return self.url or str(self.state)
 
-    def _unreachable(self, error: Exception) -> Unreachable:
+    def _unreachable(self, error: Exception) -> TideError:
+        if (why := untrusted(error)) is not None:
+            return UsageError(f"{self._where()} is not trusted: {why}", "give its issuer's certificate with --tls-ca")
         if self.url is None and held(self.state / CONTROLLER_LOCK):
             found = holder(self.state / CONTROLLER_LOCK)
             pid = f" (pid {found.pid})" if found else ""
