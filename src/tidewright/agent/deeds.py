@@ -303,7 +303,11 @@ class Deeds:
             await asyncio.to_thread(freezer_of(rank.handle).thaw, rank.handle)
             await asyncio.to_thread(rank.sweep)
             rank.tidy()
-        lines = await asyncio.to_thread(last_lines, attempt.log_of(rank)) if attempt.failed_first(outcome) else ()
+        lines = (
+            await asyncio.to_thread(last_lines, attempt.log_of(rank), rank.owner)
+            if attempt.failed_first(outcome)
+            else ()
+        )
         if rank.outcome is None:
             rank.outcome = outcome
             if not attempt.imaged:

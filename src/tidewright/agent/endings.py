@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 from pathlib import Path
+
+from ..wire.own_file import open_regular
 
 LINES = 10
 LAST_BYTES = 4096
@@ -26,16 +27,15 @@ def describe(code: int, note: str = "") -> str:
     return f"{said}, {note}" if note else said
 
 
-def last_lines(path: str | Path) -> tuple[str, ...]:
-    """The last lines of a log that are not empty, without control characters; none of what is no regular file."""
+def last_lines(path: str | Path, owner: int | None = None) -> tuple[str, ...]:
+    """The last lines of a log that are not empty, without control characters; none of what is no regular file, or not
+    ``owner``'s."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_regular(path, owner)
     except OSError:
         return ()
     try:
         facts = os.fstat(file)
-        if not stat.S_ISREG(facts.st_mode):
-            return ()
         text = os.pread(file, LAST_BYTES, max(0, facts.st_size - LAST_BYTES)).decode(errors="replace")
     except OSError:
         return ()

@@ -131,6 +131,11 @@ class Rank:
         """Whether it has namespaces of its own: nothing of it can leave them, and marks of its past mean nothing."""
         return self.spec is not None and self.spec.box is not None
 
+    @property
+    def owner(self) -> int | None:
+        """The user it runs as; None: as this agent."""
+        return self.spec.account.uid if self.spec is not None and self.spec.account is not None else None
+
     def shim_alive(self) -> bool:
         return self.shim is not None and alive(self.shim.pid, self.shim.start)
 

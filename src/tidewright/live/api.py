@@ -241,14 +241,14 @@ class Api:
     async def logs(self, request: Request) -> Response:
         job = self._find(request)
         view = self._view(job)
-        rank, tail = number(request, "rank", 0), number(request, "tail", -1)
+        rank, tail, owner = number(request, "rank", 0), number(request, "tail", -1), self.parts.log_owner(job)
         if not 0 <= rank < view.ranks:
             raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
 
         def paths() -> list[Path]:
             return [Path(log.path) for log in self._logs(job) if log.rank == rank]
 
-        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None)
+        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
         return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:

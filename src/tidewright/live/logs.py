@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from ..model.job import JobSpec
+from ..wire.own_file import open_regular
 
 CHUNK = 64 * 1024
 LONGEST_LINE = 16 * 1024
@@ -46,10 +46,15 @@ def log_path(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> P
 
 
 class Tail:
-    """Reads a growing list of files as one stream. ``paths`` gives them, oldest first."""
+    """Reads a growing list of files as one stream. ``paths`` gives them, oldest first.
 
-    def __init__(self, paths: Callable[[], list[Path]], over: Callable[[], bool], tail: int | None) -> None:
-        self._paths, self._over, self._tail = paths, over, tail
+    ``owner``: the user that ranks run as, where that is another than ours; no other user's files are read.
+    """
+
+    def __init__(
+        self, paths: Callable[[], list[Path]], over: Callable[[], bool], tail: int | None, owner: int | None = None
+    ) -> None:
+        self._paths, self._over, self._tail, self._owner = paths, over, tail, owner
 
     async def read(self, follow: bool) -> AsyncIterator[bytes]:
         """Everything there is; with ``follow``, what comes too, until the job is over."""
@@ -59,7 +64,7 @@ class Tail:
             over = self._over()
             files = self._unique()
             while index < len(files):
-                async for at, chunk in _read(files[index], offset):
+                async for at, chunk in _read(files[index], offset, self._owner):
                     offset = at + len(chunk)
                     yield chunk
                 if index + 1 >= len(files):
@@ -80,14 +85,14 @@ class Tail:
         for index in range(len(files) - 1, -1, -1):
             size = _size(files[index])
             if size:
-                return index, _line_start(files[index], size, self._tail)
+                return index, _line_start(files[index], size, self._tail, self._owner)
         return max(0, len(files) - 1), 0
 
 
-async def _read(path: Path, offset: int) -> AsyncIterator[tuple[int, bytes]]:
+async def _read(path: Path, offset: int, owner: int | None) -> AsyncIterator[tuple[int, bytes]]:
     """What there is from ``offset`` on, each piece with its offset; holes, where lines were removed, are left out."""
     try:
-        with _opened(path) as file:
+        with os.fdopen(open_regular(path, owner), "rb") as file:
             while piece := await asyncio.to_thread(_piece, file, offset):
                 at, chunk = piece
                 yield at, chunk
@@ -110,15 +115,6 @@ def _piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
     return (at, chunk) if chunk else None
 
 
-def _opened(path: Path) -> BinaryIO:
-    """A regular file. Raises OSError for others at once: opening a pipe would make the whole controller wait."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(f"{path} is no regular file")
-    return os.fdopen(handle, "rb")
-
-
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -126,11 +122,15 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _line_start(path: Path, size: int, lines: int) -> int:
+def _line_start(path: Path, size: int, lines: int, owner: int | None) -> int:
     """Offset of the ``lines``-th line from the end, reading backwards. A line longer than LONGEST_LINE is several."""
     if lines <= 0:
         return size
-    with _opened(path) as file:
+    try:
+        handle = open_regular(path, owner)
+    except OSError:
+        return 0  # it is not shown
+    with os.fdopen(handle, "rb") as file:
         low, block = _before(file, size)
         end = size - block.endswith(b"\n")
         while True:

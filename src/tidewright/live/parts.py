@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..base.errors import NotFound
 from ..model.job import State
 from ..wire import agent as wire
 from ..wire import api
+from ..wire.own_file import owner_of
 from . import say
 from .hub import Hub
 from .loop import Loop
@@ -54,6 +56,17 @@ class Parts:
             live_jobs=len(book.specs), ended_jobs=self.journal.archive.count(), agent=agent,
             notices=(*self.journal.notices, *stuck),
         )  # fmt: skip
+
+    def log_owner(self, job: int) -> int | None:
+        """Whose files the logs of a job must be; None: ranks run as we do. Raises NotFound for an account that is gone."""
+        known = self.loop.driver.engine.book.specs.get(job)
+        ended = None if known else self.loop.limbo.get(job) or self.journal.archive.get(job)
+        spec = known or (ended.spec if ended else None)
+        run_as = self.run_as or (spec.run_as if spec else "")
+        try:
+            return owner_of(run_as)
+        except KeyError:
+            raise NotFound(f"the account {run_as} of job {job} does not exist here", "create it again") from None
 
     async def top(self) -> api.TopView:
         """The pool with what its agents measure now."""
