@@ -54,7 +54,10 @@ def read_token(path: Path) -> str:
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)  # whole or not at all, also on a full disk, and never over another's
         draft.unlink()
-    if path.stat().st_mode & 0o077:
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"the token in {path} belongs to user {found.st_uid}", "take one of your own")
+    if found.st_mode & 0o077:
         raise UsageError(f"others can read the token in {path}", f"chmod 600 {path}")
     token = path.read_text().strip()
     if len(token) < LEAST_TOKEN:

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from ..wire.agent import LaunchArgs
+from ..wire.state_files import make_private
 from .accounts import Account
 
 log = logging.getLogger(__name__)
@@ -34,9 +35,10 @@ class Layout:
         """Tells this agent's groups and processes from those of another state directory."""
 
     def prepare(self) -> None:
-        """Make the directories."""
-        for path in (self.root, self.ranks, self.logs, self.slots, self.images):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make the directories. Raises UsageError when others could tamper with them."""
+        make_private(self.root)
+        for path in (self.ranks, self.logs, self.slots, self.images):
+            path.mkdir(mode=0o700, exist_ok=True)
 
     def attempt(self, job: int, attempt: int) -> Path:
         """Directory of one attempt."""

@@ -28,6 +28,7 @@ from ..wire.connections import raise_open_files
 from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
+from ..wire.state_files import open_own
 from .equipment import Equipment
 from .health import HealthMonitor
 from .layout import Layout, write_if_room
@@ -49,7 +50,7 @@ THREADS = 64
 
 def take_lock(layout: Layout) -> IO[str]:
     """Become the only agent of a state directory. Raises Conflict naming the other one."""
-    file = layout.lock.open("a")
+    file = os.fdopen(open_own(layout.lock, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -62,9 +63,16 @@ def take_lock(layout: Layout) -> IO[str]:
     return file
 
 
+class _OwnLog(logging.handlers.RotatingFileHandler):
+    """A log that is a file of ours, not what a link of its name leads to."""
+
+    def _open(self) -> Any:
+        return os.fdopen(open_own(Path(self.baseFilename), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a")
+
+
 def log_to(layout: Layout) -> None:
     """Log to ``agent.log``, ten MiB and one older file."""
-    handler = logging.handlers.RotatingFileHandler(layout.log, maxBytes=LOG_BYTES, backupCount=1)
+    handler = _OwnLog(layout.log, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(LogLimit())
     logging.getLogger("tidewright").setLevel(logging.INFO)

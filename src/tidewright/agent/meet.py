@@ -25,6 +25,7 @@ import msgspec
 from ..base.errors import WorldError
 from ..launch.inject._tidewright import frames as fr
 from ..wire.connections import room_for
+from ..wire.state_files import open_own
 from .meet_keys import Shelf
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class _Job:
         self.close()
         text = msgspec.msgpack.encode(self.shelf)
         fresh = self.file.with_suffix(".new")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        handle = open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(handle, fr.HEAD.pack(len(text)) + text)
             os.replace(fresh, self.file)

@@ -26,6 +26,7 @@ from ..wire.agent import (
     raw,
 )
 from ..wire.socket_file import SocketFile
+from ..wire.trust import peer_uid
 from .layout import write_whole
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,10 @@ class Server:
             writer.write(frame)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (uid := peer_uid(writer.get_extra_info("socket"))) not in (0, os.geteuid()):
+            log.warning("user %d is turned away", uid)
+            writer.close()
+            return
         self._clients[writer] = asyncio.current_task()
         framer = Framer()
         try:

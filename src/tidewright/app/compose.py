@@ -16,9 +16,9 @@ from ..fabric.protocol import Fabric
 from ..fabric.pulse import silence_s
 from ..fabric.several import SeveralFabric
 from ..live.keeper import LocalAgent
-from ..live.lock import make_private
 from ..live.main import Controller, ControllerSettings
 from ..policy.registry import make
+from ..wire.state_files import make_private
 from .access import check_access
 from .hosts import Agents, Host, cluster_token
 

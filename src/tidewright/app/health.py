@@ -15,6 +15,7 @@ from ..live.loop import CLOCK_TOLERANCE_US
 from ..live.space import free_bytes, largest
 from ..live.store import DATABASE
 from ..wire.client import Client
+from ..wire.state_files import tampering
 from . import remembered
 from .settings import NAME, load_settings
 from .start import controller_pid
@@ -38,6 +39,8 @@ def examine(state: Path) -> tuple[list[Finding], Report | None]:
     """Every finding, and the journal's report when there is one and no controller is writing it."""
     if not state.is_dir():
         return [Finding("state", "note", f"{state} does not exist yet; tide up makes it")], None
+    if why := tampering(state):
+        return [Finding("state", "bad", f"{why[0]}\n{why[1]}; nothing else is looked at before")], None
     pid = controller_pid(state)
     findings = [_directory(state), _disk(state), _config(state), *_clock(state), *_controller(state, pid)]
     if not (state / DATABASE).exists():

@@ -7,6 +7,7 @@ units, under the field's name without ``_us``.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..agent.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
+from ..wire.state_files import name_of
 from . import fields, located
 from .located import Mistakes, Scalar, Sequence, Value
 
@@ -53,6 +55,12 @@ def load_settings(state: Path) -> Settings:
     path = state / NAME
     if not path.exists():
         return Settings()
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise UsageError(
+            f"{path} can be changed by others (it belongs to {name_of(found.st_uid)}, mode {found.st_mode & 0o777:o})",
+            f"see what it says, then make it yours: chown and chmod 600 {path}",
+        )
     return parse_settings(located.read_text(path), str(path))
 
 

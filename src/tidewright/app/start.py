@@ -14,12 +14,13 @@ from pathlib import Path
 
 from ..base.errors import DiskFull, TideError, UsageError
 from ..live.keeper import Keeper, LocalAgent
-from ..live.lock import LOCK, make_private, running_pid
+from ..live.lock import LOCK, running_pid
 from ..live.space import LEAST_BYTES, free_bytes, fullness, is_full
 from ..live.store import FREE_SOME
 from ..wire.api import Info
 from ..wire.client import Client
 from ..wire.holder import end, holder
+from ..wire.state_files import make_private, open_own, refuse_foreign
 from .hosts import recall
 
 LOG = "controller.log"
@@ -31,9 +32,13 @@ _TAIL_LINES = 12
 
 
 def controller_pid(state: Path) -> int | None:
-    """The pid of the controller that holds the directory's lock; None when none does, whatever pid files say."""
+    """The pid of the controller that holds the directory's lock; None when none does, whatever pid files say.
+
+    Raises UsageError for a directory that others can tamper with: their pid is not to be acted on.
+    """
+    refuse_foreign(state)
     try:
-        file = os.open(state / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        file = open_own(state / LOCK, os.O_RDWR)
     except FileNotFoundError:
         return None
     try:
@@ -69,7 +74,7 @@ def start_detached(state: Path, argv: list[str]) -> Starting:
     """Start a controller that outlives this process and its terminal. Raises UsageError for an unusable directory."""
     try:
         make_private(state)
-        log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = open_own(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
         if is_full(error) and state.is_dir():
             raise DiskFull(fullness(state), FREE_SOME) from None

@@ -9,7 +9,9 @@ import asyncio
 import os
 from pathlib import Path
 
+from ..base.errors import WorldError
 from ..base.units import SECOND
+from ..wire.trust import peer_uid
 
 MISSES = 5
 """Beats missed in a row. They are counted, not timed: a controller that was itself stopped for long has missed one."""
@@ -54,7 +56,19 @@ async def _answers(door: Path) -> bool:
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a unix socket; a path beyond the 107 bytes of unix(7) goes through a descriptor of its directory."""
+    """Open a unix socket on which root or this user listens. Raises WorldError for others, and OSError.
+
+    A path beyond the 107 bytes of unix(7) goes through a descriptor of its directory.
+    """
+    reader, writer = await _connect(path)
+    uid = peer_uid(writer.get_extra_info("socket"))
+    if uid not in (0, os.geteuid()):
+        writer.close()
+        raise WorldError(f"what listens on {path} belongs to user {uid}, and is told nothing")
+    return reader, writer
+
+
+async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if len(os.fsencode(path)) < 108:
         return await asyncio.open_unix_connection(str(path))
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)

@@ -14,6 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ..wire.state_files import open_own
+
 FILE = "clock.json"
 
 
@@ -91,7 +93,8 @@ def _read(path: Path) -> Base | None:
 def _save(path: Path, base: Base) -> None:
     """Replace the file whole; a crash leaves the old or the new one."""
     part = path.with_suffix(".part")
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)
+    with os.fdopen(open_own(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(msgspec.json.encode(base))
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from msgspec import Struct
 from ..base.errors import UsageError
 from ..drive.record import decode
 from ..engine.commands import Ended, Reply
+from ..wire.state_files import open_own
 from .archive import COLUMNS, Archive, row_of, seal_of
 from .job_ids import next_unused
 from .lock import StateLock
@@ -220,7 +221,7 @@ def _next_job(state: Path) -> int:
 
 def _copy(source: Path, target: Path, report: Report) -> Point:
     """Write the turns worth keeping into a fresh database. Returns its last point."""
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(open_own(target, os.O_RDWR | os.O_CREAT))
     old, new = _untouched(source), connect(target)
     try:
         create(new)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import os
 import signal
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from ..wire.holder import Process, alive, end, holder
+from ..wire.state_files import open_own
 
 log = logging.getLogger(__name__)
 LIMIT_S = 5.0
@@ -44,7 +46,7 @@ async def fence(state: Path) -> None:
     reports nothing. No attempt that ran there will go on there; one that is but an image is left as it is."""
     if not state.is_dir():
         return
-    with (state / "agent.lock").open("a") as lock:
+    with os.fdopen(open_own(state / "agent.lock", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as lock:
         until = asyncio.get_running_loop().time() + LIMIT_S
         while not _locked(lock) and asyncio.get_running_loop().time() < until:
             if (agent := holder(state / "agent.lock")) is not None:

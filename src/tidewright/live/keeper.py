@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..wire.holder import holder
+from ..wire.state_files import make_private, open_own
 
 log = logging.getLogger(__name__)
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -107,8 +108,8 @@ class Keeper:
     def _start(self) -> None:
         """In a session of its own, with only its log; nothing of the controller's is inherited."""
         log.info("starting the agent: %s", " ".join(self._argv))
-        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self._state / "agent.log").open("ab") as out:
+        make_private(self._state)
+        with os.fdopen(open_own(self._state / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as out:
             self._child = subprocess.Popen(
                 self._argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
             )

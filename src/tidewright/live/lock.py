@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..base.errors import UsageError
 from ..wire.holder import CONTROLLER_LOCK, sign
+from ..wire.state_files import make_private, open_own, read_own
 from .space import make_room
 
 LOCK = CONTROLLER_LOCK
@@ -27,7 +28,7 @@ class StateLock:
     def __init__(self, state: Path) -> None:
         self.state = state
         make_private(state)
-        self._file = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_own(state / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,22 +54,17 @@ class StateLock:
         os.close(self._file)
 
 
-def make_private(state: Path) -> None:
-    """Create the state directory for its owner alone."""
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
 def running_pid(state: Path) -> int | None:
     """The pid in the pid file; None when there is none. Says nothing about whether that process lives."""
     try:
-        return int((state / PID).read_text())
+        return int(read_own(state / PID))
     except (FileNotFoundError, ValueError):
         return None
 
 
 def _next_epoch(path: Path) -> int:
     try:
-        before = int(path.read_text())
+        before = int(read_own(path))
     except FileNotFoundError:
         before = 0
     except ValueError:
@@ -80,9 +76,10 @@ def _next_epoch(path: Path) -> int:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file durably: a crash leaves the old text or the new one."""
+    """Replace a file durably: a crash leaves the old text or the new one. A link in its place is replaced, not followed."""
     part = path.with_name(path.name + ".part")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(file, "wb") as stream:
             stream.write(text.encode())

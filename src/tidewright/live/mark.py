@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ..base.errors import WorldError
+from ..wire.state_files import open_own
 
 _MAGIC = b"TIDEMRK1"
 _FORM = struct.Struct(">8sQQ32sQ32s")
@@ -40,7 +41,7 @@ class MarkFile:
 
     def __init__(self, path: Path, mark: Mark) -> None:
         self.mark = mark
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_own(path, os.O_RDWR | os.O_CREAT)
         if os.fstat(self._file).st_size < 2 * _SLOT:
             # Room is taken up front: a full disk must not keep a committed turn from being marked.
             os.pwrite(self._file, bytes(2 * _SLOT), 0)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ..base.errors import DamagedJournal, DiskFull, UsageError, WorldError
 from ..drive.record import FORMAT, chain
+from ..wire.state_files import open_own, refuse_links
 from .archive import Archive, ArchiveRow
 from .job_ids import next_unused
 from .mark import Mark, MarkFile, read_mark
@@ -69,7 +70,8 @@ class Journal:
         if fresh and mark is not None and mark.turn:
             raise DamagedJournal(f"{self.path} is missing, though {mark.turn} turns were written to it; {REMEDY}", 1)
         # Jobs' environments are in it: nobody else may read it. SQLite gives -wal and -shm the same mode.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(open_own(self.path, os.O_RDWR | os.O_CREAT))
+        refuse_links(*(self.path.with_name(f"{DATABASE}{end}") for end in ("-wal", "-shm", "-journal")))
         self._db = self._opened()
         if fresh:
             create(self._db)

@@ -38,7 +38,7 @@ def sign(file: int) -> None:
 def held(lock: Path) -> bool:
     """Whether anybody holds the lock."""
     try:
-        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -13,6 +13,7 @@ import socket
 import ssl
 import struct
 from pathlib import Path
+from typing import Any
 
 from ..base.errors import UsageError
 
@@ -20,8 +21,8 @@ _CREDENTIALS = struct.Struct("3i")
 """struct ucred (unix(7)): pid, uid, gid."""
 
 
-def peer_uid(sock: socket.socket) -> int:
-    """The user who connected, or for whoever connected: who listens. A unix socket's."""
+def peer_uid(sock: Any) -> int:
+    """The user at the other end of a unix socket (or of asyncio's wrapper of one): who connected, or who listens."""
     found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(found)[1]) & 0xFFFFFFFF
 
