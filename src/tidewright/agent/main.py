@@ -50,7 +50,7 @@ THREADS = 64
 
 def take_lock(layout: Layout) -> IO[str]:
     """Become the only agent of a state directory. Raises Conflict naming the other one."""
-    file = os.fdopen(open_own(layout.lock, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a")
+    file = os.fdopen(open_own(layout.lock, os.O_RDWR | os.O_CREAT), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
