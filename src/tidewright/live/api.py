@@ -100,8 +100,7 @@ class Api:
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
-        body = await intake.read(await request.body())
-        body = replace(body, specs=signed(body.specs, request.scope, self.parts.run_as))
+        body = signed(await intake.read(await request.body()), request.scope, self.parts.run_as)
         await intake.check(self._book, body)
         if body.dry_run:
             lines, warnings = await self._in_fork(lambda fork, planner: rehearse(fork, planner, body.specs))

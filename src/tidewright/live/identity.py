@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import socket
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..base.ids import valid_name
-from ..model.job import JobSpec
 from ..wire import api
 from ..wire.connections import peer_of
+from ..wire.state_files import name_of
 from .auth import send_json
 
 _UNIX = "uid "
@@ -41,20 +39,17 @@ def uid_of(scope: Scope) -> int | None:
     return int(host.removeprefix(_UNIX)) if host.startswith(_UNIX) else None
 
 
-def user_of(scope: Scope, claimed: str) -> str:
-    """Whose job it is that arrives so."""
+def signed(body: api.SubmitRequest, scope: Scope, run_as: str) -> api.SubmitRequest:
+    """The jobs with their true user, and the account that they are to run as, now and after restarts."""
     uid = uid_of(scope)
-    if uid is None:
-        return f"{claimed}{TOKEN}" if valid_name(claimed + TOKEN) and TOKEN not in claimed else TOKEN
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    known = None if uid is None else name_of(uid)
+    specs = tuple(replace(spec, user=known or remark(spec.user), run_as=run_as) for spec in body.specs)
+    return replace(body, specs=specs)
 
 
-def signed(specs: Sequence[JobSpec], scope: Scope, run_as: str) -> tuple[JobSpec, ...]:
-    """The specs with their true user, and the account that they are to run as, now and after restarts."""
-    return tuple(replace(spec, user=user_of(scope, spec.user), run_as=run_as) for spec in specs)
+def remark(claimed: str) -> str:
+    """The user of a job that came with the token, by the name that came with it."""
+    return f"{claimed}{TOKEN}" if valid_name(claimed + TOKEN) and TOKEN not in claimed else TOKEN
 
 
 class SocketAuth:
