@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -280,3 +282,60 @@ def test_strangers_who_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPat
             writer.close()
 
     served(work)
+
+
+async def prove(meet: Meet, ticket: bytes, store: bytes = b"") -> tuple[list[tuple[int, list[bytes]]], bytes]:
+    """A rank's way in; ``store`` in place of the store's own challenge. What it answered, and what was sent to it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+    rank = b"r" * fr.NONCE
+    sent = fr.pack(fr.CHALLENGE, [rank])
+    writer.write(sent)
+    first = await answer(reader)
+    proof = fr.pack(fr.PROVE, [fr.proof(b"rank", ticket, rank, store or first[1][0])])
+    writer.write(proof)
+    second = await answer(reader)
+    writer.close()
+    return [first, second], sent + proof
+
+
+def test_a_ticket_is_proved_and_not_sent() -> None:
+    async def work(meet: Meet):
+        ticket = meet.open_job("1").encode()
+        meet.open_job("2")
+        return (
+            ticket,
+            await prove(meet, ticket),
+            await prove(meet, b"guess"),
+            await prove(meet, ticket, b"o" * fr.NONCE),
+        )
+
+    ticket, (good, sent), (bad, _), (old, _) = served(work)
+    store = good[0][1][0]
+    assert good[1] == (fr.OK, [fr.proof(b"store", ticket, b"r" * fr.NONCE, store)]) and ticket not in sent
+    assert bad[1][0] == old[1][0] == fr.BAD, "a proof for another challenge is none"
+    assert good[0][1] != bad[0][1] != old[0][1]
+
+
+def test_a_rank_leaves_a_store_that_cannot_prove_the_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidewright.launch.inject._tidewright import meet as ranks
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        heard = bytearray()
+
+        def pretend() -> None:
+            line, _ = listener.accept()
+            with line:
+                heard.extend(line.recv(1000))
+                line.sendall(fr.pack(fr.OK, [b"s" * fr.NONCE]))
+                heard.extend(line.recv(1000))
+                line.sendall(fr.pack(fr.OK, [b"p" * 32]))
+
+        impostor = threading.Thread(target=pretend)
+        impostor.start()
+        with (
+            socket.create_connection(listener.getsockname()) as line,
+            pytest.raises(OSError, match="does not know this job"),
+        ):
+            ranks._greet(line, b"the ticket")
+        impostor.join()
+    assert b"the ticket" not in heard

@@ -243,15 +243,30 @@ class Meet:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Job | None:
-        """Whose token it is. Every token is compared, each in constant time."""
-        code, parts = await asyncio.wait_for(_read(reader, fr.SHORT), timeout=GREET_S)
-        found = None
-        if code == fr.HELLO and len(parts) == 1:
-            for job in list(self._jobs.values()):
-                if hmac.compare_digest(job.token.encode(), parts[0]):
-                    found = job
-        writer.write(fr.pack(fr.OK if found else fr.BAD, [] if found else [b"unknown token"]))
+        """Whose rank it is, by what it can prove. Every job's ticket is compared, each in constant time."""
+        async with asyncio.timeout(GREET_S):
+            code, parts = await _read(reader, fr.SHORT)
+            rank, store = parts[0] if len(parts) == 1 else b"", os.urandom(fr.NONCE)
+            challenged = code == fr.CHALLENGE and len(rank) == fr.NONCE
+            if challenged:
+                writer.write(fr.pack(fr.OK, [store]))
+                code, parts = await _read(reader, fr.SHORT)
+        if len(parts) != 1 or code != (fr.PROVE if challenged else fr.HELLO):
+            found = None
+        elif challenged:
+            found = self._whose(parts[0], lambda ticket: fr.proof(b"rank", ticket, rank, store))
+        else:
+            found = self._whose(parts[0], lambda ticket: ticket)
+        answer = [fr.proof(b"store", found.token.encode(), rank, store)] if found and challenged else []
+        writer.write(fr.pack(fr.OK if found else fr.BAD, answer if found else [b"unknown token"]))
         await writer.drain()
+        return found
+
+    def _whose(self, shown: bytes, wanted: Callable[[bytes], bytes]) -> _Job | None:
+        found = None
+        for job in list(self._jobs.values()):
+            if hmac.compare_digest(wanted(job.token.encode()), shown):
+                found = job
         return found
 
 

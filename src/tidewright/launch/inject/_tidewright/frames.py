@@ -9,12 +9,16 @@ import struct
 
 (
     HELLO, SET, GET, ADD, CHECK, CAS, DELETE, WAIT, COUNT, APPEND, MGET, MSET, KEYS, PUSH, POP, DEPTH, NEW, GATHER, ONCE,
-) = range(1, 20)  # fmt: skip
+    CHALLENGE, PROVE,
+) = range(1, 22)  # fmt: skip
 WRITES = frozenset({SET, ADD, CAS, DELETE, APPEND, MSET, PUSH, POP, NEW, GATHER, ONCE})
 """Operations that change something."""
 COUNTED = frozenset({SET, MSET, ADD, CAS, DELETE, APPEND, PUSH, POP, NEW})
 """Operations that change something else, or answer otherwise, when they are done again. They are asked for by ONCE, whose
 parts are who asks, the number of its request, and the operation with its own: who did not hear the answer asks again."""
+NONCE = 32
+"""Bytes of a challenge. CHALLENGE carries the rank's and is answered by the store's; PROVE carries ``proof("rank", …)`` of
+both and is answered by ``proof("store", …)``. HELLO, which carries the ticket itself, is how ranks of older images begin."""
 OK, LATE, BAD = 0, 1, 2
 """Outcomes. LATE: the time given with the request passed before the keys were there."""
 
@@ -56,6 +60,13 @@ def unpack(text):
         parts.append(bytes(text[at : at + size]))
         at += size
     return text[0], parts
+
+
+def proof(side, ticket, rank, store):
+    """What only a holder of a job's ticket can answer to two challenges."""
+    import hmac  # loaded by the first who connects
+
+    return hmac.new(ticket, b"tidewright meeting 1 " + side + b"\0" + rank + store, "sha256").digest()
 
 
 def number(value):

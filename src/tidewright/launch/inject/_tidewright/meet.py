@@ -150,10 +150,7 @@ class Link:
         if not where:
             raise OSError("no reach.json")
         found = self._open(where["address"], int(where["port"]))
-        found.sendall(frames.pack(frames.HELLO, [where["token"].encode()]))
-        outcome, _ = _receive(found)
-        if outcome != frames.OK:
-            raise OSError("the rendezvous store does not know this job")
+        _greet(found, where["token"].encode())
         found.settimeout(None)
         return found
 
@@ -185,6 +182,19 @@ class Link:
             found = self._sockets.pop(threading.get_ident(), None)
             if found is not None:
                 _close(found)
+
+
+def _greet(found, ticket):
+    """Show the store that we have the job's ticket, which is not sent, and have it show the same."""
+    rank = os.urandom(frames.NONCE)
+    found.sendall(frames.pack(frames.CHALLENGE, [rank]))
+    outcome, store = _receive(found)
+    if outcome == frames.OK and len(store) == 1:
+        found.sendall(frames.pack(frames.PROVE, [frames.proof(b"rank", ticket, rank, store[0])]))
+        outcome, proof = _receive(found)
+        if outcome == frames.OK and proof == [frames.proof(b"store", ticket, rank, store[0])]:
+            return
+    raise OSError("the rendezvous store does not know this job")
 
 
 def _nap(slept, patience_s):
