@@ -1,7 +1,6 @@
 """Messages between a controller and a node's agent, and their framing: one JSON object per line.
 
-Knows nothing of sockets, processes or who is on the other end. Times are microseconds, memory is bytes.
-"""
+Knows nothing of sockets, processes or who is on the other end. Times are microseconds, memory is bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Start the ranks of one attempt that belong on this node. ``env`` is given whole: nothing is inherited.
 
     With ``image`` they do not start from the beginning but from the images of that serial number, which are here or at
-    one of ``sources``.
+    one of ``sources``. ``run_as``: the unix account of the ranks (a name, or UID[:GID]); empty: the agent's own.
     """
 
     job: int
@@ -88,7 +87,6 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
     run_as: str = ""
-    """The unix account that the ranks run as (a name, or UID[:GID]); empty: the agent's own."""
     image: int = 0
     sources: tuple[Peer, ...] = ()
     peers: tuple[Peer, ...] = ()
