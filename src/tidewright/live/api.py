@@ -248,7 +248,6 @@ class Api:
             return [Path(log.path) for log in self._logs(job) if log.rank == rank]
 
         reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
-        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
         return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
