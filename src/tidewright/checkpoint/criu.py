@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -38,6 +39,8 @@ from .regfiles import forget_sizes
 from .repair import lift_repair
 from .shared import BeingWritten, Known, Others
 from .unanimous import Unanimous
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Criu", "CriuDriver", "DamagedImage", "DumpReport", "RanksLost", "check_host", "find_criu"]
 
@@ -242,6 +245,10 @@ class CriuDriver:
                 break
             except OSError as error:
                 why = WorldError(f"rank {handle.rank}: the image cannot be written: {error.strerror or error}")
+                break
+            except Exception as error:  # the other ranks stand still under ptrace until all have agreed or one refuses
+                log.exception("rank %d: its image failed", handle.rank)
+                why = WorldError(f"rank {handle.rank}: its image failed: {type(error).__name__}: {error}")
                 break
             if tries < TRIES:
                 time.sleep(AGAIN_S * tries)
