@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -123,6 +124,25 @@ def test_who_takes_less_again_is_left_alone_and_so_is_who_keeps_to_its_share(tmp
         assert node.heard[-1].state == "running" and "within its 12288 MiB" in node.heard[-1].notice
         node.backend.silent = True
         await look(500.0)
+
+    play(node, body)
+
+
+def test_a_warning_goes_into_no_pipe_that_the_program_has_put_in_place_of_its_log(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+
+    async def body() -> None:
+        pid = await node.run(SLEEP)
+        path = node.supervisor.attempts[1, 1].report().logs[0][1]
+        os.unlink(path)
+        os.mkfifo(path)
+        reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a test that fails would hang
+        node.backend.held = {0: {pid: 13 * GIB}}
+        await node.supervisor.memory.look(0.0)
+        await node.supervisor.memory.look(31.0)
+        assert "it uses 13312 MiB" in node.heard[-1].notice
+        assert os.read(reading, 4096) == b""
+        os.close(reading)
 
     play(node, body)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tidewright.fabric import pulse
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import FabricNode, Unknown
-from tidewright.fabric.pulse import LEAST_S, MOST_S, silence_s
+from tidewright.fabric.pulse import LEAST_S, MOST_S, faded, silence_s
 from tidewright.model.node import NodeSpec
 from tidewright.wire.agent import Inventory, Request, Response, decode, encode, pulse_socket, raw
 
@@ -126,3 +127,16 @@ def test_an_agent_of_before_heartbeats_is_not_asked_for_any(tmp_path: Path) -> N
 
 def test_silence_is_a_third_of_the_timeout_within_limits() -> None:
     assert [silence_s(s * 1_000_000) for s in (1, 12, 30, 600)] == [LEAST_S, 4.0, MOST_S, MOST_S]
+
+
+def test_a_stranger_who_answers_in_place_of_the_agent_counts_as_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "peer_uid", lambda sock: 4242)
+
+    async def body() -> None:
+        server = await asyncio.start_unix_server(lambda reader, writer: writer.write(b"x"), tmp_path / "door")
+        await asyncio.wait_for(faded(tmp_path / "door", 0.1), 30)
+        server.close()
+
+    asyncio.run(body())

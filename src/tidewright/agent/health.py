@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
 """Between two looks; an error is known within this, and acted on within a few seconds more."""
+ANSWER_S = 20.0
+"""Longest wait for the driver; calls into one that hangs (a GPU off the bus) may never return."""
 
 Faults = tuple[DeviceFault, ...]
 
@@ -43,6 +45,8 @@ class HealthMonitor:
         self._backend, self._path, self._publish = backend, path, publish
         self._devices = backend.discover().devices
         self._one = threading.Lock()
+        self._unanswered: asyncio.Future[Faults] | None = None
+        """A look that took longer than ANSWER_S, and its thread with it."""
         self._kept = _load(path, boot)
         self._seen: dict[int, bool] = {}
         """Devices whose lasting fault the backend has reported itself, so that its word on their recovery counts."""
@@ -95,19 +99,32 @@ class HealthMonitor:
 
     async def refresh(self) -> None:
         """Look, and publish what is new."""
-        faults = await asyncio.to_thread(self.look)
+        faults = await self._answer()
         if faults != self.faults:
             log.warning("devices out of service: %s", "; ".join(f"{one.device}: {one.why}" for one in faults) or "none")
             self.faults = faults
             self._publish(faults)
 
+    async def _answer(self) -> Faults:
+        """What ``look`` finds; all devices while the driver hangs, and what was known before when ``look`` itself fails:
+        ends of ranks and the controller's first question wait for this."""
+        if self._unanswered is None or self._unanswered.done():
+            looking = asyncio.ensure_future(asyncio.to_thread(self.look))
+            await asyncio.wait({looking}, timeout=ANSWER_S)
+            self._unanswered = None if looking.done() else looking
+            if looking.done():
+                try:
+                    return looking.result()
+                except Exception:
+                    log.exception("the devices' health cannot be asked")
+                    return self.faults
+        why = f"the driver has not answered for {ANSWER_S:.0f} s; see dmesg, reset the device or restart the host"
+        return tuple(DeviceFault(index, why) for index in range(self._devices))
+
     async def watch(self) -> None:
         """Look again and again."""
         while True:
-            try:
-                await self.refresh()
-            except Exception:
-                log.exception("the devices' health cannot be asked")
+            await self.refresh()
             await asyncio.sleep(getattr(self._backend, "look_s", LOOK_S))
 
 

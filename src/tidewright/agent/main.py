@@ -136,7 +136,7 @@ class Agent:
         self._server.push(HealthPush(Health(faults)))
 
     async def _forgive(self, args: NoArgs, op_id: str) -> Health:
-        self._health.forgive()
+        await asyncio.to_thread(self._health.forgive)
         await self._health.refresh()
         return Health(self._health.faults)
 
@@ -179,14 +179,14 @@ class Agent:
         socket = self._settings.socket or self._layout.socket
         self._pulse.open(pulse_socket(socket))
         await self._server.open(socket)
-        works = (self._look_for_sockets(), self._supervisor.cap_logs(), self._health.watch())
+        guards = (self._supervisor.memory.watch(), self._health.watch())
+        works = (self._look_for_sockets(), self._supervisor.cap_logs(), *guards)
         tasks = [asyncio.create_task(work) for work in works]
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), PATROL_S)
             self._supervisor.patrol()
-            await self._supervisor.memory.look()
             self._pulse.tick()
         for task in tasks:
             task.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from ..checkpoint.processes import grouped, members
 from ..devices.excess import Place, Rules, Step, Watchdog
 from ..devices.protocol import Backend
 from ..wire.agent import LaunchArgs
+from ..wire.own_file import open_regular
 from .attempt import Attempt
 from .deeds import Deeds
 
 log = logging.getLogger(__name__)
 MIB = 2**20
+LOOK_S = 5.0
 COUNTED_ONLY = "counted, not enforced: CPU slots share the memory of their host"
 
 
@@ -44,6 +47,15 @@ class MemoryGuard:
         self.rules = rules
         self._backend, self._deeds, self._attempts = backend, deeds, attempts
         self._dog, self._blind = Watchdog(rules), ""
+
+    async def watch(self) -> None:
+        """Look again and again; apart from the agent's own work, as a driver may hang."""
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the memory in use on the devices cannot be looked at")
+            await asyncio.sleep(LOOK_S)
 
     async def look(self, now_s: float | None = None) -> None:
         """Once. ``now_s``: monotonic seconds."""
@@ -89,11 +101,11 @@ class MemoryGuard:
     def _say(self, attempt: Attempt, text: str) -> None:
         """To the job's story, and into the log of its first rank here, where whoever runs it looks."""
         log.warning("job %d attempt %d: %s", *attempt.key, text)
-        spec = attempt.ranks[0].spec
+        first = attempt.ranks[0]
         with contextlib.suppress(OSError):
-            if spec is not None:
-                with open(spec.log, "a") as file:
-                    file.write(f"tidewright: {text}\n")
+            handle = open_regular(attempt.log_of(first), first.owner, os.O_WRONLY | os.O_APPEND)
+            with os.fdopen(handle, "w") as file:
+                file.write(f"tidewright: {text}\n")
         self._deeds.tell(attempt, notice=text)
 
 

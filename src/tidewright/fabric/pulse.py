@@ -45,7 +45,7 @@ async def faded(door: Path, bound_s: float) -> None:
 async def _answers(door: Path) -> bool:
     try:
         reader, writer = await connect(door)
-    except OSError:
+    except (OSError, WorldError):
         return False
     try:
         return bool(await reader.read(1))

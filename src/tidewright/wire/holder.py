@@ -26,8 +26,6 @@ class Process(NamedTuple):
 
 def sign(file: int) -> None:
     """Write this process into the lock file that it has just locked."""
-    flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    fcntl.fcntl(file, fcntl.F_SETFL, flags & ~os.O_APPEND)  # else pwrite(2) writes at the end
     text = f"{os.getpid()} {_started(os.getpid())}\n".encode()
     # A file opened for appending takes everything at its end, whatever the offset (pwrite(2), "BUGS").
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_APPEND)

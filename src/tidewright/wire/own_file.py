@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 
 
-def open_regular(path: str | Path, owner: int | None = None) -> int:
-    """A descriptor to read a regular file by; ``owner``: the user whose it must be. Raises OSError.
+def open_regular(path: str | Path, owner: int | None = None, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file that exists; ``owner``: the user whose it must be. Raises OSError.
 
     What it is is found out before it is opened: to open a pipe would wait, and to open a device may do anything.
     """
@@ -20,7 +20,7 @@ def open_regular(path: str | Path, owner: int | None = None) -> int:
             raise OSError(f"{path} is no regular file")
         if owner is not None and facts.st_uid != owner:
             raise OSError(f"{path} does not belong to user {owner}")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{found}", flags | os.O_CLOEXEC)
     finally:
         os.close(found)
 
