@@ -223,6 +223,8 @@ class DepotClient:
     def _connect(self) -> tuple[socket.socket, IO[bytes], Session]:
         if self._socket is None or self._file is None or self._session is None:
             self._socket = socket.create_connection((self.peer.address, self.peer.port), CONNECT_S)
+            # Proof and request are two small writes: by Nagle's algorithm the second waits 40 ms for a delayed ACK.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._file = self._socket.makefile("rb")
             self._session = self._greet(self._socket, self._file)
         return self._socket, self._file, self._session
