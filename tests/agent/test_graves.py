@@ -51,6 +51,16 @@ def test_the_end_of_a_job_and_newer_images_empty_the_remote_store(tmp_path: Path
     assert there(tmp_path) == there(tmp_path, "packs") == [] and not found.graves.waiting()
 
 
+def test_parts_of_gang_images_that_failed_elsewhere_displace_no_whole_one(tmp_path: Path) -> None:
+    found = images(tmp_path)
+    for serial in (1, 2, 3, 4):
+        make(found, serial, push=False)
+    found.keep_newest(TENANT, JOB, 3, previous=1)
+    assert [serial for _, serial, _ in found.listed()] == [1, 3, 4]
+    found.keep_newest(TENANT, JOB, 4, previous=4)  # ordered for a later one, which is not here yet
+    assert [serial for _, serial, _ in found.listed()] == [3, 4]
+
+
 def test_an_outage_and_a_death_forget_no_removal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = images(tmp_path)
     make(found, 1)

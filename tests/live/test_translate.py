@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tidewright.cli.words import last_output, nodes_or_reason
 from tidewright.engine import events as ev
-from tidewright.engine.commands import Command, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+from tidewright.engine.commands import CheckpointRanks, Command, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from tidewright.engine.engine import Engine
+from tidewright.engine.gallery import Image
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.live.orders import Reach
 from tidewright.live.outstanding import outstanding
@@ -68,6 +69,17 @@ def test_launch_seats_every_rank_once() -> None:
         (3, 3, (1,)),
     ]
     assert (call.args.world_size, call.args.master_port) == (4, 29999)
+
+
+@pytest.mark.parametrize(("nodes", "previous"), [(1, 0), (2, 7)])
+def test_nodes_of_a_gang_are_told_which_image_all_of_them_have(nodes: int, previous: int) -> None:
+    play = Play(nodes)
+    job = play.running()
+    play.engine.book.images[job] = tuple(Image(serial, 1, 0, 0, ("n0", "n1")[:nodes]) for serial in (5, 7))
+    allocation = tuple(Part(node, (0,)) for node in range(nodes))
+    for command in (CheckpointRanks(job, 1, 9, allocation), SuspendRanks(job, 1, int(Level.FULL), allocation, 9)):
+        calls = play.translator.calls(command)
+        assert [(call.args.serial, call.args.previous) for call in calls] == [(9, previous)] * nodes  # type: ignore[union-attr]
 
 
 def test_every_way_a_run_can_go() -> None:

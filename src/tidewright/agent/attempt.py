@@ -55,6 +55,8 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     """The ranks stand still at a cut, without connections, and must be let go when they run again."""
     serial: int = 0
     """Number of the full image that it is suspended in, or comes back from."""
+    previous: int = 0
+    """Number of the last image that was whole on all nodes when the latest one was ordered; 0: not known."""
     generation: int = 0
     """How often its ranks have come back from images here; each time they get new directories."""
     checkpointing: bool = False

@@ -97,7 +97,7 @@ class Full:
             self._news(attempt, error=why, shot=ImageReport(serial=serial))
             await self.gangs.refuse(attempt.key, serial, args.peers, why)
             return
-        memo.checkpointing, memo.peers = True, args.peers or memo.peers
+        memo.checkpointing, memo.peers, memo.previous = True, args.peers or memo.peers, args.previous
         with self.gangs.imaging(attempt.key, serial):
             try:
                 attempt.save()
@@ -246,7 +246,7 @@ class Full:
             log.error("image %d of job %d is not stored: %s", serial, args.job, error)
             self._news(attempt, error=f"image {serial} is not stored: {error}", shot=shot)
             return
-        await storage(args.job, self.images.keep_newest, args.tenant, args.job, serial)
+        await storage(args.job, self.images.keep_newest, args.tenant, args.job, serial, attempt.memo.previous)
         self.clear(attempt, serial)
 
     def _keep(self, attempt: Attempt, shot: ImageReport) -> None:

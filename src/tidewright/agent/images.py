@@ -129,10 +129,13 @@ class Images(RawImages):
         if self.graves is not None:
             self.graves.dig(tenant, grave)
 
-    def keep_newest(self, tenant: str, job: int, newest: int) -> None:
-        """Drop all images of a job but the last ``KEPT`` up to ``newest``."""
+    def keep_newest(self, tenant: str, job: int, newest: int, previous: int = 0) -> None:
+        """Drop all images of a job but the last ``KEPT`` up to ``newest``; or but ``newest`` and ``previous``, the last one
+        that is whole on all nodes of a gang: what is between is here, and failed elsewhere."""
         serials = sorted({name.serial for name in self._names(job)} | self.serials(job))
         old = [serial for serial in serials if serial <= newest][:-KEPT]
+        if 0 < previous < newest:
+            old = [serial for serial in serials if serial < newest and serial != previous]
         for serial in old:
             self._drop(job, serial)
         if old:

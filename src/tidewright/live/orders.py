@@ -103,6 +103,7 @@ class Orders:
         args = wire.SuspendArgs(
             job=command.job, attempt=command.attempt, level=command.level, grace_us=spec.grace_us,
             bounded=command.job in self.book.pins, serial=command.serial,
+            previous=self._previous(command.job, nodes),
         )  # fmt: skip
         return [self.call(node, "suspend", args, nodes) for node in nodes]
 
@@ -133,10 +134,18 @@ class Orders:
 
     def _checkpoint(self, command: CheckpointRanks) -> list[Call]:
         nodes = self.names(command.allocation)
-        args = wire.CheckpointArgs(job=command.job, attempt=command.attempt, serial=command.serial)
+        args = wire.CheckpointArgs(
+            job=command.job, attempt=command.attempt, serial=command.serial,
+            previous=self._previous(command.job, nodes),
+        )  # fmt: skip
         op_id = f"{command.job}.{command.attempt}.checkpoint.{command.serial}"
         peers = nodes if len(nodes) > 1 else ()
         return [Call(node, "checkpoint", args, op_id, command.job, command.attempt, peers) for node in nodes]
+
+    def _previous(self, job: int, nodes: tuple[str, ...]) -> int:
+        """Of a gang on several nodes, the last image of which every node has its part: one node cannot know that."""
+        image = self.book.image(job) if len(nodes) > 1 else None
+        return image.serial if image else 0
 
     def fetch(self, node: str, job: int, attempt: int, serial: int) -> Call | None:
         """Have a node take copies of the rank images it lacks; None when it lacks none."""

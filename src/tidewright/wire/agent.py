@@ -96,8 +96,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most.
 
-    A full image gets the number ``serial``. With ``peers`` (all the attempt's nodes, in group order) the first of them
-    leads the cut of the whole gang.
+    A full image gets the number ``serial``; ``previous`` is the last one that is whole on all nodes (0: none), which
+    is not dropped for it. With ``peers`` (all the attempt's nodes, in group order) the first leads the cut of the gang.
     """
 
     job: int
@@ -106,6 +106,7 @@ class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     grace_us: int = 30_000_000
     bounded: bool = False
     serial: int = 0
+    previous: int = 0
     peers: tuple[Peer, ...] = ()
 
 
@@ -115,6 +116,7 @@ class CheckpointArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     job: int
     attempt: int
     serial: int
+    previous: int = 0
     peers: tuple[Peer, ...] = ()
 
 
@@ -154,10 +156,8 @@ class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class ForgetArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The end is journaled: drop the attempt's records. Logs stay.
-
-    ``images``: the job's images go, too (it is over). ``left``: the attempt lives on other nodes now; nothing of it
-    that this node still has may be taken for its end.
+    """The end is journaled: drop the attempt's records. Logs stay. ``images``: the job's images go, too (it is over).
+    ``left``: the attempt lives on other nodes now; nothing of it that is still here may be taken for its end.
     """
 
     job: int
@@ -213,8 +213,7 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     took_us: int = 0
     """How long the save (``suspended``) or restore (``running`` after ``resume``) took."""
     why: str = ""
-    first_failure: RankFailure | None = None
-    """The first rank here that failed by itself; the others may still run."""
+    first_failure: RankFailure | None = None  # the first rank here that failed by itself; others may still run
     logs: tuple[tuple[int, str], ...] = ()
     """(rank, path of its log)."""
     image: ImageReport | None = None
