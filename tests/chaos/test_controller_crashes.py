@@ -62,13 +62,13 @@ def test_crashes_upon_crashes(memory: Path, cuts: list[int], after: bool) -> Non
 class _Hasty(Loop):
     """Answers before the turn is durable."""
 
-    async def _commit(self, events: list[Event]) -> None:
+    async def _commit(self, events: list[Event]) -> bool:
         for command in self.driver.engine.book.out:
             if isinstance(command, Reply):
-                for future in self._waiting.pop(command.op_id, ()):
-                    future.set_result(command)
+                for replies in self._waiting.pop(command.op_id, ()):
+                    replies.give(command)
         await asyncio.sleep(0.01)
-        await super()._commit(events)
+        return await super()._commit(events)
 
 
 def test_a_controller_that_answers_before_it_is_durable_is_found_out(
