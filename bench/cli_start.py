@@ -30,7 +30,8 @@ def measure(runs: int) -> dict[str, float]:
         raise SystemExit("tide is not installed: pip install -e .")
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"
-        argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--backend", "none"]
+        argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state)]
+        argv += ["--agent-socket", f"{folder}/no-agent.sock"]
         with (Path(folder) / "log").open("wb") as log:
             daemon = subprocess.Popen(argv, stdout=log, stderr=log)
         try:

@@ -241,6 +241,21 @@ def test_a_resize_that_fails_leaves_the_job_as_it_was() -> None:
     assert pool.engine.book.wishes == {}, "what its user gets is what it has"
 
 
+def test_a_failed_suspension_keeps_planners_away_and_not_the_user() -> None:
+    pool = world()
+    job = running(pool, Part(0, 0xF))
+    usual = pool.answers[co.SuspendRanks]
+    pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
+    pool.plan(Suspend(job, "room"))
+    assert pool.state(job) is State.RUNNING and job in pool.engine.book.shields
+    pool.answers[co.SuspendRanks] = usual
+    assert not scale(pool, job, 2).error and where(pool, job) == {"n0": 2}
+    pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
+    pool.plan(Suspend(job, "room"))
+    pool.answers[co.SuspendRanks] = usual
+    assert not move(pool, job, "n2").error and where(pool, job) == {"n2": 2}
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-1, 9), st.lists(st.integers(0, 3), max_size=2)), max_size=12))
 def test_any_sequence_of_wishes_keeps_every_job_whole(wishes: list[tuple[bool, int, list[int]]]) -> None:

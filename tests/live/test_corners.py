@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tidewright.base.errors import UsageError
 from tidewright.engine import events as ev
 from tidewright.live import logs
+from tidewright.live.api import EVENTS_AT_A_TIME, Api
 from tidewright.live.hub import Hub
 from tidewright.live.keeper import Keeper, LocalAgent
 from tidewright.live.rehearse import rehearse
@@ -181,6 +183,43 @@ def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkey
     asyncio.run(run())
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("now", [[], ["--slots", "2"]])
+def test_a_keeper_leaves_the_agent_of_an_earlier_controller_alone_unless_options_changed(
+    tmp_path: Path, now: list[str]
+) -> None:
+    argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None and agent.stdout.readline()
+        (tmp_path / "agent.pid").write_text(f"{agent.pid}\n")
+        keeper = Keeper(LocalAgent(tmp_path, [*argv, *now], open_files=256))
+        asyncio.run(keeper._replace_outdated())
+        assert (keeper.pid() == agent.pid) is not bool(now)
+        agent.kill()
+
+
+def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.live.api.KEEPALIVE_S", 0.01)
+    hub = Hub()
+
+    def publish(turn: int, count: int) -> None:
+        for number in range(count):
+            hub._fresh.append(JobEvent(seq=f"{turn}.{number}", at=0, job=1, name="", state="queued", what="QUEUED"))
+        hub.publish()
+
+    async def run() -> list[bytes]:
+        parts = SimpleNamespace(loop=SimpleNamespace(stopping=False), hub=hub)
+        stream = Api(parts)._events((0, 0))  # type: ignore[arg-type]
+        assert await anext(stream) == b": tidewright\n\n"
+        publish(1, 2 * EVENTS_AT_A_TIME)
+        first = await anext(stream)
+        publish(2, 1)
+        return [first, await anext(stream), await anext(stream)]
+
+    found = asyncio.run(run())
+    assert found[2].startswith(b"id: 2.0\n"), found[2]
+
+
 @pytest.mark.parametrize("devices", [0, 65])
 def test_a_node_that_comes_back_with_no_or_many_devices_does_not_keep_the_loop_busy(running, devices: int) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
@@ -226,4 +265,4 @@ def test_the_last_lines_are_found_whatever_they_look_like(data: bytes, lines: in
         file.write(data)
         file.flush()
         expected = _tail_slowly(data, lines, 7) if data else 0
-        assert logs._line_start(Path(file.name), len(data), lines) == expected
+        assert logs._line_start(Path(file.name), len(data), lines, None) == expected

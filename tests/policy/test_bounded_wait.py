@@ -7,11 +7,13 @@ import pytest
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.duration import remaining_us
+from tidewright.model.job import JobSpec
+from tidewright.policy.compose import Composer
 from tidewright.policy.overdue import WaitBound, bound_us, patience_us
 from tidewright.policy.sla import Sla
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
-from tidewright.testing.views import pool
+from tidewright.testing.views import ViewBuilder, pool
 
 LIMIT = WaitBound(max_wait_us=10 * MINUTE, quantum_us=2 * MINUTE, share=0.25)
 SETTLE = 3 * SECOND
@@ -86,3 +88,18 @@ def test_the_formula():
     assert bound_us(LIMIT, 12 * MINUTE, [30 * SECOND], SETTLE) == 14 * MINUTE + 9 * SECOND
     longer = bound_us(LIMIT, 12 * MINUTE, [30 * SECOND, 3 * MINUTE], SETTLE)
     assert longer == 20 * MINUTE + 18 * SECOND
+
+
+def test_of_thousands_of_overdue_jobs_alike_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    start = Composer.start
+    monkeypatch.setattr(Composer, "start", lambda self, row: tried.append(row) or start(self, row))
+    build = ViewBuilder(pool(4))
+    long_ago = build.now - 20 * HOUR
+    for _ in range(4):
+        spec = JobSpec(command=("x",), devices=8, ranks=8, expected_us=10 * HOUR)
+        build.run(spec, wait_since=long_ago, run_since=long_ago)
+    for at in range(2000):
+        spec = JobSpec(command=("x",), devices=8, ranks=8, expected_us=6 * HOUR)
+        build.queue(spec, wait_since=build.now - 4 * HOUR - MINUTE + at)
+    assert not Sla().plan(build.view()).moves and len(tried) == 1

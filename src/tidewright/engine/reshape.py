@@ -12,6 +12,7 @@ from . import images
 from .admit import never_fits, too_crowded
 from .book import Book
 from .land import apply, illegal, misshapen, unsuspendable
+from .leave import unshield
 from .seat import EVERYWHERE, find
 
 _LATER = "try again when it runs"
@@ -86,6 +87,7 @@ def _movable(book: Book, job: int, row: int, state: State) -> None:
         raise Refusal(f"job {job} is {state.name.lower()}; only a job that runs or is suspended can be moved", _LATER)
     if suspended and book.image_only(job):
         return
+    unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
     reason = None if suspended else unsuspendable(book, job, row)
     level = Level(book.table.level.item(row))
     if reason is None and level is not Level.FULL:
@@ -203,6 +205,7 @@ def _resize(book: Book, job: int) -> list[int]:
     if misshapen(book, job, row, mine) is None:  # it may run on as it is
         return []
     wanted = wanted or book.specs[job].floor
+    unshield(book, job)
     reason, level = unsuspendable(book, job, row), book.table.level.item(row)
     if reason is None and level == Level.REQUEUE:
         reason = "it would start over"

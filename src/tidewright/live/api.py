@@ -316,12 +316,12 @@ class Api:
         while not self.parts.loop.stopping:
             change = self.parts.hub.change()
             fresh, complete = self.parts.hub.after(last)
+            last = max(last, self.parts.hub.last)  # before the first pause: what is published in one comes next
             if not complete:
                 yield b": events were dropped; list the jobs again\n\n"
             for first in range(0, len(fresh), EVENTS_AT_A_TIME):
                 yield b"".join(map(_event, fresh[first : first + EVENTS_AT_A_TIME]))
                 await asyncio.sleep(0)  # a client that reads fast would have all of them in one go
-            last = max(last, self.parts.hub.last)
             if not await _or_timeout(change, KEEPALIVE_S):
                 yield b": alive\n\n"
 

@@ -73,7 +73,8 @@ class Keeper:
     async def _replace_outdated(self) -> None:
         """An agent of an earlier start with other options (slots, cores, images) makes room for one with those given now."""
         words = self._words()
-        if words and words[1:] != [os.fsencode(word) for word in self._argv[1:]]:
+        # Not with the shell that sets its limit: an agent has taken that one's place.
+        if words and words[1:] != [os.fsencode(word) for word in self.agent.argv[1:]]:
             log.info("the agent runs with other options than those given now; it is started anew, its ranks run on")
             await self.stop()
 

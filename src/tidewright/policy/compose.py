@@ -37,7 +37,7 @@ _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
 _QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
 
-_Shape = tuple[int, ...]
+Shape = tuple[int, ...]
 """All that decides whether a row can be placed."""
 
 
@@ -64,7 +64,7 @@ class Composer:
         self._eager: dict[int, bool] = {}
         """Rows sent away although they deserve devices: others may have to go for them."""
         self._evictor: Evictor | None = None
-        self._hopeless: dict[_Shape, bool] = {}
+        self._hopeless: dict[Shape, bool] = {}
         """Shapes that found no free devices, as long as nobody has given any back since."""
 
     def ask(self, row: int, count: int = 0) -> Ask:
@@ -106,7 +106,7 @@ class Composer:
         rows = self._still_waiting().nonzero()[0] if rows is None else rows
         if not len(rows):
             return
-        shapes: dict[_Shape, bool] = {}
+        shapes: dict[Shape, bool] = {}
         if wants.strict:
             if not self._start_head(rows, within):
                 return
@@ -145,13 +145,13 @@ class Composer:
         self.stuck.append(head)
         return False
 
-    def _fill_few(self, rows: Column, within: int, shapes: dict[_Shape, bool]) -> None:
+    def _fill_few(self, rows: Column, within: int, shapes: dict[Shape, bool]) -> None:
         """Try each row once, in order, while anything is free."""
         if not len(rows):
             return
         rows = first_rows(rows, self.wants.key, self.jobs.id, len(rows))
         room = True
-        for row, shape in zip(rows.tolist(), self._shapes(rows), strict=True):
+        for row, shape in zip(rows.tolist(), self.shapes(rows), strict=True):
             if not room:
                 self.stuck.append(row)
                 return
@@ -163,8 +163,8 @@ class Composer:
                 self.stuck.append(row)
                 shapes[shape] = True
 
-    def _fill_batch(self, batch: Column, within: int, shapes: dict[_Shape, bool]) -> bool:
-        for row, shape in zip(batch.tolist(), self._shapes(batch), strict=True):
+    def _fill_batch(self, batch: Column, within: int, shapes: dict[Shape, bool]) -> bool:
+        for row, shape in zip(batch.tolist(), self.shapes(batch), strict=True):
             if shape in shapes or self.start(row, within):
                 continue
             self.stuck.append(row)
@@ -177,21 +177,21 @@ class Composer:
         """Whether anything at all is free."""
         return any(self.board.free_total) or bool(self.board.partial)
 
-    def _shapes(self, rows: Column) -> list[_Shape]:
+    def shapes(self, rows: Column) -> list[Shape]:
+        """The shape of each of ``rows``."""
         jobs = self.jobs
-        shapes = zip(
+        return list(zip(
             jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
             jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(),
             jobs.origin[rows].tolist(), self._refused(rows).tolist(), strict=True,
-        )  # fmt: skip
-        return list(shapes)
+        ))  # fmt: skip
 
     def _refused(self, rows: Column) -> Column:
         """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
         ids, refused = self.jobs.id[rows], list(self.view.avoid)
         return np.where(np.isin(ids, refused), ids, 0) if refused else np.zeros(len(rows), ids.dtype)
 
-    def _untried(self, rows: Column, shapes: dict[_Shape, bool]) -> Column:
+    def _untried(self, rows: Column, shapes: dict[Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
@@ -221,13 +221,13 @@ class Composer:
         order, selected = deserving(self.view, self.board, wants.key, waiting, evicts, movable)
         self._evictor = Evictor(self.view, self.board, wants, movable, selected)
         order = order[waiting[order]]
-        self._walk(order.tolist(), self._shapes(order), evicts[order].tolist())
+        self._walk(order.tolist(), self.shapes(order), evicts[order].tolist())
         self._evictor = None
 
-    def _walk(self, rows: list[int], shapes: list[_Shape], evicts: list[bool]) -> None:
+    def _walk(self, rows: list[int], shapes: list[Shape], evicts: list[bool]) -> None:
         """Serve rows in order. Who comes later may send fewer away, so what failed for one row fails for every later row
         of its shape, unless devices have been freed since."""
-        failed: dict[tuple[_Shape, bool], bool] = {}
+        failed: dict[tuple[Shape, bool], bool] = {}
         for row, shape, evict in zip(rows, shapes, evicts, strict=True):
             if (shape, evict) in failed:
                 self.stuck.append(row)

@@ -16,7 +16,7 @@ from ..model.table import Column
 from ..model.view import View
 from ..placement.victims import Holder, Victims
 from .base import first_rows, suspendable
-from .compose import Composer
+from .compose import Composer, Shape
 
 EQUAL = 2
 """A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""
@@ -71,6 +71,9 @@ class Line:
         self._devices = np.where(jobs.active, jobs.held, jobs.floor)
         self._patience = patience_us(limit, jobs.floor, view.capacity)
         self.served = self._served()
+        self._holding = np.flatnonzero(jobs.active | jobs.promised)
+        running = jobs.state == int(State.RUNNING)
+        self._in_quantum = self.served & running & (view.now - jobs.run_since < limit.quantum_us)
 
     def _served(self) -> Column:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
@@ -86,14 +89,13 @@ class Line:
             served[rows[beyond & ripe]] = False
         return served
 
-    def kept_from(self, row: int) -> Column:
-        """Rows that were there before ``row`` began to wait and that it may not preempt. Shape (n,), bool."""
-        jobs, limit = self.jobs, self.limit
+    def _kept_from(self, row: int) -> Column:
+        """Rows that were there before ``row`` began to wait and that it may not preempt. Their numbers, in ascending order."""
+        jobs, rows = self.jobs, self._holding  # not all rows: thousands may be overdue at once, each against all others
         since = jobs.wait_since[row]
-        before = (jobs.wait_since < since) | ((jobs.wait_since == since) & (jobs.id < jobs.id[row]))
-        young = (jobs.state == int(State.RUNNING)) & (self.view.now - jobs.run_since < limit.quantum_us)
-        kept: Column = before & (young & self.served | (self._ends_in <= EQUAL * self._left[row]))
-        return kept & (jobs.active | jobs.promised)
+        before = (jobs.wait_since[rows] < since) | ((jobs.wait_since[rows] == since) & (jobs.id[rows] < jobs.id[row]))
+        kept: Column = rows[before & (self._in_quantum[rows] | (self._ends_in[rows] <= EQUAL * self._left[row]))]
+        return kept
 
     def serve(self, composer: Composer, cost: Column) -> bool:
         """Place overdue rows in order. False when nothing else may start in this plan.
@@ -103,22 +105,32 @@ class Line:
         """
         jobs, limit = self.jobs, self.limit
         late = np.flatnonzero(self.overdue)
+        rows = first_rows(late, jobs.wait_since, jobs.id, len(late)) if len(late) else late
         granted = 0
-        for row in first_rows(late, jobs.wait_since, jobs.id, len(late)).tolist() if len(late) else ():
-            kept = self.kept_from(row)
-            used = int(self._devices[kept & self.served].sum()) + granted
+        unfit: dict[Shape, bool] = {}
+        """Shapes without room: until a job is preempted, free devices only get fewer. True: nor would preempting all help."""
+        for row, shape in zip(rows.tolist(), composer.shapes(rows), strict=True):
+            kept = self._kept_from(row)
+            used = int(self._devices[kept[self.served[kept]]].sum()) + granted
             if used and used + int(jobs.floor[row]) > limit.share * self.view.capacity:
                 break
-            if composer.start(row):
+            if shape not in unfit and composer.start(row):
                 granted += int(jobs.floor[row])
                 continue
-            if self.view.now - jobs.wait_since[row] < self._patience[row]:
+            unfit.setdefault(shape, False)
+            if unfit[shape] or self.view.now - jobs.wait_since[row] < self._patience[row]:
                 continue
-            if composer.force(row, suspendable(self.view) & ~kept, cost + _EACH_US):
+            others = jobs.active | jobs.promised
+            lesser = others.copy()
+            lesser[kept] = False
+            if composer.force(row, suspendable(self.view) & lesser, cost + _EACH_US):
                 granted += int(jobs.floor[row])
-            elif _could(self.view, composer, row, jobs.active | jobs.promised):
+                unfit = {known: True for known, hopeless in unfit.items() if hopeless}
+            elif _could(self.view, composer, row, others):
                 composer.stuck.append(row)
-                return not _could(self.view, composer, row, (jobs.active | jobs.promised) & ~kept)
+                return not _could(self.view, composer, row, lesser)
+            else:
+                unfit[shape] = True
         return True
 
     def next_at(self) -> int:
