@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -38,9 +39,10 @@ A, B = "FAKE-0000", "FAKE-0001"
 MIB = 2**20
 MEMORY, NEED = 160 * MIB, 100 * MIB
 COUNT = """
-import sys, time
+import itertools, os, sys, time
 from _tidewright import splice
-for i in range(int(sys.argv[1])):
+goal = sys.argv[1]
+for i in range(int(goal)) if goal.isdigit() else itertools.takewhile(lambda _: not os.path.exists(goal), itertools.count()):
     splice.reset()
     turn = splice._turn
     if turn is not None:
@@ -51,6 +53,7 @@ for i in range(int(sys.argv[1])):
     time.sleep(0.005)
 sys.exit(7)
 """
+"""Counts to a number, or until there is a file of that name."""
 
 
 def who(pid: int) -> object:
@@ -129,7 +132,7 @@ class Node:
             while self.log(rank).count("\n") < least:
                 await asyncio.sleep(0.01)
 
-    async def launch(self, count: int, *devices: int) -> None:
+    async def launch(self, count: int | Path, *devices: int) -> None:
         """One rank per device, each with NEED bytes of it."""
         self.supervisor.launch(args(count, *devices), "")
         await self.phase("running")
@@ -143,14 +146,14 @@ class Node:
         self.supervisor.suspend(SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=serial), "")
         return await self.hear(lambda report: report.state != "suspending" and report.verb == "suspend")
 
-    async def resume(self, serial: int, count: int, *devices: int) -> JobReport:
+    async def resume(self, serial: int, count: int | Path, *devices: int) -> JobReport:
         self.heard.clear()
         launch = args(count, *devices)
         self.supervisor.resume(ResumeArgs(job=1, attempt=0, serial=serial, launch=launch), "")
         return await self.hear(lambda report: report.state != "resuming" and report.verb == "resume")
 
 
-def args(count: int, *devices: int) -> LaunchArgs:
+def args(count: int | Path, *devices: int) -> LaunchArgs:
     seats = tuple(RankSeat(rank, rank, (device,)) for rank, device in enumerate(devices))
     return LaunchArgs(
         job=1, attempt=0, command=(sys.executable, "-c", COUNT, str(count)), env=ENV, workdir="/",
@@ -232,6 +235,29 @@ def test_a_rank_that_does_not_lock_runs_on_and_is_saved_later(play) -> None:
     play(body)
 
 
+def test_no_room_for_the_record_of_a_suspension_is_told_in_plain_words(play) -> None:
+    async def body(node: Node) -> None:
+        await node.launch(400, 0)
+        save = node.attempt.save
+
+        def full() -> None:
+            if node.attempt.memo.image is not None or node.attempt.memo.checkpointing:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            save()
+
+        node.attempt.save = full
+        report = await node.suspend(1)
+        assert report.state == "running" and "no room on the file system" in report.error
+        assert "the record of image 1" in report.error and "Errno" not in report.error
+        node.supervisor.checkpoint(CheckpointArgs(job=1, attempt=0, serial=2), "")
+        report = await node.hear(lambda report: report.verb == "checkpoint")
+        assert "no room on the file system" in report.error and "the record of image 2" in report.error
+        node.attempt.save = save
+        assert (await node.suspend(3)).error == ""
+
+    play(body)
+
+
 def test_devices_that_are_refused_leave_the_image_good(play) -> None:
     async def body(node: Node) -> None:
         await node.launch(400, 0)
@@ -293,11 +319,12 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
     """From two devices onto one, saved meanwhile, taken over by another agent, and apart again."""
 
     async def body(node: Node) -> None:
-        await node.launch(400, 0, 1)
+        enough = node.layout.root / "enough"
+        await node.launch(enough, 0, 1)
         assert "turns" not in node.told()
         await node.suspend(1)
         assert node.attempt.memo.needs == {0: NEED, 1: NEED}
-        assert (await node.resume(1, 400, 0, 0)).error == ""
+        assert (await node.resume(1, enough, 0, 0)).error == ""
         assert [node.told(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
         await both(node)
         assert sum(call == "restore" for call, _ in node.api.calls) > 6
@@ -307,13 +334,14 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
         node = await node.heir()
         await both(node)
         assert (await node.suspend(3)).error == ""
-        assert (await node.resume(3, 400, 0, 1)).error == "" and "turns" not in node.told()
+        assert (await node.resume(3, enough, 0, 1)).error == "" and "turns" not in node.told()
         assert [node.api.on(node.pid(rank)) for rank in (0, 1)] == [(A,), (B,)]
+        enough.touch()
         report = await node.phase("exited")
         assert (report.code, report.lost) == (7, False)
         for rank in (0, 1):
             lines = node.log(rank).splitlines()
-            assert [int(line.split()[0]) for line in lines] == list(range(400))
+            assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
             assert sum("beside" in line for line in lines) <= 2, "two saves"
 
     async def both(node: Node) -> None:

@@ -302,6 +302,21 @@ async def test_unproven_connections_are_limited(tmp_path: Path, monkeypatch: pyt
 
 
 @running
+async def test_unproven_connections_that_come_all_at_once_are_limited_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewright.agent.depot.MOST_UNPROVEN", 3)
+    async with depot(tmp_path) as made:
+        idle = [
+            socket.create_connection(("127.0.0.1", made.port)) for _ in range(40)
+        ]  # the depot sees none of them yet
+        assert await asyncio.to_thread(client(made).ask, "echo", {}) == {}
+        assert len(made._clients) <= 5, "those kept, and the one that has asked"
+        for each in idle:
+            each.close()
+
+
+@running
 async def test_a_peer_that_closes_in_the_middle(tmp_path: Path) -> None:
     def serve(connection: socket.socket) -> None:
         file = connection.makefile("rb")

@@ -85,3 +85,12 @@ def test_an_output_the_user_chose_is_begun_anew_by_a_job_and_kept_by_its_retries
         assert file.read_text() == "first\nretry\n"
 
     play(body)
+
+
+def test_a_step_file_may_be_behind_links_and_must_be_the_ranks_own(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "steps").write_text("41\n")
+    (tmp_path / "latest").symlink_to("runs")
+    (tmp_path / "mine").symlink_to("latest/steps")
+    assert read_steps(tmp_path / "latest" / "steps") == read_steps(tmp_path / "mine") == 41
+    assert read_steps(tmp_path / "mine", os.geteuid()) == 41 and read_steps(tmp_path / "mine", os.geteuid() + 1) is None

@@ -109,7 +109,9 @@ class Depot:
         """The session of a peer that knows the token; None, told so, for others. Raises what reading raises."""
         self._unproven[writer] = None
         if len(self._unproven) > MOST_UNPROVEN:
-            next(iter(self._unproven)).transport.abort()
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]  # at once: its task ends later, and more connections may be there by then
+            oldest.transport.abort()
         async with asyncio.timeout(PROVE_S):
             try:
                 theirs = peer_auth.read_client_hello(await reader.readuntil(b"\n"))
@@ -123,7 +125,7 @@ class Depot:
             except NotAuthentic:
                 await self._turn_away(WRONG_TOKEN, writer)
                 return None
-        del self._unproven[writer]
+        self._unproven.pop(writer, None)
         return session
 
     @staticmethod

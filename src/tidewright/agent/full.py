@@ -21,6 +21,7 @@ from ..base.errors import TideError, WorldError
 from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
+from ..checkpoint.space import in_plain
 from ..launch.init import VERDICT
 from ..model.failure import RankFailure
 from ..model.job import Level
@@ -79,15 +80,16 @@ class Full:
         self._deeds.behind(attempt, self._store(attempt, memo.serial), wait=False)
 
     async def _count(self, attempt: Attempt, shot: ImageReport) -> None:
-        """From now on the image stands for the ranks. Raises OSError, with the ranks running on."""
+        """From now on the image stands for the ranks. Raises DiskFull and OSError, with the ranks running on."""
         memo = attempt.memo
         before, memo.shot, memo.image = memo.shot, shot, self._image(attempt, shot)
         try:
             attempt.save()
         except OSError as error:
             memo.shot, memo.image = before, None
+            plain = in_plain(error, attempt.directory, f"the record of image {shot.serial}")
             await self._throw_away(attempt, shot.serial, error)
-            raise
+            raise plain from error
 
     async def checkpoint(self, attempt: Attempt, args: CheckpointArgs) -> None:
         """An image of ranks that run on."""
@@ -103,7 +105,8 @@ class Full:
                 attempt.save()
                 shot = await self._shoot(attempt, serial, leave_running=True)
             except (TideError, OSError) as error:
-                self._news(attempt, error=str(error), shot=ImageReport(serial=serial))
+                why = str(in_plain(error, attempt.directory, f"the record of image {serial}"))
+                self._news(attempt, error=why, shot=ImageReport(serial=serial))
                 return
             finally:
                 await self._run_on(attempt)

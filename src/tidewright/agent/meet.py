@@ -225,7 +225,9 @@ class Meet:
             _watch_over(writer)
             self._unknown[writer] = None
             if len(self._unknown) > room_for(0.25, MOST_UNKNOWN):
-                next(iter(self._unknown)).transport.abort()
+                oldest = next(iter(self._unknown))
+                del self._unknown[oldest]  # at once: its task ends later, and more connections may be there by then
+                oldest.transport.abort()
             job = await self._greet(reader, writer)
             self._unknown.pop(writer, None)
             shelf = job.shelf if job else None

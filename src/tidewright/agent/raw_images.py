@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import WorldError
-from ..checkpoint.space import DiskFull, is_full, refusal, require
+from ..checkpoint.space import in_plain, require
 
 FACTS = ".facts"
 
@@ -41,9 +41,7 @@ class RawImages:
 
     def in_plain(self, error: Exception, job: int, serial: int) -> Exception:
         """The failure of a dump: of a full disk CRIU speaks in its own words, which say neither which nor what to do."""
-        if isinstance(error, DiskFull) or not is_full(error):
-            return error
-        return refusal(self._work, image_of(job, serial))
+        return in_plain(error, self._work, image_of(job, serial))
 
     def note(self, job: int, serial: int, rank: int, facts: dict[str, Any]) -> None:
         """Keep what the agent knows of a rank's image beside it; from now on it is complete."""

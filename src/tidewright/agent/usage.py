@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import defaultdict
@@ -16,8 +17,8 @@ from ..base.errors import WorldError
 from ..checkpoint.processes import grouped, members
 from ..devices.protocol import Backend
 from ..wire.agent import DeviceUse, JobUsage, Usage
+from ..wire.own_file import open_regular
 from .attempt import Attempt
-from .box_files import read_inside
 from .prepare import step_files
 from .rank import Rank
 
@@ -113,14 +114,16 @@ def shares(attempt: Attempt, readings: Mapping[int, Reading]) -> dict[int, float
 
 def steps_of(attempt: Attempt) -> int | None:
     """How far the first rank here has come, by the first step file that says so."""
-    paths = step_files(attempt.args, attempt.ranks[0].directory)
-    return next((steps for steps in map(read_steps, paths) if steps is not None), None)
+    first = attempt.ranks[0]
+    found = (read_steps(path, first.owner) for path in step_files(attempt.args, first.directory))
+    return next((steps for steps in found if steps is not None), None)
 
 
-def read_steps(path: Path) -> int | None:
-    """The number in a step file; None when there is none."""
+def read_steps(path: Path, owner: int | None = None) -> int | None:
+    """The number in a step file, which users may make a link; None when there is none, or it is not ``owner``'s."""
     try:
-        text = read_inside(path.parent, path.name, MAX_STEP_FILE).strip()
+        with os.fdopen(open_regular(path, owner), "rb") as file:
+            text = file.read(MAX_STEP_FILE).strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -52,6 +52,11 @@ def refusal(path: Path, what: str, need: int = 0) -> DiskFull:
     )
 
 
+def in_plain(error: Exception, path: Path, what: str) -> Exception:
+    """A failure to write ``what`` to ``path`` in words that say what to do, where it is for want of room; else itself."""
+    return refusal(path, what) if is_full(error) and not isinstance(error, DiskFull) else error
+
+
 def anonymous_bytes(pids: Iterable[int]) -> int:
     """Memory of processes that is in no file, swapped out or not: their images are hardly smaller (proc(5), status)."""
     total = 0
