@@ -122,8 +122,13 @@ def test_tls_an_account_and_true_names(tide: Real, tmp_path: Path) -> None:
     over = ["--url", f"https://{address}", "--token-file", str(tide.state / "token")]
     stranger = tide(*over, "ps")
     assert stranger.returncode == 2 and "not trusted" in stranger.stderr and "--tls-ca" in stranger.stderr
-    assert tide("--url", f"http://{address}", "--token-file", str(tide.state / "token"), "ps").returncode != 0
+    clear = tide("--url", f"http://{address}", "--token-file", str(tide.state / "token"), "ps")
+    assert clear.returncode != 0 and "write https://" in clear.stderr
     over += ["--tls-ca", str(ca)]
+    (wrong := tmp_path / "wrong").write_text("x" * 43)
+    wrong.chmod(0o600)
+    foreign = tide(over[0], over[1], "--token-file", str(wrong), *over[4:], "ps")
+    assert foreign.returncode == 2 and "is not this controller's" in foreign.stderr
     assert tide(*over, "ps").returncode == 0
     done = tide(
         *over, "run", "--workdir", "/", "--follow", "--", "sh", "-c", "id -u; echo $HOME; echo x >> /dev/stderr"

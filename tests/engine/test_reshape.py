@@ -110,6 +110,19 @@ def test_a_move_is_refused_with_its_reason(nodes: tuple[str, ...], reason: str) 
     assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 3}
 
 
+def test_a_move_off_the_only_node_says_that_there_is_no_other() -> None:
+    pool = world(nodes=1)
+    job, _ = running(pool, Part(0, 1)), running(pool, Part(0, 2))
+    reply = move(pool, job)
+    assert reply.error == f"job {job} is on every node there is" and "tide nodes" in reply.remedy
+
+
+def test_only_jobs_on_other_nodes_stand_in_the_way_of_a_move() -> None:
+    pool = world(nodes=2)
+    job, _, other = running(pool, Part(0, 1)), running(pool, Part(0, 2)), running(pool, Part(1, 0xF))
+    assert move(pool, job).error == f"no room for the 1 device of job {job} on the other nodes; held by job {other}"
+
+
 @pytest.mark.parametrize(
     ("fields", "full", "reason"),
     [

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.model.job import ArrayMember, JobSpec, problems
 from tidewright.model.launchable import MAX_STRING, MAX_STRINGS, printable, unlaunchable
 
 
@@ -36,6 +36,11 @@ from tidewright.model.launchable import MAX_STRING, MAX_STRINGS, printable, unla
 def test_what_cannot_be_started_is_named(given: dict, says: str) -> None:  # type: ignore[type-arg]
     found = unlaunchable(JobSpec(**{"command": ("true",), **given}))
     assert any(one.startswith(says) for one in found), found
+
+
+@pytest.mark.parametrize("command", [(), ("",), ("", "x")])
+def test_a_command_without_a_program_is_refused(command: tuple[str, ...]) -> None:
+    assert problems(JobSpec(command=command)) == ["command: empty; say what to run"]
 
 
 def test_what_can_be_started_is_let_through() -> None:

@@ -71,6 +71,32 @@ def test_answers_of_somebody_else(tmp_path: Path, answer: bytes, says: str) -> N
     thread.join(5)
 
 
+@pytest.mark.parametrize(("scheme", "says"), [("http", "write https://"), ("https", "write http://")])
+def test_an_address_asked_in_the_wrong_scheme(scheme: str, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as peer:
+                peer.recv(65536)
+                if scheme == "https":
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unreachable) as caught:
+            Client(url=f"{scheme}://127.0.0.1:{listener.getsockname()[1]}").info()
+        thread.join(5)
+    assert says in caught.value.remedy
+
+
+def test_an_address_where_nothing_listens_is_not_started_from_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(Unreachable) as caught:
+        Client(url=f"http://127.0.0.1:{port}").info()
+    assert "on its machine" in caught.value.remedy
+
+
 def test_addresses_that_are_none() -> None:
     for url in ("ftp://host", "http://", "http://host:port"):
         with pytest.raises(UsageError, match="not an address"):

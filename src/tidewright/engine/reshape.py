@@ -102,8 +102,11 @@ def _movable(book: Book, job: int, row: int, state: State) -> None:
 
 def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> tuple[str, str]:
     """Why no place was found: too small even when empty, or taken."""
+    layout, mine = book.board.layout, {part.node for part in book.allocations.get(job, ())}
+    if not names and len(layout.nodes) == len(mine):
+        return f"job {job} is on every node there is", "tide nodes lists them; tide up --hosts N makes more"
     where = ", ".join(names) or "the other nodes"
-    most = sum(book.board.layout.node_size[book.nodes[name]] for name in names)
+    most = sum(layout.node_size[book.nodes[name]] for name in names)
     if names and most < count:
         return (
             f"job {job} has {count} devices; {where} {_have(names)} {most} even when empty",
@@ -112,10 +115,12 @@ def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> tuple[
     holders = [
         str(other)
         for other, parts in book.allocations.items()
-        if other != job and (not names or any(book.board.layout.nodes[part.node].name in names for part in parts))
+        if other != job
+        and any(layout.nodes[part.node].name in names if names else part.node not in mine for part in parts)
     ]
     held = f"; held by job{'s' * (len(holders) > 1)} {', '.join(holders[:8])}" if holders else ""
-    return f"no room for the {count} devices of job {job} on {where}{held}", "try again later, or name other nodes"
+    devices = f"{count} device{'s' * (count > 1)}"
+    return f"no room for the {devices} of job {job} on {where}{held}", "try again later, or name other nodes"
 
 
 def _have(names: tuple[str, ...]) -> str:

@@ -47,9 +47,9 @@ class TokenAuth:
         if scope["type"] != "http" or self._allowed(scope):
             await self._app(scope, receive, send)
             return
-        body = api.ErrorBody(
-            error="this address asks for a token", remedy="give it with --token-file (STATE/token)", code="unauthorized"
-        )
+        given = any(name == b"authorization" for name, _ in scope["headers"])
+        error = "the token that was given is not this controller's" if given else "this address asks for a token"
+        body = api.ErrorBody(error=error, remedy="give it with --token-file (STATE/token)", code="unauthorized")
         await send_json(send, 401, body, [(b"www-authenticate", b"Bearer")])
 
     def _allowed(self, scope: Scope) -> bool:

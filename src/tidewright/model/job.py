@@ -145,7 +145,7 @@ def problems(spec: JobSpec) -> list[str]:
     # Texts are made only for what is wrong: every submission passes here.
     found: list[str] = []
     need = found.append
-    if not spec.command:
+    if not spec.command or not spec.command[0]:
         need("command: empty; say what to run")
     if spec.name and not valid_name(spec.name):
         need(f"name: {spec.name!r} may hold letters, digits and . _ - [ ] only, up to 128")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -318,7 +319,20 @@ class Client:
                 f"the controller of {self.state}{pid} runs, but does not answer ({error})",
                 f"if it stays so, see {self.state}/controller.log; tide down ends it (jobs run on), tide up starts another",
             )
-        return Unreachable(f"no controller answers at {self._where()} ({error})", "start it with tide up")
+        remedy = "start it with tide up" if self.url is None else _remedy_far(self.url, error)
+        return Unreachable(f"no controller answers at {self._where()} ({error})", remedy)
+
+
+def _remedy_far(url: str, error: Exception) -> str:
+    """What to do about an address that does not answer: a listener with TLS hangs up on what is not TLS, and the reverse."""
+    if isinstance(error, ssl.SSLError):
+        return "if it serves without TLS, write http://"
+    cut = isinstance(error, (http.client.HTTPException, ConnectionError)) and not isinstance(
+        error, ConnectionRefusedError
+    )
+    if cut and not url.startswith("https:"):
+        return "if it serves by TLS (tide up --tls-cert), write https://"
+    return "see on its machine that it runs and listens there: tide up --listen HOST:PORT"
 
 
 def _address(url: str) -> tuple[bool, str, int | None]:
