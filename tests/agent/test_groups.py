@@ -65,6 +65,7 @@ def test_a_group_that_is_still_busy_when_its_rank_leaves_is_removed_later(
         finally:
             busy[0] = False
             await supervisor.close()
+            supervisor.clear_groups()
 
     monkeypatch.setattr(os, "rmdir", rmdir)
     asyncio.run(whole())

@@ -192,6 +192,7 @@ class Agent:
             task.cancel()
         await self._server.close()
         await self._supervisor.close()
+        self._supervisor.clear_groups()
         await self._equipment.close()
         self._pulse.close()
 

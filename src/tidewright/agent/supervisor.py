@@ -327,7 +327,7 @@ class Supervisor:
                 continue
             self.attempts[attempt.key] = attempt
             self._take_over(attempt)
-        self._groups.clear(self.attempts)
+        self.clear_groups()
         log.info("adopted %d attempts", len(self.attempts))
 
     def _take_over(self, attempt: Attempt) -> None:
@@ -361,7 +361,7 @@ class Supervisor:
         """One round of the safety poll: shims whose death went unnoticed, groups of ranks that are gone, wrappers that could
         not wrap something."""
         self.deeds.watcher.check()
-        self._groups.clear(self.attempts)
+        self.clear_groups()
         for attempt in self.attempts.values():
             if attempt.memo.phase == "running":
                 level, why = complaints(attempt)
@@ -374,4 +374,7 @@ class Supervisor:
             if attempt.kill_timer is not None:
                 attempt.kill_timer.cancel()
         await self.deeds.close()
+
+    def clear_groups(self) -> None:
+        """Remove the groups of ranks that are gone; only an agent that knows all of its attempts may, at work or at its end."""
         self._groups.clear(self.attempts)
