@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.test_up_down import Real
 from tidewright.base.errors import UsageError
+from tidewright.cli.shell import run
 from tidewright.live import access
 from tidewright.wire.client import Client
 
@@ -188,3 +189,8 @@ def as_other(*arguments: str, uid: int = UID) -> subprocess.CompletedProcess[str
         + AS.format(uid=uid)
     )
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, cwd="/")
+
+
+def test_a_certificate_without_an_address_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--state", str(tmp_path / "state"), "up", "--tls-cert", "chain.pem"]) == 2
+    assert "--listen" in capsys.readouterr().err and not (tmp_path / "state" / "controller.lock").exists()

@@ -52,7 +52,8 @@ def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can
     assert not pool.reply(ev.Hold(job, "h"), "h").error
     assert pool.state(job) is State.RUNNING
     assert "could not be suspended for its user: no memory; tried again" in why(pool, job)
-    assert "no memory" in explain(pool.engine, make("fifo"), job).text
+    assert "no memory; tried again in 1.0s" in explain(pool.engine, make("fifo"), job).text
+    assert "no memory; tried again in 0ms" in explain(pool.engine, make("fifo"), job, pool.now + SECOND).text
     assert "could not be suspended for its user: no memory" in pool.engine.book.story_text(job)
     allow(pool)
     pool.later(10 * SECOND)

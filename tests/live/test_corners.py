@@ -18,18 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
+from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
 from tidewright.live import logs
 from tidewright.live.api import EVENTS_AT_A_TIME, Api
 from tidewright.live.hub import Hub
 from tidewright.live.keeper import Keeper, LocalAgent
 from tidewright.live.rehearse import rehearse
+from tidewright.live.say import live_job
 from tidewright.live.store import Journal, JournalFull
 from tidewright.live.world import World
 from tidewright.model.job import JobSpec
 from tidewright.model.view import View
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan, Wake
+from tidewright.plan.reasons import Blocked, Reason
 from tidewright.testing.worldlet import Worldlet
 from tidewright.wire import agent as wire
 from tidewright.wire.api import JobEvent
@@ -181,6 +184,15 @@ def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkey
         task.cancel()
 
     asyncio.run(run())
+
+
+def test_the_time_until_a_job_may_preempt_is_counted_from_when_it_is_asked_for() -> None:
+    world = Worldlet(1, 1)
+    world.submit(1)
+    job, book = world.submit(1), world.engine.book
+    book.blocked[job] = Blocked(job, Reason.NO_CAPACITY, "taken", at=book.now + 60 * SECOND)
+    asked = book.now + 20 * SECOND  # nothing has happened in the book since
+    assert live_job(book, job, asked).why.endswith("preempted for it in 40s")
 
 
 @pytest.mark.processes

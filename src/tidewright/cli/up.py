@@ -81,6 +81,8 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     chosen(given["hosts"], given["number"] or 0, given["sockets"], given["slots"] or settings.slots)
     now = {name: str(value) for name, value in wanted.items()}
     listen, tls = check_options(settings, remembered.merged(before, now))
+    if not listen and any(now.get(name, "none") != "none" for name in ("tls_cert", "tls_key")):
+        raise UsageError("--tls-cert and --tls-key are for --listen, which is not given", "add --listen HOST:PORT")
     argv = arguments(session.state, **wanted)
     if foreground:
         os.execv(argv[0], argv)

@@ -27,30 +27,34 @@ _ROUNDS = 6
 _UP = {"basic": "standard", "standard": "premium"}
 
 
-def explain(engine: Engine, planner: Planner, job: int) -> Explanation:
-    """Why ``job`` waits and the smallest change that would start it now. Raises KeyError for a job not in the book."""
+def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explanation:
+    """Why ``job`` waits and the smallest change that would start it now. Raises KeyError for a job not in the book.
+
+    ``now``: the reader's time, if that is later than the book's.
+    """
     book = engine.book
+    now = max(now, book.now)
     state = book.state(job)
     story = tuple(book.stories.get(job, ()))
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
-        text = outlook(book, job, book.now) or f"it is {state.name.lower()}"
+        text = outlook(book, job, now) or f"it is {state.name.lower()}"
         return Explanation(job=job, state=state.name, waiting=False, text=text, story=story)
-    blocked, change = _binding(engine, planner, job, state)
+    blocked, change = _binding(engine, planner, job, state, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ""
     blocked = msgspec.structs.replace(blocked, text=f"{blocked.text}; out of service: {away}") if away else blocked
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
-        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.said(book.now),
+        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.said(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
         ahead=_ahead(book, job), change=change, story=story,
     )  # fmt: skip
 
 
-def _binding(engine: Engine, planner: Planner, job: int, state: State) -> tuple[Blocked, Change | None]:
+def _binding(engine: Engine, planner: Planner, job: int, state: State, now: int) -> tuple[Blocked, Change | None]:
     """The limit that binds, and what would lift it; a job held by its user or by others has no such change."""
     book = engine.book
-    held = book.hold_reason(job)
+    held = book.hold_reason(job, now)
     if state is State.HELD and held is not None:
         return Blocked(job, held[0], held[1]), None
     if job in book.promises:

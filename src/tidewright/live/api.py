@@ -160,11 +160,11 @@ class Api:
         return ended[0].job
 
     async def why(self, request: Request) -> Response:
-        job = self._find(request)
+        job, now = self._find(request), self._now()
         view = self._view(job)
         if job not in self._book.specs:
-            return self._answer(_why_ended(view, self._now()))
-        told = await self._in_fork(lambda fork, planner: explain(fork, planner, job))
+            return self._answer(_why_ended(view, now))
+        told = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
         change = f"{told.change.text} ({told.change.flag})" if told.change and told.change.flag else ""
         holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
         return self._answer(

@@ -134,7 +134,7 @@ def _why(book: Book, job: int, story: list[tuple[int, str, str]], now: int) -> t
         return Reason.DEVICES_PROMISED.value, last
     blocked = book.blocked.get(job)
     if blocked is not None:
-        return blocked.reason.value, blocked.said(book.now)
+        return blocked.reason.value, blocked.said(now)
     return "", UNPLANNED if state is State.QUEUED else last
 
 
