@@ -195,6 +195,24 @@ def test_an_agent_killed_while_it_sends_takes_back_what_it_sent(
     assert not list((tmp_path / "node" / "graves").glob("*/*"))
 
 
+def test_images_that_a_job_made_after_it_started_over_outlive_the_drop_of_those_before(
+    tmp_path: Path, dawdling: random.Random
+) -> None:
+    """The drop waits its turn behind slow stores; a job may be suspended into a new image by then."""
+    found = Images(tmp_path / "node", "token")
+    for serial in (1, 2):
+        shoot(found, 1, serial, dawdling)
+    found.put(TENANT, 1, 1, [0])
+    with found._in_flight.image(1, 3):  # one that is fetched: there is nothing of it here yet
+        last = found.last_serial(1)
+    assert last == 3 and found.last_serial(2) == 0
+    shoot(found, 1, 4, dawdling)
+    with found._in_flight.image(1, 4):
+        found.drop_job(1, last)
+        assert not found._in_flight.unneeded(1, 4)
+    assert found.serials(1) == {4} and found.has_raw(1, 4, 0) and not found.store.names()
+
+
 @pytest.mark.parametrize("over", [False, True], ids=["it-runs-on", "it-has-ended"])
 def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(
     tmp_path: Path, dawdling: random.Random, over: bool

@@ -39,6 +39,7 @@ COLLECT_S = 30.0
 """Least time between two looks for pages that no image needs."""
 COPIES_AT_ONCE = 4
 """Rank images brought here side by side: one connection does not fill a fast network, nor one core check what comes."""
+MAX_SERIAL = 2**63 - 1
 KEPT = 2
 """Images kept per job: the last one, and the one before in case the last turns out damaged."""
 
@@ -132,7 +133,7 @@ class Images(RawImages):
     def keep_newest(self, tenant: str, job: int, newest: int, previous: int = 0) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``; or but ``newest`` and ``previous``, the last one
         that is whole on all nodes of a gang: what is between is here, and failed elsewhere."""
-        serials = sorted({name.serial for name in self._names(job)} | self.serials(job))
+        serials = sorted(self._all_serials(job))
         old = [serial for serial in serials if serial <= newest][:-KEPT]
         if 0 < previous < newest:
             old = [serial for serial in serials if serial < newest and serial != previous]
@@ -141,18 +142,28 @@ class Images(RawImages):
         if old:
             self._collect()
 
-    def drop_job(self, job: int) -> None:
-        """The job is over: nothing of it is kept, here or in the remote store, and nothing that is on its way."""
-        last = {name.tenant: name.serial for name in sorted(self._names(job), key=lambda name: name.serial)}
-        for tenant, serial in last.items():
+    def last_serial(self, job: int) -> int:
+        """The highest number of the job's images that are here, whole or not, or on their way; 0: there are none."""
+        return max(self._all_serials(job) | self._in_flight.serials(job), default=0)
+
+    def drop_job(self, job: int, last: int = MAX_SERIAL) -> None:
+        """Images of the job up to number ``last`` are not kept, here or in the remote store, nor what is on its way. Later
+        ones are those of a job that has started over."""
+        names = [name for name in self._names(job) if name.serial <= last]
+        for tenant, serial in {
+            name.tenant: name.serial for name in sorted(names, key=lambda name: name.serial)
+        }.items():
             self._bury(tenant, f"{job}.{serial}")  # whoever made them
-        serials = {name.serial for name in self._names(job)} | self.serials(job)
-        self._in_flight.drop(job, serials)
+        serials = {serial for serial in self._all_serials(job) if serial <= last}
+        self._in_flight.drop(job, serials, last)
         for serial in serials:
             self._drop(job, serial)
         self._over.pop(job, None)
         if serials:
             self._collect()
+
+    def _all_serials(self, job: int) -> set[int]:
+        return {name.serial for name in self._names(job)} | self.serials(job)
 
     def end_job(self, job: int) -> None:
         """Note that ``drop_job`` is to come; ``finish`` makes up for it. Does not block."""

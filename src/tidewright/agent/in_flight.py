@@ -50,10 +50,16 @@ class InFlight:
         if late:
             abort()
 
-    def drop(self, job: int, serials: Iterable[int]) -> None:
-        """These images of the job, and all of it that are in flight, are not needed any more; later ones may be."""
+    def serials(self, job: int) -> set[int]:
+        """Those of the job that are in flight."""
         with self._guard:
-            mine = [serial for other, serial in self._running if other == job]
+            return {serial for other, serial in self._running if other == job}
+
+    def drop(self, job: int, serials: Iterable[int], last: int) -> None:
+        """These images of the job, and all of it up to ``last`` that are in flight, are not needed any more; later ones
+        may be."""
+        with self._guard:
+            mine = [serial for other, serial in self._running if other == job and serial <= last]
             if mine:
                 self._dropped[job] = max([*serials, *mine, self._dropped.get(job, 0)])
             aborts = [self._aborts[job, serial] for serial in mine if (job, serial) in self._aborts]

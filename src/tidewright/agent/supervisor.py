@@ -35,6 +35,7 @@ from .attempt import Attempt, clear_halves
 from .boxes import complaints
 from .deeds import Deeds, boottime
 from .groups import RankGroups
+from .images import Images
 from .log_cap import LOOK_S, LogCap
 from .memory import MemoryGuard, enforcement
 from .rank import Outcome
@@ -224,7 +225,7 @@ class Supervisor:
         attempt = self.attempts.get(key)
         if args.images and self.deeds.full is not None:
             self.deeds.full.images.end_job(args.job)
-            self.deeds.alone(self.deeds.storage.run(args.job, self.deeds.full.images.drop_job, args.job))
+            self.deeds.alone(self._drop_images(self.deeds.full.images, args.job))
         if attempt is None:
             return JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here")
         if args.left:
@@ -237,6 +238,11 @@ class Supervisor:
         while len(self._forgotten) > FORGOTTEN_KEPT:
             self._forgotten.popitem(last=False)
         return report
+
+    async def _drop_images(self, images: Images, job: int) -> None:
+        """Which is found out at once: the job may start over, and make others, before the store has time for this."""
+        last = await asyncio.to_thread(images.last_serial, job)
+        await self.deeds.storage.run(job, images.drop_job, job, last)
 
     def _leave(self, attempt: Attempt) -> JobReport:
         """The attempt lives elsewhere: whatever is left of it here ends without a word."""

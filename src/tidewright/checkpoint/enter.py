@@ -122,8 +122,10 @@ def wait(pid: int, done: int, words: int, written: int, answer: int) -> int:
     while True:
         ready = [number for number, _ in poll.poll()]
         if done in ready:
-            os.read(done, 1)
-            tell(written, b"\n")
+            if os.read(done, 1):
+                tell(written, b"\n")
+            else:  # CRIU has closed its end, and is about to be gone
+                poll.unregister(done)
         if answer in ready:
             poll.unregister(answer)
             tell(words, os.read(answer, 64) or b"no\n")

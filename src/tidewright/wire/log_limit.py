@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -33,5 +34,6 @@ class LogLimit(logging.Filter):
             since, count = now, 0
         self._seen[key] = (since, count + 1)
         if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+            with contextlib.suppress(KeyError, RuntimeError):  # another thread is at it
+                del self._seen[next(iter(self._seen))]
         return count < self._burst
