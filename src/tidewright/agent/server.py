@@ -125,7 +125,7 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (uid := peer_uid(writer.get_extra_info("socket"))) not in (0, os.geteuid()):
-            log.warning("user %d is turned away", uid)
+            log.warning("a connection of user %d is refused", uid)
             writer.close()
             return
         self._clients[writer] = asyncio.current_task()

@@ -64,7 +64,7 @@ async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid not in (0, os.geteuid()):
         writer.close()
-        raise WorldError(f"what listens on {path} belongs to user {uid}, and is told nothing")
+        raise WorldError(f"what listens on {path} belongs to user {uid}; nothing is sent to it")
     return reader, writer
 
 

@@ -50,7 +50,7 @@ def refuse_stranger(sock: socket.socket, path: Path) -> None:
     except KeyError:
         name = str(uid)
     raise UsageError(
-        f"what listens on {path} is another user's ({name}), and is told nothing",
+        f"what listens on {path} belongs to another user ({name}); nothing is sent to it",
         "choose your own directory with --state or TIDE_STATE, or ask as that user",
     )
 
