@@ -47,6 +47,17 @@ def test_doctor_says_what_a_repair_kept(first: int, last: int, says: str) -> Non
     assert says in _kept(Report(sound=False, written=9, keep_from=first, keep_to=last))
 
 
+@pytest.mark.parametrize(("last", "said"), [(0, True), (7, True), (9, False)])
+def test_doctor_says_what_becomes_of_jobs_in_lost_turns(
+    last: int, said: bool, tide: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Report(sound=False, written=9)
+    monkeypatch.setattr("tidewright.app.health.examine", lambda state: ([], bad))
+    monkeypatch.setattr("tidewright.app.health.repair", lambda state: (replace(bad, keep_to=last), state / "kept"))
+    told = tide("doctor", "--repair")
+    assert told.code == 0 and ("ended by tide up" in told.out) is said
+
+
 def test_an_array_is_warned_of_once() -> None:
     told = ["ask for 7 of 4: near 0.57", "ask for 8.5 of 4: near 0.50", "job 9 can never run"]
     assert summed_up(told) == told[1:]

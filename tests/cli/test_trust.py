@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.test_up_down import Real
 from tidewright.base.errors import UsageError
+from tidewright.cli import up
 from tidewright.cli.shell import run
 from tidewright.live import access
 from tidewright.wire.client import Client
@@ -55,6 +56,12 @@ def authority(folder: Path, name: str = "localhost") -> tuple[Path, Path, Path]:
 
 
 openssl = pytest.mark.skipif(not os.path.exists("/usr/bin/openssl"), reason="makes certificates with openssl")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_all_addresses_are_shown_by_the_name_that_clients_can_ask(host: str) -> None:
+    assert up._reached(f"{host}:7700") == f"{socket.gethostname()}:7700"
+    assert up._reached("10.0.0.1:7700") == "10.0.0.1:7700"
 
 
 @root

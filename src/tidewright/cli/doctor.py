@@ -45,6 +45,10 @@ def command(session: Session, repair: bool) -> int:
             return DamagedJournal.exit_code
         fixed, kept = health.repair(session.state)
         click.echo(f"repaired: {_kept(fixed)}; the damaged files are in {kept}")
+        if not fixed.keep_to or fixed.keep_to < fixed.written or fixed.jobs_affected:
+            click.echo(
+                "note  jobs that only lost turns know are ended by tide up if they still run; save their work before"
+            )
         return 0
     if repair:
         raise UsageError("there is nothing to repair", "start the controller with tide up")

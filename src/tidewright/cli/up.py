@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,14 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
         info = wait_until_up(client, session.state, starting, bar.update)
     out.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
     _options_in_force(before, now)
-    _summary(info, client.nodes(), f"http{'s' * tls}://{listen}" if listen else "")
+    _summary(info, client.nodes(), f"http{'s' * tls}://{_reached(listen)}" if listen else "")
     return 0
+
+
+def _reached(listen: str) -> str:
+    """HOST:PORT that clients ask: for all addresses (0.0.0.0, [::]) this machine's name, which a certificate can carry."""
+    host, _, port = listen.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::", "[::]", "") else listen
 
 
 def _options_in_force(before: dict[str, str], wanted: dict[str, str]) -> None:
