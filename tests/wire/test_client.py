@@ -50,8 +50,9 @@ def _answer(path: Path, data: bytes | None) -> threading.Thread:
 
 def test_a_controller_that_does_not_answer_in_time(tmp_path: Path) -> None:
     thread = _answer(tmp_path / "controller.sock", None)
-    with Client(tmp_path, timeout=0.1) as client, pytest.raises(WorldError, match="no answer within"):
+    with Client(tmp_path, timeout=0.1) as client, pytest.raises(WorldError, match="no answer within") as caught:
         client.info()
+    assert "tide down ends it" in str(caught.value) and "controller.log" in str(caught.value)
     thread.join(5)
 
 

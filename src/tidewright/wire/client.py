@@ -263,7 +263,8 @@ class Client:
             return self._request(method, target, body, timeout)
         except TimeoutError:
             self.close()
-            raise WorldError(f"no answer within {timeout:.0f} s from the controller of {self._where()}") from None
+            said = f"no answer within {timeout:.0f} s from the controller of {self._where()}"
+            raise WorldError(f"{said}; {self._stays_so()}") from None
         except FileNotFoundError as error:
             self.close()
             if self.url is None and self._patience > 0 and held(self.state / CONTROLLER_LOCK):
@@ -309,6 +310,10 @@ class Client:
     def _where(self) -> str:
         return self.url or str(self.state)
 
+    def _stays_so(self) -> str:
+        where = f"{self.state}/controller.log" if self.url is None else "controller.log on its machine"
+        return f"if it stays so, see {where}; tide down ends it (jobs run on), tide up starts another"
+
     def _unreachable(self, error: Exception) -> TideError:
         if (why := untrusted(error)) is not None:
             return UsageError(f"{self._where()} is not trusted: {why}", "give its issuer's certificate with --tls-ca")
@@ -317,7 +322,7 @@ class Client:
             pid = f" (pid {found.pid})" if found else ""
             return Unreachable(
                 f"the controller of {self.state}{pid} runs, but does not answer ({error})",
-                f"if it stays so, see {self.state}/controller.log; tide down ends it (jobs run on), tide up starts another",
+                self._stays_so(),
             )
         remedy = "start it with tide up" if self.url is None else _remedy_far(self.url, error)
         return Unreachable(f"no controller answers at {self._where()} ({error})", remedy)
