@@ -26,7 +26,7 @@ JOBS = 2_000
 SHAPE = "diurnal=yes,max=4h,sizes=1:0.6/2:0.1/4:0.15/8:0.13/16:0.02"
 
 PHILLY = ("philly:10000", "philly:10000,tiers=premium:0.2/standard:0.3/basic:0.5")
-"""Real arrivals and run times, of which a tenth of the jobs do more work than the pool can: all of one tier, and of three."""
+"""Real arrivals and run times, whose bursts ask for more than the pool has: all of one tier, and of three."""
 PHILLY_CLUSTER = "philly-480"
 PHILLY_POLICIES = ("sla", "fifo", "srtf", "las", "static")
 """Without fifo-backfill, which needs minutes for its reservations under so long a queue."""
@@ -145,7 +145,8 @@ def markdown(board: Sequence[Entry], costs: str, philly: Sequence[Result] = ()) 
         f"standard 30 %, basic 50 %; {costs};",
         f"run times known to the scheduler. Workload: `synthetic:load=…,{SHAPE}`.",
         "Arrivals swing over the day, so load 0.8 queues at its peak too; where nothing queues (flat arrivals at 0.8), `sla`,",
-        "`srtf` and `las` are level at what is attainable. [Real jobs](#real-jobs-philly10000), under overload, are below.",
+        "`srtf` and `las` are level at what is attainable.",
+        "[Real jobs](#real-jobs-philly10000), in bursts beyond the pool, are below.",
         "",
         "![Tier attainment by policy and load](leaderboard.svg)",
     ]
