@@ -40,6 +40,17 @@ def test_a_holder_is_named_and_can_be_ended(tmp_path: Path) -> None:
     child.stdout.close()
 
 
+@pytest.mark.processes
+def test_a_stopped_holder_can_be_ended(tmp_path: Path) -> None:
+    lock = tmp_path / "x.lock"
+    child = subprocess.Popen([sys.executable, "-c", _HOLD, str(lock)], stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == b"held\n"
+    child.send_signal(signal.SIGSTOP)
+    found = holder(lock)
+    assert found is not None and end(found) and child.wait(10) == -signal.SIGTERM
+    child.stdout.close()
+
+
 def test_a_lock_that_nobody_signed_names_nobody(tmp_path: Path) -> None:
     with (tmp_path / "l").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

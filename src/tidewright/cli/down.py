@@ -51,7 +51,8 @@ def _shut_down(session: Session, client: Client) -> int:
     except (Unreachable, WorldError) as error:
         if session.url is not None:
             raise
-        out.note(f"{error.args[0]}; ended by pid {end_by_pid(session.state)}")
+        why = error.args[0].partition("; ")[0]  # without the advice to call what runs here
+        out.note(f"{why}; ended by pid {end_by_pid(session.state)}")
         mute = True
     if session.url is None:
         with progress("stopping") as bar:

@@ -79,6 +79,7 @@ def end(process: Process, number: int = signal.SIGTERM) -> bool:
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, number)
+            signal.pidfd_send_signal(handle, signal.SIGCONT)  # a stopped process takes no other signal than SIGKILL
         return True
     finally:
         os.close(handle)
