@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import subprocess
@@ -28,6 +29,7 @@ def test_1200_half_requests_starve_neither_the_socket_nor_the_log(tmp_path: Path
         port = probe.getsockname()[1]
     state, log = tmp_path / "state", tmp_path / "log"
     argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--listen", f"127.0.0.1:{port}"]
+    argv += ["--jobs-as", "nobody"] * (os.geteuid() == 0)
     with log.open("wb") as out:
         limited = ["/bin/sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *argv, "--agent-socket", f"{tmp_path}/none"]
         daemon = subprocess.Popen(limited, stdout=out, stderr=out)
