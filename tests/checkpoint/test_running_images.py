@@ -281,6 +281,12 @@ def test_a_suspension_is_noticed_by_one_sigcont_and_nothing_else(site: Site):
     assert set(told[3]) <= {"SIGCONT", "SIGCONT of the child", "SIGCHLD", "waitid"}
 
 
+def traced(pid: int) -> bool:
+    """Whether a process stands still under ptrace."""
+    now = stat(pid)
+    return now is not None and now.state == "t"
+
+
 ECHO = """
 import socket
 listening = socket.create_server(("127.0.0.1", 0))
@@ -303,7 +309,7 @@ def test_a_client_from_outside_stays_connected_over_a_running_image(site: Site, 
                 target=site.driver("a").dump, args=(gang.ranks, tmp_path / str(number)), kwargs={"leave_running": True}
             )
             dump.start()
-            wait_until(lambda: (now := stat(gang.ranks[0].pid)) is not None and now.state == "t", 10)
+            wait_until(lambda dump=dump: not dump.is_alive() or traced(gang.ranks[0].pid), 10)  # type: ignore[misc]
             client.sendall(b"meanwhile")
             dump.join()
             assert client.recv(100) == b"meanwhile"

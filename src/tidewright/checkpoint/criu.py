@@ -147,6 +147,8 @@ class CriuDriver:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for handle in handles:
             settle(handle)
+        if leave_running:  # the dump of an agent that died may have been done, and have left them stopped
+            self.let_run([handle for handle in handles if _stopped(handle)])
         known = [handle for handle in handles if alive(handle.pid, handle.start)]
         order = Order(leave_running, Others(handles, self._shared), Unanimous(len(handles)))
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
@@ -346,6 +348,12 @@ class CriuDriver:
             "host": host(),
             **Capture(directory, others=others).take(tasks(handle), handle.init),
         }
+
+
+def _stopped(handle: RankHandle) -> bool:
+    """Whether the main process of a rank stands still by a signal, as a dump leaves a rank that is to end."""
+    now = stat(handle.pid)
+    return now is not None and now.start == handle.start and now.state == "T"
 
 
 def _ended(handle: RankHandle) -> bool:
