@@ -98,8 +98,8 @@ def goes_on(site: Site, when: str, rank: int = 0) -> list[Any]:
     return told[-1]
 
 
-def talking(site: Site, world: int = 1) -> Any:
-    gang = site.start(world, command=python(TALK))
+def talking(site: Site, world: int = 1, pause_s: float = 0.002) -> Any:
+    gang = site.start(world, command=python(TALK.replace("sleep(0.002)", f"sleep({pause_s})")))
     for rank in range(world):
         check_goes_on(lambda rank=rank: len(site.output("a", rank)), "at first")
     return gang
@@ -170,8 +170,10 @@ def killed_when_written(site: Site, path: Path) -> Criu:
 
 @pytest.mark.parametrize("leave_running", [False, True])
 def test_connections_outlive_a_criu_that_is_killed(site: Site, tmp_path: Path, leave_running: bool):
-    gang = talking(site)
-    for number in range(3):
+    """Of a program that says nothing within the moments from the death of CRIU to the end of repair mode (docs/why/criu.md)."""
+    gang = talking(site, pause_s=1.0)
+    for number in range(2):
+        goes_on(site, "before")
         driver = site.driver("a", killed_when_written(site, tmp_path / "killed"))
         with pytest.raises(WorldError):
             driver.dump(gang.ranks, tmp_path / str(number), leave_running=leave_running)
