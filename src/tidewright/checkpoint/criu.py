@@ -31,7 +31,7 @@ from .clocks import clocks
 from .features import host, host_differences
 from .files import Capture, mapped_differences, named_again
 from .manifest import DamagedImage, read_manifest, read_meta, verify, write_manifest
-from .onrank import CriuDump, dump_arguments, no_plugins, settle, sweep, tasks
+from .onrank import MOMENT_S, CriuDump, dump_arguments, no_plugins, settle, sweep, tasks
 from .processes import PROC, alive, send, stat
 from .program import Criu, find_criu
 from .protocol import Gang, Image, Placement, RankHandle, Verdict
@@ -295,7 +295,7 @@ class CriuDriver:
         with (work / "said").open("w+b") as said:
             with CriuDump(handle, [*self.criu.command, *arguments], no_plugins(work), said) as criu:
                 if not criu.written(limit):
-                    raise self._failure(handle, criu.ended(0), work, said, limit)
+                    raise self._failure(handle, criu.ended(MOMENT_S), work, said, limit)
                 if not (directory / INVENTORY).exists():
                     raise self._failure(handle, criu.let_go(), work, said, limit)
                 times.append(time.monotonic())

@@ -25,6 +25,9 @@ SWEEP_S = 2.0
 FINISH_S = 30.0
 """How long the CRIU of an agent that died may go on before it is killed, and ours once it has heard how to end."""
 
+MOMENT_S = 1.0
+"""A CRIU that ends closes its pipes a moment before it is gone."""
+
 
 def tasks(handle: RankHandle) -> list[int]:
     """The processes that are the rank's own: all but init, which belongs to the house."""
