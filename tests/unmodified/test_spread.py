@@ -38,7 +38,7 @@ def pool() -> Iterator[Pool]:
             made.clean()
 
 
-@pytest.mark.parametrize("first", [0, 100], ids=["at-its-start", "later"])
+@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.full)], ids=["at-its-start", "later"])
 def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_path: Path, first: int) -> None:
     """With ``first`` 0 some ranks have not met yet when the first event comes."""
     plain, dice = run_plain(PROGRAM, 2, tmp_path / "plain", STEPS), random.Random(first)

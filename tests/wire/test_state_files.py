@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -229,6 +230,24 @@ def test_a_controllers_socket_is_closed_to_others(shared: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         refuse_stranger(ours, shared)
+
+
+def test_what_vanishes_while_it_is_looked_at_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket of a controller that ends, say, when tide down looks."""
+    real = os.scandir
+
+    @contextlib.contextmanager
+    def scandir(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(place) as entries:
+            listed = list(entries)
+        for entry in listed:
+            os.unlink(entry.path)
+        yield iter(listed)
+
+    (tmp_path / "controller.sock").touch()
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert tampering(tmp_path) is None
 
 
 def test_drafts_replace_links(tmp_path: Path) -> None:

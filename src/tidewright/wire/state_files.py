@@ -7,6 +7,7 @@ have left there before. Directories like /tmp, where all may write but only to w
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -161,7 +162,11 @@ def _unsafe_itself(place: str, found: os.stat_result) -> tuple[str, str] | None:
 
 def _entries(place: str) -> list[tuple[str, os.stat_result]]:
     with os.scandir(place) as entries:
-        return sorted((entry.path, entry.stat(follow_symlinks=False)) for entry in entries)
+        found = []
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # sockets and drafts go while a daemon ends
+                found.append((entry.path, entry.stat(follow_symlinks=False)))
+        return sorted(found)
 
 
 def _unsafe_entry(entry: tuple[str, os.stat_result]) -> tuple[str, str] | None:
