@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 from tests.unmodified.programs import Program
 
 LIMIT_S = 180.0
+PORT_TRIES = 3
+PORT_TAKEN = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
 LINE = re.compile(r"^(?:\[\S+\]:)?(step \d+ loss \S+ rank \d+|sha256 [0-9a-f]{64} rank \d+)$")
 LEFT_OUT = re.compile(r"^(TIDE|RANK|LOCAL_|WORLD_SIZE|GROUP_|ROLE_|MASTER_|NODE_RANK|TORCHELASTIC)")
 
@@ -121,18 +124,34 @@ def launch_plain(program: Program, world: int, directory: Path, steps: int = 0) 
 
 
 def run_plain(program: Program, world: int, directory: Path, steps: int = 0) -> Outcome:
-    """A whole plain run. Raises AssertionError with the end of the logs when a rank fails."""
+    """A whole plain run. Raises AssertionError with the end of the logs when a rank fails.
+
+    A port that another program has taken since it was found free is no fault of this one: another try is made.
+    """
+    for _ in range(PORT_TRIES):
+        codes, logs = _run_ranks(program, world, directory, steps)
+        if not any(code and PORT_TAKEN.search(text) for code, text in zip(codes, logs, strict=True)):
+            break
+        shutil.rmtree(directory)
+    assert codes == [0] * world, "\n".join(text[-1500:] for text in logs)
+    outcome = read(logs)
+    assert len(outcome.digests) == world * program.workers, logs
+    return outcome
+
+
+def _run_ranks(program: Program, world: int, directory: Path, steps: int) -> tuple[list[int | None], list[str]]:
+    """Exit codes and logs of all ranks; once one has failed the others are killed."""
     ranks = launch_plain(program, world, directory, steps)
     deadline = time.monotonic() + LIMIT_S
     try:
-        codes = [rank.wait(max(0.1, deadline - time.monotonic())) for rank in ranks]
+        while time.monotonic() < deadline and not any(rank.poll() for rank in ranks):
+            if all(rank.poll() == 0 for rank in ranks):
+                break
+            time.sleep(0.02)
+        codes = [rank.poll() for rank in ranks]
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
-    logs = [(directory / f"{rank}.log").read_text() for rank in range(world)]
-    assert codes == [0] * world, "\n".join(text[-1500:] for text in logs)
-    outcome = read(logs)
-    assert len(outcome.digests) == world * program.workers, logs
-    return outcome
+    return codes, [(directory / f"{rank}.log").read_text() for rank in range(world)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.unmodified.harness import LEFT_OUT, Outcome, differences, read
-from tests.unmodified.programs import EXAMPLES, PROGRAMS
+from tests.unmodified.harness import LEFT_OUT, Outcome, differences, read, run_plain
+from tests.unmodified.programs import EXAMPLES, PROGRAMS, Program
 
 sys.path.insert(0, str(EXAMPLES))
 
@@ -94,3 +95,16 @@ def test_no_program_knows_of_us() -> None:
     used = {word.format(python="", here=EXAMPLES) for program in PROGRAMS for word in program.command}
     for path in sorted(EXAMPLES.glob("*.py")):
         assert str(path) in used or path.name == "digest.py", f"{path.name} is run by nobody"
+
+
+def test_a_port_that_was_taken_meanwhile_is_tried_again(tmp_path: Path) -> None:
+    script, seen = tmp_path / "program.py", tmp_path / "seen"
+    script.write_text(
+        "import pathlib, sys\n"
+        "if not pathlib.Path(sys.argv[1]).exists():\n"
+        "    pathlib.Path(sys.argv[1]).touch()\n"
+        "    sys.exit('OSError: [Errno 98] Address already in use')\n"
+        "print('sha256', '0' * 64, 'rank', 0)\n"
+    )
+    program = Program("program", ("{python}", str(script), str(seen)))
+    assert run_plain(program, 1, tmp_path / "plain").digests == {0: "0" * 64}
