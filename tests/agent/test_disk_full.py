@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from tests.agent.test_agent_images import FOUND, FULL
 from tests.agent.test_images_damage import FACTS, Node
 from tests.agent.test_images_ending import left
+from tests.small_disk import small_disk_at
 from tidewright.agent import images as images_module
 from tidewright.agent.images import Images
 from tidewright.agent.layout import Layout
@@ -32,15 +31,8 @@ SAYS = r"no room on the file system {}: .*{}.* needs .* are free; remove files t
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path], check=False).returncode
-    ):
-        pytest.skip("a small file system takes root to mount")
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
+    with small_disk_at(tmp_path / "small", 24) as place:
+        yield place
 
 
 def shoot(found: Images, size: int = BIG, serial: int = 1, rank: int = 0) -> None:

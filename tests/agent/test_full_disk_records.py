@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import small_disk_at
 from tidewright.agent.equipment import read_token
 from tidewright.agent.layout import write_if_room
 from tidewright.agent.server import Epoch
@@ -21,13 +20,8 @@ from tidewright.wire.holder import sign
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("needs root and mount(8) for a file system of its own")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    with small_disk_at(tmp_path, 1) as place:
+        yield place
 
 
 def _fill(small: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.checkpoint.programs import FILES, LOOP
 from tests.checkpoint.site import Site, chain
+from tests.small_disk import small_disk_at
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.processes import stat
@@ -26,11 +27,8 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def small_disk(tmp_path: Path):
     """A file system of 3 MiB: less than one rank's memory."""
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "small", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk_at(tmp_path / "small", 3) as place:
+        yield place
 
 
 def test_a_full_disk_costs_the_image_only(site: Site, small_disk: Path):

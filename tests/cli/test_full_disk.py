@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import small_disk_at
 from tidewright.cli.shell import run
 from tidewright.live.space import RESERVE, RESERVE_BYTES, free_bytes
 
@@ -23,15 +21,8 @@ FLOOD = 'while :; do head -c 100000 /dev/zero | tr "\\0" x; done 2>/dev/null'
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("needs root and mount(8) for a file system of its own")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk_at(tmp_path / "small", 48) as place:
+        yield place
 
 
 class Tide:
