@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from facts import keep
-from tidewright.base.errors import TideError
+from facts import keep, wait_for_controller
 from tidewright.model.job import JobSpec
 from tidewright.wire.client import Client
 
@@ -88,7 +87,7 @@ def measure(jobs: int) -> dict[str, Any]:
         with (Path(folder) / "log").open("wb") as log:
             daemon = subprocess.Popen([*argv, "--agent-socket", f"{folder}/no-agent.sock"], stdout=log, stderr=log)
         try:
-            _wait(state)
+            wait_for_controller(state)
             found: dict[str, Any] = {"jobs": jobs, "bar_ms": BAR_MS, "stall_bar_ms": STALL_BAR_MS, "batches": []}
             for first in range(0, jobs, BATCH):
                 specs = _specs(first, min(BATCH, jobs - first))
@@ -128,16 +127,6 @@ def _median_ms(ask: Callable[[], Any]) -> float:
         ask()
         times.append(1000 * (time.monotonic() - began))
     return sorted(times)[TRIES // 2]
-
-
-def _wait(state: Path) -> None:
-    for _ in range(400):
-        try:
-            Client(state).info()
-            return
-        except TideError:
-            time.sleep(0.05)
-    raise SystemExit("the controller did not come up")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from facts import keep
-from tidewright.base.errors import TideError
+from facts import keep, wait_for_controller
 from tidewright.model.job import JobSpec
 from tidewright.wire.client import Client
 
@@ -50,13 +49,8 @@ def measure(runs: int) -> dict[str, float]:
 
 def _fill(state: Path) -> None:
     """Wait for the controller and give it jobs, which only queue: there is no agent."""
-    for _ in range(200):
-        try:
-            Client(state).submit([JobSpec(name=f"job-{at}", command=("true",)) for at in range(JOBS)])
-            return
-        except TideError:
-            time.sleep(0.05)
-    raise SystemExit("the controller did not come up")
+    wait_for_controller(state)
+    Client(state).submit([JobSpec(name=f"job-{at}", command=("true",)) for at in range(JOBS)])
 
 
 def _once(argv: list[str]) -> float:

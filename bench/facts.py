@@ -1,4 +1,4 @@
-"""Facts about the machine that a measurement was taken on, and where results are kept."""
+"""Facts about the machine that a measurement was taken on, where results are kept, and waiting for what is measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import datetime
 import json
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy
 import psutil
+
+from tidewright.base.errors import TideError
+from tidewright.wire.client import Client
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,3 +47,16 @@ def keep(name: str, measured: Any) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": facts(), "measured": measured}, indent=2) + "\n")
     return path
+
+
+def wait_for_controller(state: Path, *, agent: bool = False) -> None:
+    """Return once the controller answers and, with ``agent``, its agent is connected. Raises SystemExit after 20 s."""
+    for _ in range(400):
+        try:
+            info = Client(state).info()
+            if not agent or info.agent == "connected":
+                return
+        except TideError:
+            pass  # it is still starting
+        time.sleep(0.05)
+    raise SystemExit("the controller did not come up")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from facts import keep
-from tidewright.base.errors import TideError
+from facts import keep, wait_for_controller
 from tidewright.wire.client import Client
 
 BAR_PERCENT, BAR_MB = 1.0, 120
@@ -28,7 +27,7 @@ def measure(seconds: float) -> dict[str, float]:
             argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--backend", "cpu"]
             daemon = subprocess.Popen(argv, stdout=log, stderr=log)
         try:
-            _wait(state)
+            wait_for_controller(state, agent=True)
             process = psutil.Process(daemon.pid)
             before, began = sum(process.cpu_times()[:2]), time.monotonic()
             time.sleep(seconds)
@@ -41,17 +40,6 @@ def measure(seconds: float) -> dict[str, float]:
         finally:
             Client(state).shutdown()
             daemon.wait(20)
-
-
-def _wait(state: Path) -> None:
-    for _ in range(400):
-        try:
-            if Client(state).info().agent == "connected":
-                return
-        except TideError:
-            pass
-        time.sleep(0.05)
-    raise SystemExit("the controller did not come up")
 
 
 if __name__ == "__main__":

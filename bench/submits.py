@@ -12,8 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from facts import keep
-from tidewright.base.errors import TideError
+from facts import keep, wait_for_controller
 from tidewright.model.job import JobSpec
 from tidewright.wire.client import Client
 
@@ -38,7 +37,7 @@ def measure(seconds: float) -> dict[str, float]:
         with (Path(folder) / "log").open("wb") as log:
             daemon = subprocess.Popen([*argv, "--agent-socket", f"{folder}/no-agent.sock"], stdout=log, stderr=log)
         try:
-            _wait(state)
+            wait_for_controller(state)
             counts: list[int] = []
             began = time.monotonic()
             threads = [threading.Thread(target=_submit, args=(state, began + seconds, counts)) for _ in range(CLIENTS)]
@@ -51,16 +50,6 @@ def measure(seconds: float) -> dict[str, float]:
         finally:
             daemon.terminate()
             daemon.wait(20)
-
-
-def _wait(state: Path) -> None:
-    for _ in range(200):
-        try:
-            Client(state).info()
-            return
-        except TideError:
-            time.sleep(0.05)
-    raise SystemExit("the controller did not come up")
 
 
 if __name__ == "__main__":
