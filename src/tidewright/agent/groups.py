@@ -36,6 +36,6 @@ class RankGroups:
                 remove((group,))
 
     def _key(self, group: str) -> Key:
-        """The attempt that a group was made for; one that nobody has for a name of another kind."""
+        """The attempt that a group was made for; one that does not exist for a name of another kind."""
         job, attempt, *_ = [*group.rpartition(self._prefix)[2].split("."), "", ""]
         return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else (0, -1)

@@ -1,6 +1,6 @@
-"""Which images are being made, copied or sent just now, and which of these nobody needs any more.
+"""Which images are being made, copied or sent just now, and which of these are not needed any more.
 
-A job may end at any moment of that. What is done by then is dropped at once; what is not yet, by whoever is at it.
+A job may end at any moment of that. What is done by then is dropped at once; what is not yet, by the operation that handles it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def image(self, job: int, serial: int) -> Iterator[None]:
-        """Something is done with an image. Whoever does it asks ``unneeded`` when it is done, before it leaves."""
+        """Something is done with an image. The operation asks ``unneeded`` when it is done, before it leaves."""
         key = job, serial
         with self._guard:
             self._running[key] += 1

@@ -1,6 +1,6 @@
 """Keeps the logs of ranks below a limit: the middle of a log that has grown beyond it gives its room back.
 
-A hole is punched; the file keeps its size, so offsets stay what they are: those of whoever follows the log, of the rank,
+A hole is punched; the file keeps its size, so offsets stay what they are: those of clients that follow the log, of the rank,
 which appends to it, and of images, which know how long it was. Where lines are gone a line in the log says so.
 """
 
@@ -19,7 +19,7 @@ from ..checkpoint.putback import NOTICE
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 2**30
-"""What the log of one rank of one attempt takes at most, unless told otherwise."""
+"""What the log of one rank of one attempt takes at most by default."""
 LEAST_BYTES = 2**20
 LOOK_S = 1.0
 """Between two looks at all logs: one stat(2) each. What a rank writes in that time is taken on top of the limit."""

@@ -4,7 +4,7 @@ Run as ``python -I -S enter.py INIT MAIN START WRITTEN ANSWER COMMAND...``: host
 the latter's start in clock ticks, and two pipes. When the image is written, and the rank still stands still under CRIU's
 ptrace, a byte goes into WRITTEN; then CRIU waits for a line from ANSWER: with ``keep`` it goes on as its options say, with
 anything else, or when the other end is closed, it undoes all it did and the rank runs on. Ends as the command does. It
-outlives whoever started it: a CRIU that is killed may leave a task with a trap in its code, and so is let finish.
+outlives the process that started it: a CRIU that is killed may leave a task with a trap in its code, and so is let finish.
 Standard library only.
 """
 
@@ -73,7 +73,7 @@ def borrow(owner: dict[str, list[str]], command: list[str]) -> list[str]:
     """Let CRIU ask for the limits of a process of another user, which takes CAP_SYS_RESOURCE or the same ids (prlimit(2)).
 
     Root in a container may lack it: there CRIU gets the ids of the rank, and keeps all rights of root as ambient ones
-    (capabilities(7)). Nobody without these can look into it. Returns the command to run then. Raises OSError.
+    (capabilities(7)). A process without these cannot look into it. Returns the command to run then. Raises OSError.
     """
     uid, gid = int(owner["Uid"][0]), int(owner["Gid"][0])
     rights = int(fields("self")["CapEff"][0], 16)
@@ -112,7 +112,7 @@ def execute(command: list[str], written: int, answer: int, owner: dict[str, list
 
 
 def wait(pid: int, done: int, words: int, written: int, answer: int) -> int:
-    """Carry words between the script and whoever started us until CRIU ends; its wait status.
+    """Carry words between the script and the process that started us until CRIU ends; its wait status.
 
     ``done`` and ``words`` are our ends of the script's pipes, ``written`` and ``answer`` those of the caller.
     """

@@ -35,7 +35,7 @@ def tasks(handle: RankHandle) -> list[int]:
 
 
 def dump_arguments(pid: int, directory: Path, work: Path, *, leave_running: bool) -> list[str]:
-    """CRIU's for a dump. Connections between the rank's own processes are kept; nobody else has one (see ``barred``).
+    """CRIU's for a dump. Connections between the rank's own processes are kept; no other process has one (see ``barred``).
 
     A rank that runs on is let go by ptrace alone: it sees no SIGSTOP and no SIGCONT. One that is to end is left stopped.
     """
@@ -112,13 +112,13 @@ class CriuDump:
             os.close(gone)
 
     def keep(self) -> int | None:
-        """Have CRIU end the dump as it was told to; see ``ended``."""
+        """Have CRIU end the dump as its options say; see ``ended``."""
         with contextlib.suppress(BrokenPipeError):  # it was killed, and says so by its end
             os.write(self._answer, f"{enter.KEEP}\n".encode())
         return self.let_go()
 
     def let_go(self) -> int | None:
-        """Unless it was told to keep what it has done, it undoes that; see ``ended``."""
+        """Without ``keep`` it undoes what it has done; see ``ended``."""
         if self._answer >= 0:
             os.close(self._answer)
             self._answer = -1

@@ -12,7 +12,7 @@ from ..base.errors import WorldError
 from ..base.units import format_bytes
 
 MARGIN_BYTES = 16 * 2**20
-"""Left free by whoever looks before writing: records that are small must go on being written."""
+"""Left free by all that check before they write: records that are small must go on being written."""
 _WORDS = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -35,7 +35,7 @@ def free_bytes(path: Path) -> int:
 
 
 def is_full(error: BaseException | str) -> bool:
-    """Whether a failure, also one told in another program's words, is for want of room."""
+    """Whether a failure, also one reported in another program's words, is for want of room."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return isinstance(error, DiskFull) or any(words in str(error) for words in _WORDS)

@@ -13,7 +13,7 @@ class Unanimous:
         self._changed = threading.Condition()
 
     def agree(self) -> bool:
-        """Wait for the others; whether all have agreed. One refusal is enough, and nobody waits any longer."""
+        """Wait for the others; whether all have agreed. One refusal is enough, and no rank waits any longer."""
         with self._changed:
             self._missing -= 1
             self._changed.notify_all()

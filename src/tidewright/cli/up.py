@@ -30,7 +30,7 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--tls-cert", callback=_absolute, metavar="FILE", help="Certificate chain for --listen; without, loopback only."
 )
-@click.option("--tls-key", callback=_absolute, metavar="FILE", help="Its key, readable by nobody else.")
+@click.option("--tls-key", callback=_absolute, metavar="FILE", help="Its key, readable by its owner only.")
 @click.option("--jobs-as", metavar="USER", help="Run jobs as this account; root must name one to --listen.")
 @click.option(
     "--hosts", "number", type=click.IntRange(1, 16), metavar="N",

@@ -1,7 +1,7 @@
 """Memory in use on devices against what each of several users of them was given: who takes more, and what is done. Pure.
 
-It holds nobody back. Who takes more than his share is warned after a while, and evicted if he goes on; who keeps to it is left
-alone, whoever is on the same device. A *holder* is a pod's uid, or an attempt of a job.
+It limits no process. A holder that takes more than its share is warned after a while, and evicted if it goes on; one within its
+share is left alone, whatever others on the device do. A *holder* is a pod's uid, or an attempt of a job.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _check_job(book: Book, job: int) -> None:
     if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
     if job in book.eager and state not in _LEAVING:
-        _fail(book, job, f"is {State(state).name} and still to be thought about when it has let go")
+        _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
     if job in book.hold_retries and (job not in book.user_holds or state not in (_RUNNING, *_LEAVING)):
         _fail(book, job, f"is {State(state).name} and to be suspended for its user, who has not asked")
     if job in book.serials:

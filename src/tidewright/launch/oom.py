@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process because memory had run out: nobody else tells a rank killed so from any other.
+"""Whether the kernel ended a process because memory had run out: only the kernel's own log distinguishes such a rank from others.
 
 Standard library only; loaded by the shim by the path of its file.
 """

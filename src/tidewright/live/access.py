@@ -21,7 +21,7 @@ def check(listen: str, tls: tuple[str, str], run_as: str) -> ssl.SSLContext | No
         return None
     if os.geteuid() == 0 and not run_as:
         raise UsageError(
-            f"--listen {listen} by root would let whoever has the token run programs as root",
+            f"--listen {listen} by root would let holders of the token run programs as root",
             "name an account for jobs with --jobs-as USER, or run the controller as a user without rights",
         )
     if any(tls):

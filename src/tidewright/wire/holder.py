@@ -1,4 +1,4 @@
-"""Who holds a lock file: the pid and start time that its holder wrote into it, so that no stranger is taken for it.
+"""Who holds a lock file: the pid and start time that its holder wrote into it, so that no other process is mistaken for it.
 
 Pids are reused; a pid with the time the process started, in clock ticks after boot (proc(5), field 22), is not.
 """
@@ -34,7 +34,7 @@ def sign(file: int) -> None:
 
 
 def held(lock: Path) -> bool:
-    """Whether anybody holds the lock."""
+    """Whether a process holds the lock."""
     try:
         file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -49,7 +49,7 @@ def held(lock: Path) -> bool:
 
 
 def holder(lock: Path) -> Process | None:
-    """The process that holds the lock; None when nobody does, or when it has not signed (an older version's)."""
+    """The process that holds the lock; None when none does, or when it has not signed (an older version's)."""
     if not held(lock):
         return None
     try:

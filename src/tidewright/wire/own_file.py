@@ -1,4 +1,4 @@
-"""Opening a file whose name somebody else has chosen: a regular file, and theirs, or nothing happens to it at all."""
+"""Opening a file whose name another user has chosen: only a regular file of that user is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listening unix socket and its file, which can vanish (somebody's clean-up) while connections to it live on."""
+"""A listening unix socket and its file, which can vanish (a clean-up job) while connections to it live on."""
 
 from __future__ import annotations
 

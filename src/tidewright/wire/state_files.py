@@ -1,8 +1,8 @@
 """The state directory and the files in it: this user's alone, and no link in the place of a file.
 
-Whoever can put a file, a link or a directory where a daemon of another user writes, can have that user write elsewhere.
-So nobody may be able to: not by a directory of theirs on the way, not by one that they may write to, and not by what they
-have left there before. Directories like /tmp, where all may write but only to what is their own, are no danger in between.
+A user who can put a file, a link or a directory where a daemon of another user writes can have that user write elsewhere.
+So no other user may be able to: not by a directory of theirs on the way, not by one that they may write to, and not by what
+they have left there before. Directories like /tmp, with the sticky bit, are no danger on the way.
 """
 
 from __future__ import annotations

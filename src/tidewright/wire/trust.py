@@ -1,6 +1,6 @@
-"""Whom a client speaks to: over a unix socket this user or root, over TCP whoever the certificate names.
+"""Whom a client speaks to: over a unix socket this user or root, over TCP the host that the certificate names.
 
-A directory that others may write to, /tmp for one, can hold anybody's socket; environments would be sent there.
+A directory that others may write to, /tmp for one, can hold any user's socket; environments would be sent there.
 """
 
 from __future__ import annotations
