@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tests.agent.test_agent_images import args as resume_args
 from tests.agent.test_agent_images import expected, lines
 from tidewright.agent.rank import Identity
 from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.program import VARIABLE, prefix_command
 from tidewright.checkpoint.shared import MARK
 from tidewright.model.job import Level
 
@@ -36,6 +38,37 @@ sys.exit(7)
 """Large enough that its image takes a while."""
 LINES, MIB = 2000, 60
 FULL, FREEZE = int(Level.FULL), int(Level.FREEZE)
+
+
+@pytest.fixture
+def late_criu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CRIU that begins a dump a second late, as on a busy machine."""
+    assert isinstance(FOUND, Criu)
+    start = prefix_command(tmp_path / "late")
+    loader = Path(start[0])
+    loader.parent.mkdir(parents=True)
+    real, own = " ".join(FOUND.command), len(start) - 1
+    loader.write_text(f'#!/bin/sh\nshift {own}\ncase "$1" in dump) sleep 1;; esac\nexec {real} "$@"\n')
+    loader.chmod(0o755)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "late"))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rank_that_ends_while_its_image_begins_has_ended_as_it_says(late_criu: None, play, code: int) -> None:
+    """It is no crash, and nothing that a dump has done to it."""
+
+    async def body(bench: Bench) -> None:
+        await bench.launch("sh", "-c", f"(trap '' TERM; exec sleep 60) & sleep 0.8; exit {code}", grace_us=2_000_000)
+        await bench.state_is("running")
+        await order(bench, 1)
+        report = await bench.state_is("exited")
+        assert (report.code, report.lost) == (code, False)
+        if code:
+            assert report.first_failure is not None and report.first_failure.code == code
+        else:
+            assert report.first_failure is None and report.error == ""
+
+    play(body)
 
 
 def args(mib: int = MIB) -> dict[str, object]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,8 +14,9 @@ import pytest
 
 from tests.checkpoint.site import Site, chain
 from tidewright.base.errors import WorldError
+from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.criu import Criu, DamagedImage, RanksLost
-from tidewright.checkpoint.manifest import NAME, read_meta, write_manifest
+from tidewright.checkpoint.manifest import NAME, read_meta, verify, write_manifest
 from tidewright.checkpoint.processes import alive
 from tidewright.launch.init import VERDICT
 from tidewright.testing.checkpoint import check_damage, check_driver, check_full, check_grows, check_leaves_running
@@ -138,6 +141,44 @@ def test_criu_killed_in_the_middle_of_a_dump(site: Site, tmp_path: Path, leave_r
     image = site.driver("a").save(gang)
     site.driver("b").restore(image, placement())
     check_grows(site, "b", 1, chain)
+
+
+def slowed(site: Site, path: Path, before_s: float = 0.0, after_s: float = 0.0) -> Criu:
+    """A CRIU that takes a while to begin, or to be gone."""
+    path.write_text(
+        f'#!/bin/sh\nsleep {before_s}\n{" ".join(site.criu.command)} "$@"\ncode=$?\nsleep {after_s}\nexit $code\n'
+    )
+    path.chmod(0o755)
+    return Criu((str(path),), site.criu.version)
+
+
+ENDS_WHEN_INTERRUPTED = """
+import ctypes, select
+epoll, events = select.epoll(), (ctypes.c_char * 12)()
+print("waiting", flush=True)
+ctypes.CDLL(None).epoll_wait(epoll.fileno(), events, 1, 30_000)
+"""
+"""An image interrupts this call (docs/checkpoints.md)."""
+
+
+def test_a_rank_that_ends_before_its_criu_is_gone_has_an_image(site: Site, tmp_path: Path):
+    """CRIU lives in its namespace and is killed with it."""
+    gang = site.start(command=[sys.executable, "-I", "-S", "-c", ENDS_WHEN_INTERRUPTED])
+    assert wait_until(lambda: site.output("a") == ["waiting"], 10)
+    time.sleep(0.05)
+    driver = site.driver("a", slowed(site, tmp_path / "slow", after_s=5.0))
+    report = driver.dump(gang.ranks, tmp_path / "image", leave_running=True)
+    assert verify(tmp_path / "image" / "0").size_bytes == report.size_bytes
+    assert wait_until(lambda: not alive(gang.ranks[0].pid, gang.ranks[0].start), 10)
+
+
+def test_ranks_that_end_before_criu_comes_to_them_are_named(site: Site, tmp_path: Path):
+    gang = site.start(command=[sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.4)"])
+    with pytest.raises(RanksLost, match="rank 0 has ended during the dump") as caught:
+        site.driver("a", slowed(site, tmp_path / "slow", before_s=2.0)).dump(
+            gang.ranks, tmp_path / "image", leave_running=True
+        )
+    assert caught.value.ranks == (0,) and not (tmp_path / "image" / "0").exists()
 
 
 def placement():

@@ -94,11 +94,14 @@ class Attempt:
         self.kill_at = 0.0
         self._layout = layout
         self.ranks: list[Rank] = []
+        self.ended_in_dump: set[int] = set()
+        """Ranks of which a dump has seen the end: CRIU may have caused it. Until the agent ends."""
         self.find_ranks()
 
     def find_ranks(self) -> None:
         """Read the ranks of the present generation from disk."""
         job, attempt, generation = self.args.job, self.args.attempt, self.memo.generation
+        self.ended_in_dump.clear()
         self.ranks = [
             Rank(
                 self._layout.rank(job, attempt, seat.rank, generation),
@@ -229,6 +232,10 @@ class Attempt:
     def living(self) -> list[Rank]:
         """Ranks of which something may be left."""
         return [rank for rank in self.ranks if rank.outcome is None]
+
+    def may_be_trapped(self, rank: Rank) -> bool:
+        """Whether a CRIU that was killed may have left a trap in its code (docs/why/criu.md)."""
+        return self.memo.checkpointing or self.memo.phase == "suspending" or rank.number in self.ended_in_dump
 
     def end_by(self, ending: Literal["stop", "cooperative"]) -> None:
         """The ranks are told to end: whatever becomes of them later is not their own doing."""

@@ -293,7 +293,7 @@ class Deeds:
             self.watcher.add(attempt, rank)
             return
         outcome = rank.ending() or Outcome(137, lost=True)
-        if outcome.code == TRAPPED and (attempt.memo.checkpointing or attempt.memo.phase == "suspending"):
+        if outcome.code == TRAPPED and attempt.may_be_trapped(rank):
             outcome = Outcome(137, lost=True)
         if self.health is not None and outcome.code and not outcome.lost and not attempt.memo.ending:
             # What a fault of its device did to it is not its failure, whatever code it ended with.

@@ -207,10 +207,12 @@ class Full:
         )
 
     async def _throw_away(self, attempt: Attempt, serial: int, error: Exception) -> None:
-        """After a dump that failed: the ranks go on."""
+        """After a dump that failed: the ranks go on. Of one that has ended it is told how, as at any other time."""
         await asyncio.to_thread(self.images.discard_raw, attempt.args.job, serial)
+        if isinstance(error, RanksLost):
+            attempt.ended_in_dump.update(error.ranks)
         try:
-            if isinstance(error, DeviceStateLost | RanksLost):
+            if isinstance(error, DeviceStateLost):
                 raise error
             await asyncio.to_thread(self._ranks.undo, attempt)
         except WorldError as worse:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..base.errors import TideError
+from ..base.paths import matching
 from ..checkpoint.store import Erasable, ImageStore
 from ..checkpoint.store.disk import Disk
 from ..checkpoint.store.names import ImageName, folder, parse_image, tenant_of
@@ -50,7 +51,7 @@ class Graves:
 
     def take_back(self, here: Callable[[ImageName], bool]) -> None:
         """What an agent that was killed had on its way, and is not here any more, is removed over there."""
-        for path in sorted(self._root.glob("*/.*")):
+        for path in matching(self._root, "*/.*"):
             tenant, file = tenant_of(path.parent.name), path.name[1:]
             name = parse_image(tenant, file)
             if name is not None and not here(name):
@@ -59,8 +60,7 @@ class Graves:
 
     def waiting(self) -> list[tuple[str, str]]:
         """(tenant, name) of what has not been removed yet."""
-        found = (path for path in self._root.glob("*/*") if not path.name.startswith("."))
-        return sorted((tenant_of(path.parent.name), path.name) for path in found)
+        return sorted((tenant_of(path.parent.name), path.name) for path in matching(self._root, "*/*"))
 
     def tend(self) -> None:
         """Remove what waits and, now and then, what no image over there needs. A failure is said once, and tried again."""

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..base.errors import TideError, WorldError
+from ..base.paths import matching
 from ..checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
 from ..checkpoint.space import is_full, refusal, require
 from ..checkpoint.store import Erasable, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
@@ -213,7 +214,7 @@ class Images(RawImages):
     def listed(self) -> tuple[tuple[int, int, int], ...]:
         """(job, serial, rank) of everything that could be restored or fetched from here."""
         found = {(name.job, name.serial, name.rank) for name in self._names()}
-        for path in self._work.glob(f"[0-9]*.*/*{FACTS}"):
+        for path in matching(self._work, f"[0-9]*.*/*{FACTS}"):
             job, _, serial = path.parent.name.partition(".")
             name = int(job), int(serial), int(path.stem)
             if self.has_raw(*name):  # a power cut leaves names without content

@@ -62,7 +62,14 @@ class Arriving(WorldError):
 
 
 class RanksLost(WorldError):
-    """A CRIU that was killed took a rank with it: it had set a trap in its code. No fault of the program's."""
+    """Ranks have ended while they were dumped: by themselves, or a CRIU that was killed has left a trap in their code.
+
+    Only how they ended tells which it was (docs/why/criu.md). ``ranks``: their numbers.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class RankDump(Struct, frozen=True, kw_only=True):
@@ -141,7 +148,7 @@ class CriuDriver:
 
         Afterwards the ranks stand still, stopped, until ``finish`` or ``let_run``; with ``leave_running`` they run.
         The images are whole but not yet on disk for good (no fsync). Raises WorldError, with all ranks running and
-        nothing of the images left; RanksLost when one has not survived (somebody killed CRIU).
+        nothing of the images left; RanksLost when one has ended meanwhile, and those that live run.
         """
         began = time.monotonic()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -160,7 +167,7 @@ class CriuDriver:
             for handle in handles:
                 shutil.rmtree(directory / str(handle.rank), ignore_errors=True)
             if lost := [handle.rank for handle in known if not alive(handle.pid, handle.start)]:
-                raise RanksLost(f"rank {lost[0]} did not survive the dump: {errors[0]}")
+                raise RanksLost(f"rank {lost[0]} has ended during the dump: {errors[0]}", lost)
             raise errors[0]
         made = tuple(result for result in results if isinstance(result, RankDump))
         return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
@@ -308,7 +315,9 @@ class CriuDriver:
                 if not order.together.agree():
                     return False
                 code = criu.keep()
-            if code != 0:  # no reason to try again: others have been told that all are saved
+            if code != 0 and not (order.leave_running and _ended(handle)):
+                # No reason to try again: others have been told that all are saved. A rank that ends as soon as it runs takes
+                # a CRIU in its namespace with it; nothing was left to do but let it run.
                 raise WorldError(str(self._failure(handle, code, work, said, limit)))
         return True
 

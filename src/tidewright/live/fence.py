@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
+from ..base.paths import matching
 from ..wire.holder import Process, alive, end, holder
 from ..wire.state_files import open_own
 
@@ -54,7 +55,7 @@ async def fence(state: Path) -> None:
                 await _end([agent])
             await asyncio.sleep(_LOOK_S)
         await _end_ranks(state)
-        for directory in sorted(state.glob("ranks/[0-9]*.*")):
+        for directory in matching(state, "ranks/[0-9]*.*"):
             if _phase(directory) not in STAY:
                 _put_away(directory)
 
@@ -99,7 +100,7 @@ def _phase(directory: Path) -> str:
 
 def _recorded(state: Path, name: str) -> list[Process]:
     found = []
-    for path in sorted(state.glob(f"ranks/[0-9]*.*/*/{name}")):
+    for path in matching(state, f"ranks/[0-9]*.*/*/{name}"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             record = msgspec.json.decode(path.read_bytes(), type=_Record)
             found.append(Process(record.pid, record.start))

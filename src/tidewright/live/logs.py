@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from ..base.paths import matching, modified_ns
 from ..model.job import JobSpec
 from ..wire.own_file import open_regular
 
@@ -41,7 +42,7 @@ def log_path(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> P
         return Path(spec.workdir or spec.env.get("HOME", "") or "/") / expand(spec.output, job, spec, attempt)
     below = Path("logs", str(job), f"rank{rank}.{attempt}.log")
     # Where an attempt has moved from host to host, its whole log is where it was last.
-    hosts = sorted(state.glob(f"hosts/*/{below}"), key=lambda path: path.stat().st_mtime_ns)
+    hosts = sorted(matching(state, f"hosts/*/{below}"), key=modified_ns)
     return hosts[-1] if hosts else state / below
 
 

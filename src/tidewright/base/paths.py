@@ -1,0 +1,23 @@
+"""Looking through directories that others change meanwhile."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+
+def matching(root: Path, pattern: str) -> list[Path]:
+    """Paths below ``root`` that match a pattern as of glob(7), sorted. What vanishes meanwhile is left out.
+
+    ``Path.glob`` raises FileNotFoundError when a directory is removed between its name and its content (Python 3.11).
+    A hidden name is matched by a pattern that begins with a dot.
+    """
+    return [root / name for name in sorted(glob.glob(pattern, root_dir=root))]
+
+
+def modified_ns(path: Path) -> int:
+    """When a file was modified, in nanoseconds since 1970; 0 when it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
