@@ -17,8 +17,8 @@ CRIU = find_criu()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = (("mesh_2d", 2), ("logs_csv_tb", 1), ("tcp_pairs", 1))
-"""What make test has time for: subgroups and messages, files, and TCP of a program's own."""
+QUICK = (("mesh_2d", 2), ("tcp_pairs", 1))
+"""What make test has time for: subgroups and messages, and TCP of a program's own. Files: tests/agent, tests/checkpoint."""
 FEW, MANY = 3, 20
 LONGER = 4
 """So many times a program's usual steps leave room for several events."""
