@@ -120,7 +120,7 @@ def forecast(book: Book, spec: Spec) -> str:
     if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
         return ""
     whole = max(book.sizes.memory.values(), default=0)
-    demand, of_shares, memory = _class_demand(book)[int(spec.tier_rank)]
+    demand, of_shares, memory = _class_demand(book, int(spec.tier_rank))
     shared = memory / whole if whole else 0.0
     wanted = (demand - of_shares if whole else demand) + shared
     capacity = sum(book.sizes.total.values())
@@ -143,26 +143,30 @@ def _count_in(book: Book, spec: Spec) -> None:
     known = book.class_demand
     book.class_demand = None
     if known is not None and known[0] == (book.steps, book.next_job - 1, book.table.n - 1):
-        for sums in known[1][: int(spec.tier_rank) + 1]:
-            sums[0] += spec.devices
-            sums[1] += spec.devices if spec.gpu_memory else 0
-            sums[2] += spec.gpu_memory
+        for tier, sums in known[1].items():
+            if tier <= spec.tier_rank:
+                sums[0] += spec.devices
+                sums[1] += spec.devices if spec.gpu_memory else 0
+                sums[2] += spec.gpu_memory
         book.class_demand = ((book.steps, book.next_job, book.table.n), known[1])
 
 
-def _class_demand(book: Book) -> list[list[int]]:
-    """For each tier, over the jobs of it and of higher ones: devices, devices of jobs that want a share, bytes of shares."""
+def _class_demand(book: Book, tier: int) -> list[int]:
+    """Of the jobs of a tier and of higher ones: devices, devices of jobs that want a share, bytes of shares."""
     if book.class_demand is None:
-        sums = [_counted(book, tier) for tier in range(len(Tier))]
-        book.class_demand = ((book.steps, book.next_job, book.table.n), sums)
-    return book.class_demand[1]
+        book.class_demand = ((book.steps, book.next_job, book.table.n), {})
+    sums = book.class_demand[1]
+    if tier not in sums:
+        sums[tier] = _counted(book, tier)
+    return sums[tier]
 
 
 def _counted(book: Book, tier: int) -> list[int]:
     table, n = book.table, book.table.n
     picked = table.tier[:n] >= tier
     demand, memory = table.demand[:n][picked], table.memory[:n][picked]
-    return [int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum())]
+    shared = int(memory.sum())
+    return [int(demand.sum()), int(demand[memory > 0].sum()) if shared else 0, shared]
 
 
 def enter(book: Book, spec: Spec) -> int:

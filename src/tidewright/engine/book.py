@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
 class Book(Gallery):
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
-    class_demand: tuple[tuple[int, int, int], list[list[int]]] | None = None
+    class_demand: tuple[tuple[int, int, int], dict[int, list[int]]] | None = None
     """What jobs of each tier ask for, while the submissions of one step are taken (admit)."""
 
     def __init__(self, settings: EngineSettings) -> None:
