@@ -199,6 +199,7 @@ def test_a_rank_that_does_not_fit_runs_on_and_is_told_why(tmp_path: Path, small:
                 await asyncio.sleep(0.02)
             (error,) = {report.error for report in bench.heard if report.verb == verb and report.error}
             assert error.startswith(f"no room on the file system {small}: image 1 of job 1 needs 6")
+            assert verb != "suspend" or (await bench.state_is("running")).no_room
         assert (await bench.state_is("running")).state == "running"
         assert not left(small)
         await bench.fabric.close()

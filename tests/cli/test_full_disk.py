@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.small_disk import small_disk_at
+from tidewright.checkpoint.criu import Criu, find_criu
 from tidewright.cli.shell import run
 from tidewright.live.space import RESERVE, RESERVE_BYTES, free_bytes
 
@@ -68,11 +69,12 @@ def _fill(path: Path) -> None:
 
 
 def test_what_frees_a_full_disk_works_on_it(tide: Tide, small: Path) -> None:
-    assert tide("up", "--slots", "2")[0] == 0
+    assert tide("up", "--slots", "3")[0] == 0
     assert (tide.state / RESERVE).stat().st_blocks * 512 == RESERVE_BYTES
     tide("run", "--name", "flood", "--", "sh", "-c", FLOOD)
     tide("run", "--name", "calm", "--level", "freeze", "--", "sleep", "600")
-    tide.until(lambda: free_bytes(small) == 0 and tide("ps")[1].count(" running ") == 2)
+    tide("run", "--name", "usual", "--", "sleep", "600")
+    tide.until(lambda: free_bytes(small) == 0 and tide("ps")[1].count(" running ") == 3)
 
     code, said = tide("run", "--name", "refused", "--", "true")
     assert code == FULL and "is full" in said and "free some" in said
@@ -80,8 +82,13 @@ def test_what_frees_a_full_disk_works_on_it(tide: Tide, small: Path) -> None:
     code, said = tide("doctor")
     assert code == 1 and "logs/1/rank0.1.log takes" in said
 
-    assert tide("suspend", "calm")[0] == 0
-    tide.until(lambda: " held " in tide("ps")[1])
+    assert tide("suspend", "calm")[0] == tide("suspend", "usual")[0] == 0
+    tide.until(lambda: tide("ps")[1].count(" held ") == 2)
+    imaged = isinstance(find_criu(), Criu)
+    assert not imaged or "frozen, as there is no room for an image: no room on" in tide("show", "usual")[1]
+    assert tide("resume", "usual")[0] == 0
+    tide.until(lambda: tide("ps")[1].count(" held ") == 1 and tide("ps")[1].count(" running ") == 2)
+    assert tide("cancel", "usual")[0] == 0
     assert tide("cancel", "flood")[0] == 0
     tide.until(lambda: "flood" not in tide("ps")[1])
     _fill(small / "filler")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
@@ -11,7 +13,7 @@ from tidewright.engine.settings import live_settings
 from tidewright.live.say import live_job
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
-from tidewright.plan.moves import Start, Suspend
+from tidewright.plan.moves import Resume, Start, Suspend
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -22,9 +24,9 @@ def world(full: bool = True, **settings) -> Worldlet:
     return Worldlet(1, 4, settings=live_settings(check_every=1, **settings), kind="cpu", full=full)
 
 
-def running(pool: Worldlet, **fields) -> int:
-    job = pool.submit(**{"checkpoint_us": -1, **fields})
-    pool.plan(Start(job, ONE, "test"))
+def running(pool: Worldlet, devices: int = 1, **fields) -> int:
+    job = pool.submit(devices, **{"checkpoint_us": -1, **fields})
+    pool.plan(Start(job, (Part(0, (1 << devices) - 1),), "test"))
     assert pool.state(job) is State.RUNNING
     return job
 
@@ -60,6 +62,56 @@ def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can
     assert pool.state(job) is State.HELD and job in pool.engine.book.user_holds
     pool.tell(ev.Release(job, "r"))
     assert pool.state(job) is State.SUSPENDED and not pool.engine.book.hold_retries
+
+
+def no_room(pool: Worldlet) -> None:
+    """Images do not fit on the disk; all else works."""
+
+    def answer(command: co.SuspendRanks) -> ev.Event:
+        if command.level == Level.FULL:
+            return ev.SuspendFailed(command.job, command.attempt, "no room on /var", no_room=True)
+        return ev.Suspended(command.job, command.attempt, 1000, command.serial)
+
+    pool.answers[co.SuspendRanks] = answer
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_whose_image_has_no_room_is_frozen_for_its_user(ranks: int) -> None:
+    pool = world()
+    job, other = running(pool, ranks), pool.submit(4)
+    no_room(pool)
+    given = pool.tell(ev.Hold(job, "h"))
+    assert [command.level for command in given if isinstance(command, co.SuspendRanks)] == [Level.FULL, Level.FREEZE]
+    assert pool.state(job) is State.HELD and not pool.engine.book.hold_retries
+    assert "frozen, as there is no room for an image: no room on /var" in pool.engine.book.story_text(job)
+    pool.plan(Start(other, (Part(0, 0b1111),), "its devices are free"))
+    assert pool.state(other) is State.RUNNING
+    pool.tell(ev.Cancel(other, "c"))
+    allow(pool)
+    pool.tell(ev.Release(job, "r"))
+    pool.plan(Resume(job, (Part(0, (1 << ranks) - 1),), "there is room"))
+    assert pool.state(job) is State.RUNNING
+    given = pool.tell(ev.Hold(job, "h2"))
+    assert [command.level for command in given if isinstance(command, co.SuspendRanks)] == [Level.FULL]
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("cpu", {"preempt": "full"}), ("h100", {})])
+def test_a_job_that_cannot_be_frozen_waits_for_room(kind: str, fields: dict) -> None:
+    """Its user wants images and nothing else; a frozen process keeps a GPU's memory."""
+    pool = Worldlet(1, 4, settings=live_settings(check_every=1), kind=kind, full=True)
+    job = running(pool, **fields)
+    no_room(pool)
+    pool.tell(ev.Hold(job, "h"))
+    assert pool.state(job) is State.RUNNING and "no room on /var; tried again" in why(pool, job)
+
+
+def test_a_preemption_without_room_freezes_nothing() -> None:
+    """What it is to make room for may need the memory."""
+    pool = world()
+    job = running(pool)
+    no_room(pool)
+    pool.plan(Suspend(job, "for another"))
+    assert pool.state(job) is State.RUNNING
 
 
 def test_a_hold_that_fails_again_and_again_is_tried_ever_more_rarely() -> None:

@@ -74,6 +74,8 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     ops: list[str] = []
     memory_limit: str = ""
     notice: str = ""
+    no_room: bool = False
+    """The last suspension failed for want of room on the disk."""
     evicted: bool = False
     """It was ended for what it did; ``why`` says what."""
 
@@ -303,6 +305,7 @@ class Attempt:
             level_why=memo.cap_why,
             memory_limit=memo.memory_limit,
             notice=memo.notice,
+            no_room=memo.no_room,
         )
 
     def _fault(self, faults: list[str]) -> Fault:

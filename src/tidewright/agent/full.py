@@ -21,7 +21,7 @@ from ..base.errors import TideError, WorldError
 from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
 from ..checkpoint.protocol import Image
-from ..checkpoint.space import in_plain
+from ..checkpoint.space import in_plain, is_full
 from ..launch.init import VERDICT
 from ..model.failure import RankFailure
 from ..model.job import Level
@@ -71,7 +71,7 @@ class Full:
                 shot = await self._shoot(attempt, memo.serial, leave_running=False)
                 await self._count(attempt, shot)
             except (TideError, OSError) as error:
-                self._deeds.unless_over(attempt, phase="running", error=str(error))
+                self._deeds.unless_over(attempt, phase="running", error=str(error), no_room=is_full(error))
                 return
         await asyncio.to_thread(self._ranks.driver.finish, attempt.handles())
         for rank in attempt.living():

@@ -117,7 +117,7 @@ class Supervisor:
         memo = attempt.memo
         memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
         memo.serial, memo.previous, memo.peers = args.serial, args.previous, args.peers or memo.peers
-        report = self.deeds.tell(attempt, phase="suspending", verb="suspend", error="", took_us=0)
+        report = self.deeds.tell(attempt, phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
         self.deeds.behind(attempt, self.deeds.suspend(attempt))
         return report
 

@@ -163,12 +163,13 @@ class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):
     size_bytes: int = 0
 
 
-class SuspendFailed(Struct, frozen=True, tag=True):
-    """The job still runs where it was."""
+class SuspendFailed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The job still runs where it was. ``no_room``: its image does not fit on a disk."""
 
     job: int
     attempt: int
     error: str
+    no_room: bool = False
 
 
 class Resumed(Struct, frozen=True, tag=True, omit_defaults=True):

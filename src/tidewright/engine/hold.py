@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..base.units import format_duration
 from ..model.job import Level, State
 from . import events as ev
+from . import images
 from .book import Book
 from .commands import ResumeRanks
 from .gallery import HoldRetry
@@ -48,9 +49,23 @@ def begin(book: Book, job: int) -> str | None:
     return reason
 
 
-def suspend_for_user(book: Book, job: int) -> None:
+def freeze_instead(book: Book, job: int, error: str) -> bool:
+    """Stop a job whose image has no room: it keeps its memory and gives its devices back. False where that is impossible, or
+    its user wants images and nothing else."""
+    row = book.table.row[job]
+    level = book.shields.get(job, book.table.level.item(row))
+    wanted = level == Level.FULL and book.specs[job].preempt == "auto"
+    if not wanted or images.why_unfrozen(book, book.allocations[job]) is not None:
+        return False
+    unshield(book, job)
+    book.table.level[row], book.table.origin[row] = int(Level.FREEZE), -1
+    suspend_for_user(book, job, f"suspended by its user; frozen, as there is no room for an image: {error}")
+    return True
+
+
+def suspend_for_user(book: Book, job: int, why: str = "suspended by its user") -> None:
     """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
-    begin_suspension(book, job, "suspended by its user")
+    begin_suspension(book, job, why)
     book.freed = book.freed or job not in book.pins
 
 

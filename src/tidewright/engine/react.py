@@ -212,7 +212,7 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     _run(book, job)
     _shield(book, job, row)
     book.forced = True
-    if job in book.user_holds:
+    if job in book.user_holds and not (event.no_room and hold.freeze_instead(book, job, event.error)):
         hold.failed(book, job, event.error)
     move_away(book, job)
 

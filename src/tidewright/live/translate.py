@@ -216,8 +216,9 @@ class Translator:
         if len(settled) < len(where):
             return Outcome([], calls)
         del self._undone[key]
-        error = next((one.error for one in told.values() if failed(one, "suspend")), "some of its ranks had ended")
-        return Outcome([SuspendFailed(*key, error)], calls)
+        failures = [one for one in told.values() if failed(one, "suspend")]
+        error = failures[0].error if failures else "some of its ranks had ended"
+        return Outcome([SuspendFailed(*key, error, no_room=any(one.no_room for one in failures))], calls)
 
     def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
         serial = report.image.serial if report.image is not None else 0

@@ -144,7 +144,8 @@ class Swarm:
     def _answer_suspend(self, command: co.SuspendRanks) -> None:
         luck = self.rng.random()
         if luck < 0.15:
-            self.pending.append(ev.SuspendFailed(command.job, command.attempt, "not now"))
+            no_room = command.level == Level.FULL and luck < 0.05
+            self.pending.append(ev.SuspendFailed(command.job, command.attempt, "not now", no_room))
         elif luck < 0.25 or command.level in (Level.REQUEUE, Level.COOPERATIVE):
             self._gone(command.job, command.attempt, self.rng.choice((0, 1, 75, 137, 143)))
         else:

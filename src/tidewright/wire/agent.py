@@ -226,6 +226,7 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What keeps it to its share of a device's memory, in words; empty without a share."""
     notice: str = ""
     """The last thing its user should know of what it does."""
+    no_room: bool = False  # the save failed because its image does not fit on the disk
 
 
 class Health(Struct, frozen=True):
