@@ -67,9 +67,10 @@ def test_same_seed_same_journal_under_any_hash_seed(seed: int) -> None:
     assert found == {_journal_hash(seed) + "\n"}
 
 
-@pytest.mark.parametrize("seed", [925, 2360, 2533, 2694])
+@pytest.mark.parametrize("seed", [925, 2360, 2533, 2694, 5640])
 def test_histories_that_once_went_wrong(seed: int) -> None:
-    """An image lost in the very turn in which it is asked for; jobs scaled beyond what can restore their image."""
+    """An image lost in the very turn in which it is asked for, or found damaged by an attempt that was over; jobs scaled
+    beyond what can restore their image."""
     swarm = Swarm(seed)
     swarm.run(200)
     swarm.settle()

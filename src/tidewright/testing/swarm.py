@@ -73,6 +73,7 @@ class Swarm:
                 self.shelf.lose(event.name)
             elif isinstance(event, ev.NodeUp):
                 self.dead.pop(event.node.name, None)
+        self.shelf.hear(self.engine.book, events)
         self.runs.before(self.now, events)
         commands = self.driver.turn(self.now, events)
         self.runs.after(self.engine.book, commands)

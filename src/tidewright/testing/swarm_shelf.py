@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 from ..engine import commands as co
+from ..engine import events as ev
+from ..engine.book import Book
 from ..engine.settings import EngineSettings, live_settings
 
 
@@ -27,6 +30,8 @@ class Shelf:
         self.copies: dict[tuple[int, int], dict[str, bool]] = {}
         self.fresh: dict[tuple[int, int], bool] = {}
         """Images that lost something in this turn, which an order given earlier in it may still name."""
+        self.unheard: dict[int, bool] = {}
+        """Jobs whose image was found damaged by an attempt that was over when it said so."""
 
     def put(self, job: int, serial: int, nodes: tuple[str, ...], copies: tuple[str, ...]) -> None:
         """A new image. Raises AssertionError when the number was used before."""
@@ -53,11 +58,19 @@ class Shelf:
         self.copies.pop((job, serial), None)
 
     def restore(self, job: int, serial: int) -> bool:
-        """Whether the image is there; gone it may be only since this very turn. Raises AssertionError otherwise."""
+        """Whether the image is there; gone it may be only since this very turn, or unheard. Raises AssertionError otherwise."""
         key = (job, serial)
         there = bool(self.parts.get(key) or self.copies.get(key))
-        assert there or key in self.fresh, f"image {key} is asked for but gone"
+        assert there or key in self.fresh or job in self.unheard, f"image {key} is asked for but gone"
         return there
+
+    def hear(self, book: Book, events: Iterable[ev.Event]) -> None:
+        """Engines do not listen to attempts that are over; whoever asks for the image next says the same."""
+        for event in events:
+            if isinstance(event, ev.StartFailed | ev.ResumeFailed) and event.image_lost:
+                row = book.table.row.get(event.job)
+                if row is not None and book.table.attempt.item(row) != event.attempt:
+                    self.unheard[event.job] = True
 
     def drop(self, command: co.DropImages) -> None:
         """Images that are not needed any more."""
