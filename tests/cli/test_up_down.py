@@ -121,7 +121,7 @@ def test_hosts_are_nodes_that_a_later_start_finds_again(tide: Real) -> None:
 
 
 def test_options_outlive_kills_of_controller_and_agent(tide: Real) -> None:
-    assert tide("up", "--slots", "3", "--policy", "las").returncode == 0
+    assert tide("up", "--slots", "3", "--policy", "las", "--image-quota", "1GiB").returncode == 0
     assert tide("run", "--parsable", "--", "sleep", "300").stdout == "1\n"
     kill(tide, "controller.pid")
     again = tide("up")
@@ -130,8 +130,9 @@ def test_options_outlive_kills_of_controller_and_agent(tide: Real) -> None:
     assert tide("run", "--wait", "-g", "2", "--ranks", "1", "--", "true").returncode == 0
     assert tide("up", "--slots", "3").returncode == 0, "what runs already is asked for"
     tide("down")
-    less = tide("up", "--slots", "2")
-    assert "changed: slots 2 (was 3)" in less.stdout and "2 CPU slots" in less.stdout, less.stdout + less.stderr
+    less = tide("up", "--slots", "2", "--image-quota", "0")
+    assert "changed: slots 2 (was 3)" in less.stdout and "image quota 0" in less.stdout
+    assert "2 CPU slots" in less.stdout, less.stdout + less.stderr
 
 
 def kill(tide: Real, name: str) -> None:

@@ -9,6 +9,7 @@ import click
 
 from ..app import fields
 from ..base.errors import UsageError
+from ..base.units import parse_bytes
 
 
 class Reader(click.ParamType[Any]):
@@ -32,6 +33,7 @@ DURATION = Reader("time", fields.duration)
 EVERY = Reader("every", fields.every)
 MEMORY = Reader("memory", fields.memory)
 LOG_LIMIT = Reader("memory", fields.log_limit)
+IMAGE_QUOTA = Reader("memory", parse_bytes)
 TYPES = Reader("types", fields.types)
 VARIABLE = Reader("variable", fields.variable)
 DEPENDENCY = Reader("dependency", fields.dependencies)

@@ -14,7 +14,7 @@ from ..wire.api import Info, NodeList
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
-from .types import DURATION, LOG_LIMIT, MEMORY
+from .types import DURATION, IMAGE_QUOTA, LOG_LIMIT
 
 
 def _absolute(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -48,7 +48,12 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
     help="Use an agent that somebody else keeps, by its socket; repeatable. None is started here then.",
 )  # fmt: skip
 @click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
-@click.option("--image-quota", type=MEMORY, metavar="SIZE", help="Keep at most so much of job images on each node.")
+@click.option(
+    "--image-quota",
+    type=IMAGE_QUOTA,
+    metavar="SIZE",
+    help="Keep at most so much of job images on each node; 0: no limit.",
+)
 @click.option(
     "--log-limit", type=LOG_LIMIT, metavar="SIZE",
     help="Keep at most so much of each rank's log, its beginning and its end; 0: all. [1GiB]",
@@ -120,8 +125,8 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "policy": given["policy"], "listen": given["listen"], "tls_cert": given["tls_cert"],
         "tls_key": given["tls_key"], "jobs_as": given["jobs_as"], "slots": given["slots"], "hosts": given["number"],
         "host": given["hosts"], "agent_socket": [str(Path(path).absolute()) for path in given["sockets"]],
-        "images": given["images"], "image_quota": given["image_quota"],
-        "log_limit": None if given["log_limit"] is None else str(given["log_limit"]),
+        "images": given["images"],
+        **{name: None if given[name] is None else str(given[name]) for name in ("image_quota", "log_limit")},
         "node_timeout": f"{timeout}us" if timeout is not None else None, "reset": given["reset"],
     }  # fmt: skip
     return {name: value for name, value in asked.items() if value}
