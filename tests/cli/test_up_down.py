@@ -142,3 +142,13 @@ def kill(tide: Real, name: str) -> None:
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def test_down_with_jobs_lets_no_waiting_job_start(tide: Real, tmp_path: Path) -> None:
+    """Where a running one has just ended."""
+    assert tide("up", "--slots", "1").returncode == 0
+    assert tide("run", "--", "sleep", "300").returncode == 0
+    assert tide("run", "--array", "0-59", "--", "sh", "-c", f"touch {tmp_path}/started").returncode == 0
+    ended = tide("down", "--jobs")
+    assert ended.returncode == 0 and "61 jobs ended" in ended.stdout, ended.stdout + ended.stderr
+    assert not (tmp_path / "started").exists()

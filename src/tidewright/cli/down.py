@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import click
 
-from ..base.errors import TideError, Unreachable, UsageError, WorldError
+from ..base.errors import Conflict, NotFound, TideError, Unreachable, UsageError, WorldError
 from ..wire.client import Client
 from . import output as out
-from .progress import progress
+from .progress import Bar, progress
 from .session import Session, pass_session
 
+CONNECTIONS = 32  # a turn takes some 10 ms, however many ask
 JOBS_LIMIT_S = 120.0
 """How long --jobs waits for cancelled jobs; longer than any sensible grace."""
 
@@ -31,7 +34,7 @@ def command(session: Session, jobs: bool) -> int:
         click.echo(f"nothing runs on {session.state}")
         return 0
     if jobs:
-        _cancel_all(client)
+        _cancel_all(session, client)
     left = _shut_down(session, client)
     click.echo("tidewright is down")
     if left:
@@ -67,15 +70,13 @@ def _shut_down(session: Session, client: Client) -> int:
     return left
 
 
-def _cancel_all(client: Client) -> None:
+def _cancel_all(session: Session, client: Client) -> None:
     live = client.jobs().jobs
-    for job in live:
-        try:
-            client.cancel(job.id)
-        except TideError as error:
-            out.note(f"job {job.id}: {error.args[0]}")
-    deadline = time.monotonic() + JOBS_LIMIT_S
+    waiting, running = ([job.id for job in live if bool(job.held) is held] for held in (False, True))
     with progress(f"ending {len(live)} jobs", len(live)) as bar:
+        _ask_each(session, waiting, bar)  # first, or one of them would start where another has just ended
+        _ask_each(session, running, bar)
+        deadline = time.monotonic() + JOBS_LIMIT_S
         while (left := len(client.jobs().jobs)) and time.monotonic() < deadline:
             bar.update(len(live) - left)
             time.sleep(0.1)
@@ -84,3 +85,28 @@ def _cancel_all(client: Client) -> None:
             f"{left} jobs have not ended after {JOBS_LIMIT_S:.0f} s", "see tide ps; then tide down --jobs again"
         )
     click.echo(f"{len(live)} jobs ended" if len(live) != 1 else "1 job ended")
+
+
+def _ask_each(session: Session, jobs: list[int], bar: Bar) -> None:
+    """Cancel jobs over a few connections: the controller takes what comes at the same time in one turn."""
+    clients: SimpleQueue[Client] = SimpleQueue()
+    for _ in range(CONNECTIONS):
+        clients.put(session.client())
+
+    def cancel(job: int) -> None:
+        client = clients.get()
+        try:
+            client.cancel(job)
+        except (NotFound, Conflict):  # it has ended by itself
+            pass
+        except TideError as error:
+            out.note(f"job {job}: {error.args[0]}")
+        finally:
+            clients.put(client)
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        for done, _ in enumerate(pool.map(cancel, jobs), 1):
+            bar.update(done, f"cancelling {len(jobs)} jobs")
+    bar.update(0, f"ending {len(jobs)} jobs")
+    while not clients.empty():
+        clients.get().close()
