@@ -18,6 +18,7 @@ from tidewright.agent.rank import Identity
 from tidewright.checkpoint.criu import Criu, find_criu
 from tidewright.checkpoint.program import VARIABLE, prefix_command
 from tidewright.checkpoint.shared import MARK
+from tidewright.launch.init import MAIN
 from tidewright.model.job import Level
 
 FOUND = find_criu()
@@ -41,20 +42,35 @@ FULL, FREEZE = int(Level.FULL), int(Level.FREEZE)
 
 
 @pytest.fixture
-def late_criu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CRIU that begins a dump a second late, as on a busy machine."""
+def criu_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CRIU that runs these lines of shell before a dump."""
     assert isinstance(FOUND, Criu)
-    start = prefix_command(tmp_path / "late")
+    start = prefix_command(tmp_path / "other")
     loader = Path(start[0])
     loader.parent.mkdir(parents=True)
     real, own = " ".join(FOUND.command), len(start) - 1
-    loader.write_text(f'#!/bin/sh\nshift {own}\ncase "$1" in dump) sleep 1;; esac\nexec {real} "$@"\n')
+    loader.write_text(f'#!/bin/sh\nshift {own}\ncase "$1" in dump) {request.param};; esac\nexec {real} "$@"\n')
     loader.chmod(0o755)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "late"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "other"))
 
 
+@pytest.mark.parametrize("criu_of", [f"kill -TRAP {MAIN}; sleep 0.5; kill -9 $$"], indirect=True)
+def test_a_rank_that_a_killed_criu_has_trapped_is_lost(criu_of: None, play) -> None:
+    """docs/why/criu.md: it is no fault of the program's. What it leaves behind outlives the dump."""
+
+    async def body(bench: Bench) -> None:
+        await bench.launch("sh", "-c", "(trap '' TERM; exec sleep 60) & exec sleep 60", grace_us=2_000_000)
+        await bench.state_is("running")
+        await order(bench, 1)
+        report = await bench.state_is("exited")
+        assert (report.code, report.lost) == (137, True)
+
+    play(body)
+
+
+@pytest.mark.parametrize("criu_of", ["sleep 1"], indirect=True)
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_rank_that_ends_while_its_image_begins_has_ended_as_it_says(late_criu: None, play, code: int) -> None:
+def test_a_rank_that_ends_while_its_image_begins_has_ended_as_it_says(criu_of: None, play, code: int) -> None:
     """It is no crash, and nothing that a dump has done to it."""
 
     async def body(bench: Bench) -> None:
