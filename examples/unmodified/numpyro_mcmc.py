@@ -1,6 +1,6 @@
-"""NumPyro: a chain of a No-U-Turn sampler, a stretch of samples at a time.
+"""NumPyro: a chain of a No-U-Turn sampler, its warm-up included, a few samples at a time.
 
-python numpyro_mcmc.py --steps 40
+python numpyro_mcmc.py --steps 200
 """
 
 import argparse
@@ -10,7 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from digest import Digest, seed_all
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import NUTS
 
 
 def model(x, y=None):
@@ -21,7 +21,7 @@ def model(x, y=None):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -29,14 +29,15 @@ def main():
     dice = np.random.default_rng(args.seed)
     x = dice.standard_normal((400, 6))
     y = x @ np.arange(6) + dice.standard_normal(400)
-    chain = MCMC(NUTS(model), num_warmup=60, num_samples=20, progress_bar=False)
-    chain.run(jax.random.PRNGKey(args.seed), x, y)
+    kernel = NUTS(model)
+    state = kernel.init(jax.random.PRNGKey(args.seed), 200, model_args=(x, y))
+    sample = jax.jit(lambda state: kernel.sample(state, (x, y), {}))
     digest = Digest()
     for _ in range(args.steps):
-        chain.post_warmup_state = chain.last_state
-        chain.run(chain.last_state.rng_key, x, y)
-        digest.step(float(chain.get_samples()["weights"].mean()))
-    digest.finish({name: np.asarray(values) for name, values in sorted(chain.get_samples().items())})
+        for _ in range(5):
+            state = sample(state)
+        digest.step(float(state.potential_energy))
+    digest.finish({name: np.asarray(values) for name, values in sorted(state.z.items())})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.unmodified.programs import Program
 
 LIMIT_S = 180.0
+SLOTS_IN_ALL = 8
+"""Of the hosts of a pool together; they share the cores of this machine."""
 PORT_TRIES = 3
 PORT_TAKEN = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
 LINE = re.compile(r"^(?:\[\S+\]:)?(step \d+ loss \S+ rank \d+|sha256 [0-9a-f]{64} rank \d+)$")
@@ -101,6 +103,14 @@ def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
     }
 
 
+def pin(pid: int, rank: int) -> None:
+    """Confine a process to as many cores as a slot of the pool has: XLA divides its work, and so rounds, by their number."""
+    cores = sorted(os.sched_getaffinity(0))
+    size = max(1, len(cores) // SLOTS_IN_ALL)
+    first = rank * size % len(cores)
+    os.sched_setaffinity(pid, cores[first : first + size])
+
+
 def launch_plain(program: Program, world: int, directory: Path, steps: int = 0) -> list[subprocess.Popen[bytes]]:
     """Start the ranks of a program with nothing of ours around them; rank R writes to ``directory``/R.log."""
     directory.mkdir(parents=True)
@@ -120,6 +130,7 @@ def launch_plain(program: Program, world: int, directory: Path, steps: int = 0) 
                     start_new_session=True,
                 )
             )
+        pin(started[-1].pid, rank)
     return started
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.agent.agent_bench import groups
-from tests.unmodified.harness import LIMIT_S, Outcome, read, user_environment
+from tests.unmodified.harness import LIMIT_S, SLOTS_IN_ALL, Outcome, read, user_environment
 from tests.unmodified.programs import Program
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.cgroup import remove, wait_until
@@ -24,7 +24,8 @@ from tidewright.wire.api import JobView
 from tidewright.wire.client import Client
 
 FINAL = ("completed", "failed", "cancelled", "timeout")
-HOSTS, SLOTS = ("east", "west"), 4
+HOSTS = ("east", "west")
+SLOTS = SLOTS_IN_ALL // len(HOSTS)
 TRIES = 10
 """Of one event, when it is refused: a process that is just being started cannot be saved, say."""
 
@@ -207,7 +208,7 @@ class Pool:
         ride = Ride(Outcome({}, {}), self.view(job))
         self.reach(job, "running")
         with contextlib.suppress(Ended):
-            for at in sorted(dice.sample(range((steps or program.steps) // 3), events)):
+            for at in sorted(dice.choices(range((steps or program.steps) // 3), k=events)):
                 self.until(lambda at=at: self.steps(job) >= at or self._over(job), LIMIT_S)  # type: ignore[misc]
                 time.sleep(dice.uniform(0, 0.05))
                 deck = deck or self.deck(world, dice)

@@ -69,7 +69,7 @@ PROGRAMS = (
     script("xgboost_fit", steps=200, needs=("xgboost",)),
     script("catboost_fit", steps=300, needs=("catboost",)),
     script("jax_fit", steps=600, needs=("jax", "optax")),
-    script("numpyro_mcmc", steps=20, needs=("numpyro",)),
+    script("numpyro_mcmc", steps=400, needs=("numpyro",)),
     script("pyg_gcn", steps=200, needs=("torch", "torch_geometric")),
     script("peft_lora", steps=100, needs=("torch", "peft")),
     script("keras_fit", steps=60, needs=("torch", "keras")),

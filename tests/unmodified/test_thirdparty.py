@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unmodified.harness import LIMIT_S, Outcome
+from tests.unmodified.harness import LIMIT_S, Outcome, free_port, rank_environment
 from tests.unmodified.pool import FINAL, Ended, Event, Pool, Ride
 from tests.unmodified.test_programs import full_images
 from tests.unmodified.thirdparty import ThirdParty
@@ -24,7 +24,7 @@ EVENTS, LEAST = 6, 4
 
 
 def plain(program: ThirdParty, root: Path) -> tuple[dict[str, str], float]:
-    """What a run without us comes to, and how many seconds it takes."""
+    """What a run without us comes to, under the variables that torchrun would set, and how many seconds it takes."""
     folder = root / "plain"
     folder.mkdir()
     program.prepare(folder)
@@ -32,7 +32,7 @@ def plain(program: ThirdParty, root: Path) -> tuple[dict[str, str], float]:
     done = subprocess.run(
         program.argv(),
         cwd=folder,
-        env=program.environment(root),
+        env={**program.environment(root), **rank_environment(0, 1, free_port())},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

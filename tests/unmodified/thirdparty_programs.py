@@ -51,9 +51,9 @@ PACKAGED = (
         prepare=tagged,
     ),
     ThirdParty(
-        "accelerate-test_sync",
+        "accelerate-test_script",
         ("{python}", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-         "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "accelerate.test_utils.scripts.test_sync"),
+         "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "accelerate.test_utils.scripts.test_script"),
         prints="Test|test",
         needs=("accelerate",),
         slots=2,
@@ -71,8 +71,11 @@ CHECKED_OUT = (
             prepare=corpus),
     ThirdParty(
         "nanoGPT",
-        ("{python}", "train.py", "--device=cpu", "--compile=False", "--dataset=made", "--eval_interval=30", "--eval_iters=2",
-         "--log_interval=1", "--block_size=64", "--batch_size=8", "--n_layer=3", "--n_head=4", "--n_embd=96", "--max_iters=120",
+        # With RANK set it wants a GPU and NCCL; docs/jobs.md has this way to run it as python(1) would.
+        ("env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE",
+         "{python}", "train.py", "--device=cpu", "--compile=False", "--dataset=made", "--eval_interval=30", "--eval_iters=2",
+         "--gradient_accumulation_steps=2", "--log_interval=1",
+         "--block_size=64", "--batch_size=8", "--n_layer=3", "--n_head=4", "--n_embd=96", "--max_iters=120",
          "--always_save_checkpoint=True", "--out_dir=out"),
         results=("out/ckpt.pt",),
         prints="^step",
