@@ -182,6 +182,33 @@ def test_the_agent_is_killed_while_an_image_is_taken_and_something_waits_for_it(
     play(body)
 
 
+@pytest.mark.parametrize("moment", ["before it is begun", "when it is done"])
+def test_an_image_whose_agent_dies_at_its_edges_is_made_or_made_again(play, moment: str) -> None:
+    """What is on disk in these moments; afterwards the controller gives the order once more, or hears of the image."""
+
+    async def body(bench: Bench) -> None:
+        await launch(bench, mib=1)
+        record = bench.state / "ranks" / "1.0" / "memo.json"
+        if moment == "when it is done":
+            await begin_image(bench, 1)
+            while b'"checkpointing":true' not in record.read_bytes():
+                await asyncio.sleep(0.0005)
+            while b'"checkpointing":true' in (found := record.read_bytes()):
+                await asyncio.sleep(0.0005)
+            assert b'"shot"' in found, "nothing would ever tell of the image"
+        bench.kill()
+        memo = msgspec.json.decode(record.read_bytes())
+        if moment == "before it is begun":
+            record.write_bytes(msgspec.json.encode({**memo, "ops": ["1.0.checkpoint.1"]}))
+        bench.start("--backend", "cpu", "--slots", "4")
+        await bench.state_is("running")
+        await order(bench, 1)
+        await imaged(bench, 1)
+        await bench.until(lambda report: report.image is not None and report.image.stored)
+
+    play(body)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("verb", ["suspend", "freeze", "checkpoint", "agent"])

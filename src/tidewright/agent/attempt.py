@@ -80,6 +80,12 @@ class Memo(Struct, kw_only=True, omit_defaults=True):
     """It was ended for what it did; ``why`` says what."""
 
 
+def image_ordered(op: str) -> int | None:
+    """The number of the image that a request orders; None for any other request."""
+    order, _, serial = op.rpartition(".")
+    return int(serial) if order.endswith(".checkpoint") and serial.isdecimal() else None
+
+
 class Attempt:
     """Ranks of one (job, attempt). Long deeds run one at a time under ``busy``."""
 
@@ -195,6 +201,11 @@ class Attempt:
             return True
         self.memo.ops = [*self.memo.ops[-OPS_KEPT + 1 :], op_id]
         return False
+
+    def forget_unmade(self) -> None:
+        """Orders of images that were not made: the controller, told of none, gives them once more."""
+        made = self.memo.shot.serial if self.memo.shot is not None else 0
+        self.memo.ops = [op for op in self.memo.ops if (serial := image_ordered(op)) is None or serial <= made]
 
     def gang(self) -> Gang:
         """The ranks that still live, for a checkpoint driver."""

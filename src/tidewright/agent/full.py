@@ -104,13 +104,15 @@ class Full:
             try:
                 attempt.save()
                 shot = await self._shoot(attempt, serial, leave_running=True)
+                memo.shot = replace(
+                    shot, save_us=micros(began)
+                )  # on disk in the moment in which it is no longer being taken
             except (TideError, OSError) as error:
                 why = str(in_plain(error, attempt.directory, f"the record of image {serial}"))
                 self._news(attempt, error=why, shot=ImageReport(serial=serial))
                 return
             finally:
                 await self._run_on(attempt)
-        memo.shot = replace(shot, save_us=micros(began))
         self._news(attempt)
         self._deeds.behind(attempt, self._store(attempt, serial), wait=False)
 
@@ -125,8 +127,7 @@ class Full:
     def take_over(self, attempt: Attempt) -> None:
         """What an agent that died has left to do about images, before anything else is done."""
         memo = attempt.memo
-        if memo.checkpointing:  # the controller will ask for that image again
-            memo.ops = [op for op in memo.ops if ".checkpoint." not in op]
+        attempt.forget_unmade()
         if memo.checkpointing or (memo.phase == "suspending" and memo.level == Level.FULL and not attempt.imaged):
             self._deeds.behind(attempt, self._recover(attempt))
         elif memo.phase in ("running", "stopping") and not attempt.imaged:
