@@ -203,7 +203,7 @@ class Attempt:
         return False
 
     def forget_unmade(self) -> None:
-        """Orders of images that were not made: the controller, told of none, gives them once more."""
+        """Forget orders of images that were not made: the controller, without a report of them, repeats these orders."""
         made = self.memo.shot.serial if self.memo.shot is not None else 0
         self.memo.ops = [op for op in self.memo.ops if (serial := image_ordered(op)) is None or serial <= made]
 

@@ -104,9 +104,8 @@ class Full:
             try:
                 attempt.save()
                 shot = await self._shoot(attempt, serial, leave_running=True)
-                memo.shot = replace(
-                    shot, save_us=micros(began)
-                )  # on disk in the moment in which it is no longer being taken
+                # Before _run_on, which saves the memo: no moment may know neither the order nor the image.
+                memo.shot = replace(shot, save_us=micros(began))
             except (TideError, OSError) as error:
                 why = str(in_plain(error, attempt.directory, f"the record of image {serial}"))
                 self._news(attempt, error=why, shot=ImageReport(serial=serial))
@@ -208,7 +207,7 @@ class Full:
         )
 
     async def _throw_away(self, attempt: Attempt, serial: int, error: Exception) -> None:
-        """After a dump that failed: the ranks go on. Of one that has ended it is told how, as at any other time."""
+        """After a dump that failed: the ranks go on. The end of one is reported as at any other time."""
         await asyncio.to_thread(self.images.discard_raw, attempt.args.job, serial)
         if isinstance(error, RanksLost):
             attempt.ended_in_dump.update(error.ranks)

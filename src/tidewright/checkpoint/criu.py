@@ -316,8 +316,8 @@ class CriuDriver:
                     return False
                 code = criu.keep()
             if code != 0 and not (order.leave_running and _ended(handle)):
-                # No reason to try again: others have been told that all are saved. A rank that ends as soon as it runs takes
-                # a CRIU in its namespace with it; nothing was left to do but let it run.
+                # No reason to try again: the others go by the agreement that all are saved. A rank that ends as soon as
+                # it runs takes a CRIU in its namespace with it; nothing was left to do but let it run.
                 raise WorldError(str(self._failure(handle, code, work, said, limit)))
         return True
 

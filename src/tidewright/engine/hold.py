@@ -70,7 +70,7 @@ def suspend_for_user(book: Book, job: int, why: str = "suspended by its user") -
 
 
 def failed(book: Book, job: int, error: str) -> None:
-    """A job that its user holds runs on for now: the hold stays, and is tried again after a pause that grows."""
+    """A held job could not be suspended: it runs on, and the suspension is tried again after a pause that grows."""
     known = book.hold_retries.get(job)
     tries = known.tries + 1 if known else 1
     at = book.now + pause(book, tries)

@@ -251,7 +251,7 @@ def _more(book: Book, job: int, mine: Allocation, wanted: int, level: int) -> Al
 
 
 def unwish(book: Book, job: int, row: int) -> None:
-    """A resize has failed: the job runs on as it is, so that is what its user gets for now."""
+    """A resize has failed: the job runs on as it is, and that is what is wished from then on."""
     have, spec = device_count(book.allocations[job]), book.specs[job]
     if job in book.wishes and book.wishes[job] != have:
         book.tell(job, "SCALED", f"not scaled to {book.wishes[job]} devices: it runs on as it is, on {have}")

@@ -1,4 +1,4 @@
-"""What the SLA promise of each row asks for now: slack, class, and the order that follows."""
+"""What the SLA promise of each row asks for at this moment: slack, class, and the order that follows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Class(IntEnum):
     PREMIUM_LATE = 2
     """A premium promise already broken: it yields to those that can be kept."""
     STANDARD = 3
-    """A standard promise with slack to spare: free devices are enough for now."""
+    """A standard promise with slack to spare: free devices are enough."""
     STANDARD_LATE = 4
     BASIC = 5
     """Spare capacity."""

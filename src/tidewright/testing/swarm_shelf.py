@@ -65,7 +65,7 @@ class Shelf:
         return there
 
     def hear(self, book: Book, events: Iterable[ev.Event]) -> None:
-        """Engines do not listen to attempts that are over; whoever asks for the image next says the same."""
+        """Note damage reported by an attempt that is over: the engine ignores it, and the next to restore it reports it again."""
         for event in events:
             if isinstance(event, ev.StartFailed | ev.ResumeFailed) and event.image_lost:
                 row = book.table.row.get(event.job)

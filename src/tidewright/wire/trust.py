@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import os
-import pwd
 import socket
 import ssl
 import struct
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
+from .state_files import name_of
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred (unix(7)): pid, uid, gid."""
@@ -45,12 +45,8 @@ def refuse_stranger(sock: socket.socket, path: Path) -> None:
     if uid in (0, os.geteuid()):
         return
     sock.close()
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
     raise UsageError(
-        f"what listens on {path} belongs to another user ({name}); nothing is sent to it",
+        f"what listens on {path} belongs to another user ({name_of(uid)}); nothing is sent to it",
         "choose your own directory with --state or TIDE_STATE, or ask as that user",
     )
 
