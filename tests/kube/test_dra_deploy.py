@@ -12,8 +12,9 @@ import yaml
 
 from tests.kube.driving import NODE, POD, driving, pod, result, seen_from_the_node
 from tests.kube.extending import until
+from tests.kube.kustomized import composed, containers, kustomization
 from tests.kube.rights import granted, missing, needed
-from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, composed, containers, held_by_policy, kustomization
+from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, held_by_policy
 from tidewright.devices.excess import Rules
 from tidewright.kube.dra import DraSettings
 from tidewright.kube.dra_v1 import DRIVER, GROUP

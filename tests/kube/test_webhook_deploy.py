@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.kube.kustomized import composed, containers, key, kustomization
 from tests.kube.rights import missing, needed
-from tests.kube.test_deploy import DEPLOY, accepted, composed, containers, key, kustomization, roles
+from tests.kube.test_deploy import DEPLOY, accepted, roles
 from tests.kube.test_webhook import container, pod
 from tests.kube.test_webhook_served import NAME, make_pair, webhook
 from tidewright.kube import names
