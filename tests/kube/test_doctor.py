@@ -13,7 +13,7 @@ import yaml
 from tests.kube.objects import node, placed, pod
 from tests.kube.test_command import kubeconfig, tide
 from tidewright.app.kube_doctor import collect
-from tidewright.kube import doctor, doctor_nodes, doctor_pods, doctor_scheduler, names
+from tidewright.kube import doctor, doctor_config, doctor_nodes, doctor_pods, doctor_scheduler, names, stamps
 from tidewright.kube.api import Api
 from tidewright.kube.beat import Beat, written
 from tidewright.kube.cards import Card, publish
@@ -25,6 +25,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 NOW_S = 1_700_000_000.0
 LONG_AGO = {names.ASSUME_TIME: str(int((NOW_S - 3600) * 1e9))}
 LABEL = {"gpushare": "true"}
+EXTENDER_ACCOUNT = "system:serviceaccount:kube-system:tidewright-extender"
 
 
 def facts(**more: Any) -> Facts:
@@ -52,6 +53,27 @@ def server(name: str, component: str, ready: bool = True, on: str = "", **more: 
     return found
 
 
+def service(**spec: Any) -> dict[str, Any]:
+    """The extender's."""
+    ports = [{"name": "http", "port": 12345, "targetPort": "http"}]
+    chosen = {"app.kubernetes.io/name": "tidewright", "app.kubernetes.io/component": "extender"}
+    meta = {"name": "tidewright-extender", "namespace": "kube-system"}
+    return {"metadata": meta, "spec": {"clusterIP": "10.96.0.9", "selector": chosen, "ports": ports, **spec}}
+
+
+def endpoints(ready: bool = True, port: str = "http") -> dict[str, Any]:
+    """Of that Service."""
+    meta = {"name": "tidewright-extender-x", "namespace": "kube-system"}
+    meta["labels"] = {"kubernetes.io/service-name": "tidewright-extender"}  # type: ignore[assignment]
+    found = [{"addresses": ["10.0.0.2"], "conditions": {"ready": ready}}]
+    return {"metadata": meta, "ports": [{"name": port, "port": 12345}], "endpoints": found}
+
+
+def lease(name: str, renewed: str, holder: str = "somebody") -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
+    return {"metadata": {"name": name, "namespace": "kube-system"}, "spec": spec}
+
+
 @pytest.mark.parametrize(
     ("text", "level"),
     [("v1.36.2", "ok"), ("v1.28.3+k3s1", "note"), ("v1.25.0", "bad"), ("next", "note"), ("v2.0.0", "ok")],
@@ -67,9 +89,9 @@ def test_dra_is_told_and_never_wrong() -> None:
 
 def test_missing_rights_are_named() -> None:
     granted = dict.fromkeys(EXTENDER_RIGHTS, True)
-    assert levels(doctor.rights(facts(rights=granted))) == ["ok"]
+    assert levels(doctor.rights(facts(reviews={"": granted}))) == ["ok"]
     denied = {right: right.verb != "patch" for right in EXTENDER_RIGHTS}
-    assert "patch pods" in only(doctor.rights(facts(rights=denied))).text
+    assert "patch pods" in only(doctor.rights(facts(reviews={"": denied}))).text
     assert "/api/v1/pods" in only(doctor.rights(facts(unread=("/api/v1/pods (Forbidden)",))), "note").text
 
 
@@ -92,12 +114,12 @@ def test_a_device_plugin_on_every_labelled_node_and_one_alone() -> None:
 
 def config(**changes: Any) -> dict[str, Any]:
     extender = {
-        "urlPrefix": "http://x",
+        "urlPrefix": "http://tidewright-extender.kube-system:12345/gpushare-scheduler",
         "filterVerb": "filter",
         "bindVerb": "bind",
         "managedResources": [{"name": names.MEM}],
     }
-    text = {"apiVersion": doctor_scheduler.V1, "kind": doctor_scheduler.KIND, "extenders": [extender | changes]}
+    text = {"apiVersion": doctor_config.V1, "kind": doctor_config.KIND, "extenders": [extender | changes]}
     return {"metadata": {"name": "s", "namespace": "kube-system"}, "data": {"config.yaml": json.dumps(text)}}
 
 
@@ -109,8 +131,8 @@ def test_a_scheduler_that_asks_the_extender() -> None:
     old = config()
     old["data"] = {"c": old["data"]["config.yaml"].replace("/v1", "/v1beta3")}
     assert "v1beta3 is gone" in only(doctor_scheduler.scheduler(facts(maps=(old,)))).text
-    other = config(managedResources=[{"name": "example.com/other"}])
-    damaged = {"metadata": {"name": "x"}, "data": {"a": f"[{doctor_scheduler.KIND}"}}
+    other = config(urlPrefix="http://x/other", managedResources=[{"name": "example.com/other"}])
+    damaged = {"metadata": {"name": "x"}, "data": {"a": f"[{doctor_config.KIND}"}}
     assert levels(doctor_scheduler.scheduler(facts(maps=(other, damaged)))) == ["note"]
 
 
@@ -245,6 +267,9 @@ async def sound(api: FakeApi) -> None:
     for one in (server("e", "extender"), server("p", "plugin", on="n1"), placed("a", "n1", 0, 6)):
         await api.create("pods", one)
     await api.create("configmaps", config())
+    await api.create("services", service())
+    await api.create("endpointslices", endpoints())
+    await api.create("leases", lease("kube-scheduler", stamps.now()))
 
 
 @pytest.mark.processes
@@ -277,10 +302,10 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_looked_at() -> None:
             await sound(api)
             api.mischief.forbidden = ("/configmaps",)
             async with Api(Cluster(api.url)) as client:
-                found = await collect(client, "system:serviceaccount:kube-system:tidewright-extender")
+                found = await collect(client, EXTENDER_ACCOUNT)
             assert any("configmaps" in line for line in found.unread)
             assert len(found.nodes) == 1
-            assert found.rights == dict.fromkeys(EXTENDER_RIGHTS, True)
+            assert found.reviews == {EXTENDER_ACCOUNT: dict.fromkeys(EXTENDER_RIGHTS, True)}
             assert not [one for one in doctor.examine(found) if one.level == "bad"]
 
     asyncio.run(main())

@@ -5,21 +5,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
+from ..kube.ask import Json
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.doctor import examine
-from ..kube.doctor_facts import Facts, Finding, Right, readable, role_of
+from ..kube.doctor_facts import ROLES, SERVICE_ACCOUNT, SYSTEM, Facts, Finding, Right, readable, role_of
+from ..kube.doctor_leader import LOOK_AGAIN_S, elections, looks_old
+from ..kube.doctor_pods import silent
 from ..kube.shapes import ConfigMap, Node, Pod
 from .kube import Target
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
+LEASES = "/apis/coordination.k8s.io/v1"
+LISTED = (
+    NODES, PODS, CONFIG_MAPS, "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices",
+    f"/apis/apps/v1/namespaces/{SYSTEM}/deployments", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts",
+)  # fmt: skip
+NOT_FOUND = 404
+MOST_PODS = 20
+"""Whose events are asked for, one request each."""
 
 
 def diagnose(target: Target, account: str = "") -> list[Finding]:
     """Every finding. ``account``: whose rights to check, such as ``system:serviceaccount:kube-system:tidewright-extender``;
-    empty: those of whoever asks. Raises NoAnswer when there is no cluster."""
+    empty: of
+    our service accounts that there are, or of whoever asks where there are none. Raises NoAnswer when there is no cluster."""
     return asyncio.run(_diagnose(find_cluster(target.kubeconfig, target.context), account))
 
 
@@ -32,22 +45,84 @@ async def collect(api: Api, account: str = "") -> Facts:
     """What may not be read is left out and named."""
     version = await api.get("/version")
     unread: list[str] = []
-    groups, nodes, pods, maps, rights = await asyncio.gather(
-        _groups(api, unread), _all(api, NODES, unread), _all(api, PODS, unread), _all(api, CONFIG_MAPS, unread),
-        _rights(api, role_of(account).rights, account, unread),
+    groups, nodes, pods, maps, services, slices, deployments, accounts = await asyncio.gather(
+        _groups(api, unread), *(_all(api, path, unread) for path in LISTED)
+    )
+    facts = Facts(
+        version, groups, readable(nodes or (), Node), readable(pods or (), Pod), readable(maps or (), ConfigMap),
+        now_s=time.time(), services=services, slices=slices, deployments=deployments or (),
     )  # fmt: skip
-    return Facts(
-        version, groups, readable(nodes, Node), readable(pods, Pod), readable(maps, ConfigMap), rights, tuple(unread),
-        account, time.time(),
-    )  # fmt: skip
+    asked = [account] if account else _accounts(facts, accounts or ()) or [""]
+    wanted = elections(facts)
+    reviews = {one: await _rights(api, role_of(one, wanted).rights, one, unread) for one in asked}
+    leases, renewed = await _leases(api, wanted, facts.now_s, unread)
+    heard = await _heard(api, silent(facts.pods, facts.now_s), unread)
+    return replace(facts, reviews=reviews, leases=leases, renewed=renewed, heard=heard, unread=tuple(unread))
 
 
-async def _all(api: Api, path: str, unread: list[str]) -> list[dict[str, Any]]:
+def _accounts(facts: Facts, listed: Iterable[dict[str, Any]]) -> list[str]:
+    """Those of our programs that there are, or as which a pod runs."""
+    found = {(SYSTEM, str(one["metadata"]["name"])) for one in listed}
+    for pod in facts.pods:
+        meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+        found.add((str(meta.get("namespace", "")), str(spec.get("serviceAccountName", ""))))
+    return [f"{SERVICE_ACCOUNT}{namespace}:{name}" for namespace, name in sorted(found) if name in ROLES]
+
+
+async def _leases(
+    api: Api, wanted: Iterable[tuple[str, str]], now_s: float, unread: list[str]
+) -> tuple[dict[tuple[str, str], dict[str, Any] | None], frozenset[tuple[str, str]]]:
+    """Each, and those that were renewed while we looked: only ones that seem old are looked at twice."""
+    found = await _each_lease(api, wanted, unread)
+    suspects = [key for key, lease in found.items() if lease is not None and looks_old(lease, now_s)]
+    if not suspects:
+        return found, frozenset()
+    await asyncio.sleep(LOOK_AGAIN_S)
+    again = await _each_lease(api, suspects, unread)
+    return found, frozenset(key for key in again if _version(again[key]) != _version(found[key]))
+
+
+async def _each_lease(
+    api: Api, wanted: Iterable[tuple[str, str]], unread: list[str]
+) -> dict[tuple[str, str], dict[str, Any] | None]:
+    found: dict[tuple[str, str], dict[str, Any] | None] = {}
+    for namespace, name in wanted:
+        try:
+            found[namespace, name] = await api.get(f"{LEASES}/namespaces/{namespace}/leases/{name}")
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                found[namespace, name] = None
+            else:
+                unread.append(f"Lease {namespace}/{name} ({error.reason or error.status})")
+    return found
+
+
+def _version(lease: dict[str, Any] | None) -> str:
+    return "" if lease is None else str(lease["metadata"].get("resourceVersion", ""))
+
+
+async def _heard(api: Api, pods: Iterable[Json], unread: list[str]) -> frozenset[str]:
+    """uids of those with an event; of many pods the first tell enough."""
+    found = set()
+    for pod in list(pods)[:MOST_PODS]:
+        meta = pod["metadata"]
+        uid, path = str(meta.get("uid", "")), f"/api/v1/namespaces/{meta.get('namespace', 'default')}/events"
+        try:
+            events = (await api.get(path, fieldSelector=f"involvedObject.uid={uid}", limit="1")).get("items") or ()
+        except ApiError as error:
+            unread.append(f"events of pods ({error.reason or error.status})")
+            break
+        if any((one.get("involvedObject") or {}).get("uid") == uid for one in events):
+            found.add(uid)
+    return frozenset(found)
+
+
+async def _all(api: Api, path: str, unread: list[str]) -> tuple[dict[str, Any], ...] | None:
     try:
-        return await api.items(path)
+        return tuple(await api.items(path))
     except ApiError as error:
         unread.append(f"{path} ({error.reason or error.status})")
-        return []
+        return None
 
 
 async def _groups(api: Api, unread: list[str]) -> dict[str, tuple[str, ...]]:
@@ -67,7 +142,7 @@ async def _rights(api: Api, asked: Iterable[Right], account: str, unread: list[s
     try:
         granted = await asyncio.gather(*(_granted(api, right, account) for right in listed))
     except ApiError as error:
-        unread.append(f"rights ({error.reason or error.status})")
+        unread.append(f"rights{f' of {account}' if account else ''} ({error.reason or error.status})")
         return {}
     return dict(zip(listed, granted, strict=True))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, role_of, some
+from .doctor_facts import BAD, NOTE, OK, SERVICE_ACCOUNT, Facts, Finding, role_of, some
+from .doctor_leader import deployments, leaders
 from .doctor_nodes import leftovers, nodes, overcommitted, units
-from .doctor_pods import bypassed, handed_over, stale, stuck
+from .doctor_pods import bypassed, handed_over, stale, stuck, unscheduled
 from .doctor_scheduler import extender, plugin, scheduler
 from .stamps import CDI_FROM, release
 
@@ -37,14 +38,18 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def rights(facts: Facts) -> Iterator[Finding]:
-    """Whether the account may do what its program does, and whether everything could be listed."""
-    who, role = facts.account or "this account", role_of(facts.account)
-    missing = [str(right) for right, granted in sorted(facts.rights.items()) if not granted]
-    if missing:
-        remedy = f"bind the roles of deploy/kubernetes/{role.manifest} to it"
-        yield Finding("rights", BAD, f"{who} may not: {some(missing, 20)}", remedy)
-    elif facts.rights:
-        yield Finding("rights", OK, f"{who} may do all {len(facts.rights)} things that {role.program} does")
+    """Whether each account may do what its program does, and whether everything could be looked at."""
+    for account, reviewed in facts.reviews.items():
+        who = account.removeprefix(SERVICE_ACCOUNT).replace(":", "/") or "this account"
+        role = role_of(account)
+        missing = [str(right) for right, granted in sorted(reviewed.items()) if not granted]
+        if missing:
+            remedy = f"apply deploy/kubernetes/{role.manifest} again: a binding or a role is gone"
+            if not account:
+                remedy = f"bind the roles of deploy/kubernetes/{role.manifest} to it"
+            yield Finding("rights", BAD, f"{who} may not: {some(missing, 20)}", remedy)
+        elif reviewed:
+            yield Finding("rights", OK, f"{who} may do all {len(reviewed)} things that {role.program} does")
     for line in facts.unread:
         yield Finding("rights", NOTE, f"not looked at: {line}", "run this again as an account that may read it")
 
@@ -61,6 +66,6 @@ def dra(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, rights, dra, extender, plugin, scheduler, nodes, units, leftovers, overcommitted, bypassed, stale, handed_over,
-    stuck,
+    version, rights, dra, extender, plugin, scheduler, deployments, leaders, nodes, units, leftovers, overcommitted, unscheduled,
+    bypassed, stale, handed_over, stuck,
 )  # fmt: skip

@@ -82,29 +82,69 @@ class Role:
     manifest: str
 
 
+SCHEDULER_RIGHTS = (
+    *(Right(verb, "nodes") for verb in ("list", "watch")),
+    *(Right(verb, "pods") for verb in ("list", "watch", "delete")),
+    Right("create", "pods/binding"),
+    Right("patch", "pods/status"),
+    Right("create", "events", "events.k8s.io"),
+    *(Right("patch", kind) for kind in ("persistentvolumes", "persistentvolumeclaims")),
+    *(Right(verb, "configmaps", "", SYSTEM, "extension-apiserver-authentication") for verb in ("get", "list", "watch")),
+    Right("create", "leases", LEASES, SYSTEM),
+)
+"""What tells whether the roles of the second scheduler are bound to it: some calls from each. Its Lease comes on top."""
 EXTENDER = Role("the extender", EXTENDER_RIGHTS, "base/extender-rbac.yaml")
-ROLES = {"tidewright-plugin": Role("the device plugin", PLUGIN_RIGHTS, "base/plugin-rbac.yaml")}
+ROLES = {
+    "tidewright-extender": EXTENDER,
+    "tidewright-plugin": Role("the device plugin", PLUGIN_RIGHTS, "base/plugin-rbac.yaml"),
+    "tidewright-scheduler": Role("the scheduler", SCHEDULER_RIGHTS, "overlays/second-scheduler/scheduler-rbac.yaml"),
+    "gpushare-schd-extender": Role(
+        "the extender without a Lease", tuple(right for right in EXTENDER_RIGHTS if right.resource != "leases"),
+        "overlays/compatible/extender.yaml",
+    ),
+    "gpushare-device-plugin": Role(
+        "gpushare's device plugin",
+        tuple(right for right in PLUGIN_RIGHTS if right.resource not in ("configmaps", "pods/eviction")),
+        "overlays/compatible/plugin.yaml",
+    ),
+}  # fmt: skip
 """By the name of the service account."""
+SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
-def role_of(account: str) -> Role:
-    """By its last word; whoever is none of our accounts is asked whether he could run the extender."""
-    return ROLES.get(account.rpartition(":")[2], EXTENDER)
+def role_of(account: str, leases: Iterable[tuple[str, str]] = ()) -> Role:
+    """By its last word; whoever is none of our accounts is asked whether he could run the extender. ``leases``: namespace and
+    name of those by which schedulers lead."""
+    role = ROLES.get(account.rpartition(":")[2], EXTENDER)
+    if role.rights is not SCHEDULER_RIGHTS:
+        return role
+    own = tuple(Right(verb, "leases", LEASES, *lease) for lease in leases for verb in ("get", "update"))
+    return Role(role.program, role.rights + own, role.manifest)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A cluster as listed. ``rights``: whether each is granted; ``unread``: what could not be listed, and why."""
+    """A cluster as listed. ``reviews``: by account (empty: that of whoever asks) whether each right is granted; ``unread``: what
+    could not be looked at, and why. ``services`` and ``slices`` are None where they could not be listed."""
 
     version: Json
     groups: Mapping[str, tuple[str, ...]]
     nodes: tuple[Json, ...] = ()
     pods: tuple[Json, ...] = ()
     maps: tuple[Json, ...] = ()
-    rights: Mapping[Right, bool] = field(default_factory=dict)
+    reviews: Mapping[str, Mapping[Right, bool]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
-    account: str = ""
     now_s: float = 0.0
+    services: tuple[Json, ...] | None = None
+    slices: tuple[Json, ...] | None = None
+    deployments: tuple[Json, ...] = ()
+    """Of kube-system."""
+    leases: Mapping[tuple[str, str], Json | None] = field(default_factory=dict)
+    """By namespace and name; None: there is none. Those that could not be read are left out."""
+    renewed: frozenset[tuple[str, str]] = frozenset()
+    """Leases that changed between two looks."""
+    heard: frozenset[str] = frozenset()
+    """uids of pods that waited without a sign and turned out to have events."""
 
     def tables(self) -> dict[str, tuple[Table, Json]]:
         """The nodes that share GPUs, or should, by name."""
@@ -135,6 +175,17 @@ def readable(items: Iterable[Any], kind: type[Node] | type[Pod] | type[ConfigMap
 def labels(thing: Json) -> Mapping[str, str]:
     """Empty where there are none."""
     return (thing.get("metadata") or {}).get("labels") or {}
+
+
+def is_ours(marks: Mapping[str, str], component: str) -> bool:
+    """By the labels of a pod, or those that a selector wants."""
+    return marks.get("app.kubernetes.io/name") == "tidewright" and marks.get("app.kubernetes.io/component") == component
+
+
+def is_extender(marks: Mapping[str, str]) -> bool:
+    """Ours or gpushare's, by labels."""
+    theirs = marks.get("app") == "gpushare" and marks.get("component") == "gpushare-schd-extender"
+    return theirs or is_ours(marks, "extender")
 
 
 def images(pod: Json) -> Iterator[str]:

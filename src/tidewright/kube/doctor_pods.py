@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from . import names
+from . import names, stamps
 from .ask import Json, asks_memory, bound_to, notes_of, phase
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, titles
+from .doctor_config import DEFAULT_SCHEDULER
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, some, titles
+from .doctor_leader import in_use
 
 STALE_S = 300.0
 """A bind takes seconds, the start of a container minutes at most."""
+SILENT_S = 60.0
+"""A scheduler takes up a new pod within a second."""
 REFUSED = "no-gpu-has-"
 """How gpushare's plugin names the GPU of a container that it could match with no pod."""
 REJECTED = "UnexpectedAdmissionError"
 """Reason of a pod that the kubelet refused because of its devices; it never starts again."""
+
+
+def silent(pods: Iterable[Json], now_s: float) -> list[Json]:
+    """Those that wait and of which no scheduler has said anything: a scheduler that fails to place a pod gives it a condition."""
+    return [
+        pod for pod in pods
+        if asks_memory(pod) and phase(pod) == "Pending" and not bound_to(pod)
+        and not _tried(pod) and _since_made_s(pod, now_s) > SILENT_S
+    ]  # fmt: skip
+
+
+def unscheduled(facts: Facts) -> Iterator[Finding]:
+    """Nobody tries to place them."""
+    waiting: dict[str, list[Json]] = {}
+    for pod in silent(facts.pods, facts.now_s):
+        if pod["metadata"].get("uid") not in facts.heard:
+            waiting.setdefault(scheduler_of(pod), []).append(pod)
+    known = {DEFAULT_SCHEDULER, *(name for config in in_use(facts) for name in config.schedulers())}
+    for name, pods in sorted(waiting.items()):
+        text = f"nobody schedules pods with schedulerName {name}, Pending for over a minute without any event: {titles(pods)}"
+        remedy = "see leader and scheduler above: that scheduler does not run, or does not lead"
+        if name not in known:
+            remedy = f"no scheduler seen here has this name ({some(sorted(known))} have); create the pods anew with another one"
+        yield Finding("unscheduled", BAD, text, remedy)
+
+
+def scheduler_of(pod: Json) -> str:
+    """By name."""
+    return str((pod.get("spec") or {}).get("schedulerName") or DEFAULT_SCHEDULER)
 
 
 def bypassed(facts: Facts) -> Iterator[Finding]:
@@ -22,7 +55,7 @@ def bypassed(facts: Facts) -> Iterator[Finding]:
     if not found:
         yield Finding("bypassed", OK, "every bound pod with gpu-mem was placed by an extender")
         return
-    whose = sorted({str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler") for pod in found})
+    whose = sorted({scheduler_of(pod) for pod in found})
     text = f"bound without asking the extender, by {', '.join(whose)}: {titles(found)}"
     remedy = "give that scheduler the extender, or give the pods schedulerName: tidewright; then delete and create them again"
     yield Finding("bypassed", BAD, text, remedy)
@@ -76,6 +109,19 @@ def _age_s(pod: Json, now_s: float) -> float:
     """Since the annotations were written; endless when they do not say."""
     text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
     return now_s - int(text) / 1e9 if text.isascii() and text.isdigit() else float("inf")
+
+
+def _tried(pod: Json) -> bool:
+    """A scheduler could not place it, or its gates hold it back."""
+    return any(one.get("type") == "PodScheduled" for one in (pod.get("status") or {}).get("conditions") or ())
+
+
+def _since_made_s(pod: Json, now_s: float) -> float:
+    """Nothing when it does not say."""
+    try:
+        return now_s - stamps.seconds(str((pod.get("metadata") or {}).get("creationTimestamp") or ""))
+    except ValueError:
+        return 0.0
 
 
 def _messages(pod: Json) -> Iterator[str]:

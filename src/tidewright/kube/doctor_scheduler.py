@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import yaml
+from collections.abc import Iterator, Mapping
 
 from . import names
 from .ask import Json, bound_to, phase
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, is_ready, labels, some
+from .doctor_config import (
+    V1,
+    Configuration,
+    asked_about_memory,
+    configurations,
+    managed_resources,
+    misnamed,
+    only_scores,
+)
+from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_extender, is_ours, is_ready, labels, some
+from .doctor_leader import in_use
 from .doctor_nodes import LABEL
-
-OURS = "app.kubernetes.io/component"
-KIND = "KubeSchedulerConfiguration"
-V1 = "kubescheduler.config.k8s.io/v1"
+from .doctor_target import Problem, target_problems
 
 
 def extender(facts: Facts) -> Iterator[Finding]:
     """One ready replica: the others stand by and are not ready."""
-    found = _pods(facts, "extender", "gpushare-schd-extender")
+    found = [pod for pod in facts.pods if is_extender(labels(pod)) and _is_there(pod)]
     ready = [pod for pod in found if is_ready(pod)]
-    if not found:
+    if not found and (off := _scaled_to_nothing(facts)):
+        remedy = f"kubectl -n {SYSTEM} scale deployment {off} --replicas=2 (1 for gpushare's)"
+        yield Finding("extender", BAD, f"Deployment {SYSTEM}/{off} is scaled to 0", remedy)
+    elif not found:
         remedy = "kubectl apply -k deploy/kubernetes/overlays/…, or run tide kube extender elsewhere"
         yield Finding("extender", BAD, "no pod of an extender in the cluster", remedy)
     elif not ready:
@@ -33,7 +40,7 @@ def extender(facts: Facts) -> Iterator[Finding]:
 
 def plugin(facts: Facts) -> Iterator[Finding]:
     """One on every labelled node."""
-    found = _pods(facts, "plugin", "gpushare-device-plugin")
+    found = [pod for pod in facts.pods if _is_plugin(labels(pod)) and _is_there(pod)]
     wanted = [str(node["metadata"]["name"]) for node in facts.nodes if labels(node).get(LABEL) == "true"]
     missing = [name for name in wanted if not any(bound_to(pod) == name and phase(pod) == "Running" for pod in found)]
     if missing:
@@ -49,13 +56,14 @@ def plugin(facts: Facts) -> Iterator[Finding]:
 
 def scheduler(facts: Facts) -> Iterator[Finding]:
     """A scheduler with the extender, as far as its configuration can be read from here."""
-    configured = [(where, config, found) for where, config in _configurations(facts) for found in _extenders(config)]
-    for where, config, found in configured:
-        problems = list(_problems(config, found))
-        yield from (Finding("scheduler", level, f"{where}: {text}", remedy) for level, text, remedy in problems)
-        if not any(level == BAD for level, _, _ in problems):
-            yield Finding("scheduler", OK, f"{where} asks {found.get('urlPrefix', 'an extender')}")
-    if any(not _only_scores(found) for _, _, found in configured):
+    configs = in_use(facts)
+    yield from _left_over(facts, configs)
+    entries = [
+        (config, one) for config in configs for one in config.extenders() if asked_about_memory(one) or misnamed(one)
+    ]
+    # Two entries with one urlPrefix have its problems once.
+    yield from dict.fromkeys(finding for config, one in entries for finding in _entry(facts, config, one))
+    if any(not only_scores(one) for _, one in entries):
         return
     files = sorted({path for pod in facts.pods for path in _config_files(pod)})
     if files:
@@ -70,49 +78,36 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
         yield Finding("scheduler", NOTE, text, remedy)
 
 
-def _problems(config: Json, extender: Json) -> Iterator[tuple[str, str, str]]:
-    """(level, what, remedy)."""
+def _entry(facts: Facts, config: Configuration, extender: Json) -> Iterator[Finding]:
+    problems = [*_problems(config.text, extender), *target_problems(facts, str(extender.get("urlPrefix") or ""))]
+    for level, text, remedy in problems:
+        yield Finding("scheduler", level, f"{config.where}: {text}", remedy)
+    if not any(level == BAD for level, _, _ in problems):
+        yield Finding("scheduler", OK, f"{config.where} asks {extender.get('urlPrefix', 'an extender')}")
+
+
+def _problems(config: Json, extender: Json) -> Iterator[Problem]:
     if config.get("apiVersion") != V1:
         yield BAD, f"apiVersion {config.get('apiVersion')} is gone", f"write {V1}"
-    for verb in ("filterVerb", "bindVerb") if not _only_scores(extender) else ():
+    if misnamed(extender):
+        text = f"the extender is asked about {some(managed_resources(extender))}, never about {names.MEM}"
+        yield BAD, text, f"write managedResources: [{{name: {names.MEM}}}]"
+    for verb in ("filterVerb", "bindVerb") if not only_scores(extender) else ():
         if not extender.get(verb):
             yield BAD, f"the extender has no {verb}", f"add {verb}: {verb.removesuffix('Verb')}"
-    if extender.get("ignorable") and not _only_scores(extender):
+    if extender.get("ignorable") and not only_scores(extender):
         yield NOTE, "ignorable: true binds pods without a GPU while no extender answers", "set ignorable: false"
     if extender.get("prioritizeVerb") and not extender.get("weight"):
         yield BAD, "prioritizeVerb without a weight", "add weight: 5"
 
 
-def _only_scores(extender: Json) -> bool:
-    """The second entry of policy fgd: about every pod, it chooses none."""
-    return bool(extender.get("prioritizeVerb")) and not any(
-        extender.get(key) for key in ("filterVerb", "bindVerb", "managedResources")
-    )
-
-
-def _extenders(config: Json) -> list[Json]:
-    """Those that are asked about gpu-mem; without managedResources an extender is asked about every pod."""
-    found = [one for one in config.get("extenders") or () if isinstance(one, dict)]
-    return [one for one in found if not (managed := one.get("managedResources")) or names.MEM in _resources(managed)]
-
-
-def _resources(managed: Any) -> list[str]:
-    return [str(one.get("name")) for one in managed if isinstance(one, dict)] if isinstance(managed, list) else []
-
-
-def _configurations(facts: Facts) -> Iterator[tuple[str, Json]]:
-    """(where, KubeSchedulerConfiguration) out of ConfigMaps."""
-    for found in facts.maps:
-        for text in (found.get("data") or {}).values():
-            if KIND not in text:
-                continue
-            try:
-                documents = list(yaml.safe_load_all(text))
-            except yaml.YAMLError:
-                continue
-            for config in documents:
-                if isinstance(config, dict) and config.get("kind") == KIND:
-                    yield f"ConfigMap {found['metadata']['name']}", config
+def _left_over(facts: Facts, used: list[Configuration]) -> Iterator[Finding]:
+    """Each change of a generated ConfigMap makes a new one, and nobody takes the old one away."""
+    kept = {config.source for config in used}
+    old = [config for config in configurations(facts.maps) if config.source not in kept]
+    if found := sorted({config.source for config in old if any(map(asked_about_memory, config.extenders()))}):
+        text = f"no pod reads ConfigMap {some(found)}: left over from an older configuration"
+        yield Finding("scheduler", NOTE, text, f"kubectl -n {SYSTEM} delete configmap {' '.join(found)}")
 
 
 def _config_files(pod: Json) -> Iterator[str]:
@@ -127,13 +122,21 @@ def _config_files(pod: Json) -> Iterator[str]:
                     yield words[at + 1]
 
 
-def _pods(facts: Facts, component: str, original: str) -> list[Json]:
-    """Ours or gpushare's; those of a Deployment that ended do not count."""
-    found = []
-    for pod in facts.pods:
-        marks = labels(pod)
-        ours = marks.get("app.kubernetes.io/name") == "tidewright" and marks.get(OURS) == component
-        theirs = marks.get("app") == "gpushare" and marks.get("component") == original
-        if (ours or theirs) and phase(pod) in ("Running", "Pending"):
-            found.append(pod)
-    return found
+def _scaled_to_nothing(facts: Facts) -> str:
+    """The name of the extender's Deployment, when no pod is wanted of it."""
+    for found in facts.deployments:
+        template = (found["spec"].get("template") or {}).get("metadata") or {}
+        if is_extender(template.get("labels") or {}) and found["spec"].get("replicas", 1) == 0:
+            return str(found["metadata"]["name"])
+    return ""
+
+
+def _is_plugin(marks: Mapping[str, str]) -> bool:
+    """Ours or gpushare's."""
+    theirs = marks.get("app") == "gpushare" and marks.get("component") == "gpushare-device-plugin"
+    return theirs or is_ours(marks, "plugin")
+
+
+def _is_there(pod: Json) -> bool:
+    """Those of a Deployment that ended do not count."""
+    return phase(pod) in ("Running", "Pending")

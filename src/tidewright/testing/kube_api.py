@@ -29,13 +29,15 @@ from starlette.routing import Route
 
 from ..kube.shapes import decoded
 from . import kube_dra
+from .kube_review import reviewed
 
 Object = dict[str, Any]
 Key = tuple[str, ...]
 """Kind, namespace, name; the beginning of one."""
 KINDS = {
     "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
-    "resourceclaimtemplates": "ResourceClaimTemplate", **kube_dra.KINDS,
+    "services": "Service", "endpointslices": "EndpointSlice", "deployments": "Deployment",
+    "serviceaccounts": "ServiceAccount", "resourceclaimtemplates": "ResourceClaimTemplate", **kube_dra.KINDS,
 }  # fmt: skip
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 _NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -121,8 +123,8 @@ class FakeApi:
         self.requests: list[tuple[str, str, Any]] = []
         self.asked: set[tuple[str, str, bool]] = set()
         """(method, path, whether it is a watch) of everything that was ever asked."""
-        self.refused: set[tuple[str, str]] = set()
-        """(verb, resource) that an access review denies."""
+        self.refused: set[tuple[str, ...]] = set()
+        """(verb, resource) that an access review denies, or (verb, resource, user)."""
         self.gates_off: set[str] = set()
         """Feature gates of kube_dra.GATES that are switched off."""
         self.release, self.groups = "v1.36.2", {"resource.k8s.io": ["v1"], "apps": ["v1"]}
@@ -222,8 +224,8 @@ class FakeApi:
             Route(core + "/namespaces/{ns}/{kind}", self._serve, methods=plain),
             Route(named + "/{kind}/{name}", self._serve, methods=plain),
             Route(named + "/{kind}", self._serve, methods=plain),
-            Route("/apis/resource.k8s.io/v1/{kind}/{name}", self._serve, methods=plain),
-            Route("/apis/resource.k8s.io/v1/{kind}", self._serve, methods=plain),
+            Route("/apis/{group}/v1/{kind}/{name}", self._serve, methods=plain),
+            Route("/apis/{group}/v1/{kind}", self._serve, methods=plain),
             Route(core + "/nodes/{name}", self._serve, methods=plain),
             Route(core + "/{kind}", self._serve, methods=plain),
         ]
@@ -237,10 +239,9 @@ class FakeApi:
         return _json({"kind": "APIGroupList", "groups": groups})
 
     async def _review(self, request: Request) -> Response:
-        body = await _body(request)
-        asked = body["spec"]["resourceAttributes"]
-        resource = "/".join(asked[part] for part in ("resource", "subresource") if part in asked)
-        return _json({**body, "status": {"allowed": (asked["verb"], resource) not in self.refused}}, 201)
+        if any(part in request.url.path for part in self.mischief.forbidden):
+            return _json(Refused(403, "Forbidden", "access reviews are forbidden").status(), 403)
+        return _json(reviewed(await _body(request), self.refused), 201)
 
     async def _serve(self, request: Request) -> Response:
         path = request.url.path
