@@ -15,12 +15,14 @@ STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
 @CONFIG
 @CONTEXT
 @click.option("--account", default="", metavar="USER",
-              help="Whose rights, such as system:serviceaccount:kube-system:tidewright-plugin. Default: yours.")  # fmt: skip
+              help="Whose rights alone, such as system:serviceaccount:kube-system:tidewright-plugin. Default: those of all our "
+              "accounts in the cluster; yours where there are none.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor(kubeconfig: str, context: str, account: str, output: str) -> int:
-    """Check version, rights, extender, device plugins, scheduler, nodes and pods of a cluster; each finding says what to do.
+    """Check version, rights, extender, device plugins, schedulers, nodes and pods of a cluster; each finding says what to do.
 
-    Changes nothing. The exit code is 1 when something is bad.
+    Changes nothing. It takes some seconds longer when a scheduler's Lease looks old, to see whether it is renewed. The exit
+    code is 1 when something is bad.
     """
     from ..app.kube import Target
     from ..app.kube_doctor import diagnose
