@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import stat
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..base.errors import UsageError
 from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
@@ -20,6 +18,7 @@ from ..kube.credentials import Cluster, find_cluster
 from ..kube.inspect import Inspection, as_json, details, summary
 from ..kube.serve import ExtenderSettings, Service
 from ..kube.wide import wide, wide_details
+from .service import say, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +39,6 @@ def serve_extender(target: Target, token_file: Path | None, **options: Any) -> N
         raise UsageError("serving the scheduler needs uvloop", "pip install 'tidewright[kube]'") from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # a fifth less CPU time per pod
         runner.run(until_stopped(service))
-
-
-class Stoppable(Protocol):
-    """Runs until ``stop`` is called."""
-
-    async def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-async def until_stopped(service: Stoppable) -> None:
-    """Run it until SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.stop)
-    await service.run()
-
-
-def say(line: str) -> None:
-    """A line of a service's log."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def read_token(path: Path | None) -> str:

@@ -11,7 +11,8 @@ from ..kube.credentials import find_cluster
 from ..kube.dra import DraSettings, Driver
 from ..kube.partitions import open_partitions
 from ..kube.rungs import IsolationSettings
-from .kube import Target, say, until_stopped
+from .kube import Target
+from .service import say, until_stopped
 
 
 def serve_dra(

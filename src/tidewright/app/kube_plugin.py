@@ -12,7 +12,8 @@ from ..kube.gpus import open_gpus
 from ..kube.rungs import IsolationSettings
 from ..kube.station import PluginSettings, Station
 from ..kube.units import Split
-from .kube import Target, say, until_stopped
+from .kube import Target
+from .service import say, until_stopped
 
 NUMBERS = ".tidewright-instances"
 """Beside our CDI files: no runtime reads it there, and it lives as long as instances do."""

@@ -10,7 +10,8 @@ from ..kube.isolation import ALL_SMS
 from ..kube.units import Split
 from ..kube.webhook import Terms
 from ..kube.webhook_served import WebhookService, WebhookSettings
-from .kube import Target, say, until_stopped
+from .kube import Target
+from .service import say, until_stopped
 
 
 def serve_webhook(

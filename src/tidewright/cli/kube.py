@@ -10,6 +10,7 @@ from .kube_doctor import doctor
 from .kube_dra import command as dra
 from .kube_options import CONFIG, CONTEXT
 from .kube_plugin import command as device_plugin
+from .kube_proxy import command as plugin_proxy
 from .kube_webhook import command as webhook
 
 
@@ -74,5 +75,6 @@ def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str
 
 command.add_command(doctor)
 command.add_command(device_plugin)
+command.add_command(plugin_proxy)
 command.add_command(dra)
 command.add_command(webhook)

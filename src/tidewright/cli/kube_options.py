@@ -15,6 +15,11 @@ CONFIG = click.option(
 )
 CONTEXT = click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
 
+KUBELET_DIR = click.option(
+    "--kubelet-dir", type=FOLDER, default=Path("/var/lib/kubelet/device-plugins"), show_default=True,
+    help="Where the kubelet's socket lies.",
+)  # fmt: skip
+
 NODE = click.option("--node", envvar="NODE_NAME", default="", help="Name of this node in the cluster (NODE_NAME).")
 
 GUARDS = {

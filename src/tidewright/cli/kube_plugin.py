@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT, FOLDER, NODE, guarding, guarding_of
+from .kube_options import CONFIG, CONTEXT, FOLDER, KUBELET_DIR, NODE, guarding, guarding_of
 
-KUBELET = Path("/var/lib/kubelet/device-plugins")
 WITHOUT_EFFECT = {
     "mps": "gpushare's plugin passes it over, too",
     "health_check": "GPUs are always watched",
@@ -44,12 +43,14 @@ def _taken(flag: str) -> click.Option:
 @guarding
 @click.option("--fake-gpus", default="",
               help='Offer GPUs that are not there, such as "2x15" or "1x24+3x10mig" (GiB; mig: as an instance).')  # fmt: skip
-@click.option("--kubelet-dir", type=FOLDER, default=KUBELET, show_default=True, help="Where the kubelet's socket lies.")
+@click.option("--behind-proxy", is_flag=True,
+              help="Leave the kubelet to a tide kube plugin-proxy on this node; it notices no restart then.")  # fmt: skip
+@KUBELET_DIR
 @click.option("--cdi-dir", type=FOLDER, default=Path("/var/run/cdi"), show_default=True,
               help="Where the container runtime reads CDI files.")  # fmt: skip
 def command(
     kubeconfig: str, context: str, node: str, memory_unit: str, chunk: int | None, binding: str, heartbeat: float,
-    fake_gpus: str, kubelet_dir: Path, cdi_dir: Path, **others: Any,
+    fake_gpus: str, behind_proxy: bool, kubelet_dir: Path, cdi_dir: Path, **others: Any,
 ) -> None:  # fmt: skip
     """Offer this node's GPUs to its kubelet as units of aliyun.com/gpu-mem, and give containers the GPU that was chosen.
 
@@ -65,7 +66,7 @@ def command(
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
     serve_plugin(
         Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
-        folder=kubelet_dir, cdi=cdi_dir, **guards,
+        behind_proxy=behind_proxy, folder=kubelet_dir, cdi=cdi_dir, **guards,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ from .v1beta1 import API, PLUGIN, REGISTRATION, VERSION, messages
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
 SOCKET, OURS, CHECKPOINT = "kubelet.sock", "tidewright-gpushare.sock", "kubelet_internal_checkpoint"
+PRIVATE = "tidewright/plugin.sock"
+"""Of a plugin behind its proxy. In a folder of its own: a kubelet that starts removes the sockets beside its own, and leaves
+folders alone (1.36; earlier versions too)."""
 REGISTER_S = 10.0
 LONGEST_PATH = 107
 """Bytes of a unix socket's path."""
 LONGEST_REQUEST = 32 << 20
 """Bytes; a GetPreferredAllocation names all free ids, and the sender is the kubelet on this node."""
+LIMITS = (("grpc.max_receive_message_length", LONGEST_REQUEST),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,16 @@ class Folder:
     def ours(self) -> tuple[int, int] | None:
         """Which socket lies under our name."""
         return _socket(self.path / OURS)
+
+    def private(self) -> tuple[int, int] | None:
+        """Which socket a plugin behind its proxy has now."""
+        return _socket(self.path / PRIVATE)
+
+    def remove_private(self) -> None:
+        """That socket and its folder; what cannot be removed stays."""
+        with suppress(OSError):
+            (self.path / PRIVATE).unlink(missing_ok=True)
+            (self.path / PRIVATE).parent.rmdir()
 
     def allocated(self) -> tuple[Entry, ...]:
         """By the kubelet's checkpoint as of now. Raises WorldError."""
@@ -76,8 +91,18 @@ def _socket(path: Path) -> tuple[int, int] | None:
 
 async def listen(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
     """A running device plugin on our socket. Raises WorldError."""
-    limits = [("grpc.max_receive_message_length", LONGEST_REQUEST)]
-    return await serve(folder.path / OURS, API.handlers(PLUGIN, does), limits)
+    return await serve(folder.path / OURS, API.handlers(PLUGIN, does), LIMITS)
+
+
+async def listen_private(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
+    """A running device plugin on the private socket, in a folder that only this user may enter. Raises WorldError."""
+    path = folder.path / PRIVATE
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.chmod(0o700)
+    except OSError as error:
+        raise WorldError(f"{path.parent} cannot be made: {error}") from error
+    return await serve(path, API.handlers(PLUGIN, does), LIMITS)
 
 
 async def register(folder: Folder, pre_start: bool) -> None:

@@ -80,9 +80,17 @@ class Plugin:
         if dict(faults) == self.faults:
             return False
         self.faults = dict(faults)
+        self.announce()
+        return True
+
+    def announce(self) -> None:
+        """Send the devices again on every open stream."""
         self._changed.set()
         self._changed = asyncio.Event()
-        return True
+
+    def offers(self) -> str:
+        """For people."""
+        return f"{sum(self.stock.units.values())} units of {names.MEM}"
 
     async def _options(self, request: Any, context: Any) -> Any:
         return messages().DevicePluginOptions(pre_start_required=self.late, get_preferred_allocation_available=True)

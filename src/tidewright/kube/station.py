@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ..base.errors import TideError, UsageError, WorldError
+from ..base.errors import TideError, UsageError
 from ..devices.excess import Rules
 from . import names, stamps, usage
 from .api import Api
@@ -20,9 +18,10 @@ from .cdi import Shelf
 from .credentials import Cluster
 from .gpus import Gpus, news
 from .guard import LEVEL_REASON, Guard, level
-from .kubelet import FOLDER, Folder, listen, register
+from .kubelet import FOLDER, Folder
 from .plugin import Plugin, Stock
 from .proto import grpc_module
+from .registration import KubeletRegistration, PrivateEndpoint, Registration
 from .rungs import IsolationSettings, ladder
 from .site import Note
 from .stamps import CDI_FROM, release
@@ -33,11 +32,9 @@ from .v1beta1 import messages
 from .watchdog import by_pod
 
 BINDINGS = ("auto", "late", "match")
-BACKOFF_S = (0.5, 30.0)
-"""First pause after a failed registration and longest; doubled, and drawn from its upper half."""
-UNHEARD_S = 5.0
-"""A kubelet that registered us opens its stream at once; after this long without one it is told again."""
 FAREWELL_S = 3.0
+RECONNECT_S = 2.0
+"""So long a proxy may take to find a plugin that was started anew before the node counts as not registered."""
 PATIENCE_S = 3.0
 """So long the API server may take to show the node before the kubelet is told without."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -45,11 +42,13 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """``node``: its name in the API. ``poll_s``: how often the kubelet's folder is looked at."""
+    """``node``: its name in the API. ``behind_proxy``: a proxy registers with the kubelet, not we. ``poll_s``: how often the
+    kubelet's folder is looked at."""
 
     node: str
     split: Split = field(default_factory=Split)
     binding: str = "auto"
+    behind_proxy: bool = False
     folder: Path = FOLDER
     cdi: Path = Path("/var/run/cdi")
     rules: Rules = field(default_factory=Rules)
@@ -85,10 +84,9 @@ class Station:
         stock = Stock(settings.node, found, units, settings.split)
         self.plugin = Plugin(stock, self.folder, Shelf(settings.cdi), pods, tell, self.ladder, woken=self._wake)
         self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus)
+        served = PrivateEndpoint if settings.behind_proxy else KubeletRegistration
+        self.registration: Registration = served(self.folder, self.plugin, note, settings.poll_s)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
-        self._server: Any = None
-        self._saw: tuple[object, object] = (None, None)
-        self._retry_s, self._tries, self._waiting = 0.0, 0, False
         self._known, self._binds, self._level = False, "", ""
 
     def stop(self) -> None:
@@ -100,7 +98,7 @@ class Station:
         async with self.api:
             await self._know_node()
             await self._look_at_health()
-            loops = (self._keep_registered, self._keep_told, self._keep_healthy, self._keep_guarded)
+            loops = (self.registration.run, self._keep_told, self._keep_healthy, self._keep_guarded)
             try:
                 await together(self._stop, *(loop() for loop in loops), self.plugin.pods.reflector.run())
             finally:
@@ -129,53 +127,13 @@ class Station:
         binds = "CDI, late" if late else "size and time"
         if binds != self._binds:
             self.note(f"binds containers by {binds} ({why})")
-            self._binds, self._saw = binds, (None, None)  # the kubelet must hear which calls to make
-
-    async def _keep_registered(self) -> None:
-        while True:
-            await self._tend(asyncio.get_running_loop().time())
-            await asyncio.sleep(self.settings.poll_s)
-
-    async def _tend(self, now_s: float) -> None:
-        """One look at the kubelet's folder."""
-        if self.plugin.listening:
-            self._tries = 0
-        kubelet = self.folder.kubelet()
-        if kubelet is None:
-            if not self._waiting:
-                self.note(f"waits for the kubelet's socket in {self.folder.path}")
-            self._waiting, self._tries, self._retry_s = True, 0, now_s
-            return
-        fresh = self._server is None or (kubelet, self.folder.ours()) != self._saw
-        if fresh and kubelet != self._saw[0]:
-            self._tries, self._retry_s = 0, now_s  # another kubelet: what the last one refused means nothing
-        if now_s < self._retry_s or not (fresh or not self.plugin.listening):
-            return
-        self._waiting = False
-        try:
-            await self._begin(kubelet)
-            # Not heard of by the next look but one: another plugin took the resource over, or the kubelet is ending.
-            self._retry_s = now_s + self._pause(UNHEARD_S)
-        except WorldError as error:
-            self._saw = (kubelet, self.folder.ours())
-            if not self._tries:
-                self.note(str(error))
-            self._retry_s = now_s + self._pause(BACKOFF_S[0])
-        self._tries += 1
-
-    def _pause(self, first_s: float) -> float:
-        return float(min(BACKOFF_S[1], first_s * 2 ** min(self._tries, 8)) * random.uniform(0.5, 1.0))
-
-    async def _begin(self, kubelet: object) -> None:
-        """Listen anew and register. Raises WorldError."""
-        await self._end_server(0)
-        self._server = await listen(self.folder, self.plugin.methods())
-        self._saw = (kubelet, self.folder.ours())
-        await register(self.folder, self.plugin.late)
-        self.note(f"registered with the kubelet: {sum(self.plugin.stock.units.values())} units of {names.MEM}")
+            self._binds = binds
+            self.registration.renew()  # the kubelet must hear which calls to make
 
     async def _keep_told(self) -> None:
         """The node's table and the heartbeat, at once when the kubelet begins or ends to listen."""
+        if self.settings.behind_proxy:
+            await self._found_by_proxy()
         while True:
             self._due.clear()
             if not self._known:
@@ -183,6 +141,14 @@ class Station:
             await self._tell_node(self.plugin.listening > 0)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.beat_s):
+                    await self._due.wait()
+
+    async def _found_by_proxy(self) -> None:
+        """Before the first heartbeat: the kubelet, which a proxy keeps for us, need not have missed anything."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECONNECT_S):
+                while not self.plugin.listening:
+                    self._due.clear()
                     await self._due.wait()
 
     async def _tell_node(self, registered: bool) -> None:
@@ -236,12 +202,7 @@ class Station:
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._tell_node(registered=False)
-        await self._end_server(1)
-
-    async def _end_server(self, grace_s: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(grace_s)
+        await self.registration.end(1)
 
 
 def boot_id() -> str:

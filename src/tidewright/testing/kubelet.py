@@ -3,7 +3,8 @@
 Source: kubernetes pkg/kubelet/cm/devicemanager, and every RPC recorded from a v1.36 kubelet: options while it registers a
 plugin, then ListAndWatch; for each init container and each container one GetPreferredAllocation (unless the init
 containers' devices are enough) and one Allocate; the checkpoint; PreStartContainer before every start. Starting wipes the
-sockets in the folder. Misbehaves on request: ``refuse``, ``crash``.
+sockets in the folder and leaves folders in it alone. When a plugin's stream ends, its devices are unhealthy and its endpoint
+is asked nothing more; a pod admitted then fails. Misbehaves on request: ``refuse``, ``crash``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from ..kube.proto import grpc_module
 from ..kube.v1beta1 import API, HEALTHY, PLUGIN, REGISTRATION, VERSION, messages
 
 MESSAGE_LIMIT = 4 << 20
+PRE_START_S = 30.0
+"""KubeletPreStartContainerRPCTimeoutInSecs; the other calls have no limit."""
 
 
 @dataclass(slots=True)
@@ -57,8 +60,9 @@ class FakeKubelet:
 
     async def start(self) -> None:
         """Every socket in the folder goes, then its own appears."""
-        for path in self.folder.glob("*.sock"):
-            path.unlink()
+        for path in self.folder.iterdir():
+            if path.is_socket():
+                path.unlink()
         self._server = grpc_module().aio.server()
         self._server.add_generic_rpc_handlers((API.handlers(REGISTRATION, {"Register": self._register}),))
         self._server.add_insecure_port(f"unix:{self.folder / SOCKET}")
@@ -98,13 +102,15 @@ class FakeKubelet:
             async for answer in stream:
                 self.health = {device.ID: device.health for device in answer.devices}
                 self.calls.append(("ListAndWatch.send", len(answer.devices)))
+            why = "EOF"
         except grpc_module().aio.AioRpcError as error:
-            self.calls.append(("ListAndWatch.closed", error.details()))
-            self.health = {}
+            why = error.details()
+        self.calls.append(("ListAndWatch.closed", why))
+        self.health = {}
 
-    async def _ask(self, method: str, request: Any) -> Any:
+    async def _ask(self, method: str, request: Any, limit_s: float | None = None) -> Any:
         self.calls.append((method, request))
-        return await API.caller(self._channel, PLUGIN, method)(request)
+        return await API.caller(self._channel, PLUGIN, method)(request, timeout=limit_s)
 
     async def admit(self, pod: dict[str, Any]) -> None:
         """Allocate for every container of a pod. Raises AioRpcError: the kubelet fails the pod with its text."""
@@ -140,14 +146,18 @@ class FakeKubelet:
         )
         asked = messages().PreferredAllocationRequest(container_requests=[wish])
         answer = await self._ask("GetPreferredAllocation", asked)
-        preferred = [each for each in answer.container_responses[0].deviceIDs if each in {*must, *free}]
+        wished = [each for found in answer.container_responses[:1] for each in found.deviceIDs]
+        preferred = [each for each in wished if each in {*must, *free}]
         return list(dict.fromkeys([*must, *preferred, *free]))[:size]
 
     async def start_container(self, uid: str, container: str) -> Made:
         """Before each start. Raises AioRpcError: the kubelet tries the container again."""
         made = next(each for each in self.made if (each.uid, each.container) == (uid, container))
         if self.options.pre_start_required:
-            await self._ask("PreStartContainer", messages().PreStartContainerRequest(devices_ids=made.ids))
+            if not self.health:
+                raise RuntimeError("endpoint has been stopped")
+            asked = messages().PreStartContainerRequest(devices_ids=made.ids)
+            await self._ask("PreStartContainer", asked, PRE_START_S)
         return made
 
     def end(self, uid: str) -> None:
