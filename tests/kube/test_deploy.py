@@ -120,9 +120,10 @@ def test_selectors_match_labels_and_accounts_exist() -> None:
 
 def test_mounts_have_volumes_and_probes_have_ports() -> None:
     for _, item in everything():
+        volumes = {one["name"] for one in item.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", ())}
+        mounts = [{one["name"] for one in container.get("volumeMounts", ())} for container in containers(item)]
+        assert set().union(*mounts) == volumes
         for container in containers(item):
-            volumes = {one["name"] for one in item["spec"]["template"]["spec"].get("volumes", ())}
-            assert {one["name"] for one in container.get("volumeMounts", ())} == volumes
             ports = {one["name"] for one in container.get("ports", ())}
             probes = [
                 container[kind]["httpGet"]["port"] for kind in ("readinessProbe", "livenessProbe") if kind in container
@@ -455,7 +456,7 @@ def test_the_device_plugin_may_do_what_it_does_and_no_more() -> None:
 
 
 def test_the_device_plugin_finds_what_it_needs_mounted() -> None:
-    [plugin] = [one for item in composed(BASE) if item["kind"] == "DaemonSet" for one in containers(item)]
+    [plugin] = [one for item in composed(BASE) for one in containers(item) if one["name"] == "plugin"]
     needs = PluginSettings("n1")
     mounted = {one["mountPath"]: one for one in plugin["volumeMounts"]}
     assert {str(needs.folder), str(needs.cdi)} <= mounted.keys()

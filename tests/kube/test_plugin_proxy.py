@@ -298,7 +298,7 @@ def test_the_private_socket_is_made_anew_and_its_folder_closed() -> None:
     async def scene() -> None:
         async with proxied() as found:
             await found.kill_plugin()
-            (found.folder / PRIVATE).parent.chmod(0o755)
+            (found.folder / PRIVATE).parent.mkdir(mode=0o755)
             found.start_plugin()
             await until(found.registered)
             await until(lambda: (found.folder / PRIVATE).exists())
