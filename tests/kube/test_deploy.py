@@ -432,7 +432,7 @@ async def tell_everything(api: FakeApi, client: Api) -> None:
     claim: Any = SimpleNamespace(holding=holding_of(made))
     assert await teller.node_notes({names.LEVEL: "none"})
     assert await teller.count(2)
-    assert await teller.assigned(claim, "L3 MPS")
+    assert await teller.assigned(claim.holding, "L3 MPS")
     for gpus in ({1}, {0, 1}, set()):
         assert await teller.unhealthy(gpus)
     await teller.event(made, "Refused", "a reason")

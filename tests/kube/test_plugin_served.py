@@ -109,9 +109,12 @@ async def plugged(
                 "nodes", {"metadata": {"name": "n", "annotations": {}, "labels": labels or {}}, "status": status}
             )
             api.mischief.down = down
+            kubelet.cgroups = folder / "cgroup"
+            isolation = IsolationSettings(cgroups=kubelet.cgroups)
             chosen = PluginSettings(
-                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, **{"beat_s": 5.0, **settings}
-            )
+                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, made_s=0.05,
+                **{"beat_s": 5.0, "isolation": isolation, **settings},
+            )  # fmt: skip
             station = Station(Cluster(api.url), chosen, gpus, said.append)
             running = asyncio.create_task(station.run())
             try:
@@ -196,14 +199,14 @@ def test_a_restarted_container_gets_the_same_and_stale_files_go() -> None:
                 await found.create(each)
                 await found.kubelet.admit(each)
                 await found.kubelet.start_container(each["metadata"]["uid"], "c0")
-            before = sorted(path.name for path in found.station.settings.cdi.iterdir())
+            before = sorted(path.name for path in found.station.settings.cdi.glob("*.json"))
             assert len(before) == 2
             served = found.notes("b")[names.ASSUME_TIME]
             found.kubelet.end("uid-a")
             await found.api.remove("pods", "default", "a")
             made = await found.kubelet.start_container("uid-b", "c0")
             assert found.env(made.cdi[0])[names.VISIBLE] == "GPU-fake-0001"
-            assert len(list(found.station.settings.cdi.iterdir())) == 1
+            assert len(list(found.station.settings.cdi.glob("*.json"))) == 1
             assert found.notes("b")[names.ASSUME_TIME] == served, "marked once"
 
     run(scene)
@@ -223,7 +226,7 @@ def test_a_pod_past_the_extender_is_refused_with_a_reason_and_an_event() -> None
             events = found.warnings()
             assert [event["involvedObject"]["name"] for event in events] == ["bare"], "told once, not at every try"
             assert "did not ask the extender" in events[0]["message"]
-            assert not list(found.station.settings.cdi.glob("*")), "no environment at all rather than a wrong one"
+            assert not list(found.station.settings.cdi.glob("*.json")), "no environment at all rather than a wrong one"
 
     run(scene)
 
@@ -239,7 +242,7 @@ def test_marks_that_make_no_sense_open_no_gpu(change: dict[str, str]) -> None:
             await found.kubelet.admit(odd)
             with pytest.raises(grpc.aio.AioRpcError):
                 await found.kubelet.start_container("uid-odd", "c0")
-            assert not list(found.station.settings.cdi.glob("*"))
+            assert not list(found.station.settings.cdi.glob("*.json"))
             assert len(found.warnings()) == 1
 
     run(scene)
@@ -567,7 +570,7 @@ def test_whatever_comes_and_goes_no_container_gets_anothers_gpu(seed: int) -> No
                     assert env[names.CONTAINER] == str(len(made.ids))
                     started.add((made.uid, made.container))
             assert len(started) > 15
-            assert len(list(found.station.settings.cdi.iterdir())) <= len(found.kubelet.made)
+            assert len(list(found.station.settings.cdi.glob("*.json"))) <= len(found.kubelet.made)
 
     run(scene)
 

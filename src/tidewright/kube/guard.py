@@ -40,12 +40,15 @@ class Guard:
     rules: Rules
     others: Callable[[], frozenset[tuple[str, str]]] = frozenset
     """(pod uid, UUID) of GPUs that somebody else gave to pods; may raise WorldError."""
+    ghosts: Callable[[], Mapping[str, Mapping[int, int]]] = dict
+    """Units by uid and GPU of pods that the API server forgot and whose processes still run."""
     proc: Path = Path("/proc")
     level: str = ""
     foreign: Mapping[int, int] = field(default_factory=dict)
     used: Mapping[Place, int] | None = None
     _dog: Watchdog = field(init=False)
     _failing: str = ""
+    _haunted: frozenset[str] = frozenset()
     _used_by_others: Mapping[int, int] = field(default_factory=dict)
     _given_by_others: Mapping[int, int] = field(default_factory=dict)
     """Units by GPU, as of the last look that went well: to forget them for a moment is to give them away twice."""
@@ -61,7 +64,7 @@ class Guard:
         if found is not None or self.rules.action == "off":
             self._used_by_others = self._foreign(found, held)
         await self._look_at_others()
-        self.foreign = {**self._used_by_others, **self._given_by_others}
+        self.foreign = self._with_ghosts({**self._used_by_others, **self._given_by_others})
         self.used = None if found is None or found.blind else found.pods
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
@@ -108,6 +111,8 @@ class Guard:
                 continue
             if held is not None and held.node == self.stock.node:
                 mib.update({(held.uid, gpu): count * self.stock.split.unit_mib for gpu, count in held.units.items()})
+        for uid, units in self.ghosts().items():
+            mib.update({(uid, gpu): count * self.stock.split.unit_mib for gpu, count in units.items()})
         return mib
 
     async def _look_at_others(self) -> None:
@@ -119,6 +124,16 @@ class Guard:
             self._given_by_others = {
                 at: self.stock.units[at] for at, gpu in self.stock.gpus.items() if gpu.uuid in uuids
             }
+
+    def _with_ghosts(self, foreign: Mapping[int, int]) -> dict[int, int]:
+        """Pods that should be gone and are not, as of two looks in a row: the extender took their shares back, and whoever it
+        puts there waits. Most are gone in a second or two, and no GPU must be shut for those."""
+        now = self.ghosts()
+        lasting, self._haunted = [units for uid, units in now.items() if uid in self._haunted], frozenset(now)
+        taken = Counter(foreign)
+        for units in lasting:
+            taken.update(units)
+        return {at: min(count, self.stock.units[at]) for at, count in taken.items() if at in self.stock.units}
 
     def _foreign(self, found: Sight | None, held: Mapping[Place, int]) -> dict[int, int]:
         """What processes outside, and pods that asked for none of our units, leave too little of. Nothing where nobody can

@@ -20,8 +20,10 @@ from .cdi import Edits, Shelf, name_of, qualified
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
+from .marks import Marks
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
 from .proto import grpc_module
+from .room import Room
 from .tell import LOOK_S, PodsHere, Teller, in_a_line
 from .units import Split
 from .v1beta1 import HEALTHY, UNHEALTHY, messages
@@ -52,11 +54,12 @@ class Plugin:
     """``late``: by CDI, else by matching. ``woken``: called when the kubelet begins or ends to listen."""
 
     def __init__(
-        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, ladder: Ladder, *,
+        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, ladder: Ladder, room: Room, *,
         late: bool = True, woken: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.stock, self.folder, self.shelf, self.pods, self.tell = stock, folder, shelf, pods, tell
-        self.ladder = ladder
+        self.ladder, self.room = ladder, room
+        self.marks = Marks(pods, tell, self._level, lambda: room.given, folder)
         self.late, self.cgpu_off, self._woken = late, False, woken
         self.faults: dict[int, str] = {}
         self.listening = 0
@@ -147,6 +150,7 @@ class Plugin:
 
     async def _pre_start(self, request: Any, context: Any) -> Any:
         pod: Json | None = None
+        until_s = self.room.until_s(context.time_remaining())
         try:
             if self.late:
                 entries = await asyncio.to_thread(self.folder.allocated)
@@ -156,6 +160,7 @@ class Plugin:
                 pod = await self.pods.by_uid(entry.uid)
                 claim = claim_of(pod, entry.container)
                 edits = await self._outfit(claim, len(entry.ids))
+                await self.room.give(claim.holding, until_s)
                 await asyncio.to_thread(self.ladder.hold_one, entry.uid, self._mib(claim.holding.units))
                 self.shelf.put(name_of(entry.ids), {name_of(entry.ids): edits})
                 # As it is by now: others were allocated meanwhile.
@@ -167,14 +172,15 @@ class Plugin:
         return messages().PreStartContainerResponse()
 
     async def _mark(self, claim: Claim) -> None:
-        """Once per pod. When it fails nothing is lost: whose container it is does not depend on it."""
+        """Once per pod."""
         key = (claim.holding.uid, claim.part.name)
         if key not in self._done and notes_of(claim.pod).get(names.ASSIGNED) != "true":
-            await self._assigned(claim)
+            await self.marks.mark(claim.holding)
         self._remember(key)
 
-    async def _assigned(self, claim: Claim) -> None:
-        await self.tell.assigned(claim, self.ladder.level(self._grants(claim.holding.units)))
+    def _level(self, units: Mapping[int, int]) -> str:
+        known = {gpu: count for gpu, count in units.items() if gpu in self.stock.gpus}
+        return self.ladder.level(self._grants(known))
 
     def _remember(self, key: Key) -> None:
         here = {str((pod.get("metadata") or {}).get("uid", "")) for pod in self.pods.known()}
@@ -200,7 +206,7 @@ class Plugin:
             edits = await self._outfit(claim, size)
             self._remember((claim.holding.uid, claim.part.name))
             if claim.last:
-                await self._assigned(claim)
+                await self.marks.mark(claim.holding)
             return edits
         except TideError as error:
             await self._refuse(context, error, _suspects(pods or self.pods.known(), size))

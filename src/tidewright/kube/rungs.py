@@ -6,13 +6,14 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.errors import WorldError
 from .cdi import Edits, Mount
+from .cgroups import Cgroups
 from .gpus import Gpus
 from .isolation import ALL_SMS, Ladder, Rung, Tenant
 from .site import Note
@@ -62,7 +63,7 @@ class DriverLimits:
     def why_not(self) -> str:
         if not (self.root / "cgroup.controllers").exists():
             return f"no cgroup v2 at {self.root}"
-        if next(self._bases(), None) is None:
+        if next(Cgroups(self.root).bases(), None) is None:
             return f"no cgroups of the kubelet below {self.root}: mount the node's there"
         return self.gpus.why_no_limits(self.root)
 
@@ -87,40 +88,15 @@ class DriverLimits:
         here = frozenset(uids)
         self._found = {uid: path for uid, path in self._found.items() if uid in here}
 
-    def _bases(self) -> Iterator[Path]:
-        """Where the kubelet's cgroups begin; below another one where the node is itself a container."""
-        level = [self.root]
-        for _ in range(3):
-            level = [path for folder in level for path in _folders(folder)]
-            yield from (path for path in level if "kubepods" in path.name)
-
     def _folder(self, uid: str) -> Path:
         """The pod's, written by the kubelet's cgroupfs or systemd driver, at any quality of service. Raises WorldError."""
         found = self._found.get(uid)
         if found is None or not found.is_dir():
-            forms = (f"pod{uid}", f"pod{uid.replace('-', '_')}.slice")
-            found = next((path for base in self._bases() for path in _pods(base) if path.name.endswith(forms)), None)
+            found = next(Cgroups(self.root).of(uid), None)
             if found is None:
                 raise WorldError(f"there is no cgroup of pod {uid} below {self.root}")
             self._found[uid] = found
         return found
-
-
-def _pods(base: Path) -> Iterator[Path]:
-    """Cgroups of pods: below the kubelet's own, or below the one of their quality of service."""
-    for path in _folders(base):
-        yield path
-        if "pod" not in path.name.replace("kubepods", ""):
-            yield from _folders(path)
-
-
-def _folders(path: Path) -> list[Path]:
-    """Those in ``path``; none when it is gone meanwhile, as cgroups go all the time."""
-    try:
-        with os.scandir(path) as found:
-            return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
 
 
 @dataclass(slots=True)

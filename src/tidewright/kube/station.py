@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,17 @@ from .ask import Json
 from .beat import EVERY_S, Beat, written
 from .cards import publish
 from .cdi import Shelf
+from .cgroups import Cgroups
 from .credentials import Cluster
 from .gpus import Gpus, news
 from .guard import LEVEL_REASON, Guard, level
 from .kubelet import FOLDER, Folder
+from .ledger import NAME as LEDGER
+from .ledger import Ledger
 from .plugin import Plugin, Stock
 from .proto import grpc_module
 from .registration import KubeletRegistration, PrivateEndpoint, Registration
+from .room import Room
 from .rungs import IsolationSettings, ladder
 from .site import Note
 from .stamps import CDI_FROM, release
@@ -43,7 +48,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
     """``node``: its name in the API. ``behind_proxy``: a proxy registers with the kubelet, not we. ``poll_s``: how often the
-    kubelet's folder is looked at."""
+    kubelet's folder is looked at. ``made_s``: so long after the kubelet asked about a container the runtime may read its CDI
+    file; without it the kubelet tries again."""
 
     node: str
     split: Split = field(default_factory=Split)
@@ -57,6 +63,7 @@ class PluginSettings:
     health_s: float = 5.0
     watch_s: float = 10.0
     poll_s: float = 1.0
+    made_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.node:
@@ -82,8 +89,11 @@ class Station:
         self.ladder = ladder(gpus, settings.isolation, note)
         self.ladder.climb()
         stock = Stock(settings.node, found, units, settings.split)
-        self.plugin = Plugin(stock, self.folder, Shelf(settings.cdi), pods, tell, self.ladder, woken=self._wake)
-        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus)
+        ledger, cgroups = Ledger(settings.cdi / LEDGER), Cgroups(settings.isolation.cgroups)
+        self.room = Room(found, units, pods, self.folder, ledger, cgroups, note)
+        shelf = Shelf(settings.cdi)
+        self.plugin = Plugin(stock, self.folder, shelf, pods, tell, self.ladder, self.room, woken=self._wake)
+        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus, self._ghosts)
         served = PrivateEndpoint if settings.behind_proxy else KubeletRegistration
         self.registration: Registration = served(self.folder, self.plugin, note, settings.poll_s)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
@@ -98,7 +108,7 @@ class Station:
         async with self.api:
             await self._know_node()
             await self._look_at_health()
-            loops = (self.registration.run, self._keep_told, self._keep_healthy, self._keep_guarded)
+            loops = (self.registration.run, self._keep_told, self._keep_healthy, self._keep_guarded, self._keep_marked)
             try:
                 await together(self._stop, *(loop() for loop in loops), self.plugin.pods.reflector.run())
             finally:
@@ -177,11 +187,18 @@ class Station:
         await self.plugin.pods.reflector.synced.wait()
         while True:
             changed = await asyncio.to_thread(self.ladder.climb)
+            await self.room.sweep()
             await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
             if await self.guard.look() or changed:
                 self._wake()
             await self._say_level()
             await asyncio.sleep(self.settings.watch_s)
+
+    def _ghosts(self) -> dict[str, Mapping[int, int]]:
+        return {uid: one.units for uid, one in self.room.ghosts.items()}
+
+    async def _keep_marked(self) -> None:
+        await self.plugin.marks.keep(lambda: self.plugin.late)
 
     async def _say_level(self) -> None:
         if self.level() != self._level:
@@ -198,11 +215,20 @@ class Station:
             self._wake()
 
     async def _farewell(self) -> None:
-        """First the extender hears of it, then the kubelet."""
+        """First the extender hears of it, then the kubelet. What lies there for runtimes is of no use without us: the kubelet
+        asks before each start of a container, and what it gets is written anew."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._tell_node(registered=False)
         await self.registration.end(1)
+        await asyncio.sleep(self.room.settling_s(self.settings.made_s))
+        try:
+            self.note(f"removed {self.plugin.shelf.keep_only(())} CDI files")
+        except OSError as error:
+            self.note(f"CDI files stay: {error}")
+        await self.room.sweep()
+        if left := self.room.farewell():
+            self.note(left)
 
 
 def boot_id() -> str:

@@ -12,9 +12,8 @@ from urllib.parse import quote
 from ..base.errors import TideError, WorldError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, STRATEGIC, Api, ApiError
-from .ask import ENDED, Json, bound_to, notes_of, phase
+from .ask import ENDED, Holding, Json, bound_to, notes_of, phase
 from .cards import unhealthy_of
-from .match import Claim
 from .reflector import Reflector, uid_of
 from .site import Note, pod_path, trim_pod
 
@@ -115,9 +114,8 @@ class Teller:
         ill = frozenset(gpus)
         return await self._keep("the list of unhealthy GPUs", ill, lambda: self._put_unhealthy(ill))
 
-    async def assigned(self, claim: Claim, level: str) -> bool:
+    async def assigned(self, held: Holding, level: str) -> bool:
         """Mark the pod as served; ``level``: how it is isolated, empty when it is not."""
-        held = claim.holding
         marks = {names.ASSIGNED: "true", names.ASSUME_TIME: str(time.time_ns()), names.LEVEL: level or "none"}
         body = {"metadata": {"uid": held.uid, "annotations": marks}}
         asked = self.api.patch(pod_path(held.namespace, held.name), body, STRATEGIC)

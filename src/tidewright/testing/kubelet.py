@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class FakeKubelet:
     """``calls``: (RPC, what of its request) in order, as in the recordings. ``health``: by device id, as last streamed."""
 
     folder: Path
+    cgroups: Path | None = None
+    """Where it makes cgroups of pods, as its cgroupfs driver under version 1; None: nowhere."""
     refuse: str = ""
     """Registrations are refused with this text."""
     calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -63,6 +66,8 @@ class FakeKubelet:
         for path in self.folder.iterdir():
             if path.is_socket():
                 path.unlink()
+        if self.cgroups is not None:
+            (self.cgroups / "kubepods").mkdir(parents=True, exist_ok=True)
         self._server = grpc_module().aio.server()
         self._server.add_generic_rpc_handlers((API.handlers(REGISTRATION, {"Register": self._register}),))
         self._server.add_insecure_port(f"unix:{self.folder / SOCKET}")
@@ -116,6 +121,7 @@ class FakeKubelet:
         """Allocate for every container of a pod. Raises AioRpcError: the kubelet fails the pod with its text."""
         spec, uid = pod["spec"], pod["metadata"]["uid"]
         reusable: list[str] = []
+        self._runs(uid, "pause")
         for kind in ("initContainers", "containers"):
             for container in spec.get(kind) or ():
                 size = int(((container.get("resources") or {}).get("limits") or {}).get(names.MEM, 0))
@@ -158,12 +164,31 @@ class FakeKubelet:
                 raise RuntimeError("endpoint has been stopped")
             asked = messages().PreStartContainerRequest(devices_ids=made.ids)
             await self._ask("PreStartContainer", asked, PRE_START_S)
+        self._runs(uid, container)
         return made
 
-    def end(self, uid: str) -> None:
-        """The pod's devices are free again."""
+    def forget(self, uid: str) -> None:
+        """The pod's devices are free again, while its containers live on: it was deleted with no grace."""
         self.made = [made for made in self.made if made.uid != uid]
         self.save()
+
+    def end(self, uid: str) -> None:
+        """The pod's devices are free again, and nothing of it runs."""
+        self.forget(uid)
+        if self.cgroups is not None:
+            shutil.rmtree(self.cgroup(uid), ignore_errors=True)
+
+    def cgroup(self, uid: str) -> Path:
+        """Of a pod."""
+        assert self.cgroups is not None, "there are none"
+        return self.cgroups / "kubepods" / f"pod{uid}"
+
+    def _runs(self, uid: str, container: str) -> None:
+        """A process, until the pod ends."""
+        if self.cgroups is not None:
+            folder = self.cgroup(uid) / container
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "cgroup.procs").write_text("41\n")
 
     def save(self) -> None:
         """The checkpoint, as 1.20 and later write it."""

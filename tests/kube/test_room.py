@@ -1,0 +1,357 @@
+"""No more pods run on a GPU than it has room for: what was given, who is over by API server and cgroups, who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kube.extending import until
+from tests.kube.test_plugin_pure import assumed
+from tests.kube.test_plugin_served import Plugged, plugged
+from tidewright.base.errors import WorldError
+from tidewright.kube import names, room
+from tidewright.kube.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
+from tidewright.kube.ledger import NAME, Given, Ledger
+from tidewright.kube.room import Size, in_the_way
+
+UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
+FORMS = [
+    "kubepods/pod{uid}", "kubepods/burstable/pod{uid}", "kubepods.slice/kubepods-pod{under}.slice",
+    "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{under}.slice",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("tree", ["", "memory/", "unified/"])
+def test_a_pods_cgroup_says_whether_anything_of_it_runs(tmp_path: Path, form: str, tree: str) -> None:
+    cgroups = Cgroups(tmp_path)
+    assert cgroups.state(UID) == UNKNOWN
+    pod = tmp_path / (tree + form.format(uid=UID, under=UID.replace("-", "_")))
+    other = pod.parent / pod.name.replace("0b3c", "1111")
+    other.mkdir(parents=True)
+    (other / "cgroup.procs").write_text("1\n")
+    assert cgroups.state(UID) == ABSENT
+    (pod / "container").mkdir(parents=True)
+    assert cgroups.state(UID) == IDLE
+    (pod / "cgroup.procs").write_text("")
+    (pod / "container" / "cgroup.procs").write_text("41\n")
+    assert cgroups.state(UID) == BUSY
+    (pod / "container" / "cgroup.procs").write_text("")
+    assert cgroups.state(UID) == IDLE
+
+
+def test_under_version_2_the_kernel_says_it_for_all_below(tmp_path: Path) -> None:
+    pod = tmp_path / "kubepods.slice" / f"kubepods-pod{UID.replace('-', '_')}.slice"
+    pod.mkdir(parents=True)
+    for populated, state in (("1", BUSY), ("0", IDLE)):
+        (pod / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+        assert Cgroups(tmp_path).state(UID) == state
+
+
+def test_one_busy_tree_of_several_is_enough(tmp_path: Path) -> None:
+    for controller in ("cpu", "memory", "unified"):
+        (tmp_path / controller / "kubepods" / f"pod{UID}").mkdir(parents=True)
+    (tmp_path / "memory" / "kubepods" / f"pod{UID}" / "cgroup.procs").write_text("7\n")
+    assert Cgroups(tmp_path).state(UID) == BUSY
+
+
+UNITS = st.dictionaries(st.integers(0, 3), st.integers(1, 15), min_size=1, max_size=4)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(UNITS, st.booleans()), max_size=20), st.sets(st.integers(0, 3)))
+def test_whoever_is_let_in_in_whatever_order_no_gpu_has_more_than_it_holds(
+    pods: list[tuple[dict[int, int], bool]], whole: set[int]
+) -> None:
+    """Pods come (some leave at once); each is let in if nothing is in its way. Nobody is kept out where there is room."""
+    sizes = {gpu: Size(15, gpu in whole) for gpu in range(4)}
+    inside: list[Given] = []
+    for at, (units, leaves) in enumerate(pods):
+        one = Given(f"u{at}", f"p{at}", units)
+        crowded = in_the_way(one, inside, sizes)
+        used = Counter[int]()
+        for each in inside:
+            used.update(each.units)
+        full = {gpu for gpu, n in units.items() if used[gpu] + n > 15 or (gpu in whole and used[gpu])}
+        assert crowded.keys() == full
+        assert all({each.uid for each in there} == {each.uid for each in inside if gpu in each.units}
+                   for gpu, there in crowded.items())  # fmt: skip
+        if not crowded:
+            inside.append(one)
+            assert not in_the_way(one, inside, sizes), "nobody is in his own way"
+        if leaves and inside:
+            inside.pop(0)
+
+
+def test_a_gpu_that_is_not_there_has_room_for_nobody() -> None:
+    assert in_the_way(Given("u", "p", {7: 1}), (), {0: Size(15)}) == {7: []}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.dictionaries(st.text(min_size=1, max_size=8), UNITS, max_size=5))
+def test_the_ledger_brings_back_what_was_given(tmp_path_factory: pytest.TempPathFactory, pods: Any) -> None:
+    ledger = Ledger(tmp_path_factory.mktemp("cdi") / "cdi" / NAME)
+    given = {uid: Given(uid, f"default/{uid}", units) for uid, units in pods.items()}
+    assert ledger.load() == {}
+    ledger.save(given.values())
+    assert ledger.load() == given and ledger.path.exists() == bool(given)
+    if given:
+        assert ledger.path.stat().st_mode & 0o777 == 0o600 and [one.name for one in ledger.path.parent.iterdir()] == [
+            NAME
+        ]
+    ledger.save(())
+    assert not ledger.path.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format":2,"pods":{}}', '{"format":1,"pods":[]}', "\x00", "[" * 99999,
+             '{"format":1,"pods":{"u":{"name":"p","units":{"x":1}}}}', '{"format":1,"pods":{"u":{"name":"p","units":3}}}'],
+)  # fmt: skip
+def test_a_ledger_that_cannot_be_read_is_an_error_and_no_empty_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(WorldError, match="cannot be read"):
+        Ledger(tmp_path / NAME).load()
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.2) -> None:
+    monkeypatch.setattr(room, "WAIT_S", wait_s)
+    monkeypatch.setattr(room, "LOOK_S", 0.01)
+
+
+def run(scene: Callable[[], Any]) -> None:
+    asyncio.run(scene())
+
+
+async def started(found: Plugged, name: str, units: int, gpu: int = 0, **more: Any) -> dict[str, Any]:
+    """A pod with one container, which got its GPU."""
+    one = assumed(name, units, at=1, gpu=gpu, **more)
+    await found.create(one)
+    await found.kubelet.admit(one)
+    await found.kubelet.start_container(f"uid-{name}", "c0")
+    return one
+
+
+async def force_deleted(found: Plugged, name: str) -> None:
+    """Gone from the API server, its devices free, its processes there."""
+    await found.api.remove("pods", "default", name)
+    found.kubelet.forget(f"uid-{name}")
+    await until(lambda: f"uid-{name}" not in found.station.plugin.pods.reflector.objects)
+
+
+async def refused(found: Plugged, name: str) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await found.kubelet.start_container(f"uid-{name}", "c0")
+    return str(caught.value.details())
+
+
+pod_processes = pytest.mark.processes
+
+
+@pod_processes
+def test_a_container_waits_until_the_processes_of_a_force_deleted_pod_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, 15)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            await started(found, "old", 15)
+            await force_deleted(found, "old")
+            new = assumed("new", 15, at=2)
+            await found.create(new)
+            await found.kubelet.admit(new)
+            waiting = asyncio.create_task(found.kubelet.start_container("uid-new", "c0"))
+            beside = await started(found, "beside", 15, gpu=1)
+            assert beside and not waiting.done(), "who needs another GPU does not wait"
+            cdi = found.kubelet.made[0].cdi[0]
+            assert not found.warnings()
+            found.kubelet.end("uid-old")
+            made = await waiting
+            assert made.cdi[0] == cdi and found.env(cdi)[names.POD] == "15"
+
+    run(scene)
+
+
+@pod_processes
+def test_more_pods_than_a_gpu_holds_never_run_whoever_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the one that waits says for whom; it starts when there is room, and a container made anew never waits."""
+    quick(monkeypatch)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            await started(found, "first", 10)
+            late = assumed("late", 10, at=2)
+            await found.create(late)
+            await found.kubelet.admit(late)
+            why = await refused(found, "late")
+            assert "GPU 0 has no room for 10 units: 10 of 15 are held by default/first" in why
+            assert why in [event["message"] for event in found.warnings()]
+            assert [event["involvedObject"]["name"] for event in found.warnings()] == ["late"]
+            assert len(list(found.station.settings.cdi.glob("*.json"))) == 1, "nothing was written for it"
+            await found.kubelet.start_container("uid-first", "c0")
+            await started(found, "small", 5)
+            await found.api.change("pods", "default", "first", {"status": {"phase": "Succeeded"}}, status=True)
+            await until(lambda: "uid-first" in found.station.plugin.pods.ended())
+            await found.kubelet.start_container("uid-late", "c0")
+
+    run(scene)
+
+
+@pod_processes
+def test_two_that_ask_at_once_do_not_both_get_the_room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            for at, name in enumerate("abc"):
+                one = assumed(name, 8, at=at)
+                await found.create(one)
+                await found.kubelet.admit(one)
+            asked = [found.kubelet.start_container(f"uid-{name}", "c0") for name in "abc"]
+            ends = await asyncio.gather(*asked, return_exceptions=True)
+            assert sum(not isinstance(end, Exception) for end in ends) == 1
+
+    run(scene)
+
+
+@pod_processes
+def test_containers_of_one_pod_and_its_init_containers_do_not_wait_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick(monkeypatch, 0)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            one = assumed("several", 5, 5, at=1, init=(15,))
+            await found.create(one)
+            await found.kubelet.admit(one)
+            for name in ("i0", "i0", "c0", "c1", "c0"):
+                await found.kubelet.start_container("uid-several", name)
+            small = assumed("small", 1, at=2)
+            await found.create(small)
+            await found.kubelet.admit(small)
+            assert "15 of 15" in await refused(found, "small"), "its whole holding counts"
+
+    run(scene)
+
+
+async def again(found: Plugged, change: Callable[[Path], None] = lambda path: None) -> Any:
+    """A room as the next run of the plugin has it, over the same node, after a kill -9."""
+    station = found.station
+    change(station.room.ledger.path)
+    made = room.Room(
+        station.plugin.stock.gpus, station.plugin.stock.units, station.plugin.pods, station.folder, station.room.ledger,
+        station.room.cgroups, found.said.append,
+    )  # fmt: skip
+    await made.sweep()
+    return made
+
+
+@pod_processes
+def test_what_was_given_outlives_the_plugin_and_a_ledger_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            await started(found, "ghost", 15, gpu=1)
+            await started(found, "begun", 4)
+            await started(found, "runs", 3)
+            await found.api.change("pods", "default", "runs", {"status": {"phase": "Running"}}, status=True)
+            await found.api.remove("pods", "default", "ghost")
+            objects = found.station.plugin.pods.reflector.objects
+            await until(lambda: "uid-ghost" not in objects and objects["uid-runs"]["status"]["phase"] == "Running")
+            kept = await again(found)
+            assert {uid: dict(one.units) for uid, one in kept.given.items()} == {
+                "uid-ghost": {1: 15}, "uid-begun": {0: 4}, "uid-runs": {0: 3},
+            }  # fmt: skip
+            assert kept.ghosts.keys() == {"uid-ghost"}
+            for damage in (Path.unlink, lambda path: path.write_text("{")):
+                lost = await again(found, damage)
+                assert {uid: dict(one.units) for uid, one in lost.given.items()} == {
+                    "uid-ghost": {1: 15},
+                    "uid-runs": {0: 3},
+                }
+                assert [one.uid for one in lost._others(set())] == ["uid-ghost", "uid-runs", "uid-begun"], "by its mark"
+            assert any("cannot be read" in line for line in found.said)
+            assert any("pod uid-ghost is deleted and its processes still run" in line for line in found.said)
+            found.kubelet.end("uid-ghost")
+            assert "uid-ghost" not in (await again(found)).given
+
+    run(scene)
+
+
+@pod_processes
+def test_where_no_cgroups_can_be_seen_the_api_server_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scene() -> None:
+        async with plugged() as found:
+            found.kubelet.cgroups = None
+            await found.ready()
+            await started(found, "old", 15)
+            await force_deleted(found, "old")
+            await started(found, "new", 15)
+            await force_deleted(found, "new")
+            await started(found, "newer", 15)
+            assert sum("no cgroups of pods" in line for line in found.said) == 1
+
+    run(scene)
+
+
+@pod_processes
+def test_a_ghost_is_not_told_or_evicted_and_its_share_is_given_to_nobody() -> None:
+    async def scene() -> None:
+        async with plugged(watch_s=0.05) as found:
+            await found.ready()
+            await started(found, "ghost", 6)
+            await force_deleted(found, "ghost")
+            guard, table = found.station.guard, lambda: json.loads(found.node["metadata"]["annotations"][names.TABLE])
+            await until(lambda: dict(guard.foreign) == {0: 6})
+            assert guard.holdings() == {("uid-ghost", 0): 6 * 1024}
+            await until(lambda: "6" in json.dumps(table()))
+            assert not found.warnings()
+            found.kubelet.end("uid-ghost")
+            await until(lambda: dict(guard.foreign) == {})
+            assert guard.holdings() == {}
+
+    run(scene)
+
+
+@pod_processes
+def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_ledger_when_nobody_is_left() -> None:
+    async def scene() -> None:
+        async with plugged() as found:
+            await found.ready()
+            await started(found, "stays", 6)
+            strange = found.station.settings.cdi / "nvidia.yaml"
+            strange.write_text("cdiVersion: 0.5.0\n")
+            found.station.stop()
+            await until(lambda: any("removed 1 CDI files" in line for line in found.said))
+            await until(lambda: any("stays while pods have GPUs (1 of them)" in line for line in found.said))
+            left = {path.name for path in found.station.settings.cdi.iterdir()}
+            assert left == {NAME, strange.name}
+            found.kubelet.end("uid-stays")
+            await found.api.remove("pods", "default", "stays")
+        async with plugged() as found:
+            await found.ready()
+            await started(found, "goes", 6)
+            await found.api.remove("pods", "default", "goes")
+            found.kubelet.end("uid-goes")
+            await until(lambda: not found.station.plugin.pods.known())
+            found.station.stop()
+            await until(lambda: any("removed 1 CDI files" in line for line in found.said))
+            await until(lambda: not list(found.station.settings.cdi.iterdir()))
+
+    run(scene)
