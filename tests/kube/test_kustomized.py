@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOLDERS = sorted(
     path.parent for path in DEPLOY.rglob("kustomization.yaml") if kustomization(path.parent)["kind"] == "Kustomization"
 )
+DOCS = DEPLOY.parents[1] / "docs" / "kubernetes-install.md"
 SECOND = ("second-scheduler", "second-scheduler-fgd")
 
 
@@ -87,6 +89,26 @@ def test_a_generated_name_that_is_a_leases_too_is_caught(tmp_path: Path) -> None
     )
     [role] = [item for item in composed(folder) if key(item)[::2] == ("Role", "tidewright-scheduler")]
     assert list(resource_names(role)) == ["tidewright-scheduler-22m8g56c7m"], "as kustomize did, with that very hash"
+
+
+def test_the_overlay_that_the_docs_show_changes_what_it_says_and_no_more(tmp_path: Path) -> None:
+    if not real_kustomize():
+        pytest.skip("neither kubectl nor kustomize is installed here")
+    shutil.copytree(DEPLOY, tmp_path / "deploy" / "kubernetes")
+    [shown] = re.findall(r"```yaml\n# my-cluster/kustomization.yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (tmp_path / "my-cluster").mkdir()
+    (tmp_path / "my-cluster" / "kustomization.yaml").write_text(shown)
+    plain, mine = (
+        by_key(really_composed(one)) for one in (DEPLOY / "overlays" / "second-scheduler", tmp_path / "my-cluster")
+    )
+    assert plain.keys() == mine.keys()
+    assert "REGISTRY" not in str(mine)
+    plugin, wanted = (
+        found["DaemonSet", "kube-system", "tidewright-plugin"]["spec"]["template"]["spec"] for found in (mine, plain)
+    )
+    assert plugin["runtimeClassName"] == "nvidia"
+    words = wanted["containers"][0]["args"]
+    assert plugin["containers"][0]["args"] == ["MiB" if word == "GiB" else word for word in words]
 
 
 def test_references_are_rewritten_wherever_kustomize_rewrites_them(tmp_path: Path) -> None:
