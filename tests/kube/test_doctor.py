@@ -191,7 +191,9 @@ def test_heartbeats(beat: str, words: str) -> None:
     notes = {names.TABLE: publish((Card(0, 15),))} | ({names.PLUGIN: beat} if beat else {})
     found = node("n", annotations=notes, labels=LABEL)
     found["status"]["nodeInfo"] = {"bootID": "now"}
-    assert words in only(doctor_nodes.nodes(facts(nodes=(found,)))).text
+    said = list(doctor_nodes.nodes(facts(nodes=(found,))))
+    assert words in only(said).text
+    assert levels(said) == ["bad"], "and nobody says that it is ready"
 
 
 def test_units_are_those_of_the_whole_cluster() -> None:

@@ -160,6 +160,21 @@ def test_the_clusters_own_scheduler() -> None:
     assert list(leaders(None, maps=(), leases={})) == [], "it may not be read, which is said elsewhere"
 
 
+def test_an_extender_that_is_no_pod() -> None:
+    key = doctor_leader.EXTENDER_LEASE
+    there = facts(leases={key: lease("e", NOW, "laptop")})
+    assert "leads: laptop" in only_ok(doctor_scheduler.extender(there))
+    assert list(doctor_leader.leaders(there)) == [], "said once"
+    for gone in (None, lease("e", LONG_AGO), lease("e", NOW, "")):
+        assert "no pod of an extender" in only(doctor_scheduler.extender(facts(leases={key: gone}))).text
+
+
+def only_ok(found: Any) -> str:
+    [one] = found
+    assert one.level == "ok"
+    return str(one.text)
+
+
 def test_odd_configurations_are_read_as_far_as_they_go() -> None:
     text = {
         "kind": "KubeSchedulerConfiguration",
@@ -168,7 +183,7 @@ def test_odd_configurations_are_read_as_far_as_they_go() -> None:
         "extenders": [None, {"urlPrefix": 7}],
     }
     odd = {"metadata": {"name": "s"}, "data": {"c": json.dumps(text)}}
-    assert doctor_leader.elections(facts(maps=(odd,))) == {OWN: "the scheduler of ConfigMap s"}
+    assert doctor_leader.elections(facts(maps=(odd,)))[OWN] == "the scheduler of ConfigMap s"
     assert "bad" in levels(doctor_scheduler.scheduler(facts(maps=(odd,), services=())))
 
 
@@ -272,6 +287,7 @@ def test_accounts_are_reviewed_without_being_asked_for() -> None:
             assert "second-scheduler/scheduler-rbac.yaml" in wrong.next
             own = Right("get", "leases", "coordination.k8s.io", *SECOND)
             assert not found.reviews[SCHEDULER_ACCOUNT][own]
+            assert {one.name for one in found.reviews[SCHEDULER_ACCOUNT] if one.resource == "leases"} == {"", SECOND[1]}
             api.mischief.forbidden = ("/subjectaccessreviews",)
             found = await looked_at(api)
             assert any(EXTENDER_ACCOUNT in line for line in found.unread)

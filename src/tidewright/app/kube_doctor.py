@@ -13,7 +13,7 @@ from ..kube.ask import Json
 from ..kube.credentials import Cluster, find_cluster
 from ..kube.doctor import examine
 from ..kube.doctor_facts import ROLES, SERVICE_ACCOUNT, SYSTEM, Facts, Finding, Right, readable, role_of
-from ..kube.doctor_leader import LOOK_AGAIN_S, elections, looks_old
+from ..kube.doctor_leader import LOOK_AGAIN_S, configured, elections, looks_old
 from ..kube.doctor_pods import silent
 from ..kube.shapes import ConfigMap, Node, Pod
 from .kube import Target
@@ -54,7 +54,7 @@ async def collect(api: Api, account: str = "") -> Facts:
     )  # fmt: skip
     asked = [account] if account else _accounts(facts, accounts or ()) or [""]
     wanted = elections(facts)
-    reviews = {one: await _rights(api, role_of(one, wanted).rights, one, unread) for one in asked}
+    reviews = {one: await _rights(api, role_of(one, configured(facts)).rights, one, unread) for one in asked}
     leases, renewed = await _leases(api, wanted, facts.now_s, unread)
     heard = await _heard(api, silent(facts.pods, facts.now_s), unread)
     return replace(facts, reviews=reviews, leases=leases, renewed=renewed, heard=heard, unread=tuple(unread))

@@ -13,6 +13,8 @@ from .ask import Json
 from .doctor_config import OWN_LEASE, Configuration, configurations, mounted_maps
 from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_ours
 
+EXTENDER_LEASE = (SYSTEM, "tidewright-extender")
+"""Its pods tell by being ready whether it leads; this is for an extender that runs elsewhere."""
 TERMS = 4.0
 """A Lease whose time differs from this machine's by more of its durations than this is looked at again."""
 STARTING_S = 60.0
@@ -23,7 +25,13 @@ LOOK_AGAIN_S = 5.0
 
 def elections(facts: Facts) -> dict[tuple[str, str], str]:
     """Namespace and name of each Lease that matters, and who should lead by it."""
-    found = {OWN_LEASE: "the cluster's own scheduler"}
+    found = {OWN_LEASE: "the cluster's own scheduler", EXTENDER_LEASE: "the extender"}
+    return found | configured(facts)
+
+
+def configured(facts: Facts) -> dict[tuple[str, str], str]:
+    """The Leases of schedulers whose configuration is known, and who they are."""
+    found = {}
     for config in in_use(facts):
         if (lease := config.lease()) is not None:
             found[lease] = f"the scheduler of {config.where}"
@@ -43,10 +51,18 @@ def looks_old(lease: Json, now_s: float) -> bool:
     return bool(spec.get("holderIdentity")) and abs(_age_s(spec, now_s)) > TERMS * _duration_s(spec)
 
 
+def holder_of(facts: Facts, key: tuple[str, str]) -> str:
+    """Who renews a Lease; empty when nobody does."""
+    lease = facts.leases.get(key)
+    if lease is None or (looks_old(lease, facts.now_s) and key not in facts.renewed):
+        return ""
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
 def leaders(facts: Facts) -> Iterator[Finding]:
     """One line for each Lease that could be looked at."""
     for key, who in elections(facts).items():
-        if key not in facts.leases:
+        if key not in facts.leases or key == EXTENDER_LEASE:
             continue
         lease, title = facts.leases[key], "/".join(key)
         if lease is None:

@@ -30,14 +30,16 @@ def nodes(facts: Facts) -> Iterator[Finding]:
         if labels(node).get(LABEL) == "true" and name not in tables:
             text = f"{name} has the label {LABEL}=true and offers no {names.MEM}"
             yield Finding("nodes", BAD, text, f"read the log of the device plugin's pod on {name}")
+    wrong = set()
     for name, (table, node) in tables.items():
-        yield from _node(name, table, node)
-        yield from _heartbeat(name, table, node, facts.now_s)
+        found = [*_node(name, table, node), *_heartbeat(name, table, node, facts.now_s)]
+        yield from found
+        wrong |= {name for one in found if one.level == BAD}
     yield from _unlike_ours(tables)
     if not tables:
         remedy = f"kubectl label node NODE {LABEL}=true, and run the device plugin there"
         yield Finding("nodes", BAD, "no node shares GPUs", remedy)
-    elif sound := [name for name, (table, _) in tables.items() if table.ready]:
+    elif sound := [name for name in tables if name not in wrong]:
         yield Finding("nodes", OK, f"{len(sound)} of {len(tables)} nodes are ready: {some(sound)}")
 
 

@@ -16,7 +16,7 @@ from .doctor_config import (
     only_scores,
 )
 from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_extender, is_ours, is_ready, labels, some
-from .doctor_leader import in_use
+from .doctor_leader import EXTENDER_LEASE, holder_of, in_use
 from .doctor_nodes import LABEL
 from .doctor_target import Problem, target_problems
 
@@ -28,6 +28,8 @@ def extender(facts: Facts) -> Iterator[Finding]:
     if not found and (off := _scaled_to_nothing(facts)):
         remedy = f"kubectl -n {SYSTEM} scale deployment {off} --replicas=2 (1 for gpushare's)"
         yield Finding("extender", BAD, f"Deployment {SYSTEM}/{off} is scaled to 0", remedy)
+    elif not found and (holder := holder_of(facts, EXTENDER_LEASE)):
+        yield Finding("extender", OK, f"one runs outside of the cluster's pods and leads: {holder}")
     elif not found:
         remedy = "kubectl apply -k deploy/kubernetes/overlays/…, or run tide kube extender elsewhere"
         yield Finding("extender", BAD, "no pod of an extender in the cluster", remedy)
