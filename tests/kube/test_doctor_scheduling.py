@@ -169,6 +169,13 @@ def test_an_extender_that_is_no_pod() -> None:
         assert "no pod of an extender" in only(doctor_scheduler.extender(facts(leases={key: gone}))).text
 
 
+def test_extenders_that_no_service_leads_to() -> None:
+    pods = (server("e", "extender"),)
+    assert levels(doctor_scheduler.extender(facts(pods=pods, services=(service(),)))) == ["ok"]
+    for other in (service(selector={"app": "other"}), service(selector=None)):
+        assert "no Service selects" in only(doctor_scheduler.extender(facts(pods=pods, services=(other,)))).text
+
+
 def only_ok(found: Any) -> str:
     [one] = found
     assert one.level == "ok"

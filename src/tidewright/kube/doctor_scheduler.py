@@ -38,6 +38,9 @@ def extender(facts: Facts) -> Iterator[Finding]:
         yield Finding("extender", BAD, text, "kubectl -n kube-system logs shows what each of them waits for")
     else:
         yield Finding("extender", OK, f"{len(ready)} of {len(found)} pods ready (one leads, the others stand by)")
+    if found and facts.services is not None and not any(_selects(service, found) for service in facts.services):
+        remedy = "apply the overlay again; without it no scheduler finds the one that leads"
+        yield Finding("extender", BAD, "no Service selects the extender's pods", remedy)
 
 
 def plugin(facts: Facts) -> Iterator[Finding]:
@@ -131,6 +134,11 @@ def _scaled_to_nothing(facts: Facts) -> str:
         if is_extender(template.get("labels") or {}) and found["spec"].get("replicas", 1) == 0:
             return str(found["metadata"]["name"])
     return ""
+
+
+def _selects(service: Json, pods: list[Json]) -> bool:
+    chosen = ((service.get("spec") or {}).get("selector") or {}).items()
+    return bool(chosen) and any(chosen <= labels(pod).items() for pod in pods)
 
 
 def _is_plugin(marks: Mapping[str, str]) -> bool:
