@@ -410,7 +410,7 @@ def test_without_cdi_containers_are_matched_in_the_order_of_binds() -> None:
             assert not found.kubelet.options.pre_start_required
             dying = assumed("dying", 2, at=1, gpu=3, deletionTimestamp="2026-01-01T00:00:00Z")
             pods = [assumed("late", 2, 1, at=30, gpu=1), assumed("early", 2, 1, at=20, gpu=2)]
-            for one in (dying, *pods):
+            for one in (dying, *reversed(pods)):
                 await found.create(one)
             for one in reversed(pods):
                 await found.kubelet.admit(one)
@@ -419,7 +419,7 @@ def test_without_cdi_containers_are_matched_in_the_order_of_binds() -> None:
             assert [env["uid-late", name][names.CONTAINER] for name in ("c0", "c1")] == ["2", "1"]
             assert env["uid-late", "c0"][names.IDX] == "1" and env["uid-late", "c0"][names.POD] == "3"
             assert all(not made.cdi for made in found.kubelet.made)
-            assert found.notes("early")[names.ASSIGNED] == found.notes("late")[names.ASSIGNED] == "true"
+            await until(lambda: all(found.notes(name)[names.ASSIGNED] == "true" for name in ("early", "late")))
             assert found.notes("dying")[names.ASSIGNED] == "false"
 
     run(scene)

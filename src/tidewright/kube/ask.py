@@ -108,7 +108,7 @@ def ask_of(pod: Json) -> Ask:
     """
     meta = pod.get("metadata") or {}
     parts = tuple(_parts(pod, _memory))
-    total = _together(parts)
+    total = at_worst(parts)
     if total <= 0:
         raise UsageError(f"pod {title(pod)} asks for no {names.MEM}", f"set limits: {{{names.MEM}: UNITS}}")
     count = _gpus(pod)
@@ -146,7 +146,7 @@ def beside(pod: Json) -> Ask:
 def cpu_of(pod: Json) -> int:
     """Millicores that kube-scheduler counts for it. Raises UsageError, also when they are more than can be reckoned with: each
     container is limited, but a pod may have any number of them."""
-    found = _together(tuple(_parts(pod, _cpu)))
+    found = at_worst(tuple(_parts(pod, _cpu)))
     if found >= LIMIT:
         raise UsageError(f"pod {title(pod)} asks for more CPU than any node has", "ask for less")
     return found
@@ -267,7 +267,7 @@ def _parts(pod: Json, amount: Callable[[Json, str], int | None]) -> Iterator[Par
                 yield Part(name, index, units, init, init and found.get("restartPolicy") == "Always")
 
 
-def _together(parts: tuple[Part, ...]) -> int:
+def at_worst(parts: tuple[Part, ...]) -> int:
     """Units needed at the worst moment of the pod's life; ``parts`` with init containers first, in their order."""
     sidecars = worst = 0
     for part in parts:

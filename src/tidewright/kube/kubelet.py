@@ -73,6 +73,10 @@ class Folder:
         """(pod uid, UUID) of what other device plugins gave away; none before there is a kubelet. Raises WorldError."""
         return whole_gpus(self._checkpoint()) if (self.path / CHECKPOINT).exists() else frozenset()
 
+    def given(self) -> tuple[Entry, ...]:
+        """As ``allocated``; nothing before the kubelet has allocated anything. Raises WorldError."""
+        return self.allocated() if (self.path / CHECKPOINT).exists() else ()
+
     def _checkpoint(self) -> str:
         try:
             return (self.path / CHECKPOINT).read_text()

@@ -7,6 +7,7 @@ in their order (recorded from 1.36), so the next container of the pod that waits
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,16 +30,19 @@ class Entry:
     uid: str
     container: str
     ids: frozenset[str]
+    answer: bytes = b""
+    """A ContainerAllocateResponse: what the kubelet was told for it, and hands to the runtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One container of a pod whose GPUs were chosen. ``last``: no other container of the pod comes after it."""
+    """One container of a pod whose GPUs were chosen. ``units``: its own by GPU, where they are not what the pod's
+    annotations say."""
 
     pod: Json
     holding: Holding
     part: Part
-    last: bool = True
+    units: Mapping[int, int] | None = None
 
 
 def entries(text: str) -> tuple[Entry, ...]:
@@ -61,7 +65,15 @@ def _entries(text: str) -> list[tuple[str, Entry]]:
     try:
         found = json.loads(text)["Data"]["PodDeviceEntries"] or ()
         return [
-            (str(one["ResourceName"]), Entry(str(one["PodUID"]), str(one["ContainerName"]), _ids(one["DeviceIDs"])))
+            (
+                str(one["ResourceName"]),
+                Entry(
+                    str(one["PodUID"]),
+                    str(one["ContainerName"]),
+                    _ids(one["DeviceIDs"]),
+                    base64.b64decode(one.get("AllocResp") or ""),
+                ),
+            )
             for one in found
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -94,11 +106,10 @@ def claim_of(pod: Json, container: str) -> Claim:
             f"no GPU was chosen for pod {title(pod)}: the scheduler did not ask the extender, or the pod was bound past it",
             "set the extender up in the scheduler's configuration and create the pod anew",
         )
-    parts = ask_of(pod).parts
-    part = next((one for one in parts if one.name == container), None)
+    part = next((one for one in ask_of(pod).parts if one.name == container), None)
     if part is None:
         raise UsageError(f"container {container} of pod {title(pod)} asks for no {names.MEM}", "create the pod anew")
-    return Claim(pod, held, part, part is parts[-1])
+    return Claim(pod, held, part)
 
 
 def waiting(pods: Iterable[Json], done: Collection[Key]) -> list[Claim]:
@@ -126,7 +137,7 @@ def _next(pod: Json, done: Collection[Key]) -> Claim | None:
         return None
     parts = [part for part in ask_of(pod).parts if part.units]
     left = [part for part in parts if (held.uid, part.name) not in done]
-    return Claim(pod, held, left[0], len(left) == 1) if left else None
+    return Claim(pod, held, left[0]) if left else None
 
 
 def _assumed_ns(pod: Json) -> int:
@@ -148,6 +159,8 @@ def only(pods: Iterable[Json], size: int, done: Collection[Key]) -> Claim | None
 
 def gpus_of(claim: Claim) -> dict[int, int]:
     """The container's units by GPU. One of several containers on several GPUs has only its own, if it was said which."""
+    if claim.units is not None:
+        return dict(claim.units)
     every = dict(claim.holding.units)
     text = notes_of(claim.pod).get(names.ALLOCATION)
     if text and not claim.part.init:

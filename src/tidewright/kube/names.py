@@ -40,6 +40,8 @@ PLUGIN = "tidewright.io/gpu-plugin"
 OURS = "tidewright.io/unhealthy"
 """On the ConfigMap of unhealthy GPUs: those that our device plugin put there, not an administrator."""
 
+UNITS = "tidewright.io/gpu-units"
+"""On a container, for the runtime, where it is matched: ``GPU index=units``, by commas. The kubelet's checkpoint keeps it."""
 LEVEL = "tidewright.io/gpu-isolation"
 """On nodes and pods: the isolation level in force, such as ``L3 MPS, L0 watchdog (evicts)``."""
 USE = "tidewright.io/gpu-use"

@@ -1,36 +1,38 @@
 """The device plugin's answers to the kubelet. Knows no sockets: methods take a request and give an answer.
 
 Two ways to know whose container it is (docs/why/kube.md). Late: Allocate promises a CDI device, and PreStartContainer, when
-the kubelet's checkpoint names pod and container, writes what is behind it. Match: Allocate guesses by size and time of bind.
+the kubelet's checkpoint names pod and container, writes what is behind it. Match: Allocate finds a slot by size (see matcher).
 A container never gets an environment that makes it fail later: what cannot be known is an error, with an event on the pod.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import TideError, UsageError, WorldError
 from . import names, units
+from .allocated import written
 from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
 from .cards import Card
+from .cgroups import BUSY
 from .cdi import Edits, Shelf, name_of, qualified
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
 from .marks import Marks
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
+from .matcher import Matcher
 from .proto import grpc_module
 from .room import Room
-from .tell import LOOK_S, PodsHere, Teller, in_a_line
+from .slots import Capacity
+from .tell import PodsHere, Teller, in_a_line
 from .units import Split
 from .v1beta1 import HEALTHY, UNHEALTHY, messages
 
 REASON = "GPUShareFailed"
-GUESSES = 4
-"""So often a request is matched anew when no pod fits: the kubelet may have heard of the pod before us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class Stock:
             Card(at, self.units[at], gpu.uuid, gpu.model, at not in faults, foreign.get(at, 0), gpu.whole)
             for at, gpu in sorted(self.gpus.items())
         )
+
+    def capacity(self) -> Capacity:
+        """What may be given out."""
+        return Capacity(self.units, frozenset(at for at, gpu in self.gpus.items() if gpu.whole))
+
+    def indices(self) -> dict[str, int]:
+        """Of GPUs, by UUID."""
+        return {gpu.uuid: at for at, gpu in self.gpus.items()}
 
 
 class Plugin:
@@ -67,6 +77,10 @@ class Plugin:
         self._changed = asyncio.Event()
         self._done: set[Key] = set()
         self._one = asyncio.Lock()
+        self.matcher = Matcher(
+            folder, pods, tell, stock.capacity(), stock.indices(), self.marks.mark,
+            lambda uid: room.cgroups.state(uid) == BUSY,
+        )  # fmt: skip
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By their names in the API."""
@@ -121,12 +135,14 @@ class Plugin:
     async def _preferred(self, request: Any, context: Any) -> Any:
         """Ids of the GPU that was chosen, so that what the kubelet reports agrees with it. Only a wish: a wrong one costs
         nothing but that."""
-        kinds, answer, done = messages(), messages().PreferredAllocationResponse(), await self._handed()
+        kinds, answer = messages(), messages().PreferredAllocationResponse()
         for asked in request.container_requests:
-            claim = guess(self.pods.known(), asked.allocation_size, done)
-            chosen = units.prefer(
-                asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size, _shares(claim)
-            )
+            size, must = asked.allocation_size, asked.must_include_deviceIDs
+            if self.late:
+                shares: Mapping[int, int] = _shares(guess(self.pods.known(), size, await self._handed()))
+            else:
+                shares = await self.matcher.likely(size, must)
+            chosen = units.prefer(asked.available_deviceIDs, must, size, shares)
             answer.container_responses.append(kinds.ContainerPreferredAllocationResponse(deviceIDs=chosen))
         return answer
 
@@ -139,12 +155,13 @@ class Plugin:
                     promised = [kinds.CDIDevice(name=qualified(name_of(ids)))]
                     one = kinds.ContainerAllocateResponse(envs=await self._hints(len(ids)), cdi_devices=promised)
                 else:
-                    edits = await self._guessed(len(ids), context)
+                    edits, chosen = await self._matched(ids, context)
                     mounts = [
                         kinds.Mount(container_path=one.inside, host_path=one.host, read_only=not one.writable)
                         for one in edits.mounts
                     ]
-                    one = kinds.ContainerAllocateResponse(envs=edits.env, mounts=mounts)
+                    notes = {names.UNITS: written(chosen)}
+                    one = kinds.ContainerAllocateResponse(envs=edits.env, mounts=mounts, annotations=notes)
                 answer.container_responses.append(one)
         return answer
 
@@ -198,41 +215,23 @@ class Plugin:
             return {}
         return {key: value for key, value in env.items() if key != names.VISIBLE}
 
-    async def _guessed(self, size: int, context: Any) -> Edits:
-        """The driver's limits come after: the kubelet allocates before it makes the pod's cgroup."""
+    async def _matched(self, ids: Collection[str], context: Any) -> tuple[Edits, Mapping[int, int]]:
+        """And units by GPU. The driver's limits come after: the kubelet allocates before it makes the pod's cgroup."""
         pods: tuple[Json, ...] = ()
         try:
-            pods, claim = await self._look(size)
-            edits = await self._outfit(claim, size)
-            self._remember((claim.holding.uid, claim.part.name))
-            if claim.last:
-                await self.marks.mark(claim.holding)
-            return edits
+            claim = await self.matcher.choose(len(ids), ids)
+            pods = (claim.pod,)
+            return await self._outfit(claim, len(ids)), gpus_of(claim)
         except TideError as error:
-            await self._refuse(context, error, _suspects(pods or self.pods.known(), size))
+            await self._refuse(context, error, pods or _suspects(self.pods.known(), len(ids)))
             raise
 
-    async def _look(self, size: int) -> tuple[tuple[Json, ...], Claim]:
-        done = await self._handed()
-        pods = self.pods.known()
-        for left in reversed(range(GUESSES)):
-            if (claim := guess(pods, size, done)) is not None:
-                return pods, claim
-            if left:
-                await asyncio.sleep(LOOK_S)
-                pods = await self.pods.listed()
-        raise UsageError(
-            f"no pod on this node waits for {size} units of {names.MEM}: it was not bound by the extender, or is matched already",
-            "set the extender up in the scheduler's configuration and create the pod anew",
-        )
-
     async def _handed(self) -> set[Key]:
-        """Containers that have their devices: by the kubelet's checkpoint, which outlives us, and by what we remember."""
+        """Containers that have their devices, by the kubelet's checkpoint, which outlives us."""
         try:
-            found = {(entry.uid, entry.container) for entry in await asyncio.to_thread(self.folder.allocated)}
+            return {(entry.uid, entry.container) for entry in await asyncio.to_thread(self.folder.allocated)}
         except WorldError:
-            found = set()
-        return found if self.late else found | self._done
+            return set()
 
     async def _outfit(self, claim: Claim, size: int) -> Edits:
         """All that a container gets. Raises UsageError when its GPU cannot be, WorldError when it cannot be isolated yet."""
@@ -260,7 +259,7 @@ class Plugin:
         env = {
             names.VISIBLE: ",".join(gpu.uuid for gpu in gpus),
             names.IDX: str(chosen[0]),
-            names.POD: str(sum(held.units.values())),
+            names.POD: str(ask_of(claim.pod).total),
             names.CONTAINER: str(size),
             names.DEV: str(self.stock.units[chosen[0]]),
         }

@@ -108,7 +108,10 @@ class Station:
         async with self.api:
             await self._know_node()
             await self._look_at_health()
-            loops = (self.registration.run, self._keep_told, self._keep_healthy, self._keep_guarded, self._keep_marked)
+            loops = (
+                self.registration.run, self._keep_told, self._keep_healthy, self._keep_guarded, self._keep_marked,
+                self._keep_matched,
+            )  # fmt: skip
             try:
                 await together(self._stop, *(loop() for loop in loops), self.plugin.pods.reflector.run())
             finally:
@@ -199,6 +202,9 @@ class Station:
 
     async def _keep_marked(self) -> None:
         await self.plugin.marks.keep(lambda: self.plugin.late)
+
+    async def _keep_matched(self) -> None:
+        await self.plugin.matcher.run(lambda: not self.plugin.late)
 
     async def _say_level(self) -> None:
         if self.level() != self._level:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ..base.errors import TideError, WorldError
 from . import names
 from .api import CONFIG_MAPS, NODES, PODS, STRATEGIC, Api, ApiError
-from .ask import ENDED, Holding, Json, bound_to, notes_of, phase
+from .ask import ENDED, Ask, Holding, Json, bound_to, notes_of, phase
 from .cards import unhealthy_of
 from .reflector import Reflector, uid_of
 from .site import Note, pod_path, trim_pod
@@ -36,7 +36,19 @@ class PodsHere:
     def __init__(self, api: Api, node: str) -> None:
         self.api, self.node = api, node
         self.path = f"{PODS}?fieldSelector=spec.nodeName%3D{quote(node, safe='')}"
-        self.reflector = Reflector(api, self.path, lambda what, item: None, self._trim)
+        self.order: dict[str, int] = {}
+        """By uid: the version at which a pod was first seen here. The kubelet hears of pods in this order."""
+        self.reflector = Reflector(api, self.path, self._heard, self._trim)
+
+    def _heard(self, what: str, item: Json) -> None:
+        if what == "gone":
+            self.order.pop(uid_of(dict(item)), None)
+        else:
+            self._ranked(item)
+
+    def _ranked(self, item: Json) -> None:
+        version = str(item["metadata"].get("resourceVersion", ""))
+        self.order.setdefault(uid_of(dict(item)), int(version) if version.isdecimal() else 0)
 
     def known(self) -> tuple[Json, ...]:
         """Those that ask for GPU memory, as last seen."""
@@ -120,6 +132,12 @@ class Teller:
         body = {"metadata": {"uid": held.uid, "annotations": marks}}
         asked = self.api.patch(pod_path(held.namespace, held.name), body, STRATEGIC)
         return await self._try(f"the mark of pod {held.namespace}/{held.name}", asked)
+
+    async def pod_notes(self, ask: Ask, notes: Mapping[str, str | None]) -> bool:
+        """Annotations of a pod, None to take one off; whether it went well."""
+        body = {"metadata": {"uid": ask.uid, "annotations": dict(notes)}}
+        asked = self.api.patch(pod_path(ask.namespace, ask.name), body, STRATEGIC)
+        return await self._try(f"the GPUs of pod {ask.namespace}/{ask.name}", asked)
 
     async def event(self, pod: Json, reason: str, text: str) -> None:
         """A warning that ``kubectl describe pod`` shows."""

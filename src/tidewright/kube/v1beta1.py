@@ -41,7 +41,12 @@ _MESSAGES: dict[str, Fields] = {
     "AllocateRequest": {"container_requests": (1, "*ContainerAllocateRequest")},
     "CDIDevice": {"name": (1, "string")},
     "Mount": {"container_path": (1, "string"), "host_path": (2, "string"), "read_only": (3, "bool")},
-    "ContainerAllocateResponse": {"envs": (1, "map"), "mounts": (2, "*Mount"), "cdi_devices": (5, "*CDIDevice")},
+    "ContainerAllocateResponse": {
+        "envs": (1, "map"),
+        "mounts": (2, "*Mount"),
+        "annotations": (4, "map"),
+        "cdi_devices": (5, "*CDIDevice"),
+    },
     "AllocateResponse": {"container_responses": (1, "*ContainerAllocateResponse")},
 }
 _SERVICES: dict[str, dict[str, tuple[str, str, bool]]] = {

@@ -10,6 +10,7 @@ is asked nothing more; a pod admitted then fails. Misbehaves on request: ``refus
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 from collections.abc import AsyncIterator, Iterable
@@ -39,6 +40,8 @@ class Made:
     cdi: list[str]
     mounts: list[str]
     """Of the node."""
+    answer: bytes = b""
+    """All that the plugin said."""
 
 
 @dataclass
@@ -132,7 +135,8 @@ class FakeKubelet:
                 answer = await self._ask("Allocate", messages().AllocateRequest(container_requests=[one]))
                 found = answer.container_responses[0]
                 cdi, mounts = [each.name for each in found.cdi_devices], [each.host_path for each in found.mounts]
-                self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts))
+                told = found.SerializeToString()
+                self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts, told))
                 self.save()
                 # Init containers leave theirs to those after them; a container keeps its own.
                 reusable = [*dict.fromkeys([*reusable, *ids])] if kind == "initContainers" else [
@@ -192,17 +196,24 @@ class FakeKubelet:
 
     def save(self) -> None:
         """The checkpoint, as 1.20 and later write it."""
-        listed = [(made.uid, made.container, made.ids) for made in self.made]
-        (self.folder / CHECKPOINT).write_text(checkpoint(listed, self.others))
+        listed = [(made.uid, made.container, made.ids, made.answer) for made in self.made]
+        (self.folder / CHECKPOINT).write_text(checkpoint(listed, [(*other, b"") for other in self.others]))
 
 
-def checkpoint(entries: Iterable[tuple[str, str, list[str]]], others: Iterable[tuple[str, str, list[str]]] = ()) -> str:
-    """``kubelet_internal_checkpoint`` of (pod uid, container, device ids); ``others``: of NVIDIA's device plugin."""
+Saved = tuple[str, str, list[str], bytes]
+"""Pod uid, container, device ids, and the plugin's answer."""
+
+
+def checkpoint(entries: Iterable[Saved], others: Iterable[Saved] = ()) -> str:
+    """``kubelet_internal_checkpoint``; ``others``: of NVIDIA's device plugin."""
     found = [
-        {"PodUID": uid, "ContainerName": name, "ResourceName": resource, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
+        {
+            "PodUID": uid, "ContainerName": name, "ResourceName": resource, "DeviceIDs": {"-1": ids},
+            "AllocResp": base64.b64encode(answer).decode(),
+        }
         for resource, some in ((names.MEM, entries), ("nvidia.com/gpu", others))
-        for uid, name, ids in some
-    ]
+        for uid, name, ids, answer in some
+    ]  # fmt: skip
     return json.dumps({"Data": {"PodDeviceEntries": found, "RegisteredDevices": {}}, "Checksum": 0})
 
 

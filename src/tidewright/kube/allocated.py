@@ -1,0 +1,159 @@
+"""What the containers of a node were really given, and what their pods' annotations promise beside it. Pure.
+
+The kubelet's checkpoint keeps, with the ids of each container, the whole answer that Allocate gave, and it is that answer
+which the runtime gets. So it says which GPU a container has, whoever answered, whenever. It is written before the kubelet
+allocates again: an answer that is not in it was lost, or its pod failed.
+Source: kubernetes pkg/kubelet/cm/devicemanager, ``allocateContainerResources``, ``writeCheckpoint``, ``PodDevicesEntry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..base.errors import TideError, UsageError
+from . import names
+from .ask import ENDED, Ask, Holding, Json, Part, ask_of, at_worst, holding_of, notes_of, phase
+from .match import Claim, Entry, gpus_of
+from .shapes import Pod, shaped
+from .v1beta1 import messages
+
+Units = Mapping[int, int]
+"""Of memory, by GPU index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """What one container was given. ``units`` is empty where the answer does not say, as with late binding."""
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+    units: Units
+
+
+def allocated(entry: Entry, indices: Mapping[str, int]) -> Allocated:
+    """As the answer in the checkpoint says; ``indices`` of this node's GPUs by UUID."""
+    return Allocated(entry.uid, entry.container, entry.ids, _units(entry, indices))
+
+
+def written(units: Units) -> str:
+    """For the annotation of an answer."""
+    return ",".join(f"{gpu}={count}" for gpu, count in sorted(units.items()))
+
+
+def _units(entry: Entry, indices: Mapping[str, int]) -> dict[int, int]:
+    from google.protobuf.message import DecodeError
+
+    try:
+        answer: Any = messages().ContainerAllocateResponse.FromString(entry.answer)
+    except DecodeError:
+        return {}
+    if names.UNITS in answer.annotations:
+        return _read(answer.annotations[names.UNITS])
+    if answer.cdi_devices:
+        return {}  # the variables beside a promised device are a hint only
+    gpus = _gpus(answer.envs.get(names.VISIBLE, ""), indices) or _gpus(answer.envs.get(names.IDX, ""), indices)
+    share, more = divmod(len(entry.ids), len(gpus) or 1)
+    return {gpu: share + (at < more) for at, gpu in enumerate(gpus)}
+
+
+def _read(text: str) -> dict[int, int]:
+    pairs = [one.partition("=") for one in text.split(",")]
+    return {int(gpu): int(count) for gpu, _, count in pairs if gpu.isdecimal() and count.isdecimal()}
+
+
+def _gpus(text: str, indices: Mapping[str, int]) -> list[int]:
+    """UUIDs as we write them, or indices as gpushare's device plugin does; none when any is neither."""
+    found = [indices.get(one, int(one) if one.isdecimal() else -1) for one in text.split(",")]
+    return [] if -1 in found else list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """A pod of this node that has not ended. ``has``: units by GPU of each container that was given some; ``order``: when it
+    was bound, as a number that grows."""
+
+    pod: Json
+    ask: Ask
+    held: Holding | None
+    has: Mapping[str, Units] = field(default_factory=dict)
+    ids: frozenset[str] = frozenset()
+    order: int = 0
+
+    @property
+    def leaving(self) -> bool:
+        """It is being deleted."""
+        return bool((self.pod.get("metadata") or {}).get("deletionTimestamp"))
+
+    def parts(self) -> list[Part]:
+        """Containers that get devices, in the kubelet's order."""
+        return [part for part in self.ask.parts if part.units]
+
+    def left(self) -> list[Part]:
+        """Those that have none yet."""
+        return [part for part in self.parts() if part.name not in self.has]
+
+    def complete(self) -> bool:
+        """Every container was given its GPUs."""
+        return not self.left()
+
+    def marked(self) -> Units:
+        """What the annotations say: units of the whole pod by GPU."""
+        return {} if self.held is None else self.held.units
+
+    def promised(self, part: Part) -> Units:
+        """To one container. Empty where nothing was."""
+        return {} if self.held is None else gpus_of(Claim(self.pod, self.held, part))
+
+    def taken(self, more: tuple[str, Units] | None = None) -> dict[int, int]:
+        """Units by GPU at the worst moment of what its containers were given; ``more``: one container more."""
+        has = {**self.has, **({more[0]: more[1]} if more else {})}
+        gpus = {gpu for units in has.values() for gpu in units}
+        return {gpu: self._worst(gpu, has) for gpu in sorted(gpus)}
+
+    def _worst(self, gpu: int, has: Mapping[str, Units]) -> int:
+        """Init containers of a pod on several GPUs see all of these, so their sums may be more than the pod has."""
+        parts = (replace(part, units=has.get(part.name, {}).get(gpu, 0)) for part in self.ask.parts)
+        found = at_worst(tuple(parts))
+        return min(found, self.ask.units) if self.ask.count > 1 else found
+
+
+def uses(pods: Iterable[Json], found: Iterable[Allocated], order: Mapping[str, int]) -> tuple[PodUse, ...]:
+    """Pods that have not ended and can be understood, in the order in which they were bound."""
+    by_uid: dict[str, list[Allocated]] = {}
+    for one in found:
+        by_uid.setdefault(one.uid, []).append(one)
+    listed = []
+    for pod in pods:
+        try:
+            if phase(pod) not in ENDED:
+                listed.append(_use(pod, by_uid, order))
+        except UsageError:
+            continue
+    return tuple(sorted(listed, key=lambda use: (use.order, _assumed_ns(use.pod), use.ask.namespace, use.ask.name)))
+
+
+def _use(pod: Json, by_uid: Mapping[str, list[Allocated]], order: Mapping[str, int]) -> PodUse:
+    """Where an answer does not say which GPUs, the annotations do."""
+    ask = ask_of(shaped(pod, Pod))
+    held = _held(pod)
+    mine = by_uid.get(ask.uid, [])
+    ids = frozenset(one for each in mine for one in each.ids)
+    plain = PodUse(pod, ask, held, ids=ids, order=order.get(ask.uid, 0))
+    parts = {part.name: part for part in ask.parts}
+    has = {one.container: one.units or plain.promised(parts[one.container]) for one in mine if one.container in parts}
+    return replace(plain, has=has)
+
+
+def _held(pod: Json) -> Holding | None:
+    try:
+        return holding_of(pod)
+    except TideError:
+        return None
+
+
+def _assumed_ns(pod: Json) -> int:
+    text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 24 else 0

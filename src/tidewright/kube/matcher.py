@@ -1,0 +1,164 @@
+"""Finding the GPU of a container by its size, where it cannot be bound late; and keeping annotations true afterwards.
+
+Everything is read anew from the kubelet's checkpoint and the API server's pods, so neither a restart in the middle of a burst
+nor an answer or a mark that was lost makes any GPU be given twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..base.errors import TideError, UsageError
+from . import names
+from .allocated import Allocated, PodUse, Units, allocated, uses
+from .ask import Holding, Json, notes_of
+from .corrections import corrections
+from .kubelet import Folder
+from .match import Claim
+from .reflector import uid_of
+from .slots import Capacity, Slots
+from .tell import LOOK_S, PodsHere, Teller
+
+GUESSES, LEAVING_GUESSES = 4, 20
+"""So often a request is matched anew when no pod fits: the kubelet may have heard of the pod before us. And so often when
+processes of deleted pods are in the way: they are being killed."""
+SETTLE_S, SETTLES = 0.1, 10
+"""After an answer the checkpoint is looked at so often, so far apart: the kubelet writes it when it has the answer."""
+AGAIN_S = 5.0
+"""How often annotations that could not be written are tried again, and the checkpoint is compared with them at the latest."""
+
+
+@dataclass
+class Matcher:
+    """``indices`` of GPUs by UUID; ``level``: the isolation of a pod with these units; ``lives``: whether a pod that the API
+    server does not have any more still has processes."""
+
+    folder: Folder
+    pods: PodsHere
+    tell: Teller
+    capacity: Capacity
+    indices: Mapping[str, int]
+    level: Callable[[Units], str]
+    lives: Callable[[str], bool] = lambda uid: False
+    _before: dict[str, list[Allocated]] = field(default_factory=dict)
+    """By pod, as of the last look: the kubelet forgets at once what is force-deleted."""
+    _passed: set[str] = field(default_factory=set)
+    _marked: set[str] = field(default_factory=set)
+    _gone: set[str] = field(default_factory=set)
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def choose(self, size: int, ids: Collection[str]) -> Claim:
+        """Whose request of ``size`` units this is taken for, and the GPUs it gets. Raises UsageError, WorldError."""
+        looks = 0
+        while True:
+            slots = await self._slots(fresh=looks > 0)
+            looks += 1
+            try:
+                claim = slots.choose(size, ids)
+            except TideError as error:
+                if isinstance(error, UsageError) or looks >= (LEAVING_GUESSES if slots.strays else GUESSES):
+                    # The kubelet fails the pod, and comes to another one next.
+                    self._passed |= slots.begun(size)
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                self._due.set()
+                return claim
+
+    async def likely(self, size: int, ids: Collection[str]) -> Units:
+        """The GPUs that ``choose`` would name now; empty when it would name none."""
+        try:
+            return (await self._slots(fresh=False)).choose(size, ids).units or {}
+        except TideError:
+            return {}
+
+    async def run(self, matches: Callable[[], bool]) -> None:
+        """Marks pods that have all they asked for, and corrects what annotations say, as long as ``matches``. For ever; end it by
+        cancelling."""
+        await self.pods.reflector.synced.wait()
+        looks = SETTLES
+        while True:
+            self._due.clear()
+            for _ in range(looks if matches() else 0):
+                await self.settle()
+                await asyncio.sleep(SETTLE_S)
+            looks = 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._due.wait()
+                    looks = SETTLES
+
+    async def settle(self) -> None:
+        """Once. What cannot be read or written now is tried again at the next call."""
+        try:
+            found = (await self._slots(fresh=False)).uses
+            if corrections(found, self.capacity.units):
+                # By the newest annotations: our own last words may not have come back to us yet.
+                found = (await self._slots(fresh=True)).uses
+                for ring in corrections(found, self.capacity.units):
+                    for step in ring:
+                        if not await self.tell.pod_notes(step.use.ask, step.notes):
+                            break
+        except TideError:
+            return
+        for use in found:
+            await self._mark(use)
+
+    async def _mark(self, use: PodUse) -> None:
+        ask = use.ask
+        if not use.complete() or ask.uid in self._marked or notes_of(use.pod).get(names.ASSIGNED) == "true":
+            return
+        held = Holding(ask.uid, ask.namespace, ask.name, self.pods.node, use.taken(), bound=True)
+        if await self.tell.assigned(held, self.level(held.units)):
+            self._marked.add(ask.uid)
+
+    async def _slots(self, fresh: bool) -> Slots:
+        """As of now. ``fresh``: the pods as the API server has them, not as we last heard. Raises WorldError."""
+        entries = await asyncio.to_thread(self.folder.given)
+        by_uid: dict[str, list[Allocated]] = {}
+        for entry in entries:
+            by_uid.setdefault(entry.uid, []).append(allocated(entry, self.indices))
+        pods = await self._pods(fresh, set(by_uid))
+        found = uses(pods, [one for each in by_uid.values() for one in each], self.pods.order)
+        self._pass(found, by_uid)
+        strays = await self._strays(by_uid, {use.ask.uid for use in found})
+        self._before = by_uid | strays
+        return Slots(self.capacity, found, [one for each in strays.values() for one in each], frozenset(self._passed))
+
+    async def _pods(self, fresh: bool, given: set[str]) -> Iterable[Json]:
+        """A container of a pod that we have not heard of is one whose pod is gone, or is newer than our knowledge."""
+        here, reflector = self.pods, self.pods.reflector
+        self._gone &= given
+        unknown = given - reflector.objects.keys() - self._gone
+        if not (fresh or unknown or not reflector.synced.is_set()):
+            return here.known()
+        try:
+            listed = await here.listed()
+        except TideError:
+            return here.known()
+        self._gone |= unknown - {uid_of(dict(pod)) for pod in listed}
+        self._marked &= {uid_of(dict(pod)) for pod in listed}
+        return listed
+
+    def _pass(self, found: Iterable[PodUse], by_uid: Mapping[str, list[Allocated]]) -> None:
+        """The kubelet allocates for one pod after the other: once another one has something new, it is through with those
+        that were begun, whether they are complete or failed."""
+        new = {uid for uid, mine in by_uid.items() if len(mine) > len(self._before.get(uid, ()))}
+        begun = {use.ask.uid for use in found if use.has and not use.complete()}
+        if self._before and new:
+            self._passed |= begun - new
+        self._passed &= by_uid.keys()
+
+    async def _strays(
+        self, by_uid: Mapping[str, list[Allocated]], known: Collection[str]
+    ) -> dict[str, list[Allocated]]:
+        """What pods have that are none of ``known`` and are not over: it could not be asked about them, they cannot be
+        understood, or the API server has forgotten them while their processes go on."""
+        past = {uid: mine for uid, mine in {**self._before, **by_uid}.items() if uid not in known}
+        over = self._gone | self.pods.ended()
+        going = [uid for uid in past if uid in over or uid not in by_uid]
+        busy = await asyncio.to_thread(lambda: {uid for uid in going if self.lives(uid)})
+        return {uid: mine for uid, mine in past.items() if uid in busy or uid not in going}

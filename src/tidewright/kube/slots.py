@@ -1,0 +1,207 @@
+"""Which GPUs a container gets that the kubelet names by its size alone. Pure.
+
+The annotations of pods on this node are slots: so many units, on these GPUs. The checkpoint says which of them were given.
+Containers of one size may have each other's slots, so whichever pod it really is, no slot is given twice; and whatever the
+annotations say, no GPU gets more units than it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..base.errors import UsageError, WorldError
+from . import names
+from .allocated import Allocated, PodUse, Units
+from .ask import Part, notes_of, title
+from .match import Claim
+
+Slot = tuple[int, frozenset[tuple[int, int]]]
+"""A container's size, and its units by GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """``units`` of each GPU; ``whole``: GPUs that go to one pod each (MIG instances)."""
+
+    units: Units
+    whole: frozenset[int] = frozenset()
+
+    def weighed(self, units: Units) -> dict[int, int]:
+        """What a pod's units on each GPU take away from others."""
+        return {gpu: self.units.get(gpu, 0) if gpu in self.whole and count else count for gpu, count in units.items()}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """One moment. ``uses``: pods that have not ended, in the order of their binds. ``strays``: what containers have whose pods
+    are not among them. ``passed``: uids of pods that the kubelet is through with, though containers of theirs have nothing."""
+
+    capacity: Capacity
+    uses: Sequence[PodUse]
+    strays: Sequence[Allocated] = ()
+    passed: Collection[str] = ()
+
+    def choose(self, size: int, ids: Collection[str] = ()) -> Claim:
+        """For a request of ``size`` units. Raises WorldError when it may be that the pod or room for it is not seen yet,
+        UsageError, in words for the pod's event, when that is certain."""
+        known = self._without_reused(frozenset(ids), size)
+        claims = list(known._candidates(size, frozenset(ids)))
+        for use, part in claims:
+            if (units := known._own(use, part)) is not None:
+                return _claim(use, part, units)
+        for use, part in claims:
+            if (units := known._other(use, part)) is not None:
+                return _claim(use, part, units)
+        raise known._refusal(size, claims)
+
+    def _without_reused(self, ids: frozenset[str], size: int) -> Slots:
+        """The kubelet hands out the ids of a pod again once that has ended, which we may not have heard of yet."""
+        gone = {use.ask.uid for use in self.uses if use.ids & ids and not _next(use, size)}
+        strays = [one for one in self.strays if not one.ids & ids]
+        return Slots(self.capacity, [use for use in self.uses if use.ask.uid not in gone], strays, self.passed)
+
+    def _candidates(self, size: int, ids: frozenset[str]) -> Iterator[tuple[PodUse, Part]]:
+        """Whose request it may be: the pod whose init container has these ids, else the one that was begun and is not
+        complete (the kubelet allocates for one pod after the other), else those that wait, the one bound first first."""
+        begun = [use for use in self.uses if use.ask.uid in self.begun(size)]
+        exact = [use for use in begun if use.ids & ids] or begun[-1:]
+        waiting = [use for use in self.uses if not use.has and _waits(use) and _next(use, size)]
+        for use in exact or waiting:
+            yield use, use.left()[0]
+
+    def begun(self, size: int) -> frozenset[str]:
+        """Uids of pods that have a part of what they asked for, and next ask for so many units."""
+        return frozenset(use.ask.uid for use in self.uses if use.has and _next(use, size)) - frozenset(self.passed)
+
+    def _own(self, use: PodUse, part: Part) -> Units | None:
+        """Where its pod is already, or what its pod was promised, if nobody else got that meanwhile."""
+        free, promised = self.free, use.promised(part)
+        for gpu in use.taken() if len(promised) == 1 else ():
+            on_it = {gpu: part.units}
+            if self._fits(use, part, on_it) and (
+                _slot(part, on_it) in free or self._costs_nothing(use, part, on_it) or self._spare(use, part, on_it)
+            ):
+                return on_it
+        return promised if promised and _slot(part, promised) in free and self._fits(use, part, promised) else None
+
+    def _other(self, use: PodUse, part: Part) -> Units | None:
+        """A slot that a pod of its size left, which got another's; else room that nobody else was promised."""
+        promised = use.promised(part)
+        shape = sorted(promised.values())
+        for size, slot in sorted(self.free, key=lambda one: (one[0], sorted(one[1]))):
+            if size == part.units and sorted(dict(slot).values()) == shape and self._fits(use, part, dict(slot)):
+                return dict(slot)
+        if len(promised) == 1:
+            for gpu in sorted(self.capacity.units):
+                if self._spare(use, part, {gpu: part.units}):
+                    return {gpu: part.units}
+        return None
+
+    @cached_property
+    def free(self) -> Counter[Slot]:
+        """Slots that were promised, less those that were given."""
+        found: Counter[Slot] = Counter()
+        given: Counter[Slot] = Counter()
+        for use in self.uses:
+            for part in use.parts():
+                if units := home(use, part):
+                    found[_slot(part, units)] += 1
+                if part.name in use.has:
+                    given[_slot(part, use.has[part.name])] += 1
+        return found - given
+
+    @cached_property
+    def given(self) -> Counter[int]:
+        """Units on each GPU that containers have, by what the runtime was told."""
+        found: Counter[int] = Counter()
+        for use in self.uses:
+            found.update(self.capacity.weighed(use.taken()))
+        return self._and_strays(found)
+
+    def _and_strays(self, found: Counter[int]) -> Counter[int]:
+        for one in self.strays:
+            found.update(self.capacity.weighed(one.units))
+        return found
+
+    def _fits(self, use: PodUse, part: Part, units: Units) -> bool:
+        """Whether the GPUs have room beside what they were given already."""
+        return self._room(use, part, units, self.given - Counter(self.capacity.weighed(use.taken())))
+
+    def _spare(self, use: PodUse, part: Part, units: Units) -> bool:
+        """Whether they have room beside that and all that other pods still wait for."""
+        others: Counter[int] = Counter()
+        for one in self.uses:
+            if one is not use:
+                ahead = one.taken() if one.complete() else _most(one.taken(), one.marked())
+                others.update(self.capacity.weighed(ahead))
+        return self._room(use, part, units, self._and_strays(others))
+
+    def _room(self, use: PodUse, part: Part, units: Units, others: Mapping[int, int]) -> bool:
+        after = self.capacity.weighed(use.taken((part.name, units)))
+        return all(
+            others.get(gpu, 0) + after.get(gpu, 0) <= self.capacity.units.get(gpu, 0) for gpu in units if units[gpu]
+        )
+
+    def _costs_nothing(self, use: PodUse, part: Part, units: Units) -> bool:
+        """An init container's share goes on to the containers after it."""
+        return use.taken((part.name, units)) == use.taken()
+
+    def _refusal(self, size: int, claims: Sequence[tuple[PodUse, Part]]) -> UsageError | WorldError:
+        wanted = f"{size} units of {names.MEM}"
+        if claims:
+            given = self.given
+            full = ", ".join(f"GPU {gpu} {given[gpu]} of {most}" for gpu, most in sorted(self.capacity.units.items()))
+            return WorldError(
+                f"no GPU has room for the {wanted} that pod {title(claims[0][0].pod)} was promised (given out: {full}); "
+                "create the pod anew"
+            )
+        leaving = [use for use in self.uses if not use.has and use.leaving and _next(use, size)]
+        if leaving:
+            return UsageError(f"pod {title(leaving[0].pod)}, which asks for {wanted}, is being deleted")
+        return WorldError(
+            f"no pod on this node waits for {wanted}: it was not bound by the extender, or has its GPU already; "
+            "set the extender up in the scheduler's configuration and create the pod anew"
+        )
+
+
+def home(use: PodUse, part: Part) -> Units:
+    """The slot that a container has in the books."""
+    promised = use.promised(part)
+    if part.name in use.has and use.ask.count == 1 and len(promised) > 1:
+        left = leaves(use)
+        return {min(left): part.units} if left else use.has[part.name]
+    return promised
+
+
+def leaves(use: PodUse) -> Units:
+    """A pod whose annotations are being corrected shows both the GPU that it really has and the one that is kept for another
+    pod until that one's are corrected, too; this is the other one. Empty where it shows no such two."""
+    marked, has = use.marked(), use.taken()
+    rest = {gpu: units for gpu, units in marked.items() if gpu not in has}
+    return rest if len(has) == 1 and sum(marked.values()) == 2 * sum(rest.values()) == 2 * use.ask.total else {}
+
+
+def _claim(use: PodUse, part: Part, units: Units) -> Claim:
+    assert use.held is not None
+    return Claim(use.pod, use.held, part, dict(units))
+
+
+def _slot(part: Part, units: Units) -> Slot:
+    return part.units, frozenset(units.items())
+
+
+def _most(one: Units, other: Units) -> dict[int, int]:
+    return {gpu: max(one.get(gpu, 0), other.get(gpu, 0)) for gpu in {*one, *other}}
+
+
+def _next(use: PodUse, size: int) -> bool:
+    """Whether the kubelet's next request for this pod, if it makes one, is of this size."""
+    left = use.left()
+    return bool(left) and left[0].units == size and use.held is not None
+
+
+def _waits(use: PodUse) -> bool:
+    return not use.leaving and notes_of(use.pod).get(names.ASSIGNED) != "true"
