@@ -312,6 +312,15 @@ def test_flags_of_the_old_plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         legacy.plugin_arguments([])
 
 
+def test_gpushares_plugin_can_be_tried_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its flag, or by one more variable in the manifest, which ours reads, too."""
+    tried = accepted(["tide", *legacy.plugin_arguments(["-logtostderr", "--fake-gpus=2x15"])])
+    assert tried.params["fake_gpus"] == "2x15"
+    monkeypatch.setenv("TIDEWRIGHT_FAKE_GPUS", "1x24")
+    for words in (["kube", "device-plugin"], ["kube", "dra"], legacy.plugin_arguments(["--memory-unit=GiB"])):
+        assert accepted(["tide", *words]).params["fake_gpus"] == "1x24"
+
+
 def test_a_kubeconfig_that_is_not_mounted_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

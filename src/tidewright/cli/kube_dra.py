@@ -19,7 +19,7 @@ KUBELET = Path("/var/lib/kubelet")
 @click.option("--mig", type=click.Choice(["static", "dynamic"]), default="static", show_default=True,
               help="MIG instances: static, as they are; dynamic, made for each claim on GPUs in MIG mode.")  # fmt: skip
 @guarding
-@click.option("--fake-gpus", default="",
+@click.option("--fake-gpus", envvar="TIDEWRIGHT_FAKE_GPUS", show_envvar=True, default="",
               help='Offer GPUs that are not there, such as "2x15" or "1x24+1x80mig" (GiB; mig: an instance, '
               "or with --mig dynamic a GPU in MIG mode).")  # fmt: skip
 @click.option("--plugins-dir", type=FOLDER, default=KUBELET / "plugins", show_default=True,

@@ -37,11 +37,11 @@ def _taken(flag: str) -> click.Option:
 @click.option("--chunk", type=click.IntRange(min=1), default=None,
               help="MiB to a unit, with --memory-unit MiB: pods then ask for so many chunks.")  # fmt: skip
 @click.option("--binding", type=click.Choice(["auto", "late", "match"]), default="auto", show_default=True,
-              help="How a container finds its GPU: late, by CDI; match, by size and time, for runtimes without CDI.")  # fmt: skip
+              help="How a container finds its GPU: late, by CDI; match, by its size, for runtimes without CDI.")  # fmt: skip
 @click.option("--heartbeat", type=click.FloatRange(1, 3600), default=60.0, show_default=True,
               help="Seconds between heartbeats on the node.")  # fmt: skip
 @guarding
-@click.option("--fake-gpus", default="",
+@click.option("--fake-gpus", envvar="TIDEWRIGHT_FAKE_GPUS", show_envvar=True, default="",
               help='Offer GPUs that are not there, such as "2x15" or "1x24+3x10mig" (GiB; mig: as an instance).')  # fmt: skip
 @click.option("--behind-proxy", is_flag=True,
               help="Leave the kubelet to a tide kube plugin-proxy on this node; it notices no restart then.")  # fmt: skip

@@ -16,7 +16,7 @@ from ..base.errors import UsageError
 
 PLUGIN = "device-plugin"
 PORT = "39999"
-TAKEN = {"memory-unit": True}
+TAKEN = {"memory-unit": True, "fake-gpus": True}
 """Flags of the device plugin that ours has too; the value says whether a value follows."""
 PASSED_OVER = {
     "mps": False, "mps-pipe": True, "health-check": False, "query-kubelet": False, "kubelet-address": True, "kubelet-port": True,

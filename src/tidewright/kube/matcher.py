@@ -54,12 +54,12 @@ class Matcher:
         """Whose request of ``size`` units this is taken for, and the GPUs it gets. Raises UsageError, WorldError."""
         looks = 0
         while True:
-            slots = await self._slots(fresh=looks > 0)
+            slots = await self._slots(ids, fresh=looks > 0)
             looks += 1
             try:
                 claim = slots.choose(size, ids)
             except TideError as error:
-                if isinstance(error, UsageError) or looks >= (LEAVING_GUESSES if slots.strays else GUESSES):
+                if isinstance(error, UsageError) or looks >= (LEAVING_GUESSES if slots.busy else GUESSES):
                     # The kubelet fails the pod, and comes to another one next.
                     self._passed |= slots.begun(size)
                     raise
@@ -71,7 +71,7 @@ class Matcher:
     async def likely(self, size: int, ids: Collection[str]) -> Units:
         """The GPUs that ``choose`` would name now; empty when it would name none."""
         try:
-            return (await self._slots(fresh=False)).choose(size, ids).units or {}
+            return (await self._slots(ids)).choose(size, ids).units or {}
         except TideError:
             return {}
 
@@ -94,7 +94,7 @@ class Matcher:
     async def settle(self) -> None:
         """Once. What cannot be read or written now is tried again at the next call."""
         try:
-            found = (await self._slots(fresh=False)).uses
+            found = (await self._slots()).uses
             if corrections(found, self.capacity.units):
                 # By the newest annotations: our own last words may not have come back to us yet.
                 found = (await self._slots(fresh=True)).uses
@@ -115,8 +115,9 @@ class Matcher:
         if await self.tell.assigned(held, self.level(held.units)):
             self._marked.add(ask.uid)
 
-    async def _slots(self, fresh: bool) -> Slots:
-        """As of now. ``fresh``: the pods as the API server has them, not as we last heard. Raises WorldError."""
+    async def _slots(self, ids: Collection[str] = (), fresh: bool = False) -> Slots:
+        """As of now, for a request of ``ids``. ``fresh``: the pods as the API server has them, not as we last heard. Raises
+        WorldError."""
         entries = await asyncio.to_thread(self.folder.given)
         by_uid: dict[str, list[Allocated]] = {}
         for entry in entries:
@@ -124,9 +125,23 @@ class Matcher:
         pods = await self._pods(fresh, set(by_uid))
         found = uses(pods, [one for each in by_uid.values() for one in each], self.pods.order)
         self._pass(found, by_uid)
-        strays = await self._strays(by_uid, {use.ask.uid for use in found})
-        self._before = by_uid | strays
-        return Slots(self.capacity, found, [one for each in strays.values() for one in each], frozenset(self._passed))
+        known = {use.ask.uid for use in found}
+        past = {uid: mine for uid, mine in {**self._before, **by_uid}.items() if uid not in known}
+        busy = await self._busy(past, by_uid, {entry.uid for entry in entries if entry.ids & frozenset(ids)})
+        # Not over: it could not be asked about them, or they cannot be understood.
+        strays = {uid: mine for uid, mine in past.items() if uid in busy or (uid in by_uid and not self._over(uid))}
+        self._before = by_uid | {uid: mine for uid, mine in strays.items() if uid in busy}
+        listed = [one for each in strays.values() for one in each]
+        return Slots(self.capacity, found, listed, frozenset(self._passed), busy)
+
+    def _over(self, uid: str) -> bool:
+        return uid in self._gone or uid in self.pods.ended()
+
+    async def _busy(self, past: Collection[str], there: Collection[str], reused: Collection[str]) -> frozenset[str]:
+        """Uids of pods that have processes though they are over: ``past`` ones are not among the node's pods; the ids of
+        ``reused`` ones are handed out again."""
+        asked = {uid for uid in past if uid not in there or self._over(uid)} | set(reused)
+        return await asyncio.to_thread(lambda: frozenset(uid for uid in asked if self.lives(uid)))
 
     async def _pods(self, fresh: bool, given: set[str]) -> Iterable[Json]:
         """A container of a pod that we have not heard of is one whose pod is gone, or is newer than our knowledge."""
@@ -151,14 +166,3 @@ class Matcher:
         if self._before and new:
             self._passed |= begun - new
         self._passed &= by_uid.keys()
-
-    async def _strays(
-        self, by_uid: Mapping[str, list[Allocated]], known: Collection[str]
-    ) -> dict[str, list[Allocated]]:
-        """What pods have that are none of ``known`` and are not over: it could not be asked about them, they cannot be
-        understood, or the API server has forgotten them while their processes go on."""
-        past = {uid: mine for uid, mine in {**self._before, **by_uid}.items() if uid not in known}
-        over = self._gone | self.pods.ended()
-        going = [uid for uid in past if uid in over or uid not in by_uid]
-        busy = await asyncio.to_thread(lambda: {uid for uid in going if self.lives(uid)})
-        return {uid: mine for uid, mine in past.items() if uid in busy or uid not in going}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..base.errors import UsageError, WorldError
@@ -37,12 +37,14 @@ class Capacity:
 @dataclass(frozen=True)
 class Slots:
     """One moment. ``uses``: pods that have not ended, in the order of their binds. ``strays``: what containers have whose pods
-    are not among them. ``passed``: uids of pods that the kubelet is through with, though containers of theirs have nothing."""
+    are not among them. ``passed``: uids of pods that the kubelet is through with, though containers of theirs have nothing.
+    ``busy``: uids of pods that are over for the kubelet or the API server, and have processes all the same."""
 
     capacity: Capacity
     uses: Sequence[PodUse]
     strays: Sequence[Allocated] = ()
     passed: Collection[str] = ()
+    busy: Collection[str] = ()
 
     def choose(self, size: int, ids: Collection[str] = ()) -> Claim:
         """For a request of ``size`` units. Raises WorldError when it may be that the pod or room for it is not seen yet,
@@ -59,9 +61,10 @@ class Slots:
 
     def _without_reused(self, ids: frozenset[str], size: int) -> Slots:
         """The kubelet hands out the ids of a pod again once that has ended, which we may not have heard of yet."""
-        gone = {use.ask.uid for use in self.uses if use.ids & ids and not _next(use, size)}
-        strays = [one for one in self.strays if not one.ids & ids]
-        return Slots(self.capacity, [use for use in self.uses if use.ask.uid not in gone], strays, self.passed)
+        gone = [use for use in self.uses if use.ids & ids and not _next(use, size)]
+        strays = [one for one in self.strays if one.uid in self.busy or not one.ids & ids]
+        strays += [Allocated(one.ask.uid, "", one.ids, one.taken()) for one in gone if one.ask.uid in self.busy]
+        return replace(self, uses=[use for use in self.uses if use not in gone], strays=strays)
 
     def _candidates(self, size: int, ids: frozenset[str]) -> Iterator[tuple[PodUse, Part]]:
         """Whose request it may be: the pod whose init container has these ids, else the one that was begun and is not

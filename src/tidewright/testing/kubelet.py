@@ -60,6 +60,7 @@ class FakeKubelet:
     """(pod uid, container, device ids) that another plugin gave."""
     registrations: int = 0
     options: Any = None
+    _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _server: Any = None
     _channel: Any = None
     _watching: asyncio.Task[None] | None = None
@@ -121,7 +122,16 @@ class FakeKubelet:
         return await API.caller(self._channel, PLUGIN, method)(request, timeout=limit_s)
 
     async def admit(self, pod: dict[str, Any]) -> None:
-        """Allocate for every container of a pod. Raises AioRpcError: the kubelet fails the pod with its text."""
+        """Allocate for every container of a pod, for one pod after the other. Raises AioRpcError: the kubelet fails the pod with
+        its text, and what the pod has is free again."""
+        async with self._admitting:
+            try:
+                await self._admit(pod)
+            except BaseException:
+                self.forget(pod["metadata"]["uid"])
+                raise
+
+    async def _admit(self, pod: dict[str, Any]) -> None:
         spec, uid = pod["spec"], pod["metadata"]["uid"]
         reusable: list[str] = []
         self._runs(uid, "pause")
@@ -138,8 +148,9 @@ class FakeKubelet:
                 told = found.SerializeToString()
                 self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts, told))
                 self.save()
-                # Init containers leave theirs to those after them; a container keeps its own.
-                reusable = [*dict.fromkeys([*reusable, *ids])] if kind == "initContainers" else [
+                # Init containers leave theirs to those after them; sidecars and containers keep their own.
+                passes_on = kind == "initContainers" and container.get("restartPolicy") != "Always"
+                reusable = [*dict.fromkeys([*reusable, *ids])] if passes_on else [
                     each for each in reusable if each not in ids
                 ]  # fmt: skip
 
@@ -172,13 +183,14 @@ class FakeKubelet:
         return made
 
     def forget(self, uid: str) -> None:
-        """The pod's devices are free again, while its containers live on: it was deleted with no grace."""
+        """The pod's devices are free again, while its containers live on: it was deleted with no grace. The checkpoint names it
+        until something is allocated again."""
         self.made = [made for made in self.made if made.uid != uid]
-        self.save()
 
     def end(self, uid: str) -> None:
-        """The pod's devices are free again, and nothing of it runs."""
+        """The pod's devices are free again, nothing of it runs, and something was allocated since."""
         self.forget(uid)
+        self.save()
         if self.cgroups is not None:
             shutil.rmtree(self.cgroup(uid), ignore_errors=True)
 

@@ -1,0 +1,172 @@
+"""Matching by size over real sockets: a kubelet that admits in another order than pods were bound in, answers that are lost,
+annotations that follow what containers have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.kube.extending import until
+from tests.kube.objects import pod
+from tests.kube.test_plugin_pure import assumed
+from tests.kube.test_plugin_served import Plugged, plugged, run
+from tidewright.kube import matcher, names
+from tidewright.kube.ask import holding_of
+from tidewright.kube.v1beta1 import messages
+
+pytestmark = pytest.mark.processes
+
+
+def indices(found: Plugged) -> dict[str, str]:
+    """The GPU of each pod, by what its container was given."""
+    return {made.uid.removeprefix("uid-"): made.env[names.IDX] for made in found.kubelet.made}
+
+
+def shown(found: Plugged, *pods: str) -> dict[str, str]:
+    """The GPU of each pod, by its annotations."""
+    return {name: found.notes(name)[names.IDX] for name in pods}
+
+
+def booked(found: Plugged) -> dict[int, int]:
+    held = [holding_of(item) for (kind, *_), item in found.api.store.objects.items() if kind == "pods"]
+    return dict(sum((Counter(one.units) for one in held if one is not None), Counter[int]()))
+
+
+async def admit(found: Plugged, *pods: dict[str, Any]) -> None:
+    for one in pods:
+        await found.kubelet.admit(one)
+
+
+def test_pods_admitted_in_another_order_swap_and_their_annotations_follow() -> None:
+    """At no moment do the books show room that there is not."""
+
+    async def scene() -> None:
+        async with plugged("3x2", binding="match") as found:
+            await found.ready()
+            pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(3)]
+            for one in pods:
+                await found.create(one)
+            seen = list[dict[int, int]]()
+            found.api.mischief.decide = lambda method, path: seen.append(booked(found)) or ""  # type: ignore[func-returns-value]
+            await admit(found, pods[2], pods[0], pods[1])
+            given = indices(found)
+            assert sorted(given.values()) == ["0", "1", "2"] and given != shown(found, *given)
+            await until(lambda: shown(found, *given) == given)
+            assert all(count >= 2 for books in seen for count in (books[0], books[1], books[2]))
+            await until(lambda: all(found.notes(name)[names.ASSIGNED] == "true" for name in given))
+            assert booked(found) == {0: 2, 1: 2, 2: 2}
+
+    run(scene)
+
+
+def test_an_answer_that_was_lost_gives_nothing_away() -> None:
+    """The kubelet died with it, or failed the pod: it is not in the checkpoint when it allocates again."""
+
+    async def scene() -> None:
+        async with plugged("2x2", binding="match") as found:
+            await found.ready()
+            pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(2)]
+            for one in pods:
+                await found.create(one)
+            asked = messages().ContainerAllocateRequest(devices_ids=["0-0", "0-1"])
+            for _ in range(3):
+                await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]))
+            await admit(found, *pods)
+            assert indices(found) == {"p0": "0", "p1": "1"}
+
+    run(scene)
+
+
+def test_marks_that_failed_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "AGAIN_S", 0.05)
+
+    async def scene() -> None:
+        async with plugged("2x2", binding="match") as found:
+            await found.ready()
+            pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(2)]
+            for one in pods:
+                await found.create(one)
+            found.api.mischief.decide = lambda method, path: "before" if method == "PATCH" and "/pods/" in path else ""
+            await admit(found, *reversed(pods))
+            found.api.mischief.decide = lambda method, path: ""
+            await until(lambda: all(found.notes(name)[names.ASSIGNED] == "true" for name in ("p0", "p1")))
+            await until(lambda: shown(found, "p0", "p1") == indices(found))
+
+    run(scene)
+
+
+def test_a_slot_is_free_again_when_its_pod_is_gone_though_the_checkpoint_still_names_it() -> None:
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            for at in range(3):
+                one = assumed(f"p{at}", 2, at=at)
+                await found.create(one)
+                await admit(found, one)
+                found.kubelet.forget(f"uid-p{at}")
+                await found.api.remove("pods", "default", f"p{at}")
+
+    run(scene)
+
+
+def test_a_gpu_that_is_full_refuses_whatever_the_annotations_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "LOOK_S", 0.01)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            pods = [assumed(name, 1, at=at) for at, name in enumerate("abc")]
+            for one in pods:
+                await found.create(one)
+            await admit(found, *pods[:2])
+            asked = messages().ContainerAllocateRequest(devices_ids=["0-7"])
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]))
+            assert "GPU 0 2 of 2" in str(caught.value.details()) and "default/c" in str(caught.value.details())
+
+    run(scene)
+
+
+def test_processes_of_a_pod_that_the_api_server_forgot_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "LOOK_S", 0.01)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            looks = 0
+
+            def lives(uid: str) -> bool:
+                nonlocal looks
+                looks += uid == "uid-old"
+                return uid == "uid-old" and looks < 8
+
+            found.station.plugin.matcher.lives = lives
+            old, new = assumed("old", 2, at=1), assumed("new", 2, at=2)
+            await found.create(old)
+            await admit(found, old)
+            await found.api.remove("pods", "default", "old")
+            await until(lambda: "uid-old" not in found.station.plugin.pods.reflector.objects)
+            found.kubelet.forget("uid-old")
+            await found.create(new)
+            await admit(found, new)
+            assert looks >= 8
+
+    run(scene)
+
+
+def test_a_pod_that_nobody_chose_a_gpu_for_is_refused_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "LOOK_S", 0.01)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            bare = pod("bare", 2, node="n")
+            await found.create(bare)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await admit(found, bare)
+            assert len(found.warnings()) == 1
+
+    run(scene)
