@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kube.objects import pod
+from tests.kube.test_matching_served import BURST
 from tests.kube.test_plugin_pure import assumed
 from tidewright.base.errors import TideError
 from tidewright.kube import names
@@ -186,6 +187,17 @@ def test_pods_on_several_gpus_swap_among_themselves(count: int, rng: Any) -> Non
     world.correct()
     world.check_true()
     assert world.real() == world.booked()
+
+
+def test_a_recorded_burst_fills_both_gpus_and_the_books_follow() -> None:
+    world = World(2)
+    for place in range(30):
+        world.bind(assumed(f"p{place}", 1, at=0), at=place)
+    for place in BURST:
+        world.admit(f"uid-p{place}")
+    assert world.real() == {0: 15, 1: 15}
+    world.correct()
+    world.check_true()
 
 
 def test_a_killed_plugin_takes_a_half_written_correction_up_again() -> None:

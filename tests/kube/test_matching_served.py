@@ -19,6 +19,10 @@ from tidewright.kube.v1beta1 import messages
 
 pytestmark = pytest.mark.processes
 
+BURST = (0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 13, 12, 11, 16, 14, 15, 17, 19, 18, 20, 21, 22, 23, 25, 24, 26, 27, 29, 28)
+"""30 pods of one unit on two GPUs of 15, recorded on v1.36.2 with an extender that binds in parallel: in the order in which the
+kubelet admitted them, which was that of their bindings, the place of each one's ASSUME_TIME. The first 15 were promised GPU 0."""
+
 
 def indices(found: Plugged) -> dict[str, str]:
     """The GPU of each pod, by what its container was given."""
@@ -35,9 +39,37 @@ def booked(found: Plugged) -> dict[int, int]:
     return dict(sum((Counter(one.units) for one in held if one is not None), Counter[int]()))
 
 
+def burst() -> list[dict[str, Any]]:
+    return [assumed(f"p{place}", 1, at=10**18 + place, gpu=place // 15) for place in BURST]
+
+
 async def admit(found: Plugged, *pods: dict[str, Any]) -> None:
     for one in pods:
         await found.kubelet.admit(one)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in the order of bindings", "in an order that is not known"])
+def test_a_recorded_burst_gets_just_what_the_books_say(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch tells in which order pods were bound. After a kubelet's restart it is no help; then only ASSUME_TIME is left."""
+    if not known:
+        monkeypatch.setattr("tidewright.kube.tell.PodsHere._ranked", lambda *_: None)
+
+    async def scene() -> None:
+        async with plugged(binding="match") as found:
+            await found.ready()
+            pods = burst()
+            for one in pods:
+                await found.api.create("pods", one)
+            await until(lambda: len(found.station.plugin.pods.reflector.objects) == 30)
+            before = {one["metadata"]["name"]: one["metadata"]["annotations"][names.IDX] for one in pods}
+            await admit(found, *pods)
+            assert Counter(indices(found).values()) == {"0": 15, "1": 15}
+            if known:
+                assert indices(found) == before, "nobody got another's"
+            await until(lambda: shown(found, *before) == indices(found))
+            assert booked(found) == {0: 15, 1: 15} and not found.warnings()
+
+    run(scene)
 
 
 def test_pods_admitted_in_another_order_swap_and_their_annotations_follow() -> None:
