@@ -3,6 +3,8 @@ annotations that follow what containers have."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections import Counter
 from typing import Any
 
@@ -139,6 +141,7 @@ def test_a_slot_is_free_again_when_its_pod_is_gone_though_the_checkpoint_still_n
                 await found.create(one)
                 await admit(found, one)
                 found.kubelet.forget(f"uid-p{at}")
+                shutil.rmtree(found.kubelet.cgroup(f"uid-p{at}"))
                 await found.api.remove("pods", "default", f"p{at}")
 
     run(scene)
@@ -163,19 +166,11 @@ def test_a_gpu_that_is_full_refuses_whatever_the_annotations_say(monkeypatch: py
 
 
 def test_processes_of_a_pod_that_the_api_server_forgot_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher, "LOOK_S", 0.01)
+    monkeypatch.setattr(matcher, "LOOK_S", 0.05)
 
     async def scene() -> None:
         async with plugged("1x2", binding="match") as found:
             await found.ready()
-            looks = 0
-
-            def lives(uid: str) -> bool:
-                nonlocal looks
-                looks += uid == "uid-old"
-                return uid == "uid-old" and looks < 8
-
-            found.station.plugin.matcher.lives = lives
             old, new = assumed("old", 2, at=1), assumed("new", 2, at=2)
             await found.create(old)
             await admit(found, old)
@@ -183,8 +178,11 @@ def test_processes_of_a_pod_that_the_api_server_forgot_are_waited_for(monkeypatc
             await until(lambda: "uid-old" not in found.station.plugin.pods.reflector.objects)
             found.kubelet.forget("uid-old")
             await found.create(new)
-            await admit(found, new)
-            assert looks >= 8
+            admitted = asyncio.create_task(admit(found, new))
+            await asyncio.sleep(0.2)
+            assert not admitted.done()
+            shutil.rmtree(found.kubelet.cgroup("uid-old"))
+            await admitted
 
     run(scene)
 

@@ -7,7 +7,7 @@ nor an answer or a mark that was lost makes any GPU be given twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ AGAIN_S = 5.0
 
 @dataclass
 class Matcher:
-    """``indices`` of GPUs by UUID; ``level``: the isolation of a pod with these units; ``lives``: whether a pod that the API
+    """``indices`` of GPUs by UUID; ``mark``: say of a pod that it has its GPUs; ``lives``: whether a pod that the API
     server does not have any more still has processes."""
 
     folder: Folder
@@ -41,7 +41,7 @@ class Matcher:
     tell: Teller
     capacity: Capacity
     indices: Mapping[str, int]
-    level: Callable[[Units], str]
+    mark: Callable[[Holding], Awaitable[None]]
     lives: Callable[[str], bool] = lambda uid: False
     _before: dict[str, list[Allocated]] = field(default_factory=dict)
     """By pod, as of the last look: the kubelet forgets at once what is force-deleted."""
@@ -111,9 +111,8 @@ class Matcher:
         ask = use.ask
         if not use.complete() or ask.uid in self._marked or notes_of(use.pod).get(names.ASSIGNED) == "true":
             return
-        held = Holding(ask.uid, ask.namespace, ask.name, self.pods.node, use.taken(), bound=True)
-        if await self.tell.assigned(held, self.level(held.units)):
-            self._marked.add(ask.uid)
+        self._marked.add(ask.uid)
+        await self.mark(Holding(ask.uid, ask.namespace, ask.name, self.pods.node, use.taken(), bound=True))
 
     async def _slots(self, ids: Collection[str] = (), fresh: bool = False) -> Slots:
         """As of now, for a request of ``ids``. ``fresh``: the pods as the API server has them, not as we last heard. Raises

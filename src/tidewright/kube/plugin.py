@@ -17,8 +17,8 @@ from . import names, units
 from .allocated import written
 from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
 from .cards import Card
-from .cgroups import BUSY
 from .cdi import Edits, Shelf, name_of, qualified
+from .cgroups import BUSY
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
