@@ -228,6 +228,30 @@ def test_a_start_waits_for_the_plugin_and_then_says_who_tries_again() -> None:
     run(scene)
 
 
+def test_a_plugin_is_told_how_long_a_start_may_take() -> None:
+    async def scene() -> None:
+        left: list[float | None] = []
+
+        async def look(request: Any, context: Any) -> Any:
+            left.append(context.time_remaining())
+            return messages().PreStartContainerResponse()
+
+        async with proxied() as found:
+            await found.kill_plugin()
+            found.station.plugin._pre_start = look  # type: ignore[method-assign]
+            methods = found.station.plugin.methods()
+            server = await listen_private(Folder(found.folder), methods)
+            try:
+                uid = await found.admitted("p", 1)
+                await found.kubelet.start_container(uid, "c0")
+            finally:
+                await server.stop(0)
+            assert left[0] is not None and left[0] <= found.proxy.settings.start_s
+            found.start_plugin()
+
+    run(scene)
+
+
 def test_what_the_plugin_refuses_is_refused() -> None:
     async def scene() -> None:
         async with proxied() as found:

@@ -48,16 +48,19 @@ class PluginClient:
         """To be iterated; waits until there is a plugin."""
         return self._call(method)(request, wait_for_ready=True)
 
-    async def wait(self, method: str, request: Any) -> Any:
-        """The answer, however often the plugin ends meanwhile."""
+    async def wait(self, method: str, request: Any, limit_s: float | None = None) -> Any:
+        """The answer, however often the plugin ends meanwhile; it is told how long is left. Raises TimeoutError."""
         pause_s, longest_s = AGAIN_S
-        while True:
-            try:
-                return await self._call(method)(request, wait_for_ready=True)
-            except self._grpc.aio.AioRpcError as error:
-                self._check_broken_off(error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+        async with asyncio.timeout(limit_s) as limit:
+            while True:
+                until_s = limit.when()
+                left_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
+                try:
+                    return await self._call(method)(request, wait_for_ready=True, timeout=left_s)
+                except self._grpc.aio.AioRpcError as error:
+                    self._check_broken_off(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
 
     async def ask_at_once(self, method: str, request: Any) -> Any:
         """The answer; None from a plugin that is away or hangs."""
@@ -75,7 +78,7 @@ class PluginClient:
 
     def _check_broken_off(self, error: Any) -> None:
         """Raises ``error`` unless it says that the plugin ended in the middle of the call: gRPC has several codes for that."""
-        if error.code().name not in ("UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL"):
+        if error.code().name not in ("UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL", "DEADLINE_EXCEEDED"):
             raise error
 
     def _call(self, method: str) -> Any:

@@ -194,8 +194,7 @@ class PluginProxy:
         """The plugin's answer or refusal, however often it ends meanwhile; an error with ``remedy`` when it gives none."""
         grpc = grpc_module()
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._plugin.wait(method, request)
+            return await self._plugin.wait(method, request, limit_s)
         except TimeoutError:
             text = f"the device plugin of this node gave no answer for {limit_s:g} s; see {LOG}; {remedy}"
             self.note(f"{method}: {text}")
