@@ -60,7 +60,7 @@ class PluginProxy:
         self._changed, self._known = asyncio.Event(), asyncio.Event()
         self._heard, self._unheard = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
-        self._said = ""
+        self._said, self._left = "", False
 
     def stop(self) -> None:
         """Tell the plugin, wait a moment, then leave the kubelet."""
@@ -86,6 +86,8 @@ class PluginProxy:
                 self.note(f"leaves the kubelet in {self.settings.linger_s:g} s")
                 await asyncio.sleep(self.settings.linger_s)
         finally:
+            self._left = True
+            self.announce()
             await self.registration.end(1)
 
     async def _follow_plugin(self) -> None:
@@ -157,7 +159,7 @@ class PluginProxy:
         self._heard.set()
         self._unheard.clear()
         try:
-            while True:
+            while not self._left:
                 changed = self._changed
                 if self._devices is not None:
                     yield self._devices
