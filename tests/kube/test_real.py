@@ -286,6 +286,18 @@ def test_the_extender_gives_gpus_away_and_knows_them_again(where: str) -> None:
     on(where, scene)
 
 
+async def environment(found: Ground, pod: dict[str, Any]) -> str:
+    """What a pod's container told of it. Fails when the kubelet did not admit the pod."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            status = (await found.read(pod)).get("status") or {}
+            assert status.get("reason") != "UnexpectedAdmissionError", status
+            [state] = [one["state"] for one in status.get("containerStatuses") or ()] or [{}]
+            if "terminated" in state:
+                return str(state["terminated"].get("message", ""))
+            await asyncio.sleep(0.2)
+
+
 @pytest.mark.skipif(
     not (SERVER and NODE and IMAGE), reason="KUBE_TEST_NODE is not set: a pod on this machine's kubelet"
 )
@@ -313,15 +325,5 @@ def test_a_real_kubelet_starts_a_container_with_the_gpu_that_was_chosen(tmp_path
             plugin.terminate()
             plugin.wait(20)
             log.close()
-
-    async def environment(found: Ground, pod: dict[str, Any]) -> str:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                status = (await found.read(pod)).get("status") or {}
-                assert status.get("reason") != "UnexpectedAdmissionError", status
-                [state] = [one["state"] for one in status.get("containerStatuses") or ()] or [{}]
-                if "terminated" in state:
-                    return str(state["terminated"].get("message", ""))
-                await asyncio.sleep(0.2)
 
     asyncio.run(main())
