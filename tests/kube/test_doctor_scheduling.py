@@ -244,6 +244,24 @@ def test_pods_that_nobody_schedules() -> None:
     assert list(doctor_pods.unscheduled(facts(pods=(waiting(),), heard=frozenset({"uid-w"})))) == []
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Post "http://x.y:12346/gpushare-scheduler/filter": dial tcp 10.96.0.9:12346: connect: connection refused',
+        "failed filter with extender at URL http://x.y:12346/gpushare-scheduler/filter, code 404",
+    ],
+)
+def test_pods_whose_scheduler_gets_no_answer(message: str) -> None:
+    tried = waiting()
+    tried["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
+    ]
+    found = only(doctor_pods.unanswered(facts(pods=(tried, waiting("other")))))
+    assert "from http://x.y:12346/gpushare-scheduler/filter, so these wait: default/w" in found.text
+    tried["spec"]["nodeName"] = "n"
+    assert list(doctor_pods.unanswered(facts(pods=(tried,)))) == []
+
+
 def test_what_our_accounts_are_asked_is_what_their_roles_give() -> None:
     overlays = DEPLOY / "overlays"
     both = [*composed(overlays / "second-scheduler"), *composed(overlays / "compatible")]
@@ -257,6 +275,17 @@ def test_what_our_accounts_are_asked_is_what_their_roles_give() -> None:
         assert not missing(asked, have)
     assert set(ROLES["tidewright-extender"].rights) == set(EXTENDER_RIGHTS)
     assert set(role_of("tidewright-plugin", [SECOND]).rights) == set(PLUGIN_RIGHTS)
+
+
+def test_what_could_not_be_listed_is_not_taken_for_empty() -> None:
+    def said(*unread: str) -> set[str]:
+        return {one.what for one in doctor.examine(facts(unread=unread)) if one.level == "bad"}
+
+    assert said() == {"extender", "nodes"}
+    assert said("/api/v1/nodes (Forbidden)") == {"extender"}
+    assert said("/api/v1/nodes (Forbidden)", "/api/v1/pods (Forbidden)") == set()
+    notes = [one for one in doctor.examine(facts(unread=("/a (Forbidden)", "/b (Forbidden)"))) if one.what == "rights"]
+    assert "/a (Forbidden), /b (Forbidden)" in only(notes, "note").text
 
 
 async def looked_at(api: FakeApi) -> Any:

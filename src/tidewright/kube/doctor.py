@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from .api import NODES, PODS
 from .doctor_facts import BAD, NOTE, OK, SERVICE_ACCOUNT, Facts, Finding, role_of, some
 from .doctor_leader import deployments, leaders
 from .doctor_nodes import leftovers, nodes, overcommitted, units
-from .doctor_pods import bypassed, handed_over, stale, stuck, unscheduled
+from .doctor_pods import bypassed, handed_over, stale, stuck, unanswered, unscheduled
 from .doctor_scheduler import extender, plugin, scheduler
 from .stamps import CDI_FROM, release
 
@@ -17,8 +18,9 @@ DRA = "resource.k8s.io"
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """All findings. Nothing is changed."""
-    return [finding for check in CHECKS for finding in check(facts)]
+    """All findings. Nothing is changed. What could not be listed is not taken for empty."""
+    chosen = (check for check in CHECKS if all(map(facts.listed, NEEDS.get(check, ()))))
+    return [finding for check in chosen for finding in check(facts)]
 
 
 def version(facts: Facts) -> Iterator[Finding]:
@@ -50,8 +52,9 @@ def rights(facts: Facts) -> Iterator[Finding]:
             yield Finding("rights", BAD, f"{who} may not: {some(missing, 20)}", remedy)
         elif reviewed:
             yield Finding("rights", OK, f"{who} may do all {len(reviewed)} things that {role.program} does")
-    for line in facts.unread:
-        yield Finding("rights", NOTE, f"not looked at: {line}", "run this again as an account that may read it")
+    if facts.unread:
+        text = f"not looked at: {some(facts.unread, 20)}"
+        yield Finding("rights", NOTE, text, "run this again as an account that may read it")
 
 
 def dra(facts: Facts) -> Iterator[Finding]:
@@ -66,6 +69,10 @@ def dra(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, rights, dra, extender, plugin, scheduler, deployments, leaders, nodes, units, leftovers, overcommitted, unscheduled,
+    version, rights, dra, extender, plugin, scheduler, deployments, leaders, nodes, units, leftovers, overcommitted, unscheduled, unanswered,
     bypassed, stale, handed_over, stuck,
 )  # fmt: skip
+NEEDS: dict[Callable[[Facts], Iterator[Finding]], tuple[str, ...]] = {
+    extender: (PODS,), plugin: (NODES, PODS), nodes: (NODES,), units: (NODES,), overcommitted: (NODES, PODS), bypassed: (PODS,),
+}  # fmt: skip
+"""Lists without which a check says nothing: an empty one is a finding of theirs."""

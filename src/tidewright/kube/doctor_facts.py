@@ -156,6 +156,10 @@ class Facts:
                 found[table.node] = (table, node)
         return found
 
+    def listed(self, path: str) -> bool:
+        """Whether the objects at a path of the API could be listed."""
+        return not any(line.startswith(f"{path} ") for line in self.unread)
+
     def ours(self) -> Iterator[Json]:
         """Pods that ask for GPU memory and have not ended."""
         return (pod for pod in self.pods if asks_memory(pod) and phase(pod) not in ENDED)

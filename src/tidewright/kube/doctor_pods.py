@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from . import names, stamps
@@ -14,6 +15,8 @@ STALE_S = 300.0
 """A bind takes seconds, the start of a container minutes at most."""
 SILENT_S = 60.0
 """A scheduler takes up a new pod within a second."""
+EXTENDER_URL = re.compile(r'(?:Post "|with extender at URL )(https?://[^\s",]+)')
+"""How kube-scheduler says that an extender could not be reached, or did not answer 200."""
 REFUSED = "no-gpu-has-"
 """How gpushare's plugin names the GPU of a container that it could match with no pod."""
 REJECTED = "UnexpectedAdmissionError"
@@ -42,6 +45,19 @@ def unscheduled(facts: Facts) -> Iterator[Finding]:
         if name not in known:
             remedy = f"no scheduler seen here has this name ({some(sorted(known))} have); create the pods anew with another one"
         yield Finding("unscheduled", BAD, text, remedy)
+
+
+def unanswered(facts: Facts) -> Iterator[Finding]:
+    """A scheduler tried them and got no answer from an extender. Also seen where its configuration cannot be read from here."""
+    failed: dict[str, list[Json]] = {}
+    for pod in facts.ours():
+        for text in () if bound_to(pod) else _why_not(pod):
+            if found := EXTENDER_URL.search(text):
+                failed.setdefault(found[1], []).append(pod)
+    for url, pods in sorted(failed.items()):
+        remedy = "if urlPrefix says something else, or is right: restart the scheduler, which reads its configuration only at its start"
+        text = f"{scheduler_of(pods[0])} got no good answer from {url}, so these wait: {titles(pods)}"
+        yield Finding("unanswered", BAD, text, remedy)
 
 
 def scheduler_of(pod: Json) -> str:
@@ -113,7 +129,14 @@ def _age_s(pod: Json, now_s: float) -> float:
 
 def _tried(pod: Json) -> bool:
     """A scheduler could not place it, or its gates hold it back."""
-    return any(one.get("type") == "PodScheduled" for one in (pod.get("status") or {}).get("conditions") or ())
+    return any(True for _ in _why_not(pod))
+
+
+def _why_not(pod: Json) -> Iterator[str]:
+    """What a scheduler wrote."""
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "PodScheduled":
+            yield str(one.get("message") or "")
 
 
 def _since_made_s(pod: Json, now_s: float) -> float:
