@@ -69,8 +69,8 @@ def dra(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, rights, dra, extender, plugin, scheduler, deployments, leaders, nodes, units, leftovers, overcommitted, unscheduled, unanswered,
-    bypassed, stale, handed_over, stuck,
+    version, rights, dra, extender, plugin, scheduler, deployments, leaders, nodes, units, leftovers, overcommitted,
+    unscheduled, unanswered, bypassed, stale, handed_over, stuck,
 )  # fmt: skip
 NEEDS: dict[Callable[[Facts], Iterator[Finding]], tuple[str, ...]] = {
     extender: (PODS,), plugin: (NODES, PODS), nodes: (NODES,), units: (NODES,), overcommitted: (NODES, PODS), bypassed: (PODS,),

@@ -55,7 +55,7 @@ def unanswered(facts: Facts) -> Iterator[Finding]:
             if found := EXTENDER_URL.search(text):
                 failed.setdefault(found[1], []).append(pod)
     for url, pods in sorted(failed.items()):
-        remedy = "if urlPrefix says something else, or is right: restart the scheduler, which reads its configuration only at its start"
+        remedy = "correct urlPrefix, then restart the scheduler: it reads its configuration only when it starts"
         text = f"{scheduler_of(pods[0])} got no good answer from {url}, so these wait: {titles(pods)}"
         yield Finding("unanswered", BAD, text, remedy)
 
