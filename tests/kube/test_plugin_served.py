@@ -112,7 +112,7 @@ async def plugged(
             kubelet.cgroups = folder / "cgroup"
             isolation = IsolationSettings(cgroups=kubelet.cgroups)
             chosen = PluginSettings(
-                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, made_s=0.05,
+                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, settle_s=0.05,
                 **{"beat_s": 5.0, "isolation": isolation, **settings},
             )  # fmt: skip
             station = Station(Cluster(api.url), chosen, gpus, said.append)

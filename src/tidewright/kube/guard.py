@@ -40,15 +40,15 @@ class Guard:
     rules: Rules
     others: Callable[[], frozenset[tuple[str, str]]] = frozenset
     """(pod uid, UUID) of GPUs that somebody else gave to pods; may raise WorldError."""
-    ghosts: Callable[[], Mapping[str, Mapping[int, int]]] = dict
-    """Units by uid and GPU of pods that the API server forgot and whose processes still run."""
+    orphans: Callable[[], Mapping[str, Mapping[int, int]]] = dict
+    """Units by uid and GPU of pods whose object is deleted and whose processes still run."""
     proc: Path = Path("/proc")
     level: str = ""
     foreign: Mapping[int, int] = field(default_factory=dict)
     used: Mapping[Place, int] | None = None
     _dog: Watchdog = field(init=False)
     _failing: str = ""
-    _haunted: frozenset[str] = frozenset()
+    _orphaned: frozenset[str] = frozenset()
     _used_by_others: Mapping[int, int] = field(default_factory=dict)
     _given_by_others: Mapping[int, int] = field(default_factory=dict)
     """Units by GPU, as of the last look that went well: to forget them for a moment is to give them away twice."""
@@ -64,7 +64,7 @@ class Guard:
         if found is not None or self.rules.action == "off":
             self._used_by_others = self._foreign(found, held)
         await self._look_at_others()
-        self.foreign = self._with_ghosts({**self._used_by_others, **self._given_by_others})
+        self.foreign = self._with_orphans({**self._used_by_others, **self._given_by_others})
         self.used = None if found is None or found.blind else found.pods
         if found is not None:
             known = {uid_of(dict(pod)): pod for pod in self.pods.known()}
@@ -111,7 +111,7 @@ class Guard:
                 continue
             if held is not None and held.node == self.stock.node:
                 mib.update({(held.uid, gpu): count * self.stock.split.unit_mib for gpu, count in held.units.items()})
-        for uid, units in self.ghosts().items():
+        for uid, units in self.orphans().items():
             mib.update({(uid, gpu): count * self.stock.split.unit_mib for gpu, count in units.items()})
         return mib
 
@@ -125,11 +125,11 @@ class Guard:
                 at: self.stock.units[at] for at, gpu in self.stock.gpus.items() if gpu.uuid in uuids
             }
 
-    def _with_ghosts(self, foreign: Mapping[int, int]) -> dict[int, int]:
-        """Pods that should be gone and are not, as of two looks in a row: the extender took their shares back, and whoever it
-        puts there waits. Most are gone in a second or two, and no GPU must be shut for those."""
-        now = self.ghosts()
-        lasting, self._haunted = [units for uid, units in now.items() if uid in self._haunted], frozenset(now)
+    def _with_orphans(self, foreign: Mapping[int, int]) -> dict[int, int]:
+        """Orphans of two looks in a row count as foreign: the extender has released their shares, and a pod that it places there
+        cannot start. Most exit within two seconds, so those of one look do not count."""
+        now = self.orphans()
+        lasting, self._orphaned = [units for uid, units in now.items() if uid in self._orphaned], frozenset(now)
         taken = Counter(foreign)
         for units in lasting:
             taken.update(units)

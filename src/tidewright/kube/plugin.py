@@ -16,17 +16,17 @@ from ..base.errors import TideError, UsageError, WorldError
 from . import names, units
 from .allocated import written
 from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
+from .assigned_marker import AssignedMarker
 from .cards import Card
 from .cdi import Edits, Shelf, name_of, qualified
 from .cgroups import BUSY
+from .gpu_admission import GpuAdmission
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
-from .marks import Marks
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
 from .matcher import Matcher
 from .proto import grpc_module
-from .room import Room
 from .slots import Capacity
 from .tell import PodsHere, Teller, in_a_line
 from .units import Split
@@ -64,12 +64,12 @@ class Plugin:
     """``late``: by CDI, else by matching. ``woken``: called when the kubelet begins or ends to listen."""
 
     def __init__(
-        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, ladder: Ladder, room: Room, *,
-        late: bool = True, woken: Callable[[], None] = lambda: None,
+        self, stock: Stock, folder: Folder, shelf: Shelf, pods: PodsHere, tell: Teller, ladder: Ladder,
+        admission: GpuAdmission, *, late: bool = True, woken: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.stock, self.folder, self.shelf, self.pods, self.tell = stock, folder, shelf, pods, tell
-        self.ladder, self.room = ladder, room
-        self.marks = Marks(pods, tell, self._level, lambda: room.given, folder)
+        self.ladder, self.admission = ladder, admission
+        self.marker = AssignedMarker(pods, tell, self._level, lambda: admission.allocated, folder)
         self.late, self.cgpu_off, self._woken = late, False, woken
         self.faults: dict[int, str] = {}
         self.listening = 0
@@ -78,8 +78,8 @@ class Plugin:
         self._done: set[Key] = set()
         self._one = asyncio.Lock()
         self.matcher = Matcher(
-            folder, pods, tell, stock.capacity(), stock.indices(), self.marks.mark,
-            lambda uid: room.cgroups.state(uid) == BUSY,
+            folder, pods, tell, stock.capacity(), stock.indices(), self.marker.mark,
+            lambda uid: admission.cgroups.state(uid) == BUSY,
         )  # fmt: skip
 
     def methods(self) -> dict[str, Callable[..., Any]]:
@@ -167,7 +167,7 @@ class Plugin:
 
     async def _pre_start(self, request: Any, context: Any) -> Any:
         pod: Json | None = None
-        until_s = self.room.until_s(context.time_remaining())
+        deadline_s = self.admission.deadline_s(context.time_remaining())
         try:
             if self.late:
                 entries = await asyncio.to_thread(self.folder.allocated)
@@ -177,7 +177,7 @@ class Plugin:
                 pod = await self.pods.by_uid(entry.uid)
                 claim = claim_of(pod, entry.container)
                 edits = await self._outfit(claim, len(entry.ids))
-                await self.room.give(claim.holding, until_s)
+                await self.admission.admit(claim.holding, deadline_s)
                 await asyncio.to_thread(self.ladder.hold_one, entry.uid, self._mib(claim.holding.units))
                 self.shelf.put(name_of(entry.ids), {name_of(entry.ids): edits})
                 # As it is by now: others were allocated meanwhile.
@@ -192,7 +192,7 @@ class Plugin:
         """Once per pod."""
         key = (claim.holding.uid, claim.part.name)
         if key not in self._done and notes_of(claim.pod).get(names.ASSIGNED) != "true":
-            await self.marks.mark(claim.holding)
+            await self.marker.mark(claim.holding)
         self._remember(key)
 
     def _level(self, units: Mapping[int, int]) -> str:

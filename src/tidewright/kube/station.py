@@ -11,6 +11,8 @@ from pathlib import Path
 from ..base.errors import TideError, UsageError
 from ..devices.excess import Rules
 from . import names, stamps, usage
+from .allocation_file import NAME as ALLOCATIONS
+from .allocation_file import AllocationFile
 from .api import Api
 from .ask import Json
 from .beat import EVERY_S, Beat, written
@@ -18,15 +20,13 @@ from .cards import publish
 from .cdi import Shelf
 from .cgroups import Cgroups
 from .credentials import Cluster
+from .gpu_admission import GpuAdmission
 from .gpus import Gpus, news
 from .guard import LEVEL_REASON, Guard, level
 from .kubelet import FOLDER, Folder
-from .ledger import NAME as LEDGER
-from .ledger import Ledger
 from .plugin import Plugin, Stock
 from .proto import grpc_module
 from .registration import KubeletRegistration, PrivateEndpoint, Registration
-from .room import Room
 from .rungs import IsolationSettings, ladder
 from .site import Note
 from .stamps import CDI_FROM, release
@@ -48,8 +48,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
     """``node``: its name in the API. ``behind_proxy``: a proxy registers with the kubelet, not we. ``poll_s``: how often the
-    kubelet's folder is looked at. ``made_s``: so long after the kubelet asked about a container the runtime may read its CDI
-    file; without it the kubelet tries again."""
+    kubelet's folder is looked at. ``settle_s``: how long CDI files are kept after the last PreStartContainer
+    when the plugin ends, for the runtime to read; the kubelet retries a container whose file is missing."""
 
     node: str
     split: Split = field(default_factory=Split)
@@ -63,7 +63,7 @@ class PluginSettings:
     health_s: float = 5.0
     watch_s: float = 10.0
     poll_s: float = 1.0
-    made_s: float = 2.0
+    settle_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.node:
@@ -89,11 +89,11 @@ class Station:
         self.ladder = ladder(gpus, settings.isolation, note)
         self.ladder.climb()
         stock = Stock(settings.node, found, units, settings.split)
-        ledger, cgroups = Ledger(settings.cdi / LEDGER), Cgroups(settings.isolation.cgroups)
-        self.room = Room(found, units, pods, self.folder, ledger, cgroups, note)
+        file, cgroups = AllocationFile(settings.cdi / ALLOCATIONS), Cgroups(settings.isolation.cgroups)
+        self.admission = GpuAdmission(found, units, pods, self.folder, file, cgroups, note)
         shelf = Shelf(settings.cdi)
-        self.plugin = Plugin(stock, self.folder, shelf, pods, tell, self.ladder, self.room, woken=self._wake)
-        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus, self._ghosts)
+        self.plugin = Plugin(stock, self.folder, shelf, pods, tell, self.ladder, self.admission, woken=self._wake)
+        self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus, self._orphans)
         served = PrivateEndpoint if settings.behind_proxy else KubeletRegistration
         self.registration: Registration = served(self.folder, self.plugin, note, settings.poll_s)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
@@ -190,18 +190,18 @@ class Station:
         await self.plugin.pods.reflector.synced.wait()
         while True:
             changed = await asyncio.to_thread(self.ladder.climb)
-            await self.room.sweep()
+            await self.admission.refresh()
             await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
             if await self.guard.look() or changed:
                 self._wake()
             await self._say_level()
             await asyncio.sleep(self.settings.watch_s)
 
-    def _ghosts(self) -> dict[str, Mapping[int, int]]:
-        return {uid: one.units for uid, one in self.room.ghosts.items()}
+    def _orphans(self) -> dict[str, Mapping[int, int]]:
+        return {uid: one.units for uid, one in self.admission.orphans.items()}
 
     async def _keep_marked(self) -> None:
-        await self.plugin.marks.keep(lambda: self.plugin.late)
+        await self.plugin.marker.run(lambda: self.plugin.late)
 
     async def _keep_matched(self) -> None:
         await self.plugin.matcher.run(lambda: not self.plugin.late)
@@ -221,20 +221,20 @@ class Station:
             self._wake()
 
     async def _farewell(self) -> None:
-        """First the extender hears of it, then the kubelet. What lies there for runtimes is of no use without us: the kubelet
-        asks before each start of a container, and what it gets is written anew."""
+        """First the extender hears of it, then the kubelet. The CDI files are removed: the kubelet calls PreStartContainer
+        before each start of a container, which writes its file again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._tell_node(registered=False)
         await self.registration.end(1)
-        await asyncio.sleep(self.room.settling_s(self.settings.made_s))
+        await asyncio.sleep(self.admission.unsettled_s(self.settings.settle_s))
         try:
             self.note(f"removed {self.plugin.shelf.keep_only(())} CDI files")
         except OSError as error:
             self.note(f"CDI files stay: {error}")
-        await self.room.sweep()
-        if left := self.room.farewell():
-            self.note(left)
+        await self.admission.refresh()
+        if count := len(self.admission.allocated):
+            self.note(f"{self.admission.file.path} stays: {count} pods have GPUs")
 
 
 def boot_id() -> str:

@@ -1,5 +1,6 @@
-"""Which pods were given their GPUs, in a file: the API server forgets a pod that is deleted with no grace at once, while its
-containers go on. Beside the CDI files, under a name that no runtime reads; like them it does not outlive the node's boot."""
+"""The file of pods that were allocated GPUs on this node. The API server removes a pod that is deleted with grace period 0 at
+once, while its containers run on. The file lies beside the CDI files under a name that no runtime reads, and like them is
+removed when the node boots."""
 
 from __future__ import annotations
 
@@ -14,38 +15,40 @@ from typing import Any
 from ..base.errors import UsageError, WorldError
 from .quantity import whole
 
-NAME = ".tidewright-given"
+NAME = ".tidewright-allocations"
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A pod and its units by GPU, as they were when its first container got them."""
+class PodAllocation:
+    """Units by GPU index of one pod, as of its first container. ``name``: with its namespace."""
 
     uid: str
     name: str
-    """With its namespace."""
     units: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """``path``: of the file, which is not there while nobody was given anything."""
+class AllocationFile:
+    """``path``: absent while no pod has an allocation."""
 
     path: Path
 
-    def load(self) -> dict[str, Given]:
-        """By uid. Raises WorldError when there is something that cannot be read."""
+    def load(self) -> dict[str, PodAllocation]:
+        """By uid. Raises WorldError when the file exists and cannot be read."""
         try:
-            return _read(json.loads(self.path.read_text()))
+            return _parsed(json.loads(self.path.read_text()))
         except FileNotFoundError:
             return {}
         except (OSError, UsageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise WorldError(f"{self.path} cannot be read: {type(error).__name__} {error}") from error
 
-    def save(self, given: Iterable[Given]) -> None:
-        """Whole or not at all, and durable against a kill -9; without anybody the file goes. Raises WorldError."""
-        pods = {one.uid: {"name": one.name, "units": {str(gpu): n for gpu, n in one.units.items()}} for one in given}
+    def save(self, allocations: Iterable[PodAllocation]) -> None:
+        """Atomically; an empty set removes the file. Raises WorldError."""
+        pods = {
+            one.uid: {"name": one.name, "units": {str(gpu): count for gpu, count in one.units.items()}}
+            for one in allocations
+        }
         try:
             if pods:
                 self._write(json.dumps({"format": FORMAT, "pods": pods}))
@@ -66,11 +69,11 @@ class Ledger:
             raise
 
 
-def _read(found: Any) -> dict[str, Given]:
+def _parsed(found: Any) -> dict[str, PodAllocation]:
     if found["format"] != FORMAT:
-        raise ValueError(f"format {found['format']!r} is not known")
+        raise ValueError(f"format {found['format']!r} is unknown")
     return {
-        str(uid): Given(
+        str(uid): PodAllocation(
             str(uid), str(one["name"]),
             {whole(gpu, "GPU index"): whole(units, "units") for gpu, units in one["units"].items()},
         )

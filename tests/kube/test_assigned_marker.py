@@ -11,15 +11,15 @@ import pytest
 from tests.kube.extending import until
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import plugged
-from tidewright.kube import marks, names
-from tidewright.kube.marks import Marks
+from tidewright.kube import assigned_marker, names
+from tidewright.kube.assigned_marker import AssignedMarker
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "BACKOFF_S", (0.02, 0.1))
+    monkeypatch.setattr(assigned_marker, "BACKOFF_S", (0.02, 0.1))
 
 
 def run(scene: Callable[[], Any]) -> None:
@@ -48,14 +48,14 @@ def test_a_mark_that_failed_is_written_when_the_api_server_is_back(binding: str)
             found.api.mischief.decide = lambda method, path: ""
             await until(lambda: found.notes("p")[names.ASSIGNED] == "true")
             assert found.notes("p")[names.LEVEL] == "L1 cooperative"
-            await until(lambda: not found.station.plugin.marks.owed)
+            await until(lambda: not found.station.plugin.marker.pending)
             assert sum("mark of pod default/p" in line for line in found.said) == 1
 
     run(scene)
 
 
-@pytest.mark.parametrize("ledger", [True, False])
-def test_what_an_earlier_run_could_not_mark_is_marked_at_the_start(ledger: bool) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_an_earlier_run_could_not_mark_is_marked_at_the_start(recorded: bool) -> None:
     async def scene() -> None:
         async with plugged() as found:
             await found.ready()
@@ -66,13 +66,13 @@ def test_what_an_earlier_run_could_not_mark_is_marked_at_the_start(ledger: bool)
                 await found.kubelet.admit(one)
             await found.kubelet.start_container("uid-has", "c0")
             plugin = found.station.plugin
-            plugin.marks.owed.clear()
+            plugin.marker.pending.clear()
             await found.api.change("pods", "default", "has", {"status": {"phase": "Running"}}, status=True)
             await until(lambda: plugin.pods.reflector.objects["uid-has"]["status"]["phase"] == "Running")
             found.api.mischief.decide = lambda method, path: ""
-            given = plugin.room.given if ledger else {}
-            again = Marks(plugin.pods, plugin.tell, plugin._level, lambda: given, found.station.folder)
-            keeping = asyncio.create_task(again.keep(lambda: True))
+            allocated = plugin.admission.allocated if recorded else {}
+            again = AssignedMarker(plugin.pods, plugin.tell, plugin._level, lambda: allocated, found.station.folder)
+            keeping = asyncio.create_task(again.run(lambda: True))
             await until(lambda: found.notes("has")[names.ASSIGNED] == "true")
             keeping.cancel()
             assert found.notes("waits")[names.ASSIGNED] == "false", "it stands in the checkpoint, and has no GPU yet"
@@ -81,7 +81,7 @@ def test_what_an_earlier_run_could_not_mark_is_marked_at_the_start(ledger: bool)
 
 
 def test_an_api_server_that_does_not_answer_holds_up_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(assigned_marker, "PATIENCE_S", 0.05)
 
     async def scene() -> None:
         async with plugged() as found:

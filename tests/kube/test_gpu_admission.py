@@ -1,4 +1,4 @@
-"""No more pods run on a GPU than it has room for: what was given, who is over by API server and cgroups, who waits for whom."""
+"""Admission of pods to GPUs: the file of allocations, exit by API server and cgroup, who waits for whom."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.kube.extending import until
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import WorldError
-from tidewright.kube import names, room
+from tidewright.kube import gpu_admission, names
+from tidewright.kube.allocation_file import NAME, AllocationFile, PodAllocation
 from tidewright.kube.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
-from tidewright.kube.ledger import NAME, Given, Ledger
-from tidewright.kube.room import Size, in_the_way
+from tidewright.kube.gpu_admission import GpuAdmission, GpuCapacity, blockers
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 FORMS = [
@@ -72,59 +72,57 @@ UNITS = st.dictionaries(st.integers(0, 3), st.integers(1, 15), min_size=1, max_s
 def test_whoever_is_let_in_in_whatever_order_no_gpu_has_more_than_it_holds(
     pods: list[tuple[dict[int, int], bool]], whole: set[int]
 ) -> None:
-    """Pods come (some leave at once); each is let in if nothing is in its way. Nobody is kept out where there is room."""
-    sizes = {gpu: Size(15, gpu in whole) for gpu in range(4)}
-    inside: list[Given] = []
+    """Pods come, some leave; each is admitted unless it is blocked, and blocked only where it does not fit."""
+    sizes = {gpu: GpuCapacity(15, gpu in whole) for gpu in range(4)}
+    inside: list[PodAllocation] = []
     for at, (units, leaves) in enumerate(pods):
-        one = Given(f"u{at}", f"p{at}", units)
-        crowded = in_the_way(one, inside, sizes)
+        one = PodAllocation(f"u{at}", f"p{at}", units)
+        blocked = blockers(one, inside, sizes)
         used = Counter[int]()
         for each in inside:
             used.update(each.units)
         full = {gpu for gpu, n in units.items() if used[gpu] + n > 15 or (gpu in whole and used[gpu])}
-        assert crowded.keys() == full
+        assert blocked.keys() == full
         assert all({each.uid for each in there} == {each.uid for each in inside if gpu in each.units}
-                   for gpu, there in crowded.items())  # fmt: skip
-        if not crowded:
+                   for gpu, there in blocked.items())  # fmt: skip
+        if not blocked:
             inside.append(one)
-            assert not in_the_way(one, inside, sizes), "nobody is in his own way"
+            assert not blockers(one, inside, sizes), "no pod blocks itself"
         if leaves and inside:
             inside.pop(0)
 
 
 def test_a_gpu_that_is_not_there_has_room_for_nobody() -> None:
-    assert in_the_way(Given("u", "p", {7: 1}), (), {0: Size(15)}) == {7: []}
+    assert blockers(PodAllocation("u", "p", {7: 1}), (), {0: GpuCapacity(15)}) == {7: []}
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(min_size=1, max_size=8), UNITS, max_size=5))
-def test_the_ledger_brings_back_what_was_given(tmp_path_factory: pytest.TempPathFactory, pods: Any) -> None:
-    ledger = Ledger(tmp_path_factory.mktemp("cdi") / "cdi" / NAME)
-    given = {uid: Given(uid, f"default/{uid}", units) for uid, units in pods.items()}
-    assert ledger.load() == {}
-    ledger.save(given.values())
-    assert ledger.load() == given and ledger.path.exists() == bool(given)
-    if given:
-        assert ledger.path.stat().st_mode & 0o777 == 0o600 and [one.name for one in ledger.path.parent.iterdir()] == [
-            NAME
-        ]
-    ledger.save(())
-    assert not ledger.path.exists()
+def test_the_file_brings_back_what_was_allocated(tmp_path_factory: pytest.TempPathFactory, pods: Any) -> None:
+    file = AllocationFile(tmp_path_factory.mktemp("cdi") / "cdi" / NAME)
+    pods_by_uid = {uid: PodAllocation(uid, f"default/{uid}", units) for uid, units in pods.items()}
+    assert file.load() == {}
+    file.save(pods_by_uid.values())
+    assert file.load() == pods_by_uid and file.path.exists() == bool(pods_by_uid)
+    if pods_by_uid:
+        assert file.path.stat().st_mode & 0o777 == 0o600 and [one.name for one in file.path.parent.iterdir()] == [NAME]
+    file.save(())
+    assert not file.path.exists()
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format":2,"pods":{}}', '{"format":1,"pods":[]}', "\x00", "[" * 99999,
              '{"format":1,"pods":{"u":{"name":"p","units":{"x":1}}}}', '{"format":1,"pods":{"u":{"name":"p","units":3}}}'],
 )  # fmt: skip
-def test_a_ledger_that_cannot_be_read_is_an_error_and_no_empty_one(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_file_is_an_error_and_not_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(WorldError, match="cannot be read"):
-        Ledger(tmp_path / NAME).load()
+        AllocationFile(tmp_path / NAME).load()
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.2) -> None:
-    monkeypatch.setattr(room, "WAIT_S", wait_s)
-    monkeypatch.setattr(room, "LOOK_S", 0.01)
+    monkeypatch.setattr(gpu_admission, "WAIT_S", wait_s)
+    monkeypatch.setattr(gpu_admission, "POLL_S", 0.01)
 
 
 def run(scene: Callable[[], Any]) -> None:
@@ -182,7 +180,7 @@ def test_a_container_waits_until_the_processes_of_a_force_deleted_pod_are_gone(m
 
 @pod_processes
 def test_more_pods_than_a_gpu_holds_never_run_whoever_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the one that waits says for whom; it starts when there is room, and a container made anew never waits."""
+    """The pod that waits names the others and starts when it fits; restarted containers do not wait."""
     quick(monkeypatch)
 
     async def scene() -> None:
@@ -193,7 +191,7 @@ def test_more_pods_than_a_gpu_holds_never_run_whoever_bound_them(monkeypatch: py
             await found.create(late)
             await found.kubelet.admit(late)
             why = await refused(found, "late")
-            assert "GPU 0 has no room for 10 units: 10 of 15 are held by default/first" in why
+            assert "GPU 0 does not fit 10 units: 10 of 15 are allocated to default/first" in why
             assert why in [event["message"] for event in found.warnings()]
             assert [event["involvedObject"]["name"] for event in found.warnings()] == ["late"]
             assert len(list(found.station.settings.cdi.glob("*.json"))) == 1, "nothing was written for it"
@@ -247,47 +245,49 @@ def test_containers_of_one_pod_and_its_init_containers_do_not_wait_for_themselve
 
 
 async def again(found: Plugged, change: Callable[[Path], None] = lambda path: None) -> Any:
-    """A room as the next run of the plugin has it, over the same node, after a kill -9."""
+    """As the next run of the plugin has it, on the same node, after a kill -9."""
     station = found.station
-    change(station.room.ledger.path)
-    made = room.Room(
-        station.plugin.stock.gpus, station.plugin.stock.units, station.plugin.pods, station.folder, station.room.ledger,
-        station.room.cgroups, found.said.append,
+    change(station.admission.file.path)
+    made = GpuAdmission(
+        station.plugin.stock.gpus, station.plugin.stock.units, station.plugin.pods, station.folder, station.admission.file,
+        station.admission.cgroups, found.said.append,
     )  # fmt: skip
-    await made.sweep()
+    await made.refresh()
     return made
 
 
 @pod_processes
-def test_what_was_given_outlives_the_plugin_and_a_ledger_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_given_outlives_the_plugin_and_a_lost_file(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
 
     async def scene() -> None:
         async with plugged() as found:
             await found.ready()
-            await started(found, "ghost", 15, gpu=1)
+            await started(found, "orphan", 15, gpu=1)
             await started(found, "begun", 4)
             await started(found, "runs", 3)
             await found.api.change("pods", "default", "runs", {"status": {"phase": "Running"}}, status=True)
-            await found.api.remove("pods", "default", "ghost")
+            await found.api.remove("pods", "default", "orphan")
             objects = found.station.plugin.pods.reflector.objects
-            await until(lambda: "uid-ghost" not in objects and objects["uid-runs"]["status"]["phase"] == "Running")
+            await until(lambda: "uid-orphan" not in objects and objects["uid-runs"]["status"]["phase"] == "Running")
             kept = await again(found)
-            assert {uid: dict(one.units) for uid, one in kept.given.items()} == {
-                "uid-ghost": {1: 15}, "uid-begun": {0: 4}, "uid-runs": {0: 3},
+            assert {uid: dict(one.units) for uid, one in kept.allocated.items()} == {
+                "uid-orphan": {1: 15}, "uid-begun": {0: 4}, "uid-runs": {0: 3},
             }  # fmt: skip
-            assert kept.ghosts.keys() == {"uid-ghost"}
+            assert kept.orphans.keys() == {"uid-orphan"}
             for damage in (Path.unlink, lambda path: path.write_text("{")):
                 lost = await again(found, damage)
-                assert {uid: dict(one.units) for uid, one in lost.given.items()} == {
-                    "uid-ghost": {1: 15},
+                assert {uid: dict(one.units) for uid, one in lost.allocated.items()} == {
+                    "uid-orphan": {1: 15},
                     "uid-runs": {0: 3},
                 }
-                assert [one.uid for one in lost._others(set())] == ["uid-ghost", "uid-runs", "uid-begun"], "by its mark"
+                assert [one.uid for one in lost._others(set())] == ["uid-orphan", "uid-runs", "uid-begun"], (
+                    "by its mark"
+                )
             assert any("cannot be read" in line for line in found.said)
-            assert any("pod uid-ghost is deleted and its processes still run" in line for line in found.said)
-            found.kubelet.end("uid-ghost")
-            assert "uid-ghost" not in (await again(found)).given
+            assert any("pod uid-orphan is deleted and its processes still run" in line for line in found.said)
+            found.kubelet.end("uid-orphan")
+            assert "uid-orphan" not in (await again(found)).allocated
 
     run(scene)
 
@@ -311,18 +311,18 @@ def test_where_no_cgroups_can_be_seen_the_api_server_decides(monkeypatch: pytest
 
 
 @pod_processes
-def test_a_ghost_is_not_told_or_evicted_and_its_share_is_given_to_nobody() -> None:
+def test_an_orphaned_pod_is_not_warned_or_evicted_and_its_share_is_not_free() -> None:
     async def scene() -> None:
         async with plugged(watch_s=0.05) as found:
             await found.ready()
-            await started(found, "ghost", 6)
-            await force_deleted(found, "ghost")
+            await started(found, "orphan", 6)
+            await force_deleted(found, "orphan")
             guard, table = found.station.guard, lambda: json.loads(found.node["metadata"]["annotations"][names.TABLE])
             await until(lambda: dict(guard.foreign) == {0: 6})
-            assert guard.holdings() == {("uid-ghost", 0): 6 * 1024}
+            assert guard.holdings() == {("uid-orphan", 0): 6 * 1024}
             await until(lambda: "6" in json.dumps(table()))
             assert not found.warnings()
-            found.kubelet.end("uid-ghost")
+            found.kubelet.end("uid-orphan")
             await until(lambda: dict(guard.foreign) == {})
             assert guard.holdings() == {}
 
@@ -330,7 +330,7 @@ def test_a_ghost_is_not_told_or_evicted_and_its_share_is_given_to_nobody() -> No
 
 
 @pod_processes
-def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_ledger_when_nobody_is_left() -> None:
+def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_file_when_nobody_is_left() -> None:
     async def scene() -> None:
         async with plugged() as found:
             await found.ready()
@@ -339,7 +339,7 @@ def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_ledger_when_nobody
             strange.write_text("cdiVersion: 0.5.0\n")
             found.station.stop()
             await until(lambda: any("removed 1 CDI files" in line for line in found.said))
-            await until(lambda: any("stays while pods have GPUs (1 of them)" in line for line in found.said))
+            await until(lambda: any("stays: 1 pods have GPUs" in line for line in found.said))
             left = {path.name for path in found.station.settings.cdi.iterdir()}
             assert left == {NAME, strange.name}
             found.kubelet.end("uid-stays")
