@@ -6,6 +6,8 @@ import itertools
 from typing import Any
 
 from tidewright.kube import names
+from tidewright.kube.beat import Beat, written
+from tidewright.kube.cards import Card, publish
 
 _NUMBERS = itertools.count()
 
@@ -30,6 +32,19 @@ def node(name: str = "n", mem: object = 30, count: object = 2, **more: Any) -> d
         "metadata": {"name": name, "annotations": {}, **more},
         "status": {"capacity": amounts, "allocatable": dict(amounts)},
     }
+
+
+def late_node(name: str = "n", mem: int = 30, count: int = 2) -> dict[str, Any]:
+    """As our own device plugin leaves it where containers find their GPU late."""
+    table = publish(tuple(Card(at, mem // count) for at in range(count)))
+    beat = written(Beat(True, "2026-01-01T00:00:00Z", every_s=3600, late=True))
+    return node(name, mem, count) | {
+        "metadata": {"name": name, "annotations": {names.TABLE: table, names.PLUGIN: beat}},
+    }
+
+
+KINDS = {"match": node, "late": late_node}
+"""Nodes by how their device plugins know whose container it is."""
 
 
 def placed(name: str, on: str, gpu: int, mem: int, **more: Any) -> dict[str, Any]:

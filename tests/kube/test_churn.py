@@ -11,7 +11,7 @@ import pytest
 
 from tests.kube.churn import NODES, Churn, overcommitted, through_deaths, tried
 from tests.kube.extending import Extending, extending, until
-from tests.kube.objects import node, pod
+from tests.kube.objects import late_node, node, pod
 from tidewright.kube import site
 from tidewright.kube.ask import holding_of
 from tidewright.kube.verbs import Desk
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.processes
 
 
 async def cluster(api: FakeApi) -> None:
-    for name, (mem, count) in NODES.items():
-        await api.create("nodes", node(name, mem, count))
+    for at, (name, (mem, count)) in enumerate(NODES.items()):
+        await api.create("nodes", (node, late_node)[at % 2](name, mem, count))
 
 
 def truth(api: FakeApi) -> dict[str, tuple[str, dict[int, int]]]:
@@ -78,7 +78,7 @@ def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: p
     async def main() -> None:
         async with FakeApi().served() as api, AsyncExitStack() as stack:
             for at in range(pods // 8 + 1):
-                await api.create("nodes", node(f"n{at}", 32, 2))
+                await api.create("nodes", (late_node, node)[at % 2](f"n{at}", 32, 2))
             started = 0
 
             async def start() -> Extending:

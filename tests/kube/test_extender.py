@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.kube.extending import Extending, extending, until
-from tests.kube.objects import node, placed, pod
-from tidewright.kube import names
+from tests.kube.objects import KINDS, node, placed, pod
+from tidewright.kube import binder, names
 from tidewright.kube.ask import ask_of, holding_of
 from tidewright.testing.kube_api import FakeApi
 
@@ -20,20 +20,21 @@ pytestmark = pytest.mark.processes
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def served(test: Callable[[FakeApi, Extending], Awaitable[None]], **settings: Any) -> None:
+def served(test: Callable[[FakeApi, Extending], Awaitable[None]], kind: str = "match", **settings: Any) -> None:
     """Two nodes of 2 GPUs x 15 and one of 1 x 8, as in the recordings."""
 
     async def main() -> None:
         async with FakeApi().served() as api:
             for name, mem, count in (("gpu-a", 30, 2), ("gpu-b", 30, 2), ("gpu-c", 8, 1)):
-                await api.create("nodes", node(name, mem, count))
+                await api.create("nodes", KINDS[kind](name, mem, count))
             async with extending(api, **settings) as extender:
                 await test(api, extender)
 
     asyncio.run(main())
 
 
-def test_filter_and_bind_do_what_gpushare_does() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_filter_and_bind_do_what_gpushare_does(kind: str) -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 9))
         found = await extender.filter(made, ["gpu-a", "gpu-b", "gpu-c", "cpu"])
@@ -55,7 +56,7 @@ def test_filter_and_bind_do_what_gpushare_does() -> None:
         assert (await extender.get("/version"))[1] == "0.1.0"
         assert (await extender.get("/gpushare-scheduler/inspect/no-such-node"))[0] == 404
 
-    served(test)
+    served(test, kind)
 
 
 def test_a_pod_that_fits_no_more_is_refused_with_what_would_fit() -> None:
@@ -85,14 +86,15 @@ def test_the_next_filter_knows_of_a_bind_that_is_on_its_way() -> None:
     served(test)
 
 
-def test_two_binds_at_once_never_share_what_is_there_once() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_binds_at_once_never_share_what_is_there_once(kind: str) -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = [await api.create("pods", pod(f"p{at}", 8)) for at in range(8)]
         answers = await asyncio.gather(*(extender.bind(one, "gpu-a") for one in made))
         assert sorted(map(bool, answers)) == [False] * 2 + [True] * 6
         assert await extender.bind(made[answers.index("")], "gpu-a") == "", "asked twice, it is still bound"
 
-    served(test)
+    served(test, kind)
 
 
 QUESTIONS = sorted(RECORDED.glob("*/*.request.json"))
@@ -104,9 +106,11 @@ def story(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", sorted({story(path) for path in QUESTIONS}))
-def test_every_recorded_question_is_answered(name: str) -> None:
+def test_every_recorded_question_is_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a real kube-scheduler 1.36 sent, in its order, and the form of what it then accepted from a stub that gave away
     whatever it was asked for; what we answer is checked against the pods that the API server has."""
+
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)  # one injected failure is told, not outlived
 
     async def test(api: FakeApi, extender: Extending) -> None:
         await api.create("nodes", node("localhost", 16, 2))
@@ -262,7 +266,8 @@ def test_absurd_quantities_are_refused_for_every_node(mem: str) -> None:
     served(test)
 
 
-def test_a_pod_deleted_on_its_way_holds_nothing() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_deleted_on_its_way_holds_nothing(kind: str) -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 15))
         await extender.filter(made, ["gpu-a"])
@@ -273,12 +278,12 @@ def test_a_pod_deleted_on_its_way_holds_nothing() -> None:
         assert await extender.bind(again, "gpu-a") == ""
         await until(lambda: set(extender.pool.held) == {"another"})
 
-    served(test)
+    served(test, kind)
 
 
 @pytest.mark.parametrize("fate", ["before", "after"])
-@pytest.mark.parametrize("part", ["/pods/a", "/binding"])
-def test_a_lost_answer_neither_loses_nor_doubles(part: str, fate: str) -> None:
+@pytest.mark.parametrize(("kind", "part"), [("match", "/pods/a"), ("match", "/binding"), ("late", "/binding")])
+def test_a_lost_answer_neither_loses_nor_doubles(kind: str, part: str, fate: str) -> None:
     """Once; the scheduler then tries again, perhaps on another node."""
 
     async def test(api: FakeApi, extender: Extending) -> None:
@@ -291,10 +296,11 @@ def test_a_lost_answer_neither_loses_nor_doubles(part: str, fate: str) -> None:
         await until(lambda: not extender.pool.reserved)
         assert {uid: held.node for uid, held in extender.pool.held.items()} == {"uid-a": "gpu-a"}
 
-    served(test)
+    served(test, kind)
 
 
-def test_a_restarted_extender_reaches_the_same_state() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restarted_extender_reaches_the_same_state(kind: str) -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         for at in range(6):
             await extender.bind(await api.create("pods", pod(f"p{at}", 4, 2 if at % 2 else 1)), "gpu-a")
@@ -303,7 +309,7 @@ def test_a_restarted_extender_reaches_the_same_state() -> None:
             assert second.pool.held == extender.pool.held
             assert second.pool.free_of("gpu-a") == extender.pool.free_of("gpu-a")
 
-    served(test, lead="off")
+    served(test, kind, lead="off")
 
 
 def test_foreign_and_ended_pods_are_counted_as_they_come_and_go() -> None:

@@ -40,7 +40,7 @@ class Yes:
     async def patch(self, path: str, body: Object, kind: str = "") -> Object:
         return pod("asked", uid="u")
 
-    async def post(self, path: str, body: Object) -> Object:
+    async def post(self, path: str, body: Object, within_s: float = 0.0) -> Object:
         return {}
 
 

@@ -15,13 +15,19 @@ import aiohttp
 import pytest
 
 from tests.kube.extending import Extending, extending, until
-from tests.kube.objects import node, pod
+from tests.kube.objects import KINDS, node, pod
 from tidewright.kube import binder, lead, reflector, verbs
 from tidewright.kube.ask import holding_of
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 0.3
+
+
+@pytest.fixture(autouse=True, params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All this on nodes of either kind."""
+    monkeypatch.setattr(f"{__name__}.node", KINDS[request.param])
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kube.extending import extending, until
-from tests.kube.objects import node, placed, pod
+from tests.kube.objects import KINDS, placed, pod
 from tidewright.base.errors import UsageError
 from tidewright.kube import names
 from tidewright.kube.api import Api, NoAnswer
@@ -240,10 +240,11 @@ def test_a_pod_is_offered_its_own_gpu_when_all_else_is_full(policy: str) -> None
 
 
 @pytest.mark.processes
-def test_marks_brought_along_neither_share_a_full_gpu_nor_outlive_the_bind() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_brought_along_neither_share_a_full_gpu_nor_outlive_the_bind(kind: str) -> None:
     async def main() -> None:
         async with FakeApi().served() as api:
-            await api.create("nodes", node("n"))
+            await api.create("nodes", KINDS[kind]("n"))
             await api.create("pods", placed("full", "n", 0, 15))
             async with extending(api) as extender:
                 stale = {"0": {"0": 4, "1": 4}}
@@ -262,23 +263,28 @@ def test_marks_brought_along_neither_share_a_full_gpu_nor_outlive_the_bind() -> 
 
 
 @pytest.mark.processes
-def test_a_bind_without_an_answer_is_filtered_again_to_the_same_node(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bind_without_an_answer_is_filtered_again_to_the_same_node(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = ["binding"]
     bind = Binder._bind
 
-    async def once(*given: Any) -> None:
-        if lost:
-            raise NoAnswer(lost.pop())
-        await bind(*given)
-
-    monkeypatch.setattr(Binder, "_bind", once)
-
     async def main() -> None:
         async with FakeApi().served() as api:
-            await api.create("nodes", node("n", 15, 1))
+
+            async def once(*given: Any) -> None:
+                api.mischief.down = bool(lost)
+                if lost:
+                    raise NoAnswer(lost.pop())
+                await bind(*given)
+
+            monkeypatch.setattr(Binder, "_bind", once)
+            await api.create("nodes", KINDS[kind]("n", 15, 1))
             async with extending(api) as extender:
                 made = await api.create("pods", pod("a", 15))
                 assert "stays reserved" in await extender.bind(made, "n")
+                api.mischief.down = False
                 assert (await extender.filter(made, ["n"]))["NodeNames"] == ["n"]
                 assert await extender.bind(made, "n") == ""
 

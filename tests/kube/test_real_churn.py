@@ -41,7 +41,7 @@ async def remove(found: Ground, pod: dict[str, Any]) -> None:
 def test_pods_that_come_and_go_never_share_more_than_there_is(where: str) -> None:
     async def scene(found: Ground) -> None:
         rng, bound, there = random.Random(7), 0, list[dict[str, Any]]()
-        nodes = [await found.node() for _ in range(3)]
+        nodes = [await found.node(kind=kind) for kind in ("match", "late", "late")]
         async with leading(found) as extender:
             await until(lambda: all(node in extender.pool.row for node in nodes))
             for _ in range(80):
@@ -65,7 +65,7 @@ def test_pods_that_come_and_go_never_share_more_than_there_is(where: str) -> Non
 def test_leaders_that_die_lose_and_double_nothing(where: str) -> None:
     async def scene(found: Ground) -> None:
         rng = random.Random(8)
-        nodes = [await found.node() for _ in range(3)]
+        nodes = [await found.node(kind=kind) for kind in ("match", "late", "late")]
         waiting = [await found.pod(mem=rng.randint(2, 7)) for _ in range(14)]
         async with AsyncExitStack() as stack:
             started = 0

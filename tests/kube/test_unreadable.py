@@ -122,6 +122,7 @@ def test_a_reservation_whose_pod_cannot_be_read_is_kept_and_the_others_are_settl
 ) -> None:
     monkeypatch.setattr("tidewright.kube.verbs.RESERVED_S", 0.3)
     monkeypatch.setattr("tidewright.kube.lead.SWEEP_S", 0.05)
+    monkeypatch.setattr("tidewright.kube.binder.PATIENCE_S", 0.0)
 
     async def main() -> None:
         async with FakeApi().served() as api:
@@ -129,7 +130,7 @@ def test_a_reservation_whose_pod_cannot_be_read_is_kept_and_the_others_are_settl
             async with extending(api) as extender:
                 odd, lost = [await api.create("pods", pod(name, 4)) for name in ("odd", "lost")]
                 api.mischief.decide = lambda method, path: "before" if path.endswith("/binding") else ""
-                monkeypatch.setattr("tidewright.kube.binder.Binder._after_refusal", _nothing)
+                monkeypatch.setattr("tidewright.kube.binder.Binder._after", _nothing)
                 assert await extender.bind(odd, "n") and await extender.bind(lost, "n")
                 await api.change("pods", "default", "odd", {"metadata": {"annotations": {names.IDX: ""}}})
                 api.store.put("pods", api.store.objects["pods", "default", "odd"] | _bound_to("n"), "MODIFIED")

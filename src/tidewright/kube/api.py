@@ -86,9 +86,10 @@ class Api:
         """All objects of a kind."""
         return [item async for page in self.pages(path) for item in page.get("items") or ()]
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create."""
-        return await self._ask("POST", path, body)
+    async def post(self, path: str, body: Mapping[str, Any], within_s: float = 0.0) -> dict[str, Any]:
+        """Create. ``within_s``: given up then, by the server as well, which counts from when it hears of it; 0: as usual."""
+        query = {"timeout": f"{within_s:.3f}s"} if within_s else None
+        return await self._ask("POST", path, body, query=query, within_s=within_s)
 
     async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace; with ``metadata.resourceVersion`` only what was read."""
@@ -162,11 +163,12 @@ class Api:
         body: Mapping[str, Any] | None = None,
         kind: str = "application/json",
         query: Mapping[str, str] | None = None,
+        within_s: float = 0.0,
     ) -> dict[str, Any]:
         import aiohttp
 
         data, kind = (None, "") if body is None else (msgspec.json.encode(body), kind)
-        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=within_s or self.timeout_s)
         try:
             async with self._answer(method, path, kind, data=data, params=query, timeout=timeout) as answer:
                 text = await answer.read()

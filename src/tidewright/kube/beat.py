@@ -23,17 +23,20 @@ LONGEST_EVERY_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """``registered``: the kubelet has the node's devices. ``at``: for people, RFC 3339. ``boot``: the kernel's boot id."""
+    """``registered``: the kubelet has the node's devices. ``at``: for people, RFC 3339. ``boot``: the kernel's boot id.
+    ``late``: containers find their GPU late, by CDI; else by the order in which pods are bound."""
 
     registered: bool
     at: str
     every_s: float = EVERY_S
     boot: str = ""
+    late: bool = False
 
 
 def written(beat: Beat) -> str:
     """The annotation's value."""
-    found = {"v": 1, "registered": beat.registered, "at": beat.at, "every_s": beat.every_s, "boot": beat.boot}
+    found = {"v": 1, "registered": beat.registered, "at": beat.at, "every_s": beat.every_s, "boot": beat.boot,
+             "late": beat.late}  # fmt: skip
     return json.dumps(found, separators=(",", ":"))
 
 
@@ -42,7 +45,8 @@ def read(text: str) -> Beat | None:
     try:
         found = json.loads(text)
         every_s = min(max(float(found["every_s"]), 1.0), LONGEST_EVERY_S)
-        return Beat(found["registered"] is True, str(found["at"]), every_s, str(found.get("boot", "")))
+        boot, late = str(found.get("boot", "")), found.get("late") is True
+        return Beat(found["registered"] is True, str(found["at"]), every_s, boot, late)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -71,6 +75,11 @@ class Beats:
             self._heard.pop(name, None)
         elif self._heard.get(name, ("", 0.0))[0] != text:
             self._heard[name] = (str(text), now_s)
+
+    def late(self, name: str) -> bool:
+        """Whether containers there find their GPU in whatever order pods are bound; not where nothing says so."""
+        beat = read(self._heard[name][0]) if name in self._heard else None
+        return beat is not None and beat.late
 
     def forget(self, name: str) -> None:
         """The node is gone."""

@@ -1,22 +1,25 @@
-"""The bind verb: reserve, annotate, bind; and what to do when any of the three has no answer.
+"""The bind verb: reserve, then mark and bind; and what to do when the API server has no answer.
 
 No two pods can get one GPU: a choice is made and reserved in one step of the event loop, before anything is awaited, and
-only by the replica that holds the Lease. The binding carries the resourceVersion that our own annotation produced, so
-whoever takes the annotations off again (a successor, or we) makes a binding that is still on its way fail.
-Source: Kubernetes ``BindingREST`` honours ``metadata.uid`` and ``metadata.resourceVersion`` as preconditions.
+only by the replica that holds the Lease. Where the node's device plugin binds late, marks and node go in one call: the API
+server copies a Binding's annotations to the pod. Where it matches, the marks are patched first and one pod after the other
+is bound, as the plugin tells pods apart by that order alone (docs/why/kube.md). A binding carries the resourceVersion that
+was read, so whoever touches the pod first (a successor, or we) makes one that is still on its way fail.
+Source: Kubernetes ``BindingREST``: ``metadata.uid`` and ``metadata.resourceVersion`` are preconditions, annotations are
+copied when the node is set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
-from ..base.errors import TideError, UsageError
-from .api import STRATEGIC, ApiError, NoAnswer
-from .ask import Json, bound_to, holding_of
+from ..base.errors import TideError, UsageError, WorldError
+from .api import STRATEGIC, TIMEOUT_S, ApiError, NoAnswer
+from .ask import Holding, Json, bound_to, holding_of, notes_of
 from .shapes import Pod, shaped
 from .site import Site, current_pod, pod_path, strip
 from .verbs import Decision, pick
@@ -25,125 +28,183 @@ PATIENCE_S = 5.0
 """Within kube-scheduler's time limit for an extender (5 s by default, 10 s in our manifests)."""
 PAUSE_S = 0.3
 TRIES = 3
-"""Somebody else's change of the pod (a label, a status) between annotating and binding makes the binding fail once."""
+"""Somebody else's change of the pod (a label, a status) after it was read makes the binding fail once."""
+PASSING = (429, 500, 503, 504)
+"""Answers of a server that is away for a moment; it may have acted all the same."""
+
+
+class Unsure(WorldError):
+    """It was asked for, and perhaps done."""
 
 
 class Binder:
-    """``may_act``: whether this replica still leads, asked before every write."""
+    """``may_act``: whether this replica still leads, asked before every write. ``within_s``: so long after that it may still
+    act, so a binding that takes longer is given up here and by the server."""
 
-    def __init__(self, site: Site, may_act: Callable[[], bool], now_ns: Callable[[], int] = time.time_ns) -> None:
-        self.site, self.may_act, self.now_ns = site, may_act, now_ns
+    def __init__(
+        self, site: Site, may_act: Callable[[], bool], now_ns: Callable[[], int] = time.time_ns, within_s: float = TIMEOUT_S
+    ) -> None:  # fmt: skip
+        self.site, self.may_act, self.now_ns, self.within_s = site, may_act, now_ns, within_s
+        self._last_ns = 0
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def bind(self, args: Json) -> str:
         """Empty when the pod is bound, else why not, for ExtenderBindingResult. Raises UsageError for a senseless body."""
         name, namespace, uid, node = (_word(args, key) for key in ("PodName", "PodNamespace", "PodUID", "Node"))
+        if uid in self.site.binding:
+            return "a bind of this pod is still under way"
         path = pod_path(namespace, name)
+        self.site.binding.add(uid)
         try:
-            pod = await self._pod(path, uid)
+            pod = await self._pod(path, uid, node)
             if there := bound_to(pod):
                 return "" if there == node else f"the pod is bound to {there}"
             self._check_leading()
-            decision = self.site.desk.decide(pod, node, self.site.clock(), self.now_ns())
+            decision = self.site.desk.decide(pod, node, self.site.clock(), self._stamp_ns())
+            return await self._carry_out(path, pod, decision)
         except UsageError as error:
             return error.message
         except TideError as error:
             return str(error)
-        self.site.binding.add(uid)
-        try:
-            return await self._carry_out(path, uid, node, decision)
         finally:
             self.site.binding.discard(uid)
 
-    async def _carry_out(self, path: str, uid: str, node: str, decision: Decision) -> str:
-        try:
-            marked = await self._annotate(path, uid, decision)
-            bound = bound_to(marked)
-            if not bound:
-                await self._bind(path, uid, node, marked)
-            elif bound != node:
-                raise UsageError(f"the pod was bound to {bound} meanwhile")
-        except NoAnswer as error:
-            return await self._after_silence(path, uid, node, str(error))
-        except ApiError as error:
-            return await self._after_refusal(path, uid, error)
-        except UsageError as error:
-            self.site.desk.chooser.pool.release(uid)
-            return error.message
-        return ""
+    def _stamp_ns(self) -> int:
+        """Later than any before, as plugins that match go by it; clocks may be set back."""
+        self._last_ns = max(self.now_ns(), self._last_ns + 1)
+        return self._last_ns
 
-    async def _pod(self, path: str, uid: str) -> Json:
-        known = self.site.pod(uid) or await current_pod(self.site.api, path, uid)
+    async def _pod(self, path: str, uid: str, node: str) -> Json:
+        """As known, or read where it is not. A bind to another node that had no answer must have come to nothing first."""
+        known = self.site.pod(uid)
+        before = self.site.desk.chooser.pool.reserved.get(uid)
+        if known is None or (before is not None and before.decided and before.holding.node != node):
+            known = await current_pod(self.site.api, path, uid)
+            if known is not None and not bound_to(known) and before is not None:
+                known = await strip(self.site.api, path, known)
+                self.site.desk.chooser.pool.release(uid)
         if known is None:
             raise UsageError("the pod is gone, or another has its name")
         return shaped(known, Pod)
 
-    async def _annotate(self, path: str, uid: str, decision: Decision) -> dict[str, Any]:
+    async def _carry_out(self, path: str, pod: Json, decision: Decision) -> str:
+        held = decision.holding
+        try:
+            if self.site.beats.late(held.node) and not _brings(pod, decision):
+                await self._bind(path, pod, held, decision.notes)
+            else:
+                async with self._turn(held.node):
+                    marked = await self._annotate(path, decision)
+                    await self._bind(path, marked, held, {})
+        except (ApiError, NoAnswer, Unsure) as error:
+            return await self._after(path, held, error)
+        except UsageError as error:
+            self.site.desk.chooser.pool.release(held.uid)
+            return error.message
+        return ""
+
+    def _turn(self, node: str) -> asyncio.Lock:
+        """Of a node, first come first served."""
+        return self._turns.setdefault(node, asyncio.Lock())
+
+    async def _annotate(self, path: str, decision: Decision) -> dict[str, Any]:
         """Writing the same marks twice does no harm, so a server that is away for a moment is asked again."""
-        body = {"metadata": {"uid": uid, "annotations": dict(decision.notes)}}
+        body = {"metadata": {"uid": decision.ask.uid, "annotations": dict(decision.notes)}}
         until = time.monotonic() + PATIENCE_S
         while True:
             self._check_leading()
             try:
                 return await self.site.api.patch(path, body, STRATEGIC)
-            except TideError as error:
-                passing = isinstance(error, NoAnswer) or (
-                    isinstance(error, ApiError) and error.status in (429, 500, 503, 504)
-                )
-                if not passing or time.monotonic() > until:
+            except (ApiError, NoAnswer) as error:
+                if not _passes(error) or time.monotonic() > until:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    async def _bind(self, path: str, uid: str, node: str, marked: dict[str, Any]) -> None:
-        for left in reversed(range(TRIES)):
-            self._check_leading()
-            meta = {key: marked["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
-            target = {"apiVersion": "v1", "kind": "Node", "name": node}
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    async def _bind(self, path: str, pod: Json, held: Holding, notes: Mapping[str, str | None]) -> None:
+        """Returns when the pod is bound as decided. Raises Unsure when nobody knows, else what keeps it from being."""
+        until, left, unsure = time.monotonic() + PATIENCE_S, TRIES, False
+        while True:
             try:
-                await self.site.api.post(f"{path}/binding", body)
+                self._check_leading()
+                await self.site.api.post(f"{path}/binding", _binding(pod, held.node, notes), self.within_s)
                 return
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-                marked = await self.site.api.get(path)
-                if marked["metadata"].get("uid") == uid and bound_to(marked) == node:
+            except UsageError as error:
+                raise (Unsure(error.message) if unsure else error) from error
+            except (ApiError, NoAnswer) as error:
+                conflict = isinstance(error, ApiError) and error.status == 409
+                unsure = unsure or _passes(error)
+                left -= conflict
+                if not left or not (conflict or _passes(error)) or time.monotonic() > until:
+                    raise (Unsure(str(error)) if unsure else error) from error
+            if conflict:
+                if (found := await self._read_again(path, held, bool(notes))) is None:
                     return
-                if not left or not self._still_marked(marked, uid):
-                    raise
+                pod = found
+            else:
+                await asyncio.sleep(PAUSE_S)
 
-    def _still_marked(self, pod: dict[str, Any], uid: str) -> bool:
-        """Whether the pod still shows what is reserved for it, and is still to be bound."""
-        held = holding_of(pod)
-        ours = self.site.desk.chooser.pool.held.get(uid)
-        return bool(
-            held and ours and not held.bound and (held.uid, held.node, held.units) == (uid, ours.node, dict(ours.units))
-        )
-
-    async def _after_silence(self, path: str, uid: str, node: str, why: str) -> str:
-        """It may have happened. The GPU stays reserved until the pod tells; the scheduler's next try gets the same one."""
-        with suppress(TideError):
-            found = await current_pod(self.site.api, path, uid)
-            if found is not None and bound_to(found) == node:
-                return ""
-        return f"{why}; the GPU stays reserved for the next try"
-
-    async def _after_refusal(self, path: str, uid: str, error: ApiError) -> str:
-        """It did not happen. The GPU is free again once the marks are off the pod; else the sweep takes them off later."""
+    async def _read_again(self, path: str, held: Holding, unmarked: bool) -> Json | None:
+        """The pod as it is now, None when it is bound as decided. ``unmarked``: nobody should have marked it yet. Raises Unsure
+        when it cannot be read, UsageError when it cannot be bound any more."""
         try:
-            found = await current_pod(self.site.api, path, uid)
+            found = await current_pod(self.site.api, path, held.uid)
+        except (ApiError, NoAnswer) as error:
+            raise Unsure(str(error)) from error
+        if found is None:
+            raise UsageError("the pod is gone, or another has its name")
+        says = holding_of(shaped(found, Pod))
+        if there := bound_to(found):
+            self.site.settle(held.uid, says)
+            if there == held.node and says is not None and says.units == held.units:
+                return None
+            raise Unsure(f"the pod was bound to {there} by somebody else")
+        ours = says is not None and (says.node, says.units) == (held.node, held.units)
+        if says is not None if unmarked else not ours:
+            raise Unsure("somebody else chose a GPU for the pod meanwhile")
+        return found
+
+    async def _after(self, path: str, held: Holding, error: TideError) -> str:
+        """It did not happen, or nobody knows: then the pod is touched, so that what is still on its way fails. The GPU is free
+        again once that is done; else it stays reserved until the sweep has seen to it."""
+        try:
+            found = await current_pod(self.site.api, path, held.uid)
             if found is not None and bound_to(found):
-                return str(error)
-            if found is not None:
+                says = holding_of(shaped(found, Pod))
+                self.site.settle(held.uid, says)
+                same = says is not None and (says.node, says.units) == (held.node, held.units)
+                return "" if same else str(error)
+            if found is not None and (
+                isinstance(error, (NoAnswer, Unsure)) or holding_of(shaped(found, Pod)) is not None
+            ):
                 await strip(self.site.api, path, found)
         except TideError as second:
             if not (isinstance(second, ApiError) and second.status == 404):
-                return str(error)
-        self.site.desk.chooser.pool.release(uid)
+                return f"{error}; the GPU stays reserved for the next try"
+        self.site.desk.chooser.pool.release(held.uid)
         return str(error)
 
     def _check_leading(self) -> None:
         if not self.may_act():
             raise UsageError("this replica does not lead (any more)", "the scheduler tries again")
+
+
+def _binding(pod: Json, node: str, notes: Mapping[str, str | None]) -> dict[str, Any]:
+    """``notes`` that are None are left out: a binding can only add."""
+    meta = {key: pod["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
+    if notes:
+        meta["annotations"] = {key: text for key, text in notes.items() if text is not None}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+
+
+def _brings(pod: Json, decision: Decision) -> bool:
+    """Whether the pod has marks already, its own or of a bind that failed: they are written over by a patch, which can take
+    some away, too."""
+    return any(key in notes_of(pod) for key in decision.notes)
+
+
+def _passes(error: TideError) -> bool:
+    return isinstance(error, NoAnswer) or (isinstance(error, ApiError) and error.status in PASSING)
 
 
 def _word(args: Json, key: str) -> str:

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from .api import Api, ApiError
+from .api import TIMEOUT_S, Api, ApiError
 from .binder import Binder
 from .choose import Chooser
 from .extender import Extender
@@ -24,6 +24,7 @@ class Unfenced:
     """Instead of a Lease, where the account has no right to one: there must be one replica, as gpushare's manifest has it."""
 
     term = 0
+    margin_s = TIMEOUT_S
 
     def holds(self) -> bool:
         """Always."""
@@ -90,7 +91,7 @@ class Replica:
                 return
             gc.collect()
             gc.freeze()  # A cluster is some million objects that stay: looking through them takes a fifth of a second.
-            self.extender.begin(site, Binder(site, may_act))
+            self.extender.begin(site, Binder(site, may_act, within_s=self.lease.margin_s))
             self.note(
                 f"ready: {len(desk.chooser.pool.tables)} nodes share GPUs, {len(desk.chooser.pool.held)} pods hold some"
             )

@@ -31,6 +31,8 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 
 NODE = "tidewright.io/gpu-node"
 """The node a pod was annotated for. Without it an annotated pod that was never bound counts nowhere after a restart."""
+UNDONE = "tidewright.io/gpu-bind-undone"
+"""On a pod: when the extender last gave up a bind whose outcome it did not know."""
 POLICY = "tidewright.io/gpu-policy"
 """On a pod: ``best-fit``, ``spread`` or ``fgd``."""
 TABLE = "tidewright.io/gpus"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..base.errors import TideError, UsageError
-from . import names
+from . import names, stamps
 from .api import CONFIG_MAPS, NODES, PODS, Api, ApiError
 from .ask import ENDED, Holding, asks_memory, bound_to, cpu_of, holding_of, phase, title
 from .beat import Beats, boot_of
@@ -198,14 +198,16 @@ async def current_pod(api: Api, path: str, uid: str) -> dict[str, Any] | None:
     return found if (found.get("metadata") or {}).get("uid") == uid else None
 
 
-async def strip(api: Api, path: str, pod: dict[str, Any]) -> None:
-    """Take our marks off a pod that was not bound; only if nobody changed it meanwhile, so a bind on its way then fails."""
+async def strip(api: Api, path: str, pod: dict[str, Any]) -> dict[str, Any]:
+    """Take our marks off a pod that was not bound; only if nobody changed it meanwhile. It has another resourceVersion then,
+    even where it had no marks, so a binding that is on its way fails. Returns the pod. Raises ApiError, NoAnswer."""
     meta = pod["metadata"]
-    gone = dict.fromkeys(
+    notes: dict[str, str | None] = dict.fromkeys(
         (names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.ALLOCATION, names.NODE)
     )
-    body = {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion"), "annotations": gone}
-    await api.patch(path, {"metadata": body})
+    notes[names.UNDONE] = stamps.now()
+    body = {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion"), "annotations": notes}
+    return await api.patch(path, {"metadata": body})
 
 
 def pod_path(namespace: str, name: str) -> str:

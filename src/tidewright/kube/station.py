@@ -166,7 +166,7 @@ class Station:
 
     async def _tell_node(self, registered: bool) -> None:
         plugin, tell = self.plugin, self.plugin.tell
-        beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id())
+        beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id(), plugin.late)
         table = publish(plugin.stock.cards(plugin.faults, self.guard.foreign))
         notes: dict[str, str | None] = {names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.level()}
         notes[names.USE] = None if self.guard.used is None else usage.written(self.guard.used)

@@ -7,17 +7,14 @@ recorded from a v1.36 server. Misbehaves on request: see ``Mischief``.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import copy
 import itertools
 import json
-import re
 import socket
 import uuid
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,31 +27,16 @@ from starlette.routing import Route
 from ..kube.shapes import decoded
 from . import kube_dra
 from .kube_review import reviewed
+from .kube_store import Object, Refused, Store, check_notes, event, merged
 
-Object = dict[str, Any]
-Key = tuple[str, ...]
-"""Kind, namespace, name; the beginning of one."""
 KINDS = {
     "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
     "services": "Service", "endpointslices": "EndpointSlice", "deployments": "Deployment",
     "serviceaccounts": "ServiceAccount", "resourceclaimtemplates": "ResourceClaimTemplate", **kube_dra.KINDS,
 }  # fmt: skip
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
-_NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 BOOKMARK_S = 0.5
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
-
-
-class Refused(Exception):
-    """Answered with a v1 Status."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.reason, self.message = code, reason, message
-
-    def status(self) -> Object:
-        return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.code,
-                "reason": self.reason, "message": self.message}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -66,52 +48,6 @@ class Mischief:
     """Every request is answered 503 and every watch cut."""
     forbidden: tuple[str, ...] = ()
     """Parts of paths that are answered 403, as without the right."""
-
-
-@dataclass(slots=True)
-class Store:
-    """Objects by (kind, namespace, name), each replaced as a whole when it changes; ``log``: what happened since the last
-    compaction (version, kind, line of a watch)."""
-
-    objects: dict[Key, Object] = field(default_factory=dict)
-    version: int = 100
-    compacted: int = 0
-    log: deque[tuple[int, str, bytes]] = field(default_factory=deque)
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    woken: int = 0
-    _sorted: list[Key] = field(default_factory=list)
-
-    def put(self, kind: str, item: Object, what: str) -> Object:
-        """Keep a new version of ``item``."""
-        self.version += 1
-        meta = {**item["metadata"], "resourceVersion": str(self.version)}
-        key, made = (kind, meta.get("namespace", ""), meta["name"]), {**item, "metadata": meta}
-        if what != "MODIFIED":
-            self._sorted.clear()
-        if what == "DELETED":
-            del self.objects[key]
-        else:
-            self.objects[key] = made
-        self.log.append((self.version, kind, _line(what, made)))
-        return made
-
-    def keys(self, kind: str, namespace: str, after: Key) -> Iterator[Key]:
-        """Of one kind and namespace (empty: all), those after ``after``, in order."""
-        self._sorted = self._sorted or sorted(self.objects)
-        begin = bisect.bisect_right(self._sorted, max(after, (kind, namespace)))
-        of_kind = itertools.takewhile(lambda key: key[0] == kind, itertools.islice(self._sorted, begin, None))
-        return (key for key in of_kind if not namespace or key[1] == namespace)
-
-    def compact(self) -> None:
-        """Forget the past: watches from before now are answered 410."""
-        self.compacted = self.version
-        self.log.clear()
-
-    def found(self, kind: str, namespace: str, name: str) -> Object:
-        try:
-            return self.objects[kind, namespace, name]
-        except KeyError:
-            raise Refused(404, "NotFound", f'{kind} "{name}" not found') from None
 
 
 class FakeApi:
@@ -137,7 +73,7 @@ class FakeApi:
             raise Refused(422, "Invalid", "metadata.name: Required value")
         if (kind, meta.get("namespace", ""), meta["name"]) in self.store.objects:
             raise Refused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists')
-        _check_notes(meta)
+        check_notes(meta)
         self._check(kind, item, None)
         meta.setdefault("uid", str(uuid.uuid4()))
         made = self.store.put(kind, copy.deepcopy(item), "ADDED")
@@ -149,16 +85,17 @@ class FakeApi:
         old = self.store.found(kind, namespace, name)
         wanted = patch.get("metadata") or {}
         if wanted.get("uid") not in (None, old["metadata"]["uid"]):
-            raise Refused(409, "Conflict", f"the UID in the precondition ({wanted['uid']}) does not match")
+            # Not a conflict: the API server applies the patch, and then a field has changed that must not.
+            raise Refused(422, "Invalid", f'metadata.uid: Invalid value: "{wanted["uid"]}": field is immutable')
         if wanted.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise Refused(409, "Conflict", MODIFIED)
-        new = _merged(old, patch)
+        new = merged(old, patch)
         new["metadata"] = {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}
         if kind == "pods" and (new.get("spec") or {}).get("nodeName") != (old.get("spec") or {}).get("nodeName"):
             raise Refused(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than a few")
         if not status and kind in ("pods", "nodes"):
             new["status"] = old.get("status")
-        _check_notes(new["metadata"])
+        check_notes(new["metadata"])
         if new == old:
             return old
         made = self.store.put(kind, new, "MODIFIED")
@@ -171,13 +108,17 @@ class FakeApi:
         await self._wake()
 
     async def bind(self, namespace: str, name: str, binding: Object) -> None:
-        """BindingREST: uid and resourceVersion are preconditions, a bound pod stays where it is."""
+        """BindingREST: uid and resourceVersion are preconditions, a bound pod stays where it is, annotations are copied. What it
+        refuses is a Conflict, whatever it is."""
         pod = self.store.found("pods", namespace, name)
         meta = binding.get("metadata") or {}
         if meta.get("uid") not in (None, "", pod["metadata"]["uid"]):
             raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {meta['uid']}")
         if meta.get("resourceVersion") not in (None, "", pod["metadata"]["resourceVersion"]):
             raise Refused(409, "Conflict", MODIFIED)
+        if meta.get("name") != name:
+            raise Refused(400, "BadRequest", "name in URL does not match name in Binding object")
+        check_notes(meta)
         node = (binding.get("target") or {}).get("name")
         if not node:
             raise Refused(422, "Invalid", "target.name: Required value")
@@ -185,7 +126,12 @@ class FakeApi:
             raise Refused(409, "Conflict", f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"')
         if (pod["metadata"]).get("deletionTimestamp"):
             raise Refused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
-        self.store.put("pods", _merged(pod, {"spec": {"nodeName": node}}), "MODIFIED")
+        if pod["spec"].get("schedulingGates"):
+            raise Refused(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
+        notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
+        self.store.put(
+            "pods", merged(pod, {"metadata": {"annotations": notes}, "spec": {"nodeName": node}}), "MODIFIED"
+        )
         await self._wake()
 
     async def cut_watches(self) -> None:
@@ -321,7 +267,7 @@ class FakeApi:
         while not self.mischief.down and asyncio.get_running_loop().time() < ends:
             if at < self.store.compacted:
                 gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
-                yield _line("ERROR", gone.status())
+                yield event("ERROR", gone.status())
                 return
             seen = self.store.woken
             news, read = self._since(kind, read), self.store.version
@@ -338,7 +284,7 @@ class FakeApi:
                 if self._since(kind, read):
                     continue
                 at = max(at, self.store.version)
-                yield _line("BOOKMARK", {"kind": KINDS[kind], "metadata": {"resourceVersion": str(at)}})
+                yield event("BOOKMARK", {"kind": KINDS[kind], "metadata": {"resourceVersion": str(at)}})
 
     def _since(self, kind: str, version: int) -> list[tuple[int, bytes]]:
         """Events after ``version``; the log is read from its end, so many watchers of a long one cost little."""
@@ -369,32 +315,5 @@ async def _body(request: Request) -> Object:
     return found
 
 
-def _line(what: str, item: Object) -> bytes:
-    return msgspec.json.encode({"type": what, "object": item}) + b"\n"
-
-
 def _json(found: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(found), status, media_type="application/json")
-
-
-def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7396. What the patch does not touch is shared with ``old``."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    found = dict(old) if isinstance(old, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = _merged(found.get(key), value)
-    return found
-
-
-def _check_notes(meta: Object) -> None:
-    for key, value in (meta.get("annotations") or {}).items():
-        if not isinstance(value, str):
-            raise Refused(
-                400, "BadRequest", f"json: cannot unmarshal into Go struct field annotations of type string: {key}"
-            )
-        if not _NOTE_KEY.fullmatch(key):
-            raise Refused(422, "Invalid", f"metadata.annotations: Invalid value: {key!r}")

@@ -1,0 +1,163 @@
+"""One call where order does not matter, two in their turn where it does; and no binding that comes late does harm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.kube.extending import Extending, extending, until
+from tests.kube.objects import KINDS, pod
+from tidewright.kube import binder, names, site, verbs
+from tidewright.kube.ask import holding_of
+from tidewright.testing.kube_api import FakeApi
+from tidewright.testing.kube_store import Refused
+
+pytestmark = pytest.mark.processes
+
+
+def served(kind: str, test: Callable[[FakeApi, Extending], Awaitable[None]]) -> None:
+    """Two nodes of 2 GPUs x 15."""
+
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            for name in ("n", "m"):
+                await api.create("nodes", KINDS[kind](name))
+            async with extending(api) as extender:
+                await test(api, extender)
+
+    asyncio.run(main())
+
+
+def about(api: FakeApi) -> list[str]:
+    """What was asked about pods, in its order."""
+    return [f"{method} {path.rpartition('/pods/')[2]}" for method, path, _ in api.requests if "/pods/" in path]
+
+
+def now(api: FakeApi, name: str = "a") -> dict[str, Any]:
+    return api.store.objects["pods", "default", name]
+
+
+def test_late_binding_takes_one_call_and_the_marks_come_with_the_node() -> None:
+    async def test(api: FakeApi, extender: Extending) -> None:
+        before = await api.create("pods", pod("a", 8))
+        await extender.heard(before)
+        assert await extender.bind(before, "n") == ""
+        assert about(api) == ["POST a/binding"]
+        [(_, _, body)] = [one for one in api.requests if one[1].endswith("/binding")]
+        assert body["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+        held = holding_of(now(api))
+        assert held is not None and (held.node, held.bound, dict(held.units)) == ("n", True, {0: 8})
+        notes = now(api)["metadata"]["annotations"]
+        assert (notes[names.ASSIGNED], notes[names.POD], notes[names.DEV]) == ("false", "8", "15")
+
+    served("late", test)
+
+
+def test_where_the_plugin_matches_one_pod_after_the_other_is_marked_and_bound() -> None:
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = [await api.create("pods", pod(f"p{at}", 1)) for at in range(30)]
+        await extender.heard(*made)
+        assert set(await asyncio.gather(*(extender.bind(one, "n") for one in made))) == {""}
+        asked = about(api)
+        assert [line.split()[0] for line in asked] == ["PATCH", "POST"] * 30
+        assert all(first.split()[1] == second.split()[1].removesuffix("/binding")
+                   for first, second in zip(asked[::2], asked[1::2], strict=True))  # fmt: skip
+        order = [line.split()[1].removesuffix("/binding") for line in asked[1::2]]
+        stamps = [int(now(api, name)["metadata"]["annotations"][names.ASSUME_TIME]) for name in order]
+        assert stamps == sorted(set(stamps)), "in the order of the binds, none twice"
+
+    served("match", test)
+
+
+def test_nodes_take_their_turns_apart() -> None:
+    """A node whose bind has no answer holds up no other."""
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        slow, quick = [await api.create("pods", pod(name, 1)) for name in ("slow", "quick")]
+        await extender.heard(slow, quick)
+        api.mischief.decide = lambda method, path: "before" if "/slow" in path else ""
+        waiting = asyncio.create_task(extender.bind(slow, "n"))
+        await until(lambda: "uid-slow" in extender.pool.reserved)
+        assert await extender.bind(quick, "m") == ""
+        assert not waiting.done()
+        api.mischief.decide = lambda method, path: ""
+        assert await waiting == ""
+
+    served("match", test)
+
+
+def test_time_that_goes_back_does_not_turn_the_order_round() -> None:
+    times = iter([1000, 900, 900])
+    found = binder.Binder(None, lambda: True, lambda: next(times))  # type: ignore[arg-type]
+    assert [found._stamp_ns() for _ in range(3)] == [1000, 1001, 1002]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_that_somebody_changed_meanwhile_is_bound_all_the_same(kind: str) -> None:
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 8))
+        await extender.heard(made)
+        extender.site.pods.objects["uid-a"]["metadata"]["resourceVersion"] = "1"  # what was heard is old
+        assert await extender.bind(made, "n") == ""
+        assert now(api)["spec"]["nodeName"] == "n"
+
+    served(kind, test)
+
+
+def test_the_same_pod_is_not_bound_twice_at_once() -> None:
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 8))
+        await extender.heard(made)
+        answers = await asyncio.gather(extender.bind(made, "n"), extender.bind(made, "m"))
+        assert sorted(answers) == ["", "a bind of this pod is still under way"]
+
+    served("late", test)
+
+
+def test_a_pod_that_another_leader_bound_counts_where_it_is() -> None:
+    """Its binding came first; ours must not make the GPU free that it took."""
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 8))
+        await extender.heard(made)
+        extender.site.pods.told = lambda what, item: None  # what the other did is not heard of
+        extender.site.pod = lambda uid: made  # type: ignore[method-assign]
+        theirs = {names.IDX: "1", names.POD: "8", names.NODE: "n", names.ASSIGNED: "false"}
+        await api.bind("default", "a", {"metadata": {"name": "a", "annotations": theirs}, "target": {"name": "n"}})
+        assert "by somebody else" in await extender.bind(made, "n")
+        assert extender.pool.free_of("n") == {0: 15, 1: 7}
+
+    served("late", test)
+
+
+async def bind_of(api: FakeApi, old: dict[str, Any], node: str) -> None:
+    """A binding that was on its way for long: of the pod as it was then."""
+    meta = {key: old["metadata"][key] for key in ("name", "uid", "resourceVersion")}
+    await api.bind("default", old["metadata"]["name"], {"metadata": meta, "target": {"name": node}})
+
+
+@pytest.mark.parametrize("how", ["at once", "by the sweep", "by a bind elsewhere"])
+def test_a_binding_without_an_answer_fails_when_it_comes_after_all(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its GPU is given to anybody else the pod is touched."""
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(verbs, "RESERVED_S", 0.2 if how == "by the sweep" else 30.0)
+    monkeypatch.setattr(site, "RESERVED_S", 0.2)
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 15))
+        await extender.heard(made)
+        left = ["before"] if how == "at once" else ["before"] * 2  # its binding, and the touch
+        api.mischief.decide = lambda method, path: left.pop() if left and "/pods/a" in path else ""
+        assert "503" in await extender.bind(made, "n")
+        if how == "by a bind elsewhere":
+            assert "uid-a" in extender.pool.reserved
+            assert await extender.bind(made, "m") == ""
+        await until(lambda: names.UNDONE in now(api)["metadata"]["annotations"])
+        with pytest.raises(Refused):
+            await bind_of(api, made, "n")
+        await until(lambda: extender.pool.free_of("n") == {0: 15, 1: 15})
+
+    served("late", test)
