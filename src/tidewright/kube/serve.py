@@ -107,6 +107,7 @@ class Service:
             self.address = listening.getsockname()[:2]
             config = uvicorn.Config(
                 self.extender.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=10, access_log=False,
+                server_header=False, date_header=False,
                 ssl_certfile=settings.certificate, ssl_keyfile=settings.key, proxy_headers=False,
             )  # fmt: skip
             server = uvicorn.Server(config)
