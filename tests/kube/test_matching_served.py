@@ -54,7 +54,7 @@ async def admit(found: Plugged, *pods: dict[str, Any]) -> None:
 def test_a_recorded_burst_gets_just_what_the_books_say(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch tells in which order pods were bound. After a kubelet's restart it is no help; then only ASSUME_TIME is left."""
     if not known:
-        monkeypatch.setattr("tidewright.kube.tell.PodsHere._ranked", lambda *_: None)
+        monkeypatch.setattr("tidewright.kube.tell.version_of", lambda pod: 0)
 
     async def scene() -> None:
         async with plugged(binding="match") as found:

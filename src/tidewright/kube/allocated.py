@@ -16,6 +16,7 @@ from ..base.errors import TideError, UsageError
 from . import names
 from .ask import ENDED, Ask, Holding, Json, Part, ask_of, at_worst, holding_of, notes_of, phase
 from .match import Claim, Entry, gpus_of
+from .reflector import version_of
 from .shapes import Pod, shaped
 from .v1beta1 import messages
 
@@ -141,7 +142,7 @@ def _use(pod: Json, by_uid: Mapping[str, list[Allocated]], order: Mapping[str, i
     held = _held(pod)
     mine = by_uid.get(ask.uid, [])
     ids = frozenset(one for each in mine for one in each.ids)
-    plain = PodUse(pod, ask, held, ids=ids, order=order.get(ask.uid, 0))
+    plain = PodUse(pod, ask, held, ids=ids, order=order.get(ask.uid, version_of(pod)))
     parts = {part.name: part for part in ask.parts}
     has = {one.container: one.units or plain.promised(parts[one.container]) for one in mine if one.container in parts}
     return replace(plain, has=has)

@@ -11,7 +11,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..base.errors import TideError
@@ -137,6 +137,12 @@ def uid_of(item: dict[str, Any]) -> str:
     """The uid; namespace and name where there is none."""
     meta = item.get("metadata") or {}
     return str(meta.get("uid") or f"{meta.get('namespace', '')}/{meta.get('name', '')}")
+
+
+def version_of(item: Mapping[str, Any]) -> int:
+    """Versions of one kind of object grow in the order of its changes (KEP-5504; etcd's revisions before it); 0 for none."""
+    text = str((item.get("metadata") or {}).get("resourceVersion", ""))
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _version(item: dict[str, Any]) -> str:

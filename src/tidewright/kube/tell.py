@@ -14,7 +14,7 @@ from . import names
 from .api import CONFIG_MAPS, NODES, PODS, STRATEGIC, Api, ApiError
 from .ask import ENDED, Ask, Holding, Json, bound_to, notes_of, phase
 from .cards import unhealthy_of
-from .reflector import Reflector, uid_of
+from .reflector import Reflector, uid_of, version_of
 from .site import Note, pod_path, trim_pod
 
 SOURCE = "tidewright-device-plugin"
@@ -44,11 +44,7 @@ class PodsHere:
         if what == "gone":
             self.order.pop(uid_of(dict(item)), None)
         else:
-            self._ranked(item)
-
-    def _ranked(self, item: Json) -> None:
-        version = str(item["metadata"].get("resourceVersion", ""))
-        self.order.setdefault(uid_of(dict(item)), int(version) if version.isdecimal() else 0)
+            self.order.setdefault(uid_of(dict(item)), version_of(item))
 
     def known(self) -> tuple[Json, ...]:
         """Those that ask for GPU memory, as last seen."""
