@@ -73,10 +73,12 @@ class GpuAdmission:
         self._seen: set[str] = set()
         """Of those, the ones that the reflector has had."""
         self._last_s = float("-inf")
-        self._blind = False
+        self._blind = self._differs = False
+        """Cgroups were not found; the file differs from ``allocated``."""
         try:
             self.allocated = file.load()
         except WorldError as error:
+            self._differs = True
             note(f"{error}; allocations are recovered from the kubelet's checkpoint and the pods")
         self._recover = not self.allocated
 
@@ -135,7 +137,7 @@ class GpuAdmission:
         kept = {uid: one for uid, one in self.allocated.items() if uid not in over}
         running = [one for one in self.pods.known() if phase(one) == "Running"]
         kept |= {one.uid: one for one in _assigned(running) if one.uid not in kept}
-        if kept.keys() != self.allocated.keys():
+        if self._differs or kept.keys() != self.allocated.keys():
             self._save(kept)
         self._admitted_s = {uid: at for uid, at in self._admitted_s.items() if uid in kept}
         self._seen &= kept.keys()
@@ -150,7 +152,7 @@ class GpuAdmission:
     def _save(self, allocated: dict[str, PodAllocation]) -> None:
         """To the file first: an allocation that is only in memory is lost by a kill -9."""
         self.file.save(allocated.values())
-        self.allocated = allocated
+        self.allocated, self._differs = allocated, False
 
     async def _exited(self) -> set[str]:
         """Uids of recorded pods whose object is deleted and whose processes have exited."""
@@ -191,6 +193,7 @@ class GpuAdmission:
         for uid in busy:
             self.note(f"pod {uid} is deleted and its processes still run, by the kubelet's checkpoint and its cgroup")
             self.allocated[uid] = PodAllocation(uid, f"pod {uid}", Counter(map(gpu_of, ids[uid])))
+            self._differs = True
 
     def _refusal(self, pod: PodAllocation, blocked: Mapping[int, list[PodAllocation]]) -> str:
         """Constant while the same pods block, so that it is one event."""
