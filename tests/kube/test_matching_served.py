@@ -4,6 +4,7 @@ annotations that follow what containers have."""
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections import Counter
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.kube.extending import until
+from tests.kube.extending import extending, until
 from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged, run
@@ -200,3 +201,45 @@ def test_a_pod_that_nobody_chose_a_gpu_for_is_refused_where_nobody_waits(monkeyp
             assert len(found.warnings()) == 1
 
     run(scene)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_extender_plugin_and_kubelet_agree_whatever_the_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bursts of few sizes bound in parallel, admitted in any order, deleted meanwhile; a plugin that forgets all it knows."""
+    monkeypatch.setattr(matcher, "LOOK_S", 0.05)
+
+    async def scene() -> None:
+        rng = random.Random(seed)
+        async with plugged(binding="match") as found, extending(found.api) as extender:
+            await found.ready()
+            amounts = {key: {names.MEM: "30"} for key in ("capacity", "allocatable")}
+            await found.api.change("nodes", "", "n", {"status": amounts}, status=True)
+            await until(lambda: extender.pool.tables.get("n") and extender.pool.tables["n"].ready)
+            for step in range(4):
+                made = [
+                    await found.api.create("pods", pod(f"p{step}-{at}", rng.choice([1, 1, 2, 3]))) for at in range(12)
+                ]
+                answers = await asyncio.gather(*(extender.bind(one, "n") for one in made))
+                bound = [one["metadata"]["name"] for one, why in zip(made, answers, strict=True) if not why]
+                rng.shuffle(bound)
+                for name in bound:
+                    await found.kubelet.admit(found.api.store.objects["pods", "default", name])
+                    use = Counter[str]()
+                    for one in found.kubelet.made:
+                        use[one.env[names.IDX]] += len(one.ids)
+                    assert max(use.values()) <= 15, f"seed {seed}, step {step}"
+                await _forget_some(found, rng)
+            await until(lambda: shown(found, *indices(found)) == indices(found))
+            assert not found.warnings()
+
+    run(scene)
+
+
+async def _forget_some(found: Plugged, rng: random.Random) -> None:
+    """Some pods are deleted, and end; the plugin knows no more than after a start."""
+    for uid in rng.sample(sorted({one.uid for one in found.kubelet.made}), 5):
+        found.kubelet.forget(uid)
+        shutil.rmtree(found.kubelet.cgroup(uid))
+        await found.api.remove("pods", "default", uid.removeprefix("uid-"))
+    found.station.plugin.pods.order.clear()
+    found.station.plugin.matcher._before.clear()
