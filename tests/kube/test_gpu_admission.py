@@ -281,9 +281,7 @@ def test_what_was_given_outlives_the_plugin_and_a_lost_file(monkeypatch: pytest.
                     "uid-orphan": {1: 15},
                     "uid-runs": {0: 3},
                 }
-                assert [one.uid for one in lost._others(set())] == ["uid-orphan", "uid-runs", "uid-begun"], (
-                    "by its mark"
-                )
+                assert {one.uid for one in lost._others()} == {"uid-orphan", "uid-runs", "uid-begun"}, "by its mark"
             assert any("cannot be read" in line for line in found.said)
             assert any("pod uid-orphan is deleted and its processes still run" in line for line in found.said)
             found.kubelet.end("uid-orphan")

@@ -19,7 +19,7 @@ from tidewright.kube import names
 from tidewright.kube.allocation_file import NAME, AllocationFile
 from tidewright.kube.ask import ENDED, holding_of, phase
 from tidewright.kube.cgroups import ABSENT, BUSY, IDLE
-from tidewright.kube.gpu_admission import SETTLE_S, GpuAdmission
+from tidewright.kube.gpu_admission import POLL_S, SETTLE_S, GpuAdmission
 from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.match import Entry
 from tidewright.kube.units import id_of
@@ -80,6 +80,7 @@ class Node(RuleBasedStateMachine):
         if phase(self.objects[uid]) in ENDED:
             return
         self.cgroups.setdefault(uid, IDLE)
+        self.now_s += POLL_S
         held = holding_of(self.objects[uid])
         assert held is not None
         rest = Counter[int]()

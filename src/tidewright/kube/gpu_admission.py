@@ -72,7 +72,9 @@ class GpuAdmission:
         """By uid of pods admitted in this run."""
         self._seen: set[str] = set()
         """Of those, the ones that the reflector has had."""
-        self._last_s = float("-inf")
+        self._marked: dict[str, PodAllocation] = {}
+        self._last_s = self._looked_s = float("-inf")
+        """Of the last admission and of the last look at who has exited."""
         self._blind = self._differs = False
         """Cgroups were not found; the file differs from ``allocated``."""
         try:
@@ -91,10 +93,12 @@ class GpuAdmission:
         it, at ``deadline_s``."""
         pod = PodAllocation(held.uid, f"{held.namespace}/{held.name}", dict(held.units))
         while True:
-            exited = await self._exited()
+            # Looked at once for all that wait: what has exited stays so, and an older look only delays.
+            if self.clock() - self._looked_s >= POLL_S / 2:
+                self._update(await self._exited())
             # No await from here to _record: two pods must not be admitted on the same free units.
             if self.pods.reflector.synced.is_set():
-                if self._admitted(held.uid) or not (blocked := blockers(pod, self._others(exited), self.capacity)):
+                if self._admitted(held.uid) or not (blocked := blockers(pod, self._others(), self.capacity)):
                     self._record(pod)
                     return
                 why = self._refusal(pod, blocked)
@@ -125,18 +129,23 @@ class GpuAdmission:
         the phase counts: the kubelet sets it, while users may change annotations."""
         return uid in self.allocated or phase(self.pods.reflector.objects.get(uid, {})) == "Running"
 
-    def _others(self, exited: set[str]) -> list[PodAllocation]:
-        """All that count beside a pod to be admitted: recorded, and marked as assigned by an earlier version."""
-        self._update(exited)
-        marked = {one.uid: one for one in _assigned(self.pods.known()) if one.uid not in self.allocated}
-        return [*self.allocated.values(), *marked.values()]
+    def _others(self) -> list[PodAllocation]:
+        """All that count beside a pod to be admitted: recorded, or marked as assigned by a plugin that kept no record."""
+        return list({**self._marked, **self.allocated}.values())
 
     def _update(self, exited: set[str]) -> None:
         """Remove pods that have ended from the record, add running ones that are not in it. Raises WorldError."""
+        if self.pods.reflector.synced.is_set():
+            self._looked_s = self.clock()
         over = exited | self.pods.ended()
         kept = {uid: one for uid, one in self.allocated.items() if uid not in over}
-        running = [one for one in self.pods.known() if phase(one) == "Running"]
-        kept |= {one.uid: one for one in _assigned(running) if one.uid not in kept}
+        self._marked = {one.uid: one for one in _assigned(self.pods.known())}
+        objects = self.pods.reflector.objects
+        kept |= {
+            uid: one
+            for uid, one in self._marked.items()
+            if uid not in kept and phase(objects.get(uid, {})) == "Running"
+        }
         if self._differs or kept.keys() != self.allocated.keys():
             self._save(kept)
         self._admitted_s = {uid: at for uid, at in self._admitted_s.items() if uid in kept}
