@@ -287,6 +287,16 @@ def test_ids_name_the_pod_of_an_init_container_and_show_that_their_last_owner_is
         Slots(world.capacity, uses([leaving], [], {})).choose(2)
 
 
+def test_a_sick_gpu_is_for_those_alone_who_were_promised_it() -> None:
+    full = Allocated("uid-a", "c0", frozenset("z"), {0: 2})
+    found = uses([assumed("a", 2, at=1, gpu=0), assumed("b", 2, at=2, gpu=0)], [full], {})
+    assert Slots(Capacity({0: 2, 1: 2}), found).choose(2).units == {1: 2}
+    with pytest.raises(TideError, match="no GPU has room"):
+        Slots(Capacity({0: 2, 1: 2}), found, sick=(1,)).choose(2)
+    found = uses([assumed("c", 2, at=1, gpu=1)], [], {})
+    assert Slots(Capacity({0: 2, 1: 2}), found, sick=(1,)).choose(2).units == {1: 2}
+
+
 def test_a_refusal_says_how_full_the_gpus_are() -> None:
     stray = Allocated("gone", "c", frozenset("z"), {0: 14})
     found = uses([assumed("p", 2, at=1)], [], {})

@@ -205,7 +205,8 @@ def test_a_pod_that_nobody_chose_a_gpu_for_is_refused_where_nobody_waits(monkeyp
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_extender_plugin_and_kubelet_agree_whatever_the_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bursts of few sizes bound in parallel, admitted in any order, deleted meanwhile; a plugin that forgets all it knows."""
+    """Bursts of few sizes bound in parallel, admitted in any order, deleted when annotations are true; a plugin that
+    forgets all it knows."""
     monkeypatch.setattr(matcher, "LOOK_S", 0.05)
 
     async def scene() -> None:
@@ -228,6 +229,7 @@ def test_extender_plugin_and_kubelet_agree_whatever_the_orders(seed: int, monkey
                     for one in found.kubelet.made:
                         use[one.env[names.IDX]] += len(one.ids)
                     assert max(use.values()) <= 15, f"seed {seed}, step {step}"
+                await until(lambda: shown(found, *indices(found)) == indices(found))
                 await _forget_some(found, rng)
             await until(lambda: shown(found, *indices(found)) == indices(found))
             assert not found.warnings()

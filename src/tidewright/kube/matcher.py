@@ -25,8 +25,9 @@ from .tell import LOOK_S, PodsHere, Teller
 GUESSES, LEAVING_GUESSES = 4, 20
 """So often a request is matched anew when no pod fits: the kubelet may have heard of the pod before us. And so often when
 processes of deleted pods are in the way: they are being killed."""
-SETTLE_S, SETTLES = 0.1, 10
-"""After an answer the checkpoint is looked at so often, so far apart: the kubelet writes it when it has the answer."""
+SETTLES_S: tuple[float, ...] = (0.02,) * 10 + (0.1,) * 8
+"""Between looks at the checkpoint after an answer: the kubelet writes it as soon as it has the answer. The sooner annotations are
+true, the less the extender decides by ones that are not."""
 AGAIN_S = 5.0
 """How often annotations that could not be written are tried again, and the checkpoint is compared with them at the latest."""
 
@@ -34,7 +35,7 @@ AGAIN_S = 5.0
 @dataclass
 class Matcher:
     """``indices`` of GPUs by UUID; ``mark``: say of a pod that it has its GPUs; ``lives``: whether a pod that the API
-    server does not have any more still has processes."""
+    server does not have any more still has processes; ``sick``: GPUs with faults."""
 
     folder: Folder
     pods: PodsHere
@@ -43,6 +44,7 @@ class Matcher:
     indices: Mapping[str, int]
     mark: Callable[[Holding], Awaitable[None]]
     lives: Callable[[str], bool] = lambda uid: False
+    sick: Callable[[], Collection[int]] = tuple
     _before: dict[str, list[Allocated]] = field(default_factory=dict)
     """By pod, as of the last look: the kubelet forgets at once what is force-deleted."""
     _passed: set[str] = field(default_factory=set)
@@ -79,17 +81,17 @@ class Matcher:
         """Marks pods that have all they asked for, and corrects what annotations say, as long as ``matches``. For ever; end it by
         cancelling."""
         await self.pods.reflector.synced.wait()
-        looks = SETTLES
+        pauses = SETTLES_S
         while True:
             self._due.clear()
-            for _ in range(looks if matches() else 0):
+            for pause_s in pauses if matches() else ():
                 await self.settle()
-                await asyncio.sleep(SETTLE_S)
-            looks = 1
+                await asyncio.sleep(pause_s)
+            pauses = SETTLES_S[:1]
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._due.wait()
-                    looks = SETTLES
+                    pauses = SETTLES_S
 
     async def settle(self) -> None:
         """Once. What cannot be read or written now is tried again at the next call."""
@@ -131,7 +133,7 @@ class Matcher:
         strays = {uid: mine for uid, mine in past.items() if uid in busy or (uid in by_uid and not self._over(uid))}
         self._before = by_uid | {uid: mine for uid, mine in strays.items() if uid in busy}
         listed = [one for each in strays.values() for one in each]
-        return Slots(self.capacity, found, listed, frozenset(self._passed), busy)
+        return Slots(self.capacity, found, listed, frozenset(self._passed), busy, frozenset(self.sick()))
 
     def _over(self, uid: str) -> bool:
         return uid in self._gone or uid in self.pods.ended()

@@ -79,7 +79,7 @@ class Plugin:
         self._one = asyncio.Lock()
         self.matcher = Matcher(
             folder, pods, tell, stock.capacity(), stock.indices(), self.marker.mark,
-            lambda uid: admission.cgroups.state(uid) == BUSY,
+            lambda uid: admission.cgroups.state(uid) == BUSY, lambda: self.faults,
         )  # fmt: skip
 
     def methods(self) -> dict[str, Callable[..., Any]]:

@@ -38,13 +38,15 @@ class Capacity:
 class Slots:
     """One moment. ``uses``: pods that have not ended, in the order of their binds. ``strays``: what containers have whose pods
     are not among them. ``passed``: uids of pods that the kubelet is through with, though containers of theirs have nothing.
-    ``busy``: uids of pods that are over for the kubelet or the API server, and have processes all the same."""
+    ``busy``: uids of pods that are over for the kubelet or the API server, and have processes all the same. ``sick``: GPUs that
+    only pods get that were promised them."""
 
     capacity: Capacity
     uses: Sequence[PodUse]
     strays: Sequence[Allocated] = ()
     passed: Collection[str] = ()
     busy: Collection[str] = ()
+    sick: Collection[int] = ()
 
     def choose(self, size: int, ids: Collection[str] = ()) -> Claim:
         """For a request of ``size`` units. Raises WorldError when it may be that the pod or room for it is not seen yet,
@@ -95,11 +97,13 @@ class Slots:
         promised = use.promised(part)
         shape = sorted(promised.values())
         for size, slot in sorted(self.free, key=lambda one: (one[0], sorted(one[1]))):
-            if size == part.units and sorted(dict(slot).values()) == shape and self._fits(use, part, dict(slot)):
-                return dict(slot)
+            units = dict(slot)
+            alike = size == part.units and sorted(units.values()) == shape and not units.keys() & set(self.sick)
+            if alike and self._fits(use, part, units):
+                return units
         if len(promised) == 1:
             for gpu in sorted(self.capacity.units):
-                if self._spare(use, part, {gpu: part.units}):
+                if gpu not in self.sick and self._spare(use, part, {gpu: part.units}):
                     return {gpu: part.units}
         return None
 
