@@ -79,9 +79,27 @@ def test_the_heartbeat_says_whether_the_kubelet_listens_not_whether_the_proxy_do
             for times in (1, 2):
                 await found.kubelet.start()
                 await until(lambda times=times: found.kubelet.registrations == times and found.registered())
-                assert len(found.kubelet.health) == 30
+                await until(lambda: len(found.kubelet.health) == 30)
                 await found.kubelet.crash()
                 await until(lambda: not found.registered())
+
+    run(scene)
+
+
+def test_a_kubelet_that_goes_while_options_are_read_is_seen_to_be_gone() -> None:
+    async def scene() -> None:
+        async with proxied() as found:
+            reading = asyncio.Event()
+
+            async def hang() -> None:
+                reading.set()
+                await asyncio.sleep(3600)
+
+            found.proxy._read_options = hang  # type: ignore[method-assign]
+            found.gpus.sick = {1: "XID 79"}
+            await reading.wait()
+            await found.kubelet.crash()
+            await until(lambda: not found.registered())
 
     run(scene)
 
@@ -105,7 +123,7 @@ def test_a_proxy_that_is_killed_is_told_at_once_and_comes_back() -> None:
         async with proxied() as found:
             await found.kill_proxy()
             await until(lambda: not found.registered())
-            assert not found.kubelet.health
+            await until(lambda: not found.kubelet.health)
             found.start_proxy()
             await until(lambda: len(found.kubelet.health) == 30 and found.registered())
             assert found.kubelet.registrations == 2

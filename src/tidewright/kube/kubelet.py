@@ -7,6 +7,7 @@ anew; it tells nobody. So the folder is looked at every second.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ LONGEST_PATH = 107
 """Bytes of a unix socket's path."""
 LONGEST_REQUEST = 32 << 20
 """Bytes; a GetPreferredAllocation names all free ids, and the sender is the kubelet on this node."""
+_NUMBERS = itertools.count()
 LIMITS = (("grpc.max_receive_message_length", LONGEST_REQUEST),)
 
 
@@ -42,9 +44,10 @@ class Folder:
 
     def check(self) -> None:
         """Raises UsageError when sockets could not be made here."""
-        if len(os.fsencode(self.path / OURS)) > LONGEST_PATH:
+        longest = f".{OURS}.{10**6}"
+        if len(os.fsencode(self.path / longest)) > LONGEST_PATH:
             raise UsageError(
-                f"{self.path} is too long for a socket's path", f"at most {LONGEST_PATH} bytes with {OURS}"
+                f"{self.path} is too long for a socket's path", f"at most {LONGEST_PATH} bytes with {longest}"
             )
 
     def kubelet(self) -> tuple[int, int] | None:
@@ -58,6 +61,11 @@ class Folder:
     def private(self) -> tuple[int, int] | None:
         """Which socket a plugin behind its proxy has now."""
         return _socket(self.path / PRIVATE)
+
+    def remove_ours(self) -> None:
+        """What cannot be removed stays."""
+        with suppress(OSError):
+            (self.path / OURS).unlink(missing_ok=True)
 
     def remove_private(self) -> None:
         """That socket and its folder; what cannot be removed stays."""
@@ -95,7 +103,7 @@ def _socket(path: Path) -> tuple[int, int] | None:
 
 async def listen(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
     """A running device plugin on our socket. Raises WorldError."""
-    return await serve(folder.path / OURS, API.handlers(PLUGIN, does), LIMITS)
+    return await _serve(folder.path / OURS, does)
 
 
 async def listen_private(folder: Folder, does: Mapping[str, Callable[..., Any]]) -> Any:
@@ -106,7 +114,20 @@ async def listen_private(folder: Folder, does: Mapping[str, Callable[..., Any]])
         path.parent.chmod(0o700)
     except OSError as error:
         raise WorldError(f"{path.parent} cannot be made: {error}") from error
-    return await serve(path, API.handlers(PLUGIN, does), LIMITS)
+    return await _serve(path, does)
+
+
+async def _serve(path: Path, does: Mapping[str, Callable[..., Any]]) -> Any:
+    """Under a name of its own first: a gRPC server that ends removes what lies under the name it was given, some time after
+    its end was awaited. That must not be its successor's socket. Raises WorldError."""
+    first = path.with_name(f".{path.name}.{next(_NUMBERS)}")
+    server = await serve(first, API.handlers(PLUGIN, does), LIMITS)
+    try:
+        first.replace(path)
+    except OSError as error:
+        await server.stop(0)
+        raise WorldError(f"cannot listen on {path}: {error}") from error
+    return server
 
 
 async def register(folder: Folder, pre_start: bool) -> None:

@@ -106,12 +106,16 @@ class PluginProxy:
 
     async def _relay(self) -> None:
         """The plugin's devices until its stream ends. Raises AioRpcError when it does not end in order."""
-        async for answer in self._plugin.stream("ListAndWatch", messages().Empty()):
-            await self._read_options()
-            if answer != self._devices:
-                self._devices = answer
-                self.announce()
-            self._say(f"connected to the device plugin: {self.offers()}")
+        stream = self._plugin.stream("ListAndWatch", messages().Empty())
+        try:
+            async for answer in stream:
+                if answer != self._devices:
+                    self._devices = answer
+                    self.announce()
+                await self._read_options()
+                self._say(f"connected to the device plugin: {self.offers()}")
+        finally:
+            stream.cancel()  # cancelled between two answers it would stay open, and the plugin believe that the kubelet listens
 
     async def _read_options(self) -> None:
         """Registers anew when they are others than the kubelet was told. Raises AioRpcError."""

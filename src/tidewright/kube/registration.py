@@ -57,6 +57,7 @@ class KubeletRegistration:
         self.folder, self.service, self.note, self.poll_s = folder, service, note, poll_s
         self._server: Any = None
         self._saw: tuple[object, object] = (None, None)
+        self._ours: object = None
         self._retry_s, self._tries, self._waiting = 0.0, 0, False
 
     async def run(self) -> None:
@@ -74,6 +75,8 @@ class KubeletRegistration:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)
+            if self.folder.ours() == self._ours:
+                self.folder.remove_ours()
 
     async def _look(self, now_s: float) -> None:
         """One look at the kubelet's folder."""
@@ -109,7 +112,8 @@ class KubeletRegistration:
         """Listen anew and register. Raises WorldError."""
         await self.end(0)
         self._server = await listen(self.folder, self.service.methods())
-        self._saw = (kubelet, self.folder.ours())
+        self._ours = self.folder.ours()
+        self._saw = (kubelet, self._ours)
         await register(self.folder, self.service.late)
         self.note(f"registered with the kubelet: {self.service.offers()}")
 
@@ -139,7 +143,8 @@ class PrivateEndpoint:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)
-            self.folder.remove_private()
+            if self.folder.private() == self._saw:
+                self.folder.remove_private()
 
     async def _begin(self) -> None:
         await self.end(0)
