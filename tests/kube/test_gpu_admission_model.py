@@ -36,6 +36,8 @@ class Node(RuleBasedStateMachine):
         self.objects: dict[str, dict[str, Any]] = {}
         self.cgroups: dict[str, str] = {}
         self.running: dict[str, dict[int, int]] = {}
+        self.forgotten: set[str] = set()
+        """Deleted pods that run and are not in the kubelet's checkpoint any more."""
         self.now_s, self.count = 0.0, 0
         self.admission = self.started()
 
@@ -62,10 +64,11 @@ class Node(RuleBasedStateMachine):
         held = {
             uid: frozenset(id_of(gpu, at) for gpu, n in units.items() for at in range(n))
             for uid, units in self.running.items()
+            if uid not in self.forgotten
         }
         return tuple(Entry(uid, "c", ids) for uid, ids in held.items())
 
-    @rule(units=st.integers(1, SIZE), gpu=st.integers(0, 1))
+    @rule(units=st.sampled_from([1, 5, 10, SIZE]), gpu=st.integers(0, 1))
     def bind(self, units: int, gpu: int) -> None:
         """Somebody binds a pod, whether it fits or not."""
         self.count += 1
@@ -76,7 +79,17 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         """The kubelet starts or restarts a container of a pod."""
-        uid = data.draw(st.sampled_from(sorted(self.objects)))
+        self.start_container(data.draw(st.sampled_from(sorted(self.objects))))
+
+    @precondition(lambda self: self.objects)
+    @rule()
+    def start_all(self) -> None:
+        """As it comes to them."""
+        for uid in sorted(self.objects):
+            self.start_container(uid)
+
+    def start_container(self, uid: str) -> None:
+        """Of a pod that has not ended."""
         if phase(self.objects[uid]) in ENDED:
             return
         self.cgroups.setdefault(uid, IDLE)
@@ -116,10 +129,16 @@ class Node(RuleBasedStateMachine):
         if uid in self.objects:
             self.objects[uid]["status"]["phase"] = "Succeeded"
 
+    @rule()
+    def kubelet_allocates(self) -> None:
+        """It drops pods that are deleted from its checkpoint then."""
+        self.forgotten |= self.running.keys() - self.objects.keys()
+
     @rule(lose=st.sampled_from(["", "remove", "damage"]))
     def restart_plugin(self, lose: str) -> None:
-        """As after a kill -9; with its file, without it, or with a damaged one."""
+        """As after a kill -9; with its file, without it, or with a damaged one where the checkpoint knows all."""
         path = self.admission.file.path
+        lose = "" if self.forgotten & self.running.keys() else lose
         if lose == "remove":
             path.unlink(missing_ok=True)
         elif lose == "damage":
@@ -131,6 +150,7 @@ class Node(RuleBasedStateMachine):
         asyncio.run(self.admission.refresh())
         assert self.admission.orphans.keys() >= self.running.keys() - self.objects.keys()
 
+    @precondition(lambda self: len(self.running) > 2)
     @rule()
     def all_exit_and_all_is_free(self) -> None:
         """No share is lost: when nothing runs, a whole GPU is admitted."""
@@ -150,5 +170,5 @@ class Node(RuleBasedStateMachine):
         assert all(count <= SIZE for count in used.values()), self.running
 
 
-Node.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=30)
+Node.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
 TestNode = Node.TestCase
