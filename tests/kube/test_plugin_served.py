@@ -600,3 +600,19 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long"):
         Station(Cluster("http://127.0.0.1:1"), deep, FakeGpus("1x1"), print)
     assert SOCKET != OURS
+
+
+def test_a_heartbeat_that_could_not_be_written_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the node would show the last one, which says the contrary, until the next is due."""
+    monkeypatch.setattr("tidewright.kube.station.RETELL_S", (0.01, 0.02))
+
+    async def scene() -> None:
+        async with plugged(beat_s=3600.0) as found:
+            await found.ready()
+            left = ["before", "before"]
+            found.api.mischief.decide = lambda method, path: left.pop() if left and path.endswith("/n/status") else ""
+            await found.kubelet.crash()
+            await until(lambda: not found.registered())
+            assert not left
+
+    asyncio.run(scene())

@@ -38,6 +38,8 @@ from .watchdog import by_pod
 
 BINDINGS = ("auto", "late", "match")
 FAREWELL_S = 3.0
+RETELL_S = (0.5, 30.0)
+"""First and longest pause before a heartbeat that could not be written is tried again; doubled."""
 RECONNECT_S = 2.0
 """So long a proxy may take to find a plugin that was started anew before the node counts as not registered."""
 PATIENCE_S = 3.0
@@ -147,13 +149,17 @@ class Station:
         """The node's table and the heartbeat, at once when the kubelet begins or ends to listen."""
         if self.settings.behind_proxy:
             await self._found_by_proxy()
+        low_s, high_s = RETELL_S
+        pause_s = low_s
         while True:
             self._due.clear()
             if not self._known:
                 await self._know_node()
-            await self._tell_node(self.plugin.listening > 0)
+            told = await self._tell_node(self.plugin.listening > 0)
+            # A heartbeat that did not arrive leaves the last one, which may say the contrary.
+            pause_s = low_s if told else min(2 * pause_s, high_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.beat_s):
+                async with asyncio.timeout(self.settings.beat_s if told else min(pause_s, self.settings.beat_s)):
                     await self._due.wait()
 
     async def _found_by_proxy(self) -> None:
@@ -164,15 +170,17 @@ class Station:
                     self._due.clear()
                     await self._due.wait()
 
-    async def _tell_node(self, registered: bool) -> None:
+    async def _tell_node(self, registered: bool) -> bool:
+        """Whether the heartbeat arrived."""
         plugin, tell = self.plugin, self.plugin.tell
         beat = Beat(registered, stamps.now(), self.settings.beat_s, boot_id(), plugin.late)
         table = publish(plugin.stock.cards(plugin.faults, self.guard.foreign))
         notes: dict[str, str | None] = {names.TABLE: table, names.PLUGIN: written(beat), names.LEVEL: self.level()}
         notes[names.USE] = None if self.guard.used is None else usage.written(self.guard.used)
-        await tell.node_notes(notes)
+        told = await tell.node_notes(notes)
         await tell.count(len(plugin.stock.gpus))
         await tell.unhealthy(plugin.faults)
+        return told
 
     async def _keep_healthy(self) -> None:
         while True:
