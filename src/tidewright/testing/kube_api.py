@@ -76,6 +76,8 @@ class FakeApi:
         check_notes(meta)
         self._check(kind, item, None)
         meta.setdefault("uid", str(uuid.uuid4()))
+        if kind == "pods":
+            item["status"] = {"phase": "Pending", **(item.get("status") or {})}
         made = self.store.put(kind, copy.deepcopy(item), "ADDED")
         await self._wake()
         return made
