@@ -260,7 +260,7 @@ def answer(env: dict[str, str], cdi: str = "", **notes: str) -> bytes:
     (answer({names.IDX: "0"}, cdi="tidewright.io/gpushare=g"), {}),
     (answer({names.VISIBLE: "no-gpu-has-3GiB-to-run", names.IDX: "-1"}), {}),
     (b"", {}), (b"\xff\xff", {}),
-])  # fmt: skip
+], ids=range(9))  # fmt: skip
 def test_what_a_container_has_is_read_from_the_answer_that_the_kubelet_keeps(told: bytes, units: Json) -> None:
     """Ours, of any version, and gpushare's own."""
     entry = Entry("u", "c", frozenset({"0-0", "0-1", "0-2"}), told)
