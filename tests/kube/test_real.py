@@ -25,6 +25,7 @@ from tests.kube.objects import KINDS
 from tidewright.kube import names
 from tidewright.kube.api import NODES, STRATEGIC, Api, ApiError
 from tidewright.kube.ask import holding_of
+from tidewright.kube.beat import read
 from tidewright.kube.credentials import Cluster, find_cluster
 from tidewright.kube.reflector import Reflector
 from tidewright.testing.kube_api import FakeApi
@@ -321,6 +322,22 @@ def test_the_extender_gives_gpus_away_and_knows_them_again(where: str, kind: str
             assert extender.pool.free_of(node) == {0: 7, 1: 7}
 
     on(where, scene)
+
+
+async def heartbeat(found: Ground) -> str:
+    """As it stands on the node; of an earlier run, maybe."""
+    notes = (await found.api.get(f"{NODES}/{NODE}"))["metadata"].get("annotations") or {}
+    return str(notes.get(names.PLUGIN, ""))
+
+
+async def registered(found: Ground, extender: Extending, before: str) -> None:
+    """Until the kubelet has the devices, by a heartbeat after ``before``, and the extender knows: what earlier plugins left
+    in the node's status looks like a node of gpushare's."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (now := await heartbeat(found)) == before or not (beat := read(now)) or not beat.registered:
+            await asyncio.sleep(0.2)
+        while not (table := extender.pool.tables.get(NODE)) or not (table.published and table.ready):
+            await asyncio.sleep(0.2)
 
 
 async def environment(found: Ground, pod: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube.test_real import IMAGE, NODE, PATIENCE_S, SERVER, environment, ground, leading
+from tests.kube.test_real import IMAGE, NODE, SERVER, environment, ground, heartbeat, leading, registered
 from tidewright.kube import names
 
 pytestmark = pytest.mark.processes
@@ -34,12 +34,12 @@ def spawned(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_real_kubelet_fails_no_pod_while_the_plugin_is_away() -> None:
     async def main() -> None:
         with ExitStack() as running:
+            async with ground("real") as found:
+                before = await heartbeat(found)
             running.enter_context(spawned("plugin-proxy"))
             plugin = running.enter_context(spawned(*PLUGIN))
             async with ground("real") as found, leading(found) as extender:
-                async with asyncio.timeout(PATIENCE_S):
-                    while not extender.pool.free_of(NODE):
-                        await asyncio.sleep(0.2)
+                await registered(found, extender, before)
                 plugin.kill()
                 pods = [await found.pod(mem=5) for _ in range(5)]
                 for pod in pods:
