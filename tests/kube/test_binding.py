@@ -11,7 +11,10 @@ import pytest
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import KINDS, pod
 from tidewright.kube import binder, names, site, verbs
+from tidewright.kube.api import Api, ApiError, NoAnswer
 from tidewright.kube.ask import holding_of
+from tidewright.kube.credentials import Cluster, Proof
+from tidewright.kube.site import trim_pod
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kube_store import Refused
 
@@ -127,7 +130,7 @@ def test_a_pod_that_another_leader_bound_counts_where_it_is() -> None:
         extender.site.pod = lambda uid: made  # type: ignore[method-assign]
         theirs = {names.IDX: "1", names.POD: "8", names.NODE: "n", names.ASSIGNED: "false"}
         await api.bind("default", "a", {"metadata": {"name": "a", "annotations": theirs}, "target": {"name": "n"}})
-        assert "by somebody else" in await extender.bind(made, "n")
+        assert "by another program" in await extender.bind(made, "n")
         assert extender.pool.free_of("n") == {0: 15, 1: 7}
 
     served("late", test)
@@ -161,3 +164,106 @@ def test_a_binding_without_an_answer_fails_when_it_comes_after_all(how: str, mon
         await until(lambda: extender.pool.free_of("n") == {0: 15, 1: 15})
 
     served("late", test)
+
+
+def test_a_bound_pod_that_cannot_be_understood_keeps_its_gpu() -> None:
+    """The answer to its binding was lost, and its annotations were spoilt before we looked."""
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 15))
+        await extender.heard(made)
+        extender.site.pods.told = lambda what, item: None
+        post = extender.service.api.post
+
+        async def lost(path: str, body: Any, within_s: float = 0.0) -> dict[str, Any]:
+            await post(path, body, within_s)
+            spoilt = {**now(api), "metadata": {**now(api)["metadata"], "annotations": {names.IDX: "x", names.POD: "?"}}}
+            api.store.put("pods", spoilt, "MODIFIED")
+            extender.service.api.post = post  # type: ignore[method-assign]
+            raise NoAnswer("lost")
+
+        extender.service.api.post = lost  # type: ignore[method-assign]
+        assert "stays reserved" in await extender.bind(made, "n")
+        assert extender.pool.free_of("n") == {0: 0, 1: 15}
+
+    served("late", test)
+
+
+@pytest.mark.parametrize("change", [{names.ALLOCATION: '{"0":{"1":1}}'}, {names.COUNT: "2"}])
+def test_what_a_pod_was_changed_to_while_it_was_bound_does_not_win(change: dict[str, str]) -> None:
+    """A binding can only add annotations, and the GPUs were chosen for what the pod asked before."""
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 14))
+        await extender.heard(made)
+        extender.site.pod = lambda uid: made  # type: ignore[method-assign]
+        await api.change("pods", "default", "a", {"metadata": {"annotations": change}})
+        assert "changed meanwhile" in await extender.bind(made, "n")
+        assert not now(api)["spec"].get("nodeName")
+        del extender.site.pod
+        await until(lambda: extender.site.pod("uid-a") == trim_pod(now(api)))
+        assert await extender.bind(now(api), "n") == ""
+        held = holding_of(now(api))
+        assert held is not None and sum(held.units.values()) == 14
+        await until(lambda: not extender.pool.reserved and extender.pool.held["uid-a"].units == held.units)
+
+    served("late", test)
+
+
+@pytest.mark.parametrize("status", [502, 408, 520])
+def test_an_answer_from_something_in_between_is_no_refusal(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 15))
+        await extender.heard(made)
+        post = extender.service.api.post
+
+        async def between(path: str, body: Any, within_s: float = 0.0) -> dict[str, Any]:
+            extender.service.api.post = post  # type: ignore[method-assign]
+            raise ApiError(status, "", "the proxy lost the server")
+
+        extender.service.api.post = between  # type: ignore[method-assign]
+        assert str(status) in await extender.bind(made, "n")
+        with pytest.raises(Refused):
+            await bind_of(api, made, "n")
+
+    served("late", test)
+
+
+def test_who_does_not_lead_any_more_leaves_marks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be those of the replica that leads now."""
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)
+
+    async def test(api: FakeApi, extender: Extending) -> None:
+        made = await api.create("pods", pod("a", 15))
+        await extender.heard(made)
+        found = extender.service.extender.binder
+        assert found is not None
+        post = extender.service.api.post
+
+        async def lost(path: str, body: Any, within_s: float = 0.0) -> dict[str, Any]:
+            found.may_act = lambda: False
+            extender.service.api.post = post  # type: ignore[method-assign]
+            raise NoAnswer("lost")
+
+        extender.service.api.post = lost  # type: ignore[method-assign]
+        assert "stays reserved" in await extender.bind(made, "n")
+        assert names.IDX in now(api)["metadata"]["annotations"]
+
+    served("match", test)
+
+
+def test_finding_a_proof_counts_towards_the_limit() -> None:
+    async def main() -> None:
+        async with FakeApi().served() as api, Api(Cluster(api.url)) as asked:
+
+            async def slow(refused: Proof | None) -> Proof:
+                await asyncio.sleep(3600)
+                raise AssertionError
+
+            asked._proof = slow  # type: ignore[method-assign]
+            with pytest.raises(NoAnswer):
+                await asked.post("/api/v1/namespaces/default/pods/a/binding", {}, within_s=0.05)
+
+    asyncio.run(main())

@@ -6,6 +6,7 @@ pause when the server is gone, and a generated model of all of Kubernetes is 126
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -170,7 +171,11 @@ class Api:
         data, kind = (None, "") if body is None else (msgspec.json.encode(body), kind)
         timeout = aiohttp.ClientTimeout(total=within_s or self.timeout_s)
         try:
-            async with self._answer(method, path, kind, data=data, params=query, timeout=timeout) as answer:
+            # The limit holds for finding a proof as well, for which a program may have to be run.
+            async with (
+                asyncio.timeout(within_s or None),
+                self._answer(method, path, kind, data=data, params=query, timeout=timeout) as answer,
+            ):
                 text = await answer.read()
                 if answer.status >= 300:
                     raise _error(answer.status, text)

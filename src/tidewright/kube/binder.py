@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from ..base.errors import TideError, UsageError, WorldError
 from .api import STRATEGIC, TIMEOUT_S, ApiError, NoAnswer
-from .ask import Holding, Json, bound_to, holding_of, notes_of
+from .ask import Holding, Json, ask_of, bound_to, holding_of, notes_of
 from .shapes import Pod, shaped
 from .site import Site, current_pod, pod_path, strip
 from .verbs import Decision, pick
@@ -29,8 +29,8 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.3
 TRIES = 3
 """Somebody else's change of the pod (a label, a status) after it was read makes the binding fail once."""
-PASSING = (429, 500, 503, 504)
-"""Answers of a server that is away for a moment; it may have acted all the same."""
+DEFINITE = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422)
+"""Answers that mean that nothing was done. All others may come from something in between, and it was done all the same."""
 
 
 class Unsure(WorldError):
@@ -56,7 +56,7 @@ class Binder:
         path = pod_path(namespace, name)
         self.site.binding.add(uid)
         try:
-            pod = await self._pod(path, uid, node)
+            pod = await self._pod(path, uid)
             if there := bound_to(pod):
                 return "" if there == node else f"the pod is bound to {there}"
             self._check_leading()
@@ -74,15 +74,16 @@ class Binder:
         self._last_ns = max(self.now_ns(), self._last_ns + 1)
         return self._last_ns
 
-    async def _pod(self, path: str, uid: str, node: str) -> Json:
-        """As known, or read where it is not. A bind to another node that had no answer must have come to nothing first."""
-        known = self.site.pod(uid)
-        before = self.site.desk.chooser.pool.reserved.get(uid)
-        if known is None or (before is not None and before.decided and before.holding.node != node):
+    async def _pod(self, path: str, uid: str) -> Json:
+        """As known, or read where it is not. An earlier bind whose outcome is not known must have come to nothing first."""
+        known, pool = self.site.pod(uid), self.site.desk.chooser.pool
+        before = pool.reserved.get(uid)
+        if known is None or (before is not None and before.decided):
             known = await current_pod(self.site.api, path, uid)
-            if known is not None and not bound_to(known) and before is not None:
+            if known is not None and not bound_to(known) and before is not None and before.decided:
+                self._check_leading()
                 known = await strip(self.site.api, path, known)
-                self.site.desk.chooser.pool.release(uid)
+                pool.release(uid)
         if known is None:
             raise UsageError("the pod is gone, or another has its name")
         return shaped(known, Pod)
@@ -91,11 +92,11 @@ class Binder:
         held = decision.holding
         try:
             if self.site.beats.late(held.node) and not _brings(pod, decision):
-                await self._bind(path, pod, held, decision.notes)
+                await self._bind(path, pod, decision, decision.notes)
             else:
                 async with self._turn(held.node):
                     marked = await self._annotate(path, decision)
-                    await self._bind(path, marked, held, {})
+                    await self._bind(path, marked, decision, {})
         except (ApiError, NoAnswer, Unsure) as error:
             return await self._after(path, held, error)
         except UsageError as error:
@@ -120,13 +121,14 @@ class Binder:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    async def _bind(self, path: str, pod: Json, held: Holding, notes: Mapping[str, str | None]) -> None:
-        """Returns when the pod is bound as decided. Raises Unsure when nobody knows, else what keeps it from being."""
+    async def _bind(self, path: str, pod: Json, decision: Decision, notes: Mapping[str, str | None]) -> None:
+        """Returns when the pod is bound as decided. Raises Unsure when the outcome is not known, else what prevents it."""
         until, left, unsure = time.monotonic() + PATIENCE_S, TRIES, False
         while True:
             try:
                 self._check_leading()
-                await self.site.api.post(f"{path}/binding", _binding(pod, held.node, notes), self.within_s)
+                body = _binding(pod, decision.holding.node, notes)
+                await self.site.api.post(f"{path}/binding", body, self.within_s)
                 return
             except UsageError as error:
                 raise (Unsure(error.message) if unsure else error) from error
@@ -137,35 +139,38 @@ class Binder:
                 if not left or not (conflict or _passes(error)) or time.monotonic() > until:
                     raise (Unsure(str(error)) if unsure else error) from error
             if conflict:
-                if (found := await self._read_again(path, held, bool(notes))) is None:
+                if (found := await self._read_again(path, decision, bool(notes))) is None:
                     return
                 pod = found
             else:
                 await asyncio.sleep(PAUSE_S)
 
-    async def _read_again(self, path: str, held: Holding, unmarked: bool) -> Json | None:
-        """The pod as it is now, None when it is bound as decided. ``unmarked``: nobody should have marked it yet. Raises Unsure
-        when it cannot be read, UsageError when it cannot be bound any more."""
+    async def _read_again(self, path: str, decision: Decision, unmarked: bool) -> Json | None:
+        """The pod as it is now, None when it is bound as decided. ``unmarked``: it must have no marks yet. Raises Unsure when it
+        is not as it was decided on, UsageError when it is gone."""
+        held = decision.holding
         try:
             found = await current_pod(self.site.api, path, held.uid)
-        except (ApiError, NoAnswer) as error:
+            says = None if found is None else holding_of(shaped(found, Pod))
+            same = found is not None and _wants(found) == (decision.ask.units, decision.ask.count)
+        except TideError as error:
             raise Unsure(str(error)) from error
         if found is None:
             raise UsageError("the pod is gone, or another has its name")
-        says = holding_of(shaped(found, Pod))
         if there := bound_to(found):
             self.site.settle(held.uid, says)
             if there == held.node and says is not None and says.units == held.units:
                 return None
-            raise Unsure(f"the pod was bound to {there} by somebody else")
+            raise Unsure(f"the pod was bound to {there} by another program")
         ours = says is not None and (says.node, says.units) == (held.node, held.units)
-        if says is not None if unmarked else not ours:
-            raise Unsure("somebody else chose a GPU for the pod meanwhile")
+        if not same or (_brings(found, decision) if unmarked else not ours):
+            raise Unsure("the pod's annotations or requests were changed meanwhile")
         return found
 
     async def _after(self, path: str, held: Holding, error: TideError) -> str:
-        """It did not happen, or nobody knows: then the pod is touched, so that what is still on its way fails. The GPU is free
-        again once that is done; else it stays reserved until the sweep has seen to it."""
+        """It did not happen, or that is not known: then the pod is touched, so that what is still on its way fails. The GPU is
+        free again once that is done; else it stays reserved until the sweep has seen to it."""
+        stays = f"{error}; the GPU stays reserved for the next try"
         try:
             found = await current_pod(self.site.api, path, held.uid)
             if found is not None and bound_to(found):
@@ -173,13 +178,13 @@ class Binder:
                 self.site.settle(held.uid, says)
                 same = says is not None and (says.node, says.units) == (held.node, held.units)
                 return "" if same else str(error)
-            if found is not None and (
-                isinstance(error, (NoAnswer, Unsure)) or holding_of(shaped(found, Pod)) is not None
-            ):
+            if found is not None and (_unknown(error) or holding_of(shaped(found, Pod)) is not None):
+                if not self.may_act():
+                    return stays  # the marks may be those of the replica that leads now
                 await strip(self.site.api, path, found)
         except TideError as second:
             if not (isinstance(second, ApiError) and second.status == 404):
-                return f"{error}; the GPU stays reserved for the next try"
+                return stays
         self.site.desk.chooser.pool.release(held.uid)
         return str(error)
 
@@ -204,7 +209,18 @@ def _brings(pod: Json, decision: Decision) -> bool:
 
 
 def _passes(error: TideError) -> bool:
-    return isinstance(error, NoAnswer) or (isinstance(error, ApiError) and error.status in PASSING)
+    """Whether it may be done, or will be when it is asked again."""
+    return isinstance(error, NoAnswer) or (isinstance(error, ApiError) and error.status not in DEFINITE)
+
+
+def _unknown(error: TideError) -> bool:
+    return isinstance(error, Unsure) or _passes(error)
+
+
+def _wants(pod: Json) -> tuple[int, int]:
+    """Units per GPU, and GPUs. Raises UsageError."""
+    ask = ask_of(shaped(pod, Pod))
+    return ask.units, ask.count
 
 
 def _word(args: Json, key: str) -> str:
