@@ -16,6 +16,7 @@ from tests.kube.rights import granted, missing
 from tests.kube.test_command import kubeconfig, tide
 from tests.kube.test_doctor import (
     EXTENDER_ACCOUNT,
+    NOW_S,
     config,
     endpoints,
     facts,
@@ -230,18 +231,35 @@ def waiting(name: str = "w", made: str = LONG_AGO, **spec: Any) -> dict[str, Any
 
 
 def test_pods_that_nobody_schedules() -> None:
-    found = only(doctor_pods.unscheduled(facts(pods=(waiting(schedulerName="tidewright"),), maps=(second(),))))
+    eventless = {"uid-w": False}
+    found = only(
+        doctor_pods.unscheduled(
+            facts(pods=(waiting(schedulerName="tidewright"),), maps=(second(),), has_events=eventless)
+        )
+    )
     assert "schedulerName tidewright" in found.text and "default/w" in found.text
     assert "does not lead" in found.next
-    unknown = only(doctor_pods.unscheduled(facts(pods=(waiting(schedulerName="tidewrite"),), maps=(second(),))))
+    misspelt = waiting(schedulerName="tidewrite")
+    unknown = only(doctor_pods.unscheduled(facts(pods=(misspelt,), maps=(second(),), has_events=eventless)))
     assert "default-scheduler, tidewright have" in unknown.next
     tried, bound, ended = waiting("tried"), waiting("bound", nodeName="n"), waiting("ended")
     tried["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
     ended["status"]["phase"] = "Failed"
     quiet = (tried, bound, ended, waiting("new", NOW), waiting("undated", ""), pod("other", creationTimestamp=LONG_AGO))
     quiet[-1]["spec"]["containers"] = [{"name": "c"}]
-    assert list(doctor_pods.unscheduled(facts(pods=quiet))) == []
-    assert list(doctor_pods.unscheduled(facts(pods=(waiting(),), heard=frozenset({"uid-w"})))) == []
+    assert doctor_pods.silent(quiet, NOW_S) == []
+    for has_events in ({}, {"uid-w": True}):
+        assert list(doctor_pods.unscheduled(facts(pods=(waiting(),), has_events=has_events))) == []
+
+
+def test_of_many_waiting_pods_some_of_each_scheduler_are_judged() -> None:
+    many = [waiting(f"p{at:02}") for at in range(30)]
+    pods = (*many, waiting("w", schedulerName="tidewright"))
+    chosen = [one["metadata"]["name"] for one in doctor_pods.sample(pods, 20)]
+    assert len(chosen) == 20 and "w" in chosen and "p18" in chosen and "p19" not in chosen
+    has_events = {f"uid-p{at:02}": False for at in range(20)}
+    found = only(doctor_pods.unscheduled(facts(pods=pods, has_events=has_events)))
+    assert "p00" in found.text and "(events of 10 more not read)" in found.text
 
 
 @pytest.mark.parametrize(
@@ -264,10 +282,13 @@ def test_pods_whose_scheduler_gets_no_answer(message: str) -> None:
 
 def test_what_our_accounts_are_asked_is_what_their_roles_give() -> None:
     overlays = DEPLOY / "overlays"
-    both = [*composed(overlays / "second-scheduler"), *composed(overlays / "compatible")]
+    folders = (overlays / "second-scheduler", overlays / "compatible", DEPLOY / "dra", DEPLOY / "webhook")
+    shipped = [one for folder in folders for one in composed(folder)]
+    accounts = {one["metadata"]["name"] for one in shipped if one["kind"] == "ServiceAccount"}
+    assert accounts == ROLES.keys()
     for name, role in ROLES.items():
         assert (DEPLOY / role.manifest).exists()
-        have = set(granted(both, name))
+        have = set(granted(shipped, name))
         bound = role_of(name, [SECOND]).rights
         # What the scheduler may do besides comes from the cluster's own roles.
         asked = {one for one in bound if one.resource == "leases"} if name == "tidewright-scheduler" else set(bound)
@@ -275,6 +296,10 @@ def test_what_our_accounts_are_asked_is_what_their_roles_give() -> None:
         assert not missing(asked, have)
     assert set(ROLES["tidewright-extender"].rights) == set(EXTENDER_RIGHTS)
     assert set(role_of("tidewright-plugin", [SECOND]).rights) == set(PLUGIN_RIGHTS)
+    for name in ("tidewright-dra", "tidewright-webhook"):
+        assert not missing(granted(shipped, name), ROLES[name].rights), (
+            "a deleted binding is only found by asking for all"
+        )
 
 
 def test_what_could_not_be_listed_is_not_taken_for_empty() -> None:
@@ -286,6 +311,33 @@ def test_what_could_not_be_listed_is_not_taken_for_empty() -> None:
     assert said("/api/v1/nodes (Forbidden)", "/api/v1/pods (Forbidden)") == set()
     notes = [one for one in doctor.examine(facts(unread=("/a (Forbidden)", "/b (Forbidden)"))) if one.what == "rights"]
     assert "/a (Forbidden), /b (Forbidden)" in only(notes, "note").text
+
+
+@pytest.mark.processes
+def test_pods_whose_events_are_not_read_are_not_reported() -> None:
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            await installed(api)
+            for at in range(30):
+                made = await api.create("pods", waiting(f"p{at:02}"))
+                event = {
+                    "metadata": {"name": f"e{at}", "namespace": "default"},
+                    "involvedObject": {"uid": made["metadata"]["uid"]},
+                }
+                await api.create("events", event)
+
+            async def unscheduled() -> list[Any]:
+                return [one for one in doctor.examine(await looked_at(api)) if one.what == "unscheduled"]
+
+            assert await unscheduled() == [], "each has an event"
+            await api.create("pods", waiting("q", schedulerName="tidewright"))
+            assert "default/q" in only(await unscheduled()).text
+            api.mischief.forbidden = ("/events",)
+            found = await looked_at(api)
+            assert [line for line in found.unread if "events" in line] == ["events of pods in default (Forbidden)"]
+            assert await unscheduled() == []
+
+    asyncio.run(main())
 
 
 async def looked_at(api: FakeApi) -> Any:
@@ -300,7 +352,7 @@ async def installed(api: FakeApi) -> None:
     await api.create("configmaps", second())
     await api.create("deployments", deployment())
     await api.create("leases", lease("tidewright-scheduler", stamps.now()))
-    for name in ("tidewright-extender", "tidewright-plugin", "tidewright-scheduler", "default"):
+    for name in (*(name for name in ROLES if name.startswith("tidewright-")), "default"):
         await api.create("serviceaccounts", {"metadata": {"name": name, "namespace": "kube-system"}})
 
 
@@ -309,13 +361,17 @@ def test_accounts_are_reviewed_without_being_asked_for() -> None:
     async def main() -> None:
         async with FakeApi().served() as api:
             await installed(api)
-            running = pod("x", node="n1", phase="Running", namespace="elsewhere")
-            running["spec"] |= {"serviceAccountName": "gpushare-device-plugin", "containers": []}
-            await api.create("pods", running)
+            for namespace, account in (("kube-system", "gpushare-device-plugin"), ("elsewhere", "tidewright-plugin")):
+                running = pod("x", node="n1", phase="Running", namespace=namespace)
+                running["spec"] |= {"serviceAccountName": account, "containers": []}
+                await api.create("pods", running)
             api.refused = {("patch", "persistentvolumes", SCHEDULER_ACCOUNT), ("get", "leases", SCHEDULER_ACCOUNT)}
             found = await looked_at(api)
-            assert [one.rpartition(":")[2] for one in found.reviews] == [
-                "gpushare-device-plugin", "tidewright-extender", "tidewright-plugin", "tidewright-scheduler",
+            assert [one.removeprefix("system:serviceaccount:") for one in found.reviews] == [
+                f"kube-system:{name}" for name in (
+                    "gpushare-device-plugin", "tidewright-dra", "tidewright-extender",
+                    "tidewright-plugin", "tidewright-scheduler", "tidewright-webhook",
+                )
             ]  # fmt: skip
             wrong = only([one for one in doctor.examine(found) if one.what == "rights"])
             assert "kube-system/tidewright-scheduler may not" in wrong.text

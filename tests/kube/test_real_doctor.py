@@ -28,7 +28,7 @@ def test_everything_is_listed_and_events_are_found_by_their_pod(where: str, monk
             await found.post("/api/v1/namespaces/default/events", event)
             facts = await collect(found.api)
             assert facts.unread == () and facts.services is not None and facts.slices is not None
-            assert meta["uid"] in facts.heard and quiet["metadata"]["uid"] not in facts.heard
+            assert facts.has_events[meta["uid"]] and facts.has_events[quiet["metadata"]["uid"]] is False
             [said] = [one for one in doctor_pods.unscheduled(facts) if "schedulerName tidewright-test" in one.text]
             assert quiet["metadata"]["name"] in said.text and meta["name"] not in said.text
             assert {one.what for one in doctor.examine(facts)} >= {"version", "dra", "bypassed"}

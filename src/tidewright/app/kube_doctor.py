@@ -14,7 +14,7 @@ from ..kube.credentials import Cluster, find_cluster
 from ..kube.doctor import examine
 from ..kube.doctor_facts import ROLES, SERVICE_ACCOUNT, SYSTEM, Facts, Finding, Right, readable, role_of
 from ..kube.doctor_leader import LOOK_AGAIN_S, configured, elections, looks_old
-from ..kube.doctor_pods import silent
+from ..kube.doctor_pods import sample, silent
 from ..kube.shapes import ConfigMap, Node, Pod
 from .kube import Target
 
@@ -31,8 +31,8 @@ MOST_PODS = 20
 
 def diagnose(target: Target, account: str = "") -> list[Finding]:
     """Every finding. ``account``: whose rights to check, such as ``system:serviceaccount:kube-system:tidewright-extender``;
-    empty: of
-    our service accounts that there are, or of whoever asks where there are none. Raises NoAnswer when there is no cluster."""
+    empty: the existing ones of our service accounts, or the caller's own where none exists. Raises NoAnswer without a cluster.
+    """
     return asyncio.run(_diagnose(find_cluster(target.kubeconfig, target.context), account))
 
 
@@ -56,17 +56,18 @@ async def collect(api: Api, account: str = "") -> Facts:
     wanted = elections(facts)
     reviews = {one: await _rights(api, role_of(one, configured(facts)).rights, one, unread) for one in asked}
     leases, renewed = await _leases(api, wanted, facts.now_s, unread)
-    heard = await _heard(api, silent(facts.pods, facts.now_s), unread)
-    return replace(facts, reviews=reviews, leases=leases, renewed=renewed, heard=heard, unread=tuple(unread))
+    has_events = await _read_events(api, sample(silent(facts.pods, facts.now_s), MOST_PODS), unread)
+    return replace(facts, reviews=reviews, leases=leases, renewed=renewed, has_events=has_events, unread=tuple(unread))
 
 
 def _accounts(facts: Facts, listed: Iterable[dict[str, Any]]) -> list[str]:
-    """Those of our programs that there are, or as which a pod runs."""
-    found = {(SYSTEM, str(one["metadata"]["name"])) for one in listed}
+    """Those of our programs that exist in kube-system, or that a pod there uses. Our manifests bind no others, so an account of
+    the same name in another namespace is not ours."""
+    found = {str(one["metadata"]["name"]) for one in listed}
     for pod in facts.pods:
-        meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-        found.add((str(meta.get("namespace", "")), str(spec.get("serviceAccountName", ""))))
-    return [f"{SERVICE_ACCOUNT}{namespace}:{name}" for namespace, name in sorted(found) if name in ROLES]
+        if (pod.get("metadata") or {}).get("namespace") == SYSTEM:
+            found.add(str((pod.get("spec") or {}).get("serviceAccountName", "")))
+    return [f"{SERVICE_ACCOUNT}{SYSTEM}:{name}" for name in sorted(found & ROLES.keys())]
 
 
 async def _leases(
@@ -101,20 +102,22 @@ def _version(lease: dict[str, Any] | None) -> str:
     return "" if lease is None else str(lease["metadata"].get("resourceVersion", ""))
 
 
-async def _heard(api: Api, pods: Iterable[Json], unread: list[str]) -> frozenset[str]:
-    """uids of those with an event; of many pods the first tell enough."""
-    found = set()
-    for pod in list(pods)[:MOST_PODS]:
+async def _read_events(api: Api, pods: Iterable[Json], unread: list[str]) -> dict[str, bool]:
+    """Whether each has an event, by uid; without those that could not be read."""
+    found = {}
+    for pod in pods:
         meta = pod["metadata"]
-        uid, path = str(meta.get("uid", "")), f"/api/v1/namespaces/{meta.get('namespace', 'default')}/events"
+        uid, namespace = str(meta.get("uid", "")), str(meta.get("namespace", "default"))
+        path = f"/api/v1/namespaces/{namespace}/events"
         try:
             events = (await api.get(path, fieldSelector=f"involvedObject.uid={uid}", limit="1")).get("items") or ()
         except ApiError as error:
-            unread.append(f"events of pods ({error.reason or error.status})")
-            break
-        if any((one.get("involvedObject") or {}).get("uid") == uid for one in events):
-            found.add(uid)
-    return frozenset(found)
+            line = f"events of pods in {namespace} ({error.reason or error.status})"
+            if line not in unread:
+                unread.append(line)
+            continue
+        found[uid] = any((one.get("involvedObject") or {}).get("uid") == uid for one in events)
+    return found
 
 
 async def _all(api: Api, path: str, unread: list[str]) -> tuple[dict[str, Any], ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .api import NODES, PODS
-from .doctor_facts import BAD, NOTE, OK, SERVICE_ACCOUNT, Facts, Finding, role_of, some
+from .doctor_facts import BAD, DRA, NOTE, OK, SERVICE_ACCOUNT, Facts, Finding, role_of, some
 from .doctor_leader import deployments, leaders
 from .doctor_nodes import leftovers, nodes, overcommitted, units
 from .doctor_pods import bypassed, handed_over, stale, stuck, unanswered, unscheduled
@@ -14,7 +14,6 @@ from .stamps import CDI_FROM, release
 
 OLDEST = (1, 26)
 """The extender's configuration v1 is in all versions from here on."""
-DRA = "resource.k8s.io"
 
 
 def examine(facts: Facts) -> list[Finding]:

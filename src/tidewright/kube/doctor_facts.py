@@ -73,6 +73,21 @@ PLUGIN_RIGHTS = (
 """Every call that ``tide kube device-plugin`` makes."""
 
 
+DRA = "resource.k8s.io"
+DRA_RIGHTS = (
+    *(Right(verb, "resourceslices", DRA) for verb in ("list", "watch", "create", "update", "delete")),
+    Right("get", "resourceclaims", DRA),
+    *(Right(verb, "pods") for verb in ("list", "watch")),
+    Right("get", "nodes"),
+    Right("patch", "nodes/status"),
+    Right("create", "events"),
+    Right("create", "pods/eviction"),
+)
+"""Every call that ``tide kube dra`` makes."""
+WEBHOOK_RIGHTS = tuple(Right(verb, "resourceclaimtemplates", DRA) for verb in ("get", "create"))
+"""Every call that ``tide kube webhook`` makes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """What one of our programs must be allowed. ``manifest``: where that is granted, below deploy/kubernetes."""
@@ -98,6 +113,8 @@ ROLES = {
     "tidewright-extender": EXTENDER,
     "tidewright-plugin": Role("the device plugin", PLUGIN_RIGHTS, "base/plugin-rbac.yaml"),
     "tidewright-scheduler": Role("the scheduler", SCHEDULER_RIGHTS, "overlays/second-scheduler/scheduler-rbac.yaml"),
+    "tidewright-dra": Role("the DRA driver", DRA_RIGHTS, "dra/rbac.yaml"),
+    "tidewright-webhook": Role("the webhook", WEBHOOK_RIGHTS, "webhook/rbac.yaml"),
     "gpushare-schd-extender": Role(
         "the extender without a Lease", tuple(right for right in EXTENDER_RIGHTS if right.resource != "leases"),
         "overlays/compatible/extender.yaml",
@@ -143,8 +160,8 @@ class Facts:
     """By namespace and name; None: there is none. Those that could not be read are left out."""
     renewed: frozenset[tuple[str, str]] = frozenset()
     """Leases that changed between two looks."""
-    heard: frozenset[str] = frozenset()
-    """uids of pods that waited without a sign and turned out to have events."""
+    has_events: Mapping[str, bool] = field(default_factory=dict)
+    """By uid of the pods whose events were read: waiting ones without a condition from a scheduler. Others were not looked at."""
 
     def tables(self) -> dict[str, tuple[Table, Json]]:
         """The nodes that share GPUs, or should, by name."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 
 from . import names, stamps
 from .ask import Json, asks_memory, bound_to, notes_of, phase
@@ -24,7 +25,7 @@ REJECTED = "UnexpectedAdmissionError"
 
 
 def silent(pods: Iterable[Json], now_s: float) -> list[Json]:
-    """Those that wait and of which no scheduler has said anything: a scheduler that fails to place a pod gives it a condition."""
+    """Pending pods without a condition of a scheduler, which gives one to each pod that it fails to place."""
     return [
         pod for pod in pods
         if asks_memory(pod) and phase(pod) == "Pending" and not bound_to(pod)
@@ -32,15 +33,23 @@ def silent(pods: Iterable[Json], now_s: float) -> list[Json]:
     ]  # fmt: skip
 
 
+def sample(pods: Iterable[Json], most: int) -> list[Json]:
+    """At most ``most`` pods, of each scheduler in turn."""
+    queues = list(_by_scheduler(pods).values())
+    turns = zip_longest(*queues)
+    return [pod for each in turns for pod in each if pod is not None][:most]
+
+
 def unscheduled(facts: Facts) -> Iterator[Finding]:
-    """Nobody tries to place them."""
-    waiting: dict[str, list[Json]] = {}
-    for pod in silent(facts.pods, facts.now_s):
-        if pod["metadata"].get("uid") not in facts.heard:
-            waiting.setdefault(scheduler_of(pod), []).append(pod)
+    """No scheduler takes them. Only pods whose events were read are judged."""
+    waiting = silent(facts.pods, facts.now_s)
+    unread = _by_scheduler(pod for pod in waiting if _uid(pod) not in facts.has_events)
     known = {DEFAULT_SCHEDULER, *(name for config in in_use(facts) for name in config.schedulers())}
-    for name, pods in sorted(waiting.items()):
-        text = f"nobody schedules pods with schedulerName {name}, Pending for over a minute without any event: {titles(pods)}"
+    eventless = _by_scheduler(pod for pod in waiting if facts.has_events.get(_uid(pod)) is False)
+    for name, pods in sorted(eventless.items()):
+        text = f"no scheduler takes pods with schedulerName {name}, Pending for over a minute without any event: {titles(pods)}"
+        if more := len(unread.get(name, ())):
+            text += f" (events of {more} more not read)"
         remedy = "see leader and scheduler above: that scheduler does not run, or does not lead"
         if name not in known:
             remedy = f"no scheduler seen here has this name ({some(sorted(known))} have); create the pods anew with another one"
@@ -58,6 +67,17 @@ def unanswered(facts: Facts) -> Iterator[Finding]:
         remedy = "correct urlPrefix, then restart the scheduler: it reads its configuration only when it starts"
         text = f"{scheduler_of(pods[0])} got no good answer from {url}, so these wait: {titles(pods)}"
         yield Finding("unanswered", BAD, text, remedy)
+
+
+def _by_scheduler(pods: Iterable[Json]) -> Mapping[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for pod in pods:
+        found.setdefault(scheduler_of(pod), []).append(pod)
+    return found
+
+
+def _uid(pod: Json) -> str:
+    return str((pod.get("metadata") or {}).get("uid", ""))
 
 
 def scheduler_of(pod: Json) -> str:
