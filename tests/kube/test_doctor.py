@@ -98,7 +98,7 @@ def test_missing_rights_are_named() -> None:
 def test_extender_pods() -> None:
     assert "no pod of an extender" in only(doctor_scheduler.extender(facts())).text
     standing_by = server("e", "extender", ready=False)
-    assert "nobody leads" in only(doctor_scheduler.extender(facts(pods=(standing_by,)))).text
+    assert "none leads" in only(doctor_scheduler.extender(facts(pods=(standing_by,)))).text
     assert levels(doctor_scheduler.extender(facts(pods=(standing_by, server("f", "extender"))))) == ["ok"]
 
 

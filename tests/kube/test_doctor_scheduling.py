@@ -1,4 +1,4 @@
-"""What the doctor says of schedulers that cannot place a pod: wrong Services, nobody who leads, rights that are gone."""
+"""What the doctor says of schedulers that cannot place a pod: wrong Services, Leases without a holder, missing rights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_ways_that_lead_nowhere(host: str, level: str, words: str) -> None:
     assert words in only(asked_at(f"http://{host}/gpushare-scheduler"), level).text
 
 
-def test_a_service_where_nobody_answers() -> None:
+def test_a_service_without_a_ready_endpoint() -> None:
     here = "http://tidewright-extender.kube-system:12345/gpushare-scheduler"
     for slices in ((), (endpoints(ready=False),), (endpoints(port="other"),)):
         assert "no ready endpoint" in only(asked_at(here, slices=slices)).text
@@ -141,7 +141,7 @@ def leaders(found: dict[str, Any] | None, key: tuple[str, str] = SECOND, **more:
 def test_who_leads() -> None:
     assert levels(leaders(lease("s", NOW))) == ["ok", "ok"]
     assert "has never led" in only(leaders(None)).text
-    assert "nobody holds Lease kube-system/tidewright-scheduler" in only(leaders(lease("s", NOW, holder=""))).text
+    assert "no process holds Lease kube-system/tidewright-scheduler" in only(leaders(lease("s", NOW, holder=""))).text
     old = only(leaders(lease("s", LONG_AGO)))
     assert "does not lead" in old.text and "4400 s ago by this machine's clock" in old.text
     assert "ahead" in only(leaders(lease("s", LATER))).text
@@ -215,7 +215,7 @@ def test_deployments_without_pods() -> None:
     assert "tidewright-extender is scaled to 0" in only(doctor_scheduler.extender(facts(deployments=(extender,)))).text
 
 
-def test_configurations_that_nobody_reads_are_not_judged() -> None:
+def test_configurations_that_no_pod_reads_are_not_judged() -> None:
     old, new = config(urlPrefix="http://gone.nowhere:1"), second()
     old["metadata"]["name"] = "old"
     there = {"services": (service(),), "slices": (endpoints(),), "deployments": (deployment(),)}
@@ -230,7 +230,7 @@ def waiting(name: str = "w", made: str = LONG_AGO, **spec: Any) -> dict[str, Any
     return found
 
 
-def test_pods_that_nobody_schedules() -> None:
+def test_pods_that_no_scheduler_takes() -> None:
     eventless = {"uid-w": False}
     found = only(
         doctor_pods.unscheduled(

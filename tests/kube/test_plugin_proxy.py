@@ -22,7 +22,7 @@ from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import OLD
 from tests.rooms.imports import loaded_by
-from tidewright.kube import names, plugin_client
+from tidewright.kube import names, plugin_client, station
 from tidewright.kube.beat import read
 from tidewright.kube.cdi import name_of, qualified
 from tidewright.kube.kubelet import OURS, PRIVATE, Folder, listen_private
@@ -57,7 +57,9 @@ def test_a_burst_around_a_killed_plugin_loses_no_pod_and_every_container_gets_it
     run(scene)
 
 
-def test_a_plugin_that_comes_back_has_never_been_unregistered() -> None:
+def test_a_plugin_that_comes_back_has_never_been_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(station, "RECONNECT_S", 600.0)  # a busy machine may need more than the default
+
     async def scene() -> None:
         async with proxied() as found:
             await found.kill_plugin()
@@ -265,6 +267,31 @@ def test_a_plugin_is_told_how_long_a_start_may_take() -> None:
             finally:
                 await server.stop(0)
             assert left[0] is not None and left[0] < PRE_START_S - 2
+            found.start_plugin()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("method", ["PreStartContainer", "Allocate"])
+def test_the_error_of_a_plugin_that_fails_is_in_the_answer(method: str) -> None:
+    async def fail(request: Any, context: Any) -> Any:
+        raise ZeroDivisionError("4 by 0")
+
+    async def scene() -> None:
+        async with proxied(binding="late" if method == "PreStartContainer" else "match") as found:
+            await found.restart_proxy(start_s=1.5, allocate_s=1.5)
+            await found.kill_plugin()
+            methods = found.station.plugin.methods() | {method: fail}
+            server = await listen_private(Folder(found.folder), methods)
+            try:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    uid = await found.admitted("p", 1)
+                    await found.started(uid)
+                text = str(caught.value.details())
+                assert "gave no answer for 1.5 s" in text and "ZeroDivisionError" in text and "4 by 0" in text
+                assert any("4 by 0" in line for line in found.told)
+            finally:
+                await server.stop(0)
             found.start_plugin()
 
     run(scene)

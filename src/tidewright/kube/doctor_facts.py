@@ -130,8 +130,8 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 def role_of(account: str, leases: Iterable[tuple[str, str]] = ()) -> Role:
-    """By its last word; whoever is none of our accounts is asked whether he could run the extender. ``leases``: namespace and
-    name of those by which schedulers lead."""
+    """By its last word; any other account is checked for the rights of the extender. ``leases``: namespace and name of those by
+    which schedulers lead."""
     role = ROLES.get(account.rpartition(":")[2], EXTENDER)
     if role.rights is not SCHEDULER_RIGHTS:
         return role
@@ -141,7 +141,7 @@ def role_of(account: str, leases: Iterable[tuple[str, str]] = ()) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A cluster as listed. ``reviews``: by account (empty: that of whoever asks) whether each right is granted; ``unread``: what
+    """A cluster as listed. ``reviews``: by account (empty: the caller's) whether each right is granted; ``unread``: what
     could not be looked at, and why. ``services`` and ``slices`` are None where they could not be listed."""
 
     version: Json

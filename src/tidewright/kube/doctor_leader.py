@@ -1,4 +1,4 @@
-"""Whether somebody leads by the Leases of schedulers, and whether their Deployments have pods. Pure.
+"""Whether each scheduler holds its Lease, and whether the Deployments of schedulers and webhook have ready pods. Pure.
 
 Source: client-go ``leaderelection``, which renews every 2 s. A Lease's time is that of its holder's clock, so one that looks old,
 or lies in the future, is looked at twice: what was renewed in between is held, whatever the clocks say.
@@ -14,7 +14,7 @@ from .doctor_config import OWN_LEASE, Configuration, configurations, mounted_map
 from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_ours
 
 EXTENDER_LEASE = (SYSTEM, "tidewright-extender")
-"""Its pods tell by being ready whether it leads; this is for an extender that runs elsewhere."""
+"""Of the extender's pods the ready one leads; this is for an extender that runs elsewhere."""
 TERMS = 4.0
 """A Lease whose time differs from this machine's by more of its durations than this is looked at again."""
 STARTING_S = 60.0
@@ -46,13 +46,13 @@ def in_use(facts: Facts) -> list[Configuration]:
 
 
 def looks_old(lease: Json, now_s: float) -> bool:
-    """By this machine's clock; of one that nobody holds it does not matter."""
+    """By this machine's clock; a Lease without a holder is never old."""
     spec = lease.get("spec") or {}
     return bool(spec.get("holderIdentity")) and abs(_age_s(spec, now_s)) > TERMS * _duration_s(spec)
 
 
 def holder_of(facts: Facts, key: tuple[str, str]) -> str:
-    """Who renews a Lease; empty when nobody does."""
+    """Who renews a Lease; empty when no process does."""
     lease = facts.leases.get(key)
     if lease is None or (looks_old(lease, facts.now_s) and key not in facts.renewed):
         return ""
@@ -60,7 +60,7 @@ def holder_of(facts: Facts, key: tuple[str, str]) -> str:
 
 
 def leaders(facts: Facts) -> Iterator[Finding]:
-    """One line for each Lease that could be looked at."""
+    """One finding for each Lease that could be read."""
     for key, who in elections(facts).items():
         if key not in facts.leases or key == EXTENDER_LEASE:
             continue
@@ -71,7 +71,7 @@ def leaders(facts: Facts) -> Iterator[Finding]:
         spec = lease.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "").partition("_")[0]  # without client-go's random part
         if not holder:
-            yield Finding("leader", BAD, f"nobody holds Lease {title}: {who} does not lead", _remedy(key))
+            yield Finding("leader", BAD, f"no process holds Lease {title}: {who} does not lead", _remedy(key))
         elif looks_old(lease, facts.now_s) and key not in facts.renewed:
             yield Finding("leader", BAD, f"{who} does not lead: {_silent(spec, title, facts.now_s)}", _remedy(key))
         else:
@@ -138,7 +138,7 @@ def _silent(spec: Json, title: str, now_s: float) -> str:
 def _clocks(spec: Json, holder: str, now_s: float) -> Iterator[Finding]:
     if abs(age := _age_s(spec, now_s)) > TERMS * _duration_s(spec):
         text = f"the clocks of {holder} and of this machine differ by about {abs(age):.0f} s"
-        yield Finding("leader", NOTE, text, "set the clocks; ages that are told here are by this machine's")
+        yield Finding("leader", NOTE, text, "set the clocks; the ages in this report are by this machine's clock")
 
 
 def _age_s(spec: Json, now_s: float) -> float:

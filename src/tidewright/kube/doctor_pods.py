@@ -86,7 +86,7 @@ def scheduler_of(pod: Json) -> str:
 
 
 def bypassed(facts: Facts) -> Iterator[Finding]:
-    """Bound without our annotations: no scheduler asked the extender, and nobody chose a GPU."""
+    """Bound without our annotations: no scheduler asked the extender, and no GPU was chosen."""
     found = [pod for pod in facts.ours() if bound_to(pod) and not _marked(pod)]
     if not found:
         yield Finding("bypassed", OK, "every bound pod with gpu-mem was placed by an extender")

@@ -34,7 +34,7 @@ def extender(facts: Facts) -> Iterator[Finding]:
         remedy = "kubectl apply -k deploy/kubernetes/overlays/…, or run tide kube extender elsewhere"
         yield Finding("extender", BAD, "no pod of an extender in the cluster", remedy)
     elif not ready:
-        text = f"{len(found)} pods, none of them ready: nobody leads"
+        text = f"{len(found)} pods, none of them ready: none leads"
         yield Finding("extender", BAD, text, "kubectl -n kube-system logs shows what each of them waits for")
     else:
         yield Finding("extender", OK, f"{len(ready)} of {len(found)} pods ready (one leads, the others stand by)")
@@ -107,7 +107,7 @@ def _problems(config: Json, extender: Json) -> Iterator[Problem]:
 
 
 def _left_over(facts: Facts, used: list[Configuration]) -> Iterator[Finding]:
-    """Each change of a generated ConfigMap makes a new one, and nobody takes the old one away."""
+    """Each change of a generated ConfigMap makes a new one, and the old one is not removed."""
     kept = {config.source for config in used}
     old = [config for config in configurations(facts.maps) if config.source not in kept]
     if found := sorted({config.source for config in old if any(map(asked_about_memory, config.extenders()))}):

@@ -1,4 +1,4 @@
-"""Whether an extender's ``urlPrefix`` leads to a Service, to a port that it has, and to somebody who answers there. Pure.
+"""Whether an extender's ``urlPrefix`` leads to a Service, to a port that it has, and to a ready endpoint. Pure.
 
 Sources: DNS for Services and Pods (NAME.NAMESPACE[.svc[.DOMAIN]]), v1 Service, discovery.k8s.io/v1 EndpointSlice. Nothing is
 connected to: this runs elsewhere than the scheduler, and what answers here need not answer there.
@@ -108,7 +108,7 @@ def _answers(facts: Facts, service: Json, port: Json, path: str) -> Iterator[Pro
     if is_extender((service.get("spec") or {}).get("selector") or {}) and path.rstrip("/") != PREFIX:
         yield BAD, f"the extender does not answer below {path or '/'}", f"end urlPrefix with {PREFIX}"
     if not _has_endpoint(facts, service, port):
-        text = f"Service {_title(service)} has no ready endpoint for port {port.get('port')}: nobody answers"
+        text = f"Service {_title(service)} has no ready endpoint for port {port.get('port')}: it is not answered"
         yield (
             BAD,
             text,

@@ -49,18 +49,25 @@ class PluginClient:
         return self._call(method)(request, wait_for_ready=True)
 
     async def wait(self, method: str, request: Any, limit_s: float | None = None) -> Any:
-        """The answer, however often the plugin ends meanwhile; it is told how long is left. Raises TimeoutError."""
+        """The answer, however often the plugin ends meanwhile; each call carries the remaining time as its deadline. Raises
+        TimeoutError with the text of the last call's error: gRPC reports an exception in the plugin with a code of a broken call.
+        """
         pause_s, longest_s = AGAIN_S
-        async with asyncio.timeout(limit_s) as limit:
-            while True:
-                until_s = limit.when()
-                left_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
-                try:
-                    return await self._call(method)(request, wait_for_ready=True, timeout=left_s)
-                except self._grpc.aio.AioRpcError as error:
-                    self._check_broken_off(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+        last = ""
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                while True:
+                    until_s = limit.when()
+                    left_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
+                    try:
+                        return await self._call(method)(request, wait_for_ready=True, timeout=left_s)
+                    except self._grpc.aio.AioRpcError as error:
+                        self._check_broken_off(error)
+                        last = last if error.code().name == "DEADLINE_EXCEEDED" else str(error.details())
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, longest_s)
+        except TimeoutError:
+            raise TimeoutError(last) from None
 
     async def ask_at_once(self, method: str, request: Any) -> Any:
         """The answer; None from a plugin that is away or hangs."""

@@ -201,8 +201,9 @@ class PluginProxy:
         grpc = grpc_module()
         try:
             return await self._plugin.wait(method, request, limit_s)
-        except TimeoutError:
-            text = f"the device plugin of this node gave no answer for {limit_s:g} s; see {LOG}; {remedy}"
+        except TimeoutError as error:
+            last = f" (last error: {error})" if str(error) else ""
+            text = f"the device plugin of this node gave no answer for {limit_s:g} s{last}; see {LOG}; {remedy}"
             self.note(f"{method}: {text}")
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
         except grpc.aio.AioRpcError as error:
