@@ -616,3 +616,20 @@ def test_a_heartbeat_that_could_not_be_written_is_tried_again_soon(monkeypatch: 
             assert not left
 
     asyncio.run(scene())
+
+
+def test_matching_without_cgroups_of_pods_is_logged_once() -> None:
+    """As in the overlay ``compatible``, which mounts none."""
+
+    async def scene(cgroups: bool) -> list[str]:
+        async with plugged(binding="match", beat_s=0.05) as found:
+            if not cgroups:
+                found.kubelet.cgroups = None
+            await found.ready()
+            first = found.node["metadata"]["annotations"][names.PLUGIN]
+            await until(lambda: found.node["metadata"]["annotations"][names.PLUGIN] != first)
+            return [line for line in found.said if "no cgroups of pods below" in line]
+
+    [line] = asyncio.run(scene(cgroups=False))
+    assert "a deleted pod counts as exited at once" in line
+    assert asyncio.run(scene(cgroups=True)) == []

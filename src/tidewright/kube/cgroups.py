@@ -24,6 +24,10 @@ class Cgroups:
             level = [path for folder in level for path in _folders(folder)]
             yield from (path for path in level if "kubepods" in path.name)
 
+    def visible(self) -> bool:
+        """Whether cgroups of the kubelet can be seen here at all."""
+        return next(self.bases(), None) is not None
+
     def of(self, uid: str) -> Iterator[Path]:
         """Those of a pod, at any quality of service: one, or one per controller."""
         forms = (f"pod{uid}", f"pod{uid.replace('-', '_')}.slice")
@@ -35,7 +39,7 @@ class Cgroups:
         found = [_busy(path) for path in self.of(uid)]
         if found:
             return BUSY if any(found) else IDLE
-        return UNKNOWN if next(self.bases(), None) is None else ABSENT
+        return ABSENT if self.visible() else UNKNOWN
 
 
 def _busy(path: Path) -> bool:

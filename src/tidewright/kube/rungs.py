@@ -63,7 +63,7 @@ class DriverLimits:
     def why_not(self) -> str:
         if not (self.root / "cgroup.controllers").exists():
             return f"no cgroup v2 at {self.root}"
-        if next(Cgroups(self.root).bases(), None) is None:
+        if not Cgroups(self.root).visible():
             return f"no cgroups of the kubelet below {self.root}: mount the node's there"
         return self.gpus.why_no_limits(self.root)
 

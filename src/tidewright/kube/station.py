@@ -100,6 +100,7 @@ class Station:
         self.registration: Registration = served(self.folder, self.plugin, note, settings.poll_s)
         self._stop, self._due = asyncio.Event(), asyncio.Event()
         self._known, self._binds, self._level = False, "", ""
+        self._seen_cgroups = False
 
     def stop(self) -> None:
         """Say that the node is not served any more, then end."""
@@ -156,11 +157,21 @@ class Station:
             if not self._known:
                 await self._know_node()
             told = await self._tell_node(self.plugin.listening > 0)
+            self._check_cgroups()
             # A heartbeat that did not arrive leaves the last one, which may say the contrary.
             pause_s = low_s if told else min(2 * pause_s, high_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.beat_s if told else min(pause_s, self.settings.beat_s)):
                     await self._due.wait()
+
+    def _check_cgroups(self) -> None:
+        """Once the kubelet runs, as it makes them at its start. With late binding the admission reports it when it matters."""
+        if self._seen_cgroups or self.plugin.late or not self.plugin.listening:
+            return
+        self._seen_cgroups = True
+        if not self.admission.cgroups.visible():
+            effect = "a deleted pod counts as exited at once, so its GPU may be given away while its processes run"
+            self.note(f"no cgroups of pods below {self.settings.isolation.cgroups}: {effect}")
 
     async def _found_by_proxy(self) -> None:
         """Before the first heartbeat: the kubelet, which a proxy keeps for us, need not have missed anything."""
