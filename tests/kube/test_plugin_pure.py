@@ -15,10 +15,14 @@ from tests.kube.objects import pod
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.kube import names
 from tidewright.kube.ask import notes_of
+from tidewright.kube.cards import Card, Table
 from tidewright.kube.cdi import KIND, PREFIX, Edits, Mount, Shelf, document, name_of, qualified
+from tidewright.kube.gpu_admission import GpuCapacity
 from tidewright.kube.gpus import FakeGpus
 from tidewright.kube.match import Entry, claim_of, entries, gpus_of, guess, only, owner, waiting
 from tidewright.kube.nvidia import RECOVERY_ACTION, NvidiaGpus
+from tidewright.kube.pool import Pool
+from tidewright.kube.slots import Capacity
 from tidewright.kube.station import late_binding
 from tidewright.kube.units import (
     MESSAGE_LIMIT,
@@ -28,6 +32,7 @@ from tidewright.kube.units import (
     id_of,
     ids,
     message_bytes,
+    occupied_units,
     prefer,
 )
 from tidewright.kube.v1beta1 import UNHEALTHY, messages
@@ -340,3 +345,15 @@ def test_critical_xids_make_a_gpu_sick_until_the_driver_is_content_and_programs_
     assert list(gpus.faults()) == [0]
     nvml.lost = set()
     assert gpus.faults() == {}
+
+
+@given(units=st.integers(0, 20), exclusive=st.booleans())
+def test_extender_admission_and_matching_agree_on_what_a_pod_leaves_to_others(units: int, exclusive: bool) -> None:
+    size = 15
+    expected = 0 if not units else max(units, size) if exclusive else units
+    assert occupied_units(units, size if exclusive else 0) == expected
+    assert GpuCapacity(size, exclusive).occupied(units) == expected
+    assert Capacity({0: size}, frozenset({0} if exclusive else ())).weighed({0: units}) == {0: expected}
+    pool = Pool()
+    pool.set_node(Table("n", (Card(0, size, whole=exclusive),)))
+    assert pool.weight("n", 0, units) == expected

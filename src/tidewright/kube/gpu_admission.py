@@ -22,7 +22,7 @@ from .kubelet import Folder
 from .shapes import Pod, shaped
 from .site import Note
 from .tell import PodsHere
-from .units import gpu_of
+from .units import gpu_of, occupied_units
 
 WAIT_S, ANSWER_S = 20.0, 5.0
 """Longest wait of a call, and the time before the caller's deadline at which it is answered. The kubelet's deadline is 30 s
@@ -40,6 +40,10 @@ class GpuCapacity:
     units: int
     exclusive: bool = False
 
+    def occupied(self, units: int) -> int:
+        """Units that others cannot use while a pod has ``units``."""
+        return occupied_units(units, self.units if self.exclusive else 0)
+
 
 def blockers(
     pod: PodAllocation, others: Iterable[PodAllocation], capacity: Mapping[int, GpuCapacity]
@@ -50,7 +54,7 @@ def blockers(
     for gpu, units in pod.units.items():
         limit = capacity.get(gpu, GpuCapacity(0))
         there = [one for one in others if one.uid != pod.uid and one.units.get(gpu)]
-        if units + sum(one.units[gpu] for one in there) > limit.units or (limit.exclusive and there):
+        if sum(limit.occupied(count) for count in (units, *(one.units[gpu] for one in there))) > limit.units:
             found[gpu] = there
     return found
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .ask import Ask, Holding
 from .cards import Table
+from .units import occupied_units
 
 Ints = NDArray[np.int64]
 NEVER = -(2**62)
@@ -206,8 +207,8 @@ class Pool:
         return found
 
     def weight(self, node: str, gpu: int, units: int) -> int:
-        """What is not free any more when a pod holds ``units``: all of a GPU that goes to one pod alone."""
-        return max(units, self._whole.get(node, {}).get(gpu, 0)) if units else 0
+        """What is not free any more when a pod holds ``units`` of a GPU."""
+        return occupied_units(units, self._whole.get(node, {}).get(gpu, 0))
 
     def weighed(self, holding: Holding) -> Holding:
         """With what would be free without it."""

@@ -17,6 +17,7 @@ from . import names
 from .allocated import Allocated, PodUse, Units
 from .ask import Part, notes_of, title
 from .match import Claim
+from .units import occupied_units
 
 Slot = tuple[int, frozenset[tuple[int, int]]]
 """A container's size, and its units by GPU."""
@@ -31,7 +32,8 @@ class Capacity:
 
     def weighed(self, units: Units) -> dict[int, int]:
         """What a pod's units on each GPU take away from others."""
-        return {gpu: self.units.get(gpu, 0) if gpu in self.whole and count else count for gpu, count in units.items()}
+        sizes = {gpu: self.units.get(gpu, 0) for gpu in self.whole}
+        return {gpu: occupied_units(count, sizes.get(gpu, 0)) for gpu, count in units.items()}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,12 @@ _AROUND_ID = 2 + 2 + 2 + len("Unhealthy")
 """Bytes of a Device beside its id: its own tag and length, those of both fields, and the longer of the two words."""
 
 
+def occupied_units(units: int, exclusive_size: int = 0) -> int:
+    """Units of a GPU that others cannot use while a pod has ``units`` of it. ``exclusive_size``: the units of a GPU that goes to
+    one pod alone (a MIG instance), 0 for a shared one."""
+    return max(units, exclusive_size) if units else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """How memory is cut: one unit is ``unit_mib`` MiB."""
