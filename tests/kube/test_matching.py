@@ -20,6 +20,7 @@ from tidewright.kube.allocated import Allocated, PodUse, allocated, uses, writte
 from tidewright.kube.ask import Json, ask_of, holding_of, marks
 from tidewright.kube.corrections import corrections
 from tidewright.kube.match import Entry
+from tidewright.kube.slot_records import SlotRecords
 from tidewright.kube.slots import Capacity, Slots
 from tidewright.kube.v1beta1 import messages
 
@@ -38,6 +39,7 @@ class World:
     waiting: list[str] = field(default_factory=list)
     given: dict[tuple[str, str], Allocated] = field(default_factory=dict)
     turn: int = 0
+    records: SlotRecords = field(default_factory=SlotRecords)
 
     @property
     def capacity(self) -> Capacity:
@@ -45,7 +47,13 @@ class World:
 
     def uses(self) -> tuple[PodUse, ...]:
         order = {uid: at for at, uid in enumerate(self.pods)} if self.ordered else {}
-        return uses(self.pods.values(), self.given.values(), order)
+        return uses(self.pods.values(), self.given.values(), order, self.capacity.units, self.records.applied)
+
+    def restart(self) -> None:
+        """The plugin, which takes annotations as it finds them."""
+        self.records = SlotRecords()
+        for one in self.pods.values():
+            self.records.see(one)
 
     def booked(self) -> Counter[int]:
         """As the extender reckons, by annotations."""
@@ -72,6 +80,7 @@ class World:
         notes = marks(ask, "n", dict.fromkeys(chosen, ask.units), self.units, at)
         one["metadata"]["annotations"] = {key: text for key, text in notes.items() if text is not None}
         self.pods[ask.uid] = one
+        self.records.see(one)
         self.waiting.append(ask.uid)
         return True
 
@@ -91,16 +100,17 @@ class World:
 
     def correct(self, steps: int = 1000) -> None:
         """Carries out corrections; ``steps``: of which the last one is followed by a kill of the plugin."""
-        for ring in corrections(self.uses(), self.capacity.units):
+        for ring in corrections(Slots(self.capacity, self.uses())):
             for step in ring:
                 if not steps:
                     return
                 steps -= 1
-                self.write(step.use, step.notes)
+                self.write(step.use.ask.uid, step.notes)
+                self.records.wrote(step.use.ask.uid, step.notes)
                 self.check_books()
 
-    def write(self, use: PodUse, notes: Mapping[str, str | None]) -> None:
-        annotations = self.pods[use.ask.uid]["metadata"]["annotations"]
+    def write(self, uid: str, notes: Mapping[str, str | None]) -> None:
+        annotations = self.pods[uid]["metadata"]["annotations"] = dict(self.pods[uid]["metadata"]["annotations"])
         for key, text in notes.items():
             if text is None:
                 annotations.pop(key, None)
@@ -114,14 +124,16 @@ class World:
 
     def delete(self, uid: str) -> None:
         del self.pods[uid]
+        self.records.forget(uid)
         self.waiting = [one for one in self.waiting if one != uid]
         self.given = {key: one for key, one in self.given.items() if key[0] != uid}
 
     def check_true(self) -> None:
-        """Annotations of pods that have their GPUs name these."""
+        """Annotations of pods that have their GPUs name these, and there is nothing more to correct."""
+        assert not corrections(Slots(self.capacity, self.uses()))
         for use in self.uses():
             if use.has and use.complete():
-                assert use.taken().keys() == use.marked().keys(), use.ask.name
+                assert use.taken().keys() == use.shown.keys(), use.ask.name
 
 
 SHAPES = st.one_of(
@@ -278,27 +290,27 @@ def test_ids_name_the_pod_of_an_init_container_and_show_that_their_last_owner_is
     world.bind(assumed("a", 1, at=0, init=(4,)), at=0)
     world.bind(assumed("b", 4, at=0), at=1)
     done = Allocated("uid-a", "i0", frozenset("wxyz"), {1: 4})
-    found = uses(world.pods.values(), [done], {})
+    found = uses(world.pods.values(), [done], {}, world.capacity.units)
     slots = Slots(world.capacity, found)
     assert slots.choose(1, "w").units == {1: 1}, "on the GPU of its init container, whatever its annotation says"
     assert slots.choose(4, "abcd").units == {0: 4}
     with pytest.raises(TideError, match="being deleted"):
         leaving = assumed("c", 2, at=0, deletionTimestamp="2026-01-01T00:00:00Z")
-        Slots(world.capacity, uses([leaving], [], {})).choose(2)
+        Slots(world.capacity, uses([leaving], [], {}, world.capacity.units)).choose(2)
 
 
 def test_a_sick_gpu_is_for_those_alone_who_were_promised_it() -> None:
     full = Allocated("uid-a", "c0", frozenset("z"), {0: 2})
-    found = uses([assumed("a", 2, at=1, gpu=0), assumed("b", 2, at=2, gpu=0)], [full], {})
+    found = uses([assumed("a", 2, at=1, gpu=0), assumed("b", 2, at=2, gpu=0)], [full], {}, {0: 2, 1: 2})
     assert Slots(Capacity({0: 2, 1: 2}), found).choose(2).units == {1: 2}
     with pytest.raises(TideError, match="no GPU has room"):
         Slots(Capacity({0: 2, 1: 2}), found, sick=(1,)).choose(2)
-    found = uses([assumed("c", 2, at=1, gpu=1)], [], {})
+    found = uses([assumed("c", 2, at=1, gpu=1)], [], {}, {0: 2, 1: 2})
     assert Slots(Capacity({0: 2, 1: 2}), found, sick=(1,)).choose(2).units == {1: 2}
 
 
 def test_a_refusal_says_how_full_the_gpus_are() -> None:
     stray = Allocated("gone", "c", frozenset("z"), {0: 14})
-    found = uses([assumed("p", 2, at=1)], [], {})
+    found = uses([assumed("p", 2, at=1)], [], {}, {0: 15})
     with pytest.raises(TideError, match="GPU 0 14 of 15"):
         Slots(Capacity({0: 15}), found, [stray]).choose(2)

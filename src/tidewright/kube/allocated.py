@@ -8,14 +8,14 @@ Source: kubernetes pkg/kubelet/cm/devicemanager, ``allocateContainerResources``,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.errors import TideError, UsageError
 from . import names
-from .ask import ENDED, Ask, Holding, Json, Part, ask_of, at_worst, holding_of, notes_of, phase
-from .match import Claim, Entry, gpus_of
+from .ask import ENDED, Ask, Holding, Json, Part, ask_of, at_worst, holding_of, phase
+from .match import Claim, Entry, assumed_ns, gpus_of
 from .reflector import version_of
 from .shapes import Pod, shaped
 from .v1beta1 import messages
@@ -73,8 +73,9 @@ def _gpus(text: str, indices: Mapping[str, int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """A pod of this node that has not ended. ``has``: units by GPU of each container that was given some; ``order``: when it
-    was bound, as a number that grows."""
+    """A pod of this node that has not ended. ``pod``, ``ask``, ``held``: as recorded at its bind, ``held`` None where that cannot
+    be; ``has``: units by GPU of each container that was given some; ``order``: when it was bound, as a number that grows;
+    ``shown``: units by GPU by the annotations as they are now, whoever wrote them."""
 
     pod: Json
     ask: Ask
@@ -82,6 +83,7 @@ class PodUse:
     has: Mapping[str, Units] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
     order: int = 0
+    shown: Units = field(default_factory=dict)
 
     @property
     def leaving(self) -> bool:
@@ -101,7 +103,7 @@ class PodUse:
         return not self.left()
 
     def marked(self) -> Units:
-        """What the annotations say: units of the whole pod by GPU."""
+        """What it was bound to: units of the whole pod by GPU."""
         return {} if self.held is None else self.held.units
 
     def promised(self, part: Part) -> Units:
@@ -112,17 +114,22 @@ class PodUse:
         """Units by GPU at the worst moment of what its containers were given; ``more``: one container more."""
         has = {**self.has, **({more[0]: more[1]} if more else {})}
         gpus = {gpu for units in has.values() for gpu in units}
-        return {gpu: self._worst(gpu, has) for gpu in sorted(gpus)}
+        # Over how many GPUs a label says, which anybody may have written: it counts where it agrees with what was given.
+        most = self.ask.units if len(gpus) == self.ask.count > 1 else self.ask.total
+        return {gpu: self._worst(gpu, has, most) for gpu in sorted(gpus)}
 
-    def _worst(self, gpu: int, has: Mapping[str, Units]) -> int:
+    def _worst(self, gpu: int, has: Mapping[str, Units], most: int) -> int:
         """Init containers of a pod on several GPUs see all of these, so their sums may be more than the pod has."""
         parts = (replace(part, units=has.get(part.name, {}).get(gpu, 0)) for part in self.ask.parts)
-        found = at_worst(tuple(parts))
-        return min(found, self.ask.units) if self.ask.count > 1 else found
+        return min(at_worst(tuple(parts)), most)
 
 
-def uses(pods: Iterable[Json], found: Iterable[Allocated], order: Mapping[str, int]) -> tuple[PodUse, ...]:
-    """Pods that have not ended and can be understood, in the order in which they were bound."""
+def uses(
+    pods: Iterable[Json], found: Iterable[Allocated], order: Mapping[str, int], units: Units,
+    recorded: Callable[[Json], Json] = lambda pod: pod,
+) -> tuple[PodUse, ...]:  # fmt: skip
+    """Pods that have not ended and can be understood, in the order in which they were bound. ``units`` of each GPU;
+    ``recorded``: a pod as it was bound."""
     by_uid: dict[str, list[Allocated]] = {}
     for one in found:
         by_uid.setdefault(one.uid, []).append(one)
@@ -130,22 +137,47 @@ def uses(pods: Iterable[Json], found: Iterable[Allocated], order: Mapping[str, i
     for pod in pods:
         try:
             if phase(pod) not in ENDED:
-                listed.append(_use(pod, by_uid, order))
+                use = _use(recorded(pod), by_uid, order, units)
+                listed.append(replace(use, shown=_shown(pod)))
         except UsageError:
             continue
-    return tuple(sorted(listed, key=lambda use: (use.order, _assumed_ns(use.pod), use.ask.namespace, use.ask.name)))
+    return tuple(sorted(listed, key=lambda use: (use.order, assumed_ns(use.pod), use.ask.namespace, use.ask.name)))
 
 
-def _use(pod: Json, by_uid: Mapping[str, list[Allocated]], order: Mapping[str, int]) -> PodUse:
+def _use(pod: Json, by_uid: Mapping[str, list[Allocated]], order: Mapping[str, int], units: Units) -> PodUse:
     """Where an answer does not say which GPUs, the annotations do."""
     ask = ask_of(shaped(pod, Pod))
-    held = _held(pod)
     mine = by_uid.get(ask.uid, [])
     ids = frozenset(one for each in mine for one in each.ids)
-    plain = PodUse(pod, ask, held, ids=ids, order=order.get(ask.uid, version_of(pod)))
+    plain = PodUse(pod, ask, _held(pod), ids=ids, order=order.get(ask.uid, version_of(pod)))
     parts = {part.name: part for part in ask.parts}
-    has = {one.container: one.units or plain.promised(parts[one.container]) for one in mine if one.container in parts}
-    return replace(plain, has=has)
+    has = {one.container: one.units for one in mine if one.container in parts}
+    plain = _credible(replace(plain, has=has), units)
+    return replace(plain, has={name: given or plain.promised(parts[name]) for name, given in has.items()})
+
+
+def _credible(use: PodUse, units: Units) -> PodUse:
+    """Annotations choose GPUs; how many units is what the containers ask for. What names a GPU that is not here, or other
+    sums, was written by no extender: then nothing was chosen. Both GPUs of a correction under way may be named (``leaves``)."""
+    marked = use.marked()
+    if use.held is None or not all(0 < marked[gpu] <= units.get(gpu, 0) for gpu in marked):
+        return replace(use, held=None)
+    if len(marked) == 1:
+        return replace(use, held=replace(use.held, units=dict.fromkeys(marked, use.ask.total)))
+    return use if sum(marked.values()) == use.ask.total or leaves(use) else replace(use, held=None)
+
+
+def leaves(use: PodUse) -> Units:
+    """A pod whose annotations are being corrected shows both the GPU that it really has and the one that is kept for another
+    pod until that one's are corrected, too; this is the other one. Empty where it shows no such two."""
+    marked, has = use.marked(), use.taken()
+    rest = {gpu: units for gpu, units in marked.items() if gpu not in has}
+    return rest if len(has) == 1 and sum(marked.values()) == 2 * sum(rest.values()) == 2 * use.ask.total else {}
+
+
+def _shown(pod: Json) -> Units:
+    held = _held(pod)
+    return {} if held is None else held.units
 
 
 def _held(pod: Json) -> Holding | None:
@@ -153,8 +185,3 @@ def _held(pod: Json) -> Holding | None:
         return holding_of(pod)
     except TideError:
         return None
-
-
-def _assumed_ns(pod: Json) -> int:
-    text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 24 else 0

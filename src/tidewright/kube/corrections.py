@@ -3,6 +3,9 @@
 Whoever reads the books meanwhile (the extender) must never see room that there is not. So pods that exchange their slots are
 rewritten in a ring: the first one shows its old and its new slot together until the others are done. A slot that somebody
 still waits for changes hands, too: the pod that waits is promised the one that was left.
+
+What a pod's owner writes on it changes no other pod: slots are those that were recorded (``SlotRecords``), and one that is handed
+on has the shape and the room that the other pod had. Annotations that differ from the record are written over.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 
 from . import names
 from .allocated import PodUse, Units
-from .slots import leaves
+from .slots import Slots, slot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +27,17 @@ class Rewrite:
     notes: Mapping[str, str | None]
 
 
-def corrections(uses: Sequence[PodUse], units: Units) -> list[list[Rewrite]]:
-    """Rings and chains of rewrites, each to be carried out in order and up to the first that fails. ``units`` of each GPU."""
-    wrong = [use for use in uses if use.complete() and _real(use).keys() != use.marked().keys()]
-    waiting = [use for use in uses if not use.has]
-    found = []
+def corrections(slots: Slots) -> list[list[Rewrite]]:
+    """Rings and chains of rewrites, each to be carried out in order and up to the first that fails."""
+    wrong = [use for use in slots.uses if use.complete() and use.taken() and use.shown != _shows(use, _real(use))]
+    waiting = [use for use in slots.uses if not use.has]
+    units, found = slots.capacity.units, []
     while wrong:
-        path, closing = _path(wrong, waiting)
+        path, closing = _path(slots, wrong, waiting)
         found.append([_rewrite(use, notes, units) for use, notes in _steps(path, closing)])
-    return found
+    handed = {step.use.ask.uid for chain in found for step in chain}
+    edited = (use for use in slots.uses if not use.complete() and use.held is not None and use.shown != use.marked())
+    return found + [[_rewrite(use, use.marked(), units)] for use in edited if use.ask.uid not in handed]
 
 
 def _real(use: PodUse) -> Units:
@@ -41,36 +46,49 @@ def _real(use: PodUse) -> Units:
     return dict.fromkeys(taken, use.ask.units) if len(taken) == use.ask.count else taken
 
 
-def _old(use: PodUse) -> Units:
-    return leaves(use) or use.marked()
+def _shows(use: PodUse, units: Units) -> Units:
+    """What ``_rewrite`` makes its annotations say."""
+    return units if len(units) > 1 else dict.fromkeys(units, use.ask.total)
 
 
-def _path(wrong: list[PodUse], waiting: list[PodUse]) -> tuple[list[PodUse], PodUse | bool | None]:
-    """Pods of which each really has what the next one shows, taken out of ``wrong``; and how it ends: True, the last one has
-    what the first one shows; a pod that waits for it, taken out of ``waiting``; or None, nobody shows it."""
+def _path(
+    slots: Slots, wrong: list[PodUse], waiting: list[PodUse]
+) -> tuple[list[PodUse], PodUse | bool | None]:  # fmt: skip
+    """Pods of which each really has what the next one was bound to, taken out of ``wrong``; and how it ends: True, the last
+    one has what the first one was bound to; a pod that waits for it, taken out of ``waiting``; or None, no pod was bound to it."""
     path = [wrong.pop(0)]
     while True:
         real = _real(path[-1])
-        if real == _old(path[0]):
+        if real == slot_of(path[0]):
             return path, True
-        following = next((use for use in wrong if _old(use) == real), None)
+        following = next((use for use in wrong if slot_of(use) == real), None)
         if following is None:
-            waits = next((use for use in waiting if use.marked() == real and _old(path[0])), None)
-            if waits is not None:
-                waiting.remove(waits)
+            waits = _waits_for(slots, real, slot_of(path[0]), waiting)
             return path, waits
         wrong.remove(following)
         path.append(following)
 
 
+def _waits_for(slots: Slots, real: Units, left: Units, waiting: list[PodUse]) -> PodUse | None:
+    """A pod bound to ``real`` that can have ``left`` instead, taken out of ``waiting``. What is left counts as booked already,
+    so where all that is booked has room, this pod has."""
+    if not left or sorted(left.values()) != sorted(real.values()) or left.keys() & set(slots.sick):
+        return None
+    found = next((use for use in waiting if use.marked() == real), None)
+    if found is None or not slots.keeps_room(left):
+        return None
+    waiting.remove(found)
+    return found
+
+
 def _steps(path: Sequence[PodUse], closing: PodUse | bool | None) -> Iterator[tuple[PodUse, Units]]:
     first, ring = path[0], closing is not None
-    if ring:
-        yield first, {**_old(first), **_real(first)}
+    if ring and len(path) + isinstance(closing, PodUse) > 1:
+        yield first, {**slot_of(first), **_real(first)}
     for use in path if not ring else path[1:]:
         yield use, _real(use)
     if isinstance(closing, PodUse):
-        yield closing, _old(first)
+        yield closing, slot_of(first)
     if ring:
         yield first, _real(first)
 
@@ -90,7 +108,8 @@ def _by_container(use: PodUse, shown: Units) -> dict[str, dict[str, int]]:
     left, found = dict(shown), {}
     if shown == use.taken():
         for part in main:
-            own = use.has.get(part.name, {})
+            has = use.has.get(part.name, {})
+            own = {gpu: min(count, left.get(gpu, 0)) for gpu, count in has.items()}
             found[str(part.index)] = {str(gpu): count for gpu, count in own.items()}
             left = {gpu: count - own.get(gpu, 0) for gpu, count in left.items()}
     last = found.setdefault(str(main[-1].index if main else 0), {})

@@ -122,7 +122,7 @@ def waiting(pods: Iterable[Json], done: Collection[Key]) -> list[Claim]:
             claim = _next(pod, done)
             if claim is not None:
                 begun = any(uid == claim.holding.uid for uid, _ in done)
-                found.append((not begun, _assumed_ns(pod), title(pod), claim))
+                found.append((not begun, assumed_ns(pod), title(pod), claim))
         except UsageError:
             continue
     return [claim for *_, claim in sorted(found, key=lambda one: one[:3])]
@@ -140,8 +140,9 @@ def _next(pod: Json, done: Collection[Key]) -> Claim | None:
     return Claim(pod, held, left[0]) if left else None
 
 
-def _assumed_ns(pod: Json) -> int:
-    """Nanoseconds do not fit a double, so they are read as digits, not as a quantity."""
+def assumed_ns(pod: Json) -> int:
+    """When the pod was bound, by its annotation; 0 without one. Nanoseconds do not fit a double, so they are read as digits,
+    not as a quantity."""
     text = str(notes_of(pod).get(names.ASSUME_TIME, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 24 else 0
 

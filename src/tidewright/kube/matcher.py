@@ -15,7 +15,7 @@ from ..base.errors import TideError, UsageError
 from . import names
 from .allocated import Allocated, PodUse, Units, allocated, uses
 from .ask import Holding, Json, notes_of
-from .corrections import corrections
+from .corrections import Rewrite, corrections
 from .kubelet import Folder
 from .match import Claim
 from .reflector import uid_of
@@ -96,18 +96,22 @@ class Matcher:
     async def settle(self) -> None:
         """Once. What cannot be read or written now is tried again at the next call."""
         try:
-            found = (await self._slots()).uses
-            if corrections(found, self.capacity.units):
+            found = await self._slots()
+            if corrections(found):
                 # By the newest annotations: our own last words may not have come back to us yet.
-                found = (await self._slots(fresh=True)).uses
-                for ring in corrections(found, self.capacity.units):
-                    for step in ring:
-                        if not await self.tell.pod_notes(step.use.ask, step.notes):
-                            break
+                found = await self._slots(fresh=True)
+                for ring in corrections(found):
+                    await self._write(ring)
         except TideError:
             return
-        for use in found:
+        for use in found.uses:
             await self._mark(use)
+
+    async def _write(self, ring: Iterable[Rewrite]) -> None:
+        for step in ring:
+            if not await self.tell.pod_notes(step.use.ask, step.notes):
+                break
+            self.pods.slots.wrote(step.use.ask.uid, step.notes)
 
     async def _mark(self, use: PodUse) -> None:
         ask = use.ask
@@ -124,7 +128,8 @@ class Matcher:
         for entry in entries:
             by_uid.setdefault(entry.uid, []).append(allocated(entry, self.indices))
         pods = await self._pods(fresh, set(by_uid))
-        found = uses(pods, [one for each in by_uid.values() for one in each], self.pods.order)
+        given = [one for each in by_uid.values() for one in each]
+        found = uses(pods, given, self.pods.order, self.capacity.units, self.pods.slots.applied)
         self._pass(found, by_uid)
         known = {use.ask.uid for use in found}
         past = {uid: mine for uid, mine in {**self._before, **by_uid}.items() if uid not in known}

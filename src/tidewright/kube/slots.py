@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ..base.errors import UsageError, WorldError
 from . import names
-from .allocated import Allocated, PodUse, Units
+from .allocated import Allocated, PodUse, Units, leaves
 from .ask import Part, notes_of, title
 from .match import Claim
 from .units import occupied_units
@@ -122,6 +122,13 @@ class Slots:
                     given[_slot(part, use.has[part.name])] += 1
         return found - given
 
+    def keeps_room(self, units: Units) -> bool:
+        """Whether on these GPUs all that pods were bound to, and have past that, has room: false where some of it is not true."""
+        booked: Counter[int] = Counter()
+        for use in self.uses:
+            booked.update(self.capacity.weighed(slot_of(use) or use.taken()))
+        return all(booked[gpu] <= self.capacity.units.get(gpu, 0) for gpu in units)
+
     @cached_property
     def given(self) -> Counter[int]:
         """Units on each GPU that containers have, by what the runtime was told."""
@@ -185,12 +192,9 @@ def home(use: PodUse, part: Part) -> Units:
     return promised
 
 
-def leaves(use: PodUse) -> Units:
-    """A pod whose annotations are being corrected shows both the GPU that it really has and the one that is kept for another
-    pod until that one's are corrected, too; this is the other one. Empty where it shows no such two."""
-    marked, has = use.marked(), use.taken()
-    rest = {gpu: units for gpu, units in marked.items() if gpu not in has}
-    return rest if len(has) == 1 and sum(marked.values()) == 2 * sum(rest.values()) == 2 * use.ask.total else {}
+def slot_of(use: PodUse) -> Units:
+    """What it was bound to and leaves to others where it has something else."""
+    return leaves(use) or use.marked()
 
 
 def _claim(use: PodUse, part: Part, units: Units) -> Claim:

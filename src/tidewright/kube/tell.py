@@ -16,6 +16,7 @@ from .ask import ENDED, Ask, Holding, Json, bound_to, notes_of, phase
 from .cards import unhealthy_of
 from .reflector import Reflector, uid_of, version_of
 from .site import Note, pod_path, trim_pod
+from .slot_records import SlotRecords
 
 SOURCE = "tidewright-device-plugin"
 LOOKS, LOOK_S = 4, 0.5
@@ -24,6 +25,8 @@ EVENT_AGAIN_S = 300.0
 """The same words about the same pod at most this often: the kubelet tries a container again every few seconds."""
 KEEP_S = 600.0
 """What has not changed is written again after so long: thousands of nodes would write it with every heartbeat."""
+FAILING_S = 300.0
+"""A write that failed and was not tried again for so long counts as given up. Tries are 30 s apart at most."""
 WISHES = (names.SM_PERCENT, names.COOPERATES)
 LONGEST_NAME = 230
 """An event's name has 253 characters, and the time comes after the pod's."""
@@ -38,13 +41,16 @@ class PodsHere:
         self.path = f"{PODS}?fieldSelector=spec.nodeName%3D{quote(node, safe='')}"
         self.order: dict[str, int] = {}
         """By uid: the version at which a pod was first seen here. The kubelet hears of pods in this order."""
+        self.slots = SlotRecords()
         self.reflector = Reflector(api, self.path, self._heard, self._trim)
 
     def _heard(self, what: str, item: Json) -> None:
         if what == "gone":
             self.order.pop(uid_of(dict(item)), None)
+            self.slots.forget(uid_of(dict(item)))
         else:
             self.order.setdefault(uid_of(dict(item)), version_of(item))
+            self.slots.see(item)
 
     def known(self) -> tuple[Json, ...]:
         """Those that ask for GPU memory, as last seen."""
@@ -101,7 +107,7 @@ class Teller:
     def __init__(self, api: Api, node: str, note: Note, source: str = SOURCE) -> None:
         self.api, self.node, self.note, self.source = api, node, note, source
         self._node_path = f"{NODES}/{quote(node, safe='')}"
-        self._failing: dict[str, str] = {}
+        self._failing: dict[str, tuple[str, float]] = {}
         self._told: dict[tuple[str, str], float] = {}
         self._kept: dict[str, tuple[object, float]] = {}
 
@@ -225,8 +231,11 @@ class Teller:
         try:
             await asked
         except TideError as error:
-            if self._failing.get(what) != str(error):
-                self._failing[what] = str(error)
+            known, clock = self._failing.get(what), time.monotonic()
+            # What is not tried any more, as its pod is gone, is not kept for ever.
+            self._failing = {old: one for old, one in self._failing.items() if clock - one[1] < FAILING_S}
+            self._failing[what] = str(error), clock
+            if known is None or known[0] != str(error):
                 self.note(f"{what} cannot be written: {error}")
             return False
         self._failing.pop(what, None)
