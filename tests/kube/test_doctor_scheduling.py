@@ -142,6 +142,8 @@ def test_who_leads() -> None:
     assert levels(leaders(lease("s", NOW))) == ["ok", "ok"]
     assert "has never led" in only(leaders(None)).text
     assert "no process holds Lease kube-system/tidewright-scheduler" in only(leaders(lease("s", NOW, holder=""))).text
+    expired = only(leaders(lease("s", "2023-11-14T22:12:40.000000Z")))
+    assert "does not lead" in expired.text and "40 s ago" in expired.text
     old = only(leaders(lease("s", LONG_AGO)))
     assert "does not lead" in old.text and "4400 s ago by this machine's clock" in old.text
     assert "ahead" in only(leaders(lease("s", LATER))).text

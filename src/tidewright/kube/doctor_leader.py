@@ -15,8 +15,6 @@ from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_ours
 
 EXTENDER_LEASE = (SYSTEM, "tidewright-extender")
 """Of the extender's pods the ready one leads; this is for an extender that runs elsewhere."""
-TERMS = 4.0
-"""A Lease whose time differs from this machine's by more of its durations than this is looked at again."""
 STARTING_S = 60.0
 """A scheduler's first probe comes 10 s after its start."""
 LOOK_AGAIN_S = 5.0
@@ -48,7 +46,7 @@ def in_use(facts: Facts) -> list[Configuration]:
 def looks_old(lease: Json, now_s: float) -> bool:
     """By this machine's clock; a Lease without a holder is never old."""
     spec = lease.get("spec") or {}
-    return bool(spec.get("holderIdentity")) and abs(_age_s(spec, now_s)) > TERMS * _duration_s(spec)
+    return bool(spec.get("holderIdentity")) and abs(_age_s(spec, now_s)) > _duration_s(spec)
 
 
 def holder_of(facts: Facts, key: tuple[str, str]) -> str:
@@ -136,7 +134,7 @@ def _silent(spec: Json, title: str, now_s: float) -> str:
 
 
 def _clocks(spec: Json, holder: str, now_s: float) -> Iterator[Finding]:
-    if abs(age := _age_s(spec, now_s)) > TERMS * _duration_s(spec):
+    if abs(age := _age_s(spec, now_s)) > _duration_s(spec):
         text = f"the clocks of {holder} and of this machine differ by about {abs(age):.0f} s"
         yield Finding("leader", NOTE, text, "set the clocks; the ages in this report are by this machine's clock")
 
