@@ -55,7 +55,7 @@ def extender_arguments(environment: Mapping[str, str]) -> list[str]:
 def plugin_arguments(words: list[str]) -> list[str]:
     """For ``tide``. Raises UsageError for flags that gpushare's plugin does not have, and where ours is not installed.
 
-    Containers are matched by size and time, as there: its manifest does not mount the folder where a runtime looks for CDI.
+    Containers are matched by size: gpushare's manifest does not mount the folder where a runtime looks for CDI.
     """
     from .kube import command
 

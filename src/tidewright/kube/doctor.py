@@ -32,7 +32,7 @@ def version(facts: Facts) -> Iterator[Finding]:
     if number < OLDEST:
         yield Finding("version", BAD, f"Kubernetes {text} is too old", "upgrade to 1.26 or later")
     elif number < CDI_FROM:
-        remedy = "until 1.29 the device plugin matches pods by size and time, as gpushare's does"
+        remedy = "before 1.29 the device plugin matches containers with pods by size (--binding match)"
         yield Finding("version", NOTE, f"Kubernetes {text}: the kubelet does not take CDI devices from plugins", remedy)
     else:
         yield Finding("version", OK, f"Kubernetes {text}")

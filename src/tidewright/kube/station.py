@@ -140,7 +140,7 @@ class Station:
             late, why = self.settings.binding == "late", "as told"
         labels = (node.get("metadata") or {}).get("labels") or {}
         self.plugin.late, self.plugin.cgpu_off = late, labels.get(names.CGPU_LABEL) == "true"
-        binds = "CDI, late" if late else "size and time"
+        binds = "CDI, late" if late else "size"
         if binds != self._binds:
             self.note(f"binds containers by {binds} ({why})")
             self._binds = binds
