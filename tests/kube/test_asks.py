@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.kube.objects import node, placed, pod
 from tidewright.base.errors import UsageError
 from tidewright.kube import names
-from tidewright.kube.ask import ask_of, holding_of, marks
+from tidewright.kube.ask import ask_of, check_marks, holding_of, marks
 from tidewright.kube.cards import Card, publish, table_of, unhealthy_of
 from tidewright.kube.quantity import LIMIT, whole
 from tidewright.kube.shapes import Pod, shaped
@@ -159,3 +160,85 @@ def test_a_table_that_cannot_be_read_makes_the_node_unready(text: str) -> None:
 def test_unhealthy_lists_pass_over_what_is_no_index() -> None:
     assert unhealthy_of({"data": {"gpus": "0, 3,x,"}}) == {0, 3}
     assert unhealthy_of(None) == frozenset()
+
+
+def marked(notes: dict[str, str], *sizes: int, init: tuple[int, ...] = (), count: object = None) -> dict[str, Any]:
+    """A bound pod with a container per size and these annotations."""
+    found = pod("p", 1, count, node="n", notes=notes)
+    found["spec"]["containers"] = [container(size) for size in sizes]
+    found["spec"]["initContainers"] = [container(size) for size in init]
+    if count is not None:
+        found["spec"]["containers"][0]["resources"]["limits"][names.COUNT] = str(count)
+    return found
+
+
+def several(units: dict[str, dict[str, int]]) -> dict[str, str]:
+    return {names.IDX: "0", names.POD: "15", names.ALLOCATION: json.dumps(units)}
+
+
+@pytest.mark.parametrize(
+    ("item", "units"),
+    [
+        (marked({names.IDX: "1", names.POD: "1"}, 15), {1: 15}),
+        (marked({names.IDX: "1"}, 15), {1: 15}),
+        (marked({names.IDX: "1", names.POD: "0"}, 15), {1: 15}),
+        (marked({names.IDX: "1", names.POD: "9999"}, 1), {1: 1}),
+        (marked({names.IDX: "1", names.POD: "2"}, 1), {1: 1}),
+        (marked(several({"0": {"0": 9999, "1": 9999}}), 1), {0: 1}),
+        (marked(several({"0": {"0": 1, "1": 1}}), 8, count=2), {0: 4, 1: 4}),
+        (marked(several({"0": {"2": 99, "3": 99}}), 8, count=2), {2: 4, 3: 4}),
+        (marked({names.IDX: "0", names.POD: "4"}, 4, init=(15,)), {0: 15}),
+    ],
+)  # fmt: skip
+def test_annotations_say_which_gpus_and_limits_how_much(item: dict[str, Any], units: dict[int, int]) -> None:
+    """Whatever the owner writes there later, the pod counts as what it asks for, never as less and never as more."""
+    held = holding_of(item)
+    assert held is not None and dict(held.units) == units
+    with suppress(UsageError):
+        check_marks(item)
+        assert item["spec"]["initContainers"], "gpushare counts none"
+
+
+@pytest.mark.parametrize(
+    ("item", "units"),
+    [
+        (marked({names.IDX: "1", names.POD: "15"}, 15), {1: 15}),
+        (marked(several({"0": {"0": 4, "1": 4}}), 8, count=2), {0: 4, 1: 4}),
+        (marked(several({"0": {"0": 2}, "1": {"3": 2}}), 2, 2), {0: 2, 3: 2}),
+        (marked(several({"0": {"0": 3}, "1": {"0": 1, "1": 4}}), 3, 5, count=2), {0: 4, 1: 4}),
+    ],
+)  # fmt: skip
+def test_annotations_that_fit_the_limits_are_taken_as_they_are(item: dict[str, Any], units: dict[int, int]) -> None:
+    check_marks(item)
+    held = holding_of(item)
+    assert held is not None and dict(held.units) == units
+
+
+def test_a_pod_whose_annotations_are_being_corrected_counts_on_both_gpus() -> None:
+    """And cannot start late with them."""
+    item = marked(several({"0": {"0": 8, "1": 8}}), 8)
+    held = holding_of(item)
+    assert held is not None and dict(held.units) == {0: 8, 1: 8}
+    with pytest.raises(UsageError, match="8 on GPU 0, 8 on GPU 1.*ask for .8 on 1 GPU"):
+        check_marks(item)
+
+
+@pytest.mark.parametrize("units", [{"0": 7, "1": 1}, {"0": 4, "1": 4}, {"0": 5, "1": 5}])
+def test_a_container_that_asks_for_one_gpu_gets_no_two(units: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="create the pod anew"):
+        check_marks(marked(several({"0": units}), 8))
+
+
+def test_a_pod_without_limits_holds_what_is_annotated() -> None:
+    item = marked({names.IDX: "1", names.POD: "3"}, 1)
+    item["spec"]["containers"] = [{"name": "c"}]
+    held = holding_of(item)
+    assert held is not None and dict(held.units) == {1: 3}
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.dictionaries(st.integers(0, 3), st.integers(0, 99), min_size=1))
+def test_whatever_is_annotated_counts_for_no_less_than_was_asked_and_at_most_twice(sizes: Any, found: Any) -> None:
+    held = holding_of(marked(several({"0": {str(gpu): units for gpu, units in found.items()}}), *sizes))
+    assert held is not None
+    assert sum(sizes) <= sum(held.units.values()) <= 2 * sum(sizes)
+    assert held.units.keys() <= found.keys() and max(held.units.values()) <= sum(sizes)

@@ -163,7 +163,8 @@ def _memory(container: Json, name: str) -> int | None:
 
 
 def holding_of(pod: Json) -> Holding | None:
-    """The GPUs a pod holds by its annotations; None when it holds none: never annotated, nowhere, or ended.
+    """The GPUs a pod holds; None when it holds none: never annotated, nowhere, or ended. Its annotations say which GPUs. How
+    many units it holds its limits say, which its owner cannot change, unlike annotations (``fitted``).
 
     A pod that is being deleted holds its GPUs until its containers are gone, which the phase or its disappearance says.
     Raises UsageError when the pod or its annotations cannot be understood, and nothing else whatever they are: anybody
@@ -181,7 +182,8 @@ def _held(pod: Json) -> Holding | None:
     if status.get("phase") in ENDED or (names.IDX not in notes and names.ALLOCATION not in notes):
         return None
     node = spec.get("nodeName") or notes.get(names.NODE) or ""
-    units = _annotated(notes, title(pod))
+    units = fitted(_annotated(notes, title(pod)), _asked(pod))
+    _possible(units, title(pod))
     if not node or not units:
         return None
     return Holding(
@@ -194,6 +196,41 @@ def _held(pod: Json) -> Holding | None:
         assigned=notes.get(names.ASSIGNED) == "true",
         priority=int(spec.get("priority") or 0),
     )
+
+
+def fitted(marked: Mapping[int, int], total: int | None, most: int = 2) -> dict[int, int]:
+    """Units by GPU of a pod that is marked so and asks for ``total`` units: on the marked GPUs, never fewer than it asks and
+    never more than ``most`` times as many. Twice, because a pod whose annotations are being corrected shows the GPU that it
+    had and the one that it has. ``total`` None: the pod has no limit, and the marks alone count."""
+    if total is None:
+        return {gpu: units for gpu, units in marked.items() if units}
+    if total <= sum(marked.values()) <= (most if len(marked) > 1 else 1) * total and max(marked.values()) <= total:
+        return {gpu: units for gpu, units in marked.items() if units}
+    share, more = divmod(total, len(marked) or 1)
+    found = {gpu: share + (at < more) for at, gpu in enumerate(sorted(marked))}
+    return {gpu: units for gpu, units in found.items() if units}
+
+
+def check_marks(pod: Json) -> None:
+    """Raises UsageError when the annotations give a pod other amounts than its limits ask for, or on more GPUs.
+
+    gpushare counts no init containers, so the sum without them is also right. Several containers of a pod that asks for one
+    GPU may each have one of their own."""
+    ask, marked = ask_of(pod), _annotated(notes_of(pod), title(pod))
+    main = [part for part in ask.parts if not part.init]
+    right = sum(marked.values()) in {ask.total, sum(part.units for part in main)}
+    if ask.count > 1:
+        fits = right and len(marked) == ask.count and len(set(marked.values())) == 1
+    else:
+        fits = right and len(marked) <= max(1, len(main))
+    if not fits:
+        shown = ", ".join(f"{units} on GPU {gpu}" for gpu, units in sorted(marked.items())) or "none"
+        on = "GPU" if ask.count == 1 else "GPUs"
+        raise UsageError(
+            f"the annotations of pod {title(pod)} give it other units of {names.MEM} ({shown}) than its limits ask for "
+            f"({ask.total} on {ask.count} {on})",
+            "create the pod anew, and leave its GPU annotations to the extender",
+        )
 
 
 def marks(ask: Ask, node: str, gpus: Mapping[int, int], card_units: int, now_ns: int) -> dict[str, str | None]:
@@ -234,11 +271,12 @@ def _by_container(ask: Ask, gpus: Mapping[int, int]) -> dict[str, dict[str, int]
 
 
 def _annotated(notes: Json, who: str) -> dict[int, int]:
+    """As they stand there; 0 units where there is a GPU alone."""
     if not (text := notes.get(names.ALLOCATION)):
         index = notes.get(names.IDX, "")
         units = whole(notes.get(names.POD, "0"), f"annotation {names.POD} of {who}")
         gpu = -1 if index == "-1" else whole(index, f"annotation {names.IDX} of {who}")
-        return _possible({gpu: units}, who) if gpu >= 0 and units else {}
+        return _possible({gpu: units}, who) if gpu >= 0 else {}
     found: dict[int, int] = {}
     try:
         for gpus in json.loads(text).values():
@@ -248,6 +286,11 @@ def _annotated(notes: Json, who: str) -> dict[int, int]:
     except (ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"annotation {names.ALLOCATION} of {who} cannot be read: {error}") from error
     return _possible(found, who)
+
+
+def _asked(pod: Json) -> int | None:
+    """Units over all its GPUs by the limits of its containers; None when none has such a limit."""
+    return at_worst(tuple(_parts(pod, _memory))) if asks_memory(pod) else None
 
 
 def _possible(units: dict[int, int], who: str) -> dict[int, int]:
