@@ -219,7 +219,7 @@ def test_a_pod_whose_annotations_are_being_corrected_counts_on_both_gpus() -> No
     item = marked(several({"0": {"0": 8, "1": 8}}), 8)
     held = holding_of(item)
     assert held is not None and dict(held.units) == {0: 8, 1: 8}
-    with pytest.raises(UsageError, match="8 on GPU 0, 8 on GPU 1.*ask for .8 on 1 GPU"):
+    with pytest.raises(UsageError, match=r"8 on GPU 0, 8 on GPU 1.*ask for .8 on 1 GPU"):
         check_marks(item)
 
 
@@ -236,7 +236,10 @@ def test_a_pod_without_limits_holds_what_is_annotated() -> None:
     assert held is not None and dict(held.units) == {1: 3}
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.dictionaries(st.integers(0, 3), st.integers(0, 99), min_size=1))
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.dictionaries(st.integers(0, 3), st.integers(0, 99), min_size=1),
+)
 def test_whatever_is_annotated_counts_for_no_less_than_was_asked_and_at_most_twice(sizes: Any, found: Any) -> None:
     held = holding_of(marked(several({"0": {str(gpu): units for gpu, units in found.items()}}), *sizes))
     assert held is not None

@@ -17,7 +17,7 @@ from tests.kube.objects import pod
 from tidewright.base.errors import WorldError
 from tidewright.kube import names
 from tidewright.kube.allocation_file import NAME, AllocationFile
-from tidewright.kube.ask import ENDED, holding_of, phase
+from tidewright.kube.ask import ENDED, Holding, holding_of, phase
 from tidewright.kube.cgroups import ABSENT, BUSY, IDLE
 from tidewright.kube.gpu_admission import POLL_S, SETTLE_S, GpuAdmission
 from tidewright.kube.gpus import FakeGpus
@@ -36,12 +36,16 @@ class Node(RuleBasedStateMachine):
         self.objects: dict[str, dict[str, Any]] = {}
         self.cgroups: dict[str, str] = {}
         self.running: dict[str, dict[int, int]] = {}
+        self.asked: dict[str, dict[int, int]] = {}
+        """By the specs of all pods that there ever were."""
         self.forgotten: set[str] = set()
         """Deleted pods that run and are not in the kubelet's checkpoint any more."""
         self.now_s, self.count = 0.0, 0
+        self.runner = asyncio.Runner()
         self.admission = self.started()
 
     def teardown(self) -> None:
+        self.runner.close()
         self.home.cleanup()
 
     def started(self) -> GpuAdmission:
@@ -53,7 +57,7 @@ class Node(RuleBasedStateMachine):
         )  # fmt: skip
         cgroups: Any = SimpleNamespace(state=lambda uid: self.cgroups.get(uid, ABSENT), root="/")
         gpus = {gpu.index: gpu for gpu in FakeGpus(f"2x{SIZE}").found()}
-        folder: Any = SimpleNamespace(allocated=self.checkpoint)
+        folder: Any = SimpleNamespace(given=self.checkpoint)
         file = AllocationFile(Path(self.home.name) / NAME)
         return GpuAdmission(
             gpus, dict.fromkeys(gpus, SIZE), pods, folder, file, cgroups, lambda text: None, lambda: self.now_s  # type: ignore[arg-type]
@@ -73,6 +77,7 @@ class Node(RuleBasedStateMachine):
         """Somebody binds a pod, whether it fits or not."""
         self.count += 1
         notes = {names.IDX: str(gpu), names.POD: str(units), names.ASSIGNED: "false", names.NODE: "n"}
+        self.asked[f"u{self.count}"] = {gpu: units}
         self.objects[f"u{self.count}"] = pod(f"p{self.count}", units, node="n", notes=notes, uid=f"u{self.count}")
 
     @precondition(lambda self: self.objects)
@@ -94,21 +99,56 @@ class Node(RuleBasedStateMachine):
             return
         self.cgroups.setdefault(uid, IDLE)
         self.now_s += POLL_S
-        held = holding_of(self.objects[uid])
-        assert held is not None
+        held = self.holding(uid)
         rest = Counter[int]()
         for other, units in self.running.items():
             rest.update(units if other != uid else {})
         fits = all(rest[gpu] + units <= SIZE for gpu, units in held.units.items())
         try:
-            asyncio.run(self.admission.admit(held, self.now_s))
+            self.runner.run(self.admission.admit(held, self.now_s))
         except WorldError as error:
             assert uid not in self.running, "a pod that runs never waits"
             assert "the kubelet retries" in str(error)
             return
         assert fits or uid in self.running
-        self.cgroups[uid], self.running[uid] = BUSY, dict(held.units)
+        self.runs(uid)
+
+    @precondition(lambda self: len(self.objects) > 1)
+    @rule()
+    def start_all_at_once(self) -> None:
+        """As after an outage of the plugin, when all calls that waited for it come together."""
+        uids = [uid for uid in sorted(self.objects) if phase(self.objects[uid]) not in ENDED]
+        self.now_s += POLL_S
+        found = self.runner.run(self.admitted(uids))
+        for uid in uids:
+            self.cgroups.setdefault(uid, IDLE)
+        for uid, error in zip(uids, found, strict=True):
+            if error is None:
+                self.runs(uid)
+            else:
+                assert isinstance(error, WorldError) and uid not in self.running, error
+
+    async def admitted(self, uids: list[str]) -> list[BaseException | None]:
+        calls = [self.admission.admit(self.holding(uid), self.now_s) for uid in uids]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    def holding(self, uid: str) -> Holding:
+        held = holding_of(self.objects[uid])
+        assert held is not None
+        return held
+
+    def runs(self, uid: str) -> None:
+        self.cgroups[uid], self.running[uid] = BUSY, self.asked[uid]
         self.objects[uid]["status"]["phase"] = "Running"
+
+    @precondition(lambda self: self.objects)
+    @rule(
+        data=st.data(), text=st.sampled_from(["0", "1", "7", "9999"]), name=st.sampled_from([names.POD, names.ASSIGNED])
+    )
+    def edit(self, data: st.DataObject, text: str, name: str) -> None:
+        """The owner of a pod writes into its annotations; which GPU it is stays."""
+        uid = data.draw(st.sampled_from(sorted(self.objects)))
+        self.objects[uid]["metadata"]["annotations"][name] = "true" if name == names.ASSIGNED else text
 
     @precondition(lambda self: self.objects)
     @rule(data=st.data())
@@ -147,7 +187,7 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def refresh(self) -> None:
-        asyncio.run(self.admission.refresh())
+        self.runner.run(self.admission.refresh())
         assert self.admission.orphans.keys() >= self.running.keys() - self.objects.keys()
 
     @precondition(lambda self: len(self.running) > 2)
@@ -159,7 +199,7 @@ class Node(RuleBasedStateMachine):
             self.cgroups[uid] = IDLE
         self.objects.clear()
         self.now_s += SETTLE_S + 1
-        asyncio.run(self.admission.refresh())
+        self.runner.run(self.admission.refresh())
         assert not self.admission.allocated and not self.admission.file.path.exists()
 
     @invariant()

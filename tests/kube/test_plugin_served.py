@@ -462,6 +462,7 @@ def test_a_pod_on_two_gpus_sees_both() -> None:
             await found.ready()
             wide = assumed("wide", 8, at=1)
             wide["metadata"]["annotations"][names.ALLOCATION] = json.dumps({"0": {"0": 4, "1": 4}})
+            wide["spec"]["containers"][0]["resources"]["limits"][names.COUNT] = "2"
             await found.create(wide)
             await found.kubelet.admit(wide)
             made = await found.kubelet.start_container("uid-wide", "c0")

@@ -182,7 +182,7 @@ def _held(pod: Json) -> Holding | None:
     if status.get("phase") in ENDED or (names.IDX not in notes and names.ALLOCATION not in notes):
         return None
     node = spec.get("nodeName") or notes.get(names.NODE) or ""
-    units = fitted(_annotated(notes, title(pod)), _asked(pod))
+    units = fitted(_annotated(notes, title(pod)), asked_units(pod))
     _possible(units, title(pod))
     if not node or not units:
         return None
@@ -288,7 +288,7 @@ def _annotated(notes: Json, who: str) -> dict[int, int]:
     return _possible(found, who)
 
 
-def _asked(pod: Json) -> int | None:
+def asked_units(pod: Json) -> int | None:
     """Units over all its GPUs by the limits of its containers; None when none has such a limit."""
     return at_worst(tuple(_parts(pod, _memory))) if asks_memory(pod) else None
 

@@ -11,14 +11,16 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..base.errors import UsageError, WorldError
 from .allocation_file import AllocationFile, PodAllocation
-from .ask import Holding, Json, holding_of, phase, title
+from .ask import Holding, Json, asked_units, fitted, holding_of, phase, title
 from .cgroups import ABSENT, BUSY, UNKNOWN, Cgroups
 from .gpus import Gpu
 from .kubelet import Folder
+from .match import Entry
 from .shapes import Pod, shaped
 from .site import Note
 from .tell import PodsHere
@@ -31,6 +33,10 @@ POLL_S = 0.2
 SETTLE_S = 5.0
 """The container of a pod admitted less than this ago may not exist yet, so an idle cgroup does not mean that it has exited."""
 MOST_NAMED = 5
+
+
+class PodGone(WorldError):
+    """The pod was deleted before it had its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,6 @@ class GpuAdmission:
         """By uid of pods admitted in this run."""
         self._seen: set[str] = set()
         """Of those, the ones that the reflector has had."""
-        self._marked: dict[str, PodAllocation] = {}
         self._last_s = self._looked_s = float("-inf")
         """Of the last admission and of the last look at who has exited."""
         self._blind = self._differs = False
@@ -87,38 +92,86 @@ class GpuAdmission:
             self._differs = True
             note(f"{error}; allocations are recovered from the kubelet's checkpoint and the pods")
         self._recover = not self.allocated
+        self._recovery = asyncio.Lock()
+        self._given: tuple[Entry, ...] | None = None
+        """As the kubelet's checkpoint was before it could allocate anew, which makes it forget deleted pods."""
+        if self._recover:
+            with suppress(WorldError):
+                self._given = folder.given()
 
     def deadline_s(self, left_s: float | None) -> float:
         """Latest answer to a call that begins now, by ``clock``. ``left_s``: until the caller's deadline, if there is one."""
         return self.clock() + (WAIT_S if left_s is None else min(WAIT_S, left_s - ANSWER_S))
 
     async def admit(self, held: Holding, deadline_s: float) -> None:
-        """Wait until the pod fits on all of its GPUs, then record its allocation. Raises WorldError, naming the pods that block
-        it, at ``deadline_s``."""
-        pod = PodAllocation(held.uid, f"{held.namespace}/{held.name}", dict(held.units))
+        """Wait until the pod fits on all of its GPUs, then record its allocation. Raises UsageError when the pod's GPUs are not
+        those that it was admitted to, PodGone when it is deleted meanwhile, WorldError, naming the pods that block it, at
+        ``deadline_s``."""
+        pod, seen = PodAllocation(held.uid, f"{held.namespace}/{held.name}", dict(held.units)), False
         while True:
-            # Looked at once for all that wait: what has exited stays so, and an older look only delays.
-            if self.clock() - self._looked_s >= POLL_S / 2:
-                self._update(await self._exited())
+            # Cgroups are read once for all that wait: what has exited stays so, and an older look at them only delays.
+            unreadable = await self._look()
             # No await from here to _record: two pods must not be admitted on the same free units.
-            if self.pods.reflector.synced.is_set():
+            seen |= self._check_there(held.uid, seen)
+            if not (why := unreadable or self._unknown(held.uid)):
+                self._check_same(pod)
                 if self._admitted(held.uid) or not (blocked := blockers(pod, self._others(), self.capacity)):
                     self._record(pod)
                     return
                 why = self._refusal(pod, blocked)
-            else:
-                why = "the pods of this node are not known yet; the kubelet retries"
             if self.clock() >= deadline_s:
                 raise WorldError(why)
             await asyncio.sleep(POLL_S)
 
-    async def refresh(self) -> None:
-        """Drop allocations of pods that have ended, and find orphans."""
-        exited = await self._exited()
+    async def _look(self) -> str:
+        """At who has exited, unless that was done just now. Why nobody can be admitted, if that is so."""
+        if self._recover or self.clock() - self._looked_s >= POLL_S / 2:
+            try:
+                exited = await self._exited()
+            except WorldError as error:
+                return f"{error}; it says which deleted pods may still run, so the kubelet retries"
+            self._update(exited)
+        return ""
+
+    def _check_there(self, uid: str, seen: bool) -> bool:
+        """Whether the pod's object is there. Raises PodGone when it is being deleted, or was ``seen`` and is not any more."""
+        if not self.pods.reflector.synced.is_set():
+            return False
+        pod = self.pods.reflector.objects.get(uid)
+        if (pod is None and seen) or (pod is not None and (pod.get("metadata") or {}).get("deletionTimestamp")):
+            raise PodGone(f"pod {uid if pod is None else title(pod)} is deleted: it gets no GPU any more")
+        return pod is not None
+
+    def _unknown(self, uid: str) -> str:
+        """Why nothing can be said of the pod, if that is so."""
+        if not self.pods.reflector.synced.is_set():
+            return "the pods of this node are not known yet; the kubelet retries"
+        if uid not in self.pods.reflector.objects:
+            return f"the API server has not shown the pod {uid} on this node yet; the kubelet retries"
+        return ""
+
+    def _check_same(self, pod: PodAllocation) -> None:
+        """Raises UsageError unless the pod's shares are those it was admitted with: annotations may have been edited since."""
+        had = self.allocated.get(pod.uid, pod).units
+        # In proportion, because a unit may be of another size since.
+        total, before = sum(pod.units.values()), sum(had.values())
+        if {gpu: units * before for gpu, units in pod.units.items()} != {gpu: n * total for gpu, n in had.items()}:
+            raise UsageError(
+                f"the annotations of pod {pod.name} give it {_listed(pod.units)}, and it was admitted to {_listed(had)}",
+                "restore its GPU annotations, or create the pod anew",
+            )
+
+    async def refresh(self, follow: bool = False) -> None:
+        """Drop allocations of pods that have ended, and find orphans. ``follow``: what running pods have is what their
+        annotations say by now, because we correct them; else it is what they were admitted with."""
+        try:
+            exited = await self._exited()
+        except WorldError:
+            return  # nothing is recorded before orphans are known, or the next run would not look for them
         if not self.pods.reflector.synced.is_set():
             return
         try:
-            self._update(exited)
+            self._update(exited, follow)
         except WorldError as error:
             self.note(str(error))
         here = self.pods.reflector.objects
@@ -135,22 +188,24 @@ class GpuAdmission:
 
     def _others(self) -> list[PodAllocation]:
         """All that count beside a pod to be admitted: recorded, or marked as assigned by a plugin that kept no record."""
-        return list({**self._marked, **self.allocated}.values())
+        return list({**self._marked(), **self.allocated}.values())
 
-    def _update(self, exited: set[str]) -> None:
+    def _marked(self) -> dict[str, PodAllocation]:
+        return {one.uid: one for one in _assigned(self.pods.known())}
+
+    def _update(self, exited: set[str], follow: bool = False) -> None:
         """Remove pods that have ended from the record, add running ones that are not in it. Raises WorldError."""
         if self.pods.reflector.synced.is_set():
             self._looked_s = self.clock()
         over = exited | self.pods.ended()
         kept = {uid: one for uid, one in self.allocated.items() if uid not in over}
-        self._marked = {one.uid: one for one in _assigned(self.pods.known())}
         objects = self.pods.reflector.objects
         kept |= {
             uid: one
-            for uid, one in self._marked.items()
-            if uid not in kept and phase(objects.get(uid, {})) == "Running"
+            for uid, one in self._marked().items()
+            if (follow or uid not in kept) and phase(objects.get(uid, {})) == "Running"
         }
-        if self._differs or kept.keys() != self.allocated.keys():
+        if self._differs or kept != self.allocated:
             self._save(kept)
         self._admitted_s = {uid: at for uid, at in self._admitted_s.items() if uid in kept}
         self._seen &= kept.keys()
@@ -168,13 +223,16 @@ class GpuAdmission:
         self.allocated, self._differs = allocated, False
 
     async def _exited(self) -> set[str]:
-        """Uids of recorded pods whose object is deleted and whose processes have exited."""
+        """Uids of recorded pods whose object is deleted and whose processes have exited. Raises WorldError while there is no
+        record and the kubelet's checkpoint cannot be read."""
         reflector = self.pods.reflector
         self._seen |= self._admitted_s.keys() & reflector.objects.keys()
         if not reflector.synced.is_set():
             return set()
-        if self._recover:
-            await self._recover_orphans()
+        async with self._recovery:  # whoever comes meanwhile waits for what is found
+            if self._recover:
+                await self._recover_orphans()
+                self._recover = False
         deleted = [uid for uid in self.allocated if uid not in reflector.objects]
         states = await asyncio.to_thread(lambda: {uid: self.cgroups.state(uid) for uid in deleted})
         # Checked again: a pod may have been listed while the cgroups were read.
@@ -192,15 +250,12 @@ class GpuAdmission:
 
     async def _recover_orphans(self) -> None:
         """Without a record: running pods are found by their phase; deleted ones that run on by the kubelet's checkpoint, on the
-        GPUs that their device ids name. Those are the preferred ids, normally the GPUs that were chosen."""
-        self._recover, here = False, self.pods.reflector.objects
-        try:
-            entries = await asyncio.to_thread(self.folder.allocated)
-        except WorldError:
-            return
+        GPUs that their device ids name. Those are the preferred ids, normally the GPUs that were chosen. Raises WorldError."""
+        if self._given is None:
+            self._given = await asyncio.to_thread(self.folder.given)
         ids: dict[str, set[str]] = {}
-        for entry in entries:
-            if entry.uid not in here:
+        for entry in self._given:
+            if entry.uid not in self.pods.reflector.objects:
                 ids.setdefault(entry.uid, set()).update(entry.ids)
         busy = await asyncio.to_thread(lambda: [uid for uid in ids if self.cgroups.state(uid) == BUSY])
         for uid in busy:
@@ -225,13 +280,17 @@ class GpuAdmission:
 
 
 def _assigned(pods: Iterable[Json]) -> list[PodAllocation]:
-    """Those that have their GPUs by phase or mark."""
+    """Those that have their GPUs by phase or mark, and that the kubelet can have allocated some: they have a limit."""
     found = []
     for pod in pods:
         try:
-            held = holding_of(shaped(pod, Pod))
+            held, total = holding_of(shaped(pod, Pod)), asked_units(pod)
         except UsageError:
             continue
-        if held is not None and (held.assigned or phase(pod) == "Running"):
-            found.append(PodAllocation(held.uid, title(pod), dict(held.units)))
+        if held is not None and total is not None and (held.assigned or phase(pod) == "Running"):
+            found.append(PodAllocation(held.uid, title(pod), fitted(held.units, total, most=1)))
     return found
+
+
+def _listed(units: Mapping[int, int]) -> str:
+    return ", ".join(f"{count} units of GPU {gpu}" for gpu, count in sorted(units.items())) or "no GPU"

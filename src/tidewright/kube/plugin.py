@@ -15,12 +15,12 @@ from typing import Any
 from ..base.errors import TideError, UsageError, WorldError
 from . import names, units
 from .allocated import written
-from .ask import Json, Part, ask_of, holding_of, notes_of, phase, title
+from .ask import Json, Part, ask_of, check_marks, holding_of, notes_of, phase, title
 from .assigned_marker import AssignedMarker
 from .cards import Card
 from .cdi import Edits, Shelf, name_of, qualified
 from .cgroups import BUSY
-from .gpu_admission import GpuAdmission
+from .gpu_admission import GpuAdmission, PodGone
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
 from .kubelet import Folder
@@ -176,6 +176,7 @@ class Plugin:
                     raise WorldError("the kubelet's checkpoint names no container with these devices; it tries again")
                 pod = await self.pods.by_uid(entry.uid)
                 claim = claim_of(pod, entry.container)
+                check_marks(pod)
                 edits = await self._outfit(claim, len(entry.ids))
                 await self.admission.admit(claim.holding, deadline_s)
                 await asyncio.to_thread(self.ladder.hold_one, entry.uid, self._mib(claim.holding.units))
@@ -185,7 +186,7 @@ class Plugin:
                 self.shelf.keep_only(name_of(one.ids) for one in entries)
                 await self._mark(claim)
         except TideError as error:
-            await self._refuse(context, error, () if pod is None else (pod,))
+            await self._refuse(context, error, () if pod is None or isinstance(error, PodGone) else (pod,))
         return messages().PreStartContainerResponse()
 
     async def _mark(self, claim: Claim) -> None:

@@ -209,7 +209,7 @@ class Station:
         await self.plugin.pods.reflector.synced.wait()
         while True:
             changed = await asyncio.to_thread(self.ladder.climb)
-            await self.admission.refresh()
+            await self.admission.refresh(follow=not self.plugin.late)
             await asyncio.to_thread(self.ladder.hold, by_pod(self.guard.holdings()))
             if await self.guard.look() or changed:
                 self._wake()
@@ -251,7 +251,7 @@ class Station:
             self.note(f"removed {self.plugin.shelf.keep_only(())} CDI files")
         except OSError as error:
             self.note(f"CDI files stay: {error}")
-        await self.admission.refresh()
+        await self.admission.refresh(follow=not self.plugin.late)
         if count := len(self.admission.allocated):
             self.note(f"{self.admission.file.path} stays: {count} pods have GPUs")
 
