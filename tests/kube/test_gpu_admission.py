@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from tidewright.kube import gpu_admission, names
 from tidewright.kube.allocation_file import NAME, AllocationFile, PodAllocation
 from tidewright.kube.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
 from tidewright.kube.gpu_admission import GpuAdmission, GpuCapacity, blockers
+from tidewright.kube.station import Station
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 FORMS = [
@@ -111,7 +113,23 @@ def test_the_file_brings_back_what_was_allocated(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize(
+    ("was_mib", "units", "now_mib", "counts"), [(1024, 4, 1, 4096), (1, 4097, 1024, 5), (256, 8, 1024, 2), (1024, 3, 1024, 3)]
+)  # fmt: skip
+def test_what_was_allocated_stays_the_same_memory_when_a_unit_is_another(
+    tmp_path: Path, was_mib: int, units: int, now_mib: int, counts: int
+) -> None:
+    AllocationFile(tmp_path / NAME, was_mib).save([PodAllocation("u", "p", {0: units})])
+    assert AllocationFile(tmp_path / NAME, now_mib).load()["u"].units == {0: counts}
+
+
+def test_a_file_without_its_unit_has_the_present_one(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"format":1,"pods":{"u":{"name":"p","units":{"1":7}}}}')
+    assert AllocationFile(tmp_path / NAME, 256).load()["u"].units == {1: 7}
+
+
+@pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format":2,"pods":{}}', '{"format":1,"pods":[]}', "\x00", "[" * 99999,
+             '{"format":1,"unit_mib":-1,"pods":{"u":{"name":"p","units":{"1":1}}}}', '{"format":1,"unit_mib":0,"pods":{}}',
              '{"format":1,"pods":{"u":{"name":"p","units":{"x":1}}}}', '{"format":1,"pods":{"u":{"name":"p","units":3}}}'],
 )  # fmt: skip
 def test_an_unreadable_file_is_an_error_and_not_empty(tmp_path: Path, text: str) -> None:
@@ -286,6 +304,31 @@ def test_what_was_given_outlives_the_plugin_and_a_lost_file(monkeypatch: pytest.
             assert any("pod uid-orphan is deleted and its processes still run" in line for line in found.said)
             found.kubelet.end("uid-orphan")
             assert "uid-orphan" not in (await again(found)).allocated
+
+    run(scene)
+
+
+@pod_processes
+def test_what_a_killed_plugin_left_half_written_is_removed_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of others: the DRA driver writes into the same folder."""
+    quick(monkeypatch)
+    put = os.replace
+
+    async def scene() -> None:
+        async with plugged() as found:
+            cdi = found.station.settings.cdi
+            await found.ready()
+            await started(found, "runs", 2)
+            before = {path.name for path in cdi.iterdir()}
+            monkeypatch.setattr(os, "replace", lambda old, new: None)  # as killed just before
+            found.station.plugin.shelf.put("gx", {})
+            found.station.admission.file.save([PodAllocation("u", "p", {0: 1})])
+            monkeypatch.setattr(os, "replace", put)
+            other = cdi / ".tidewright-dra-x"
+            other.write_text("{")
+            assert len(list(cdi.iterdir())) == len(before) + 3
+            Station(found.station.api.cluster, found.station.settings, found.station.gpus, found.said.append)
+            assert {path.name for path in cdi.iterdir()} == before | {other.name}
 
     run(scene)
 

@@ -30,14 +30,16 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class AllocationFile:
-    """``path``: absent while no pod has an allocation."""
+    """``path``: absent while no pod has an allocation. ``unit_mib``: MiB of one unit, which may differ from those in the file."""
 
     path: Path
+    unit_mib: int = 1024
 
     def load(self) -> dict[str, PodAllocation]:
-        """By uid. Raises WorldError when the file exists and cannot be read."""
+        """By uid, in units of this run: a part of one counts as a whole. Raises WorldError when the file exists and cannot be
+        read."""
         try:
-            return _parsed(json.loads(self.path.read_text()))
+            return _parsed(json.loads(self.path.read_text()), self.unit_mib)
         except FileNotFoundError:
             return {}
         except (OSError, UsageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -51,11 +53,19 @@ class AllocationFile:
         }
         try:
             if pods:
-                self._write(json.dumps({"format": FORMAT, "pods": pods}))
+                self._write(json.dumps({"format": FORMAT, "unit_mib": self.unit_mib, "pods": pods}))
             else:
                 self.path.unlink(missing_ok=True)
         except OSError as error:
             raise WorldError(f"{self.path} cannot be written: {error}") from error
+
+    def sweep(self) -> None:
+        """Remove what a run that was killed left half written. Raises WorldError."""
+        try:
+            for path in self.path.parent.glob(f"{NAME}-*"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise WorldError(f"{self.path.parent} cannot be cleaned up: {error}") from error
 
     def _write(self, text: str) -> None:
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -69,13 +79,15 @@ class AllocationFile:
             raise
 
 
-def _parsed(found: Any) -> dict[str, PodAllocation]:
+def _parsed(found: Any, unit_mib: int) -> dict[str, PodAllocation]:
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']!r} is unknown")
+    if not (was_mib := whole(found.get("unit_mib", unit_mib), "unit_mib")):
+        raise ValueError("a unit of 0 MiB")
     return {
         str(uid): PodAllocation(
             str(uid), str(one["name"]),
-            {whole(gpu, "GPU index"): whole(units, "units") for gpu, units in one["units"].items()},
+            {whole(gpu, "GPU index"): -(-whole(n, "units") * was_mib // unit_mib) for gpu, n in one["units"].items()},
         )
         for uid, one in found["pods"].items()
     }  # fmt: skip

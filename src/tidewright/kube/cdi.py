@@ -86,7 +86,7 @@ class Shelf:
         text = json.dumps(document(self.kind, devices))
         try:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=".tidewright-", dir=self.folder)
+            handle, part = tempfile.mkstemp(prefix=f".{self.prefix}", dir=self.folder)
             try:
                 with os.fdopen(handle, "w") as file:
                     file.write(text)
@@ -105,6 +105,14 @@ class Shelf:
                 path.unlink(missing_ok=True)
                 gone += 1
         return gone
+
+    def sweep(self) -> None:
+        """Remove what a run that was killed left half written. Raises WorldError."""
+        try:
+            for path in self.folder.glob(f".{self.prefix}*"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise WorldError(f"{self.folder} cannot be cleaned up: {error}") from error
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{self.prefix}{name}.json"

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.errors import TideError, UsageError
+from ..base.errors import TideError, UsageError, WorldError
 from ..devices.excess import Place, Rules
 from . import names
 from .api import Api
@@ -112,10 +112,14 @@ class Driver:
         self.ladder.gpus = (*found, *self.parents)
         self.ladder.climb()
         records = Records(self.places.home / "claims")
+        shelf = Shelf(settings.cdi, KIND, PREFIX)
+        try:
+            shelf.sweep()
+        except WorldError as error:
+            note(str(error))
         self.preparer = Preparer(
-            self.api, settings.node, found, partitions, self.ladder, Shelf(settings.cdi, KIND, PREFIX), records, note,
-            self.pods.known,
-        )  # fmt: skip
+            self.api, settings.node, found, partitions, self.ladder, shelf, records, note, self.pods.known
+        )
         stock = Stock(
             settings.node, {gpu.index: gpu for gpu in found}, {gpu.index: gpu.memory_mib for gpu in found}, Split(1)
         )

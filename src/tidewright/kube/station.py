@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.errors import TideError, UsageError
+from ..base.errors import TideError, UsageError, WorldError
 from ..devices.excess import Rules
 from . import names, stamps, usage
 from .allocation_file import NAME as ALLOCATIONS
@@ -91,9 +91,10 @@ class Station:
         self.ladder = ladder(gpus, settings.isolation, note)
         self.ladder.climb()
         stock = Stock(settings.node, found, units, settings.split)
-        file, cgroups = AllocationFile(settings.cdi / ALLOCATIONS), Cgroups(settings.isolation.cgroups)
+        file = AllocationFile(settings.cdi / ALLOCATIONS, settings.split.unit_mib)
+        cgroups, shelf = Cgroups(settings.isolation.cgroups), Shelf(settings.cdi)
+        self._sweep(file, shelf)
         self.admission = GpuAdmission(found, units, pods, self.folder, file, cgroups, note)
-        shelf = Shelf(settings.cdi)
         self.plugin = Plugin(stock, self.folder, shelf, pods, tell, self.ladder, self.admission, woken=self._wake)
         self.guard = Guard(gpus, stock, pods, tell, note, settings.rules, self.folder.whole_gpus, self._orphans)
         served = PrivateEndpoint if settings.behind_proxy else KubeletRegistration
@@ -101,6 +102,13 @@ class Station:
         self._stop, self._due = asyncio.Event(), asyncio.Event()
         self._known, self._binds, self._level = False, "", ""
         self._seen_cgroups = False
+
+    def _sweep(self, *folders: AllocationFile | Shelf) -> None:
+        for one in folders:
+            try:
+                one.sweep()
+            except WorldError as error:
+                self.note(str(error))
 
     def stop(self) -> None:
         """Say that the node is not served any more, then end."""
