@@ -55,7 +55,7 @@ def _path(
     slots: Slots, wrong: list[PodUse], waiting: list[PodUse]
 ) -> tuple[list[PodUse], PodUse | bool | None]:  # fmt: skip
     """Pods of which each really has what the next one was bound to, taken out of ``wrong``; and how it ends: True, the last
-    one has what the first one was bound to; a pod that waits for it, taken out of ``waiting``; or None, no pod was bound to it."""
+    one has what the first one was bound to; a pod that waits for it, taken out of ``waiting``; or None, none was bound to it."""
     path = [wrong.pop(0)]
     while True:
         real = _real(path[-1])
