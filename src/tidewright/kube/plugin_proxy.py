@@ -34,13 +34,14 @@ LOG = "kubectl -n kube-system logs -l app.kubernetes.io/component=plugin -c plug
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """``allocate_s``: how long Allocate waits for a plugin that matches; the kubelet admits no other pod meanwhile.
+    """``allocate_s``: how long Allocate waits for a plugin that matches. The kubelet stands still meanwhile: it admits no other
+    pod, and notices no container that ended, so it starts the plugin's again only between two admissions.
     ``start_s``: PreStartContainer; the kubelet itself waits 30 s. ``linger_s``: from the plugin's hearing that we end until the
     kubelet does: the extender must hear of it, and the kubelet admit what was bound before.
     """
 
     folder: Path = FOLDER
-    allocate_s: float = 10.0
+    allocate_s: float = 5.0
     start_s: float = 27.0
     linger_s: float = 5.0
     poll_s: float = 1.0
