@@ -22,7 +22,7 @@ from tidewright.kube.cards import Card, Table
 from tidewright.kube.choose import Chooser
 from tidewright.kube.credentials import Cluster
 from tidewright.kube.pool import Pool
-from tidewright.kube.site import Site, resolve
+from tidewright.kube.site import Site, resolve, trim_node
 from tidewright.kube.verbs import Desk
 from tidewright.testing.kube_api import FakeApi
 
@@ -289,3 +289,23 @@ def test_a_bind_without_an_answer_is_filtered_again_to_the_same_node(
                 assert await extender.bind(made, "n") == ""
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "follows"), [("late", False), ("match", True)])
+@pytest.mark.parametrize("change", [{names.IDX: "1"}, {names.IDX: "99"}, {names.POD: "1"}, None])
+def test_what_a_bound_pod_holds_changes_only_where_annotations_are_corrected(
+    kind: str, follows: bool, change: dict[str, str] | None
+) -> None:
+    """The owner of a pod edits its annotations, or takes them off: its share is not given to another pod."""
+    here = site()
+    here._node("put", trim_node(KINDS[kind]("n")))
+    item = placed("p", "n", 0, 12)
+    here._pod("put", item)
+    edited = {**item, "metadata": {**item["metadata"], "annotations": {}}}
+    if change is not None:
+        edited["metadata"]["annotations"] = item["metadata"]["annotations"] | change
+    here._pod("put", edited)
+    free = here.desk.chooser.pool.free_of("n")
+    assert (free == {0: 3, 1: 15}) == (not follows or change == {names.POD: "1"})
+    here._pod("put", {**edited, "status": {"phase": "Succeeded"}})
+    assert here.desk.chooser.pool.free_of("n") == {0: 15, 1: 15}

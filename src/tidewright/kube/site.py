@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ..base.errors import TideError, UsageError
@@ -95,8 +96,15 @@ class Site:
             pool.release(uid)
         elif known is None or not known.bound or bound_to(item):
             # Else it is older than what we were told when we asked.
-            self.settle(uid, held)
+            self.settle(uid, self._as_bound(known, held, item))
         self._load(uid, item)
+
+    def _as_bound(self, known: Holding | None, held: Holding | None, item: dict[str, Any]) -> Holding | None:
+        """What a pod holds that says ``held``. Where containers find their GPU late, a pod keeps the GPUs it was first seen
+        bound to: only where they are matched are annotations ever corrected, and anybody may edit them."""
+        if known is None or not known.bound or known.node != bound_to(item) or not self.beats.late(known.node):
+            return held
+        return known if held is None else replace(held, units=known.units)
 
     def _load(self, uid: str, item: dict[str, Any]) -> None:
         """The CPU of a pod counts as soon as it has a node, as for the scheduler, and until it has ended. None is counted
