@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base.errors import TideError, UsageError
 from . import names
-from .ask import ENDED, Ask, Holding, Json, Part, ask_of, at_worst, holding_of, phase
+from .ask import ENDED, Ask, Holding, Json, Part, annotated_units, ask_of, at_worst, holding_of, phase
 from .match import Claim, Entry, assumed_ns, gpus_of
 from .reflector import version_of
 from .shapes import Pod, shaped
@@ -164,7 +164,8 @@ def _credible(use: PodUse, units: Units) -> PodUse:
         return replace(use, held=None)
     if len(marked) == 1:
         return replace(use, held=replace(use.held, units=dict.fromkeys(marked, use.ask.total)))
-    return use if sum(marked.values()) == use.ask.total or leaves(use) else replace(use, held=None)
+    exact = marked == _shown(use.pod) and (sum(marked.values()) == use.ask.total or leaves(use))
+    return use if exact else replace(use, held=None)
 
 
 def leaves(use: PodUse) -> Units:
@@ -176,8 +177,8 @@ def leaves(use: PodUse) -> Units:
 
 
 def _shown(pod: Json) -> Units:
-    held = _held(pod)
-    return {} if held is None else held.units
+    """Also amounts that the pod did not ask for."""
+    return {} if _held(pod) is None else annotated_units(pod)
 
 
 def _held(pod: Json) -> Holding | None:

@@ -211,12 +211,17 @@ def fitted(marked: Mapping[int, int], total: int | None, most: int = 2) -> dict[
     return {gpu: units for gpu, units in found.items() if units}
 
 
+def annotated_units(pod: Json) -> dict[int, int]:
+    """Units by GPU as the annotations say, whatever the pod asks for. Raises UsageError."""
+    return _annotated(notes_of(pod), title(pod))
+
+
 def check_marks(pod: Json) -> None:
     """Raises UsageError when the annotations give a pod other amounts than its limits ask for, or on more GPUs.
 
     gpushare counts no init containers, so the sum without them is also right. Several containers of a pod that asks for one
     GPU may each have one of their own."""
-    ask, marked = ask_of(pod), _annotated(notes_of(pod), title(pod))
+    ask, marked = ask_of(pod), annotated_units(pod)
     main = [part for part in ask.parts if not part.init]
     right = sum(marked.values()) in {ask.total, sum(part.units for part in main)}
     if ask.count > 1:
