@@ -42,7 +42,7 @@ def test_a_mark_that_failed_is_written_when_the_api_server_is_back(binding: str)
             for each in (one, gone):
                 await found.kubelet.admit(each)
                 await found.kubelet.start_container(each["metadata"]["uid"], "c0")
-            await asyncio.sleep(0.2)
+            await until(lambda: any("mark of pod default/p" in line for line in found.said))
             assert found.notes("p")[names.ASSIGNED] == "false" and names.LEVEL not in found.notes("p")
             await found.api.remove("pods", "default", "gone")
             found.api.mischief.decide = lambda method, path: ""

@@ -18,6 +18,7 @@ from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged, run
 from tidewright.kube import matcher, names
 from tidewright.kube.ask import holding_of
+from tidewright.kube.kubelet import Folder
 from tidewright.kube.v1beta1 import messages
 
 pytestmark = pytest.mark.processes
@@ -70,7 +71,8 @@ def test_a_recorded_burst_gets_just_what_the_books_say(known: bool, monkeypatch:
             if known:
                 assert indices(found) == before, "nobody got another's"
             await until(lambda: shown(found, *before) == indices(found))
-            assert booked(found) == {0: 15, 1: 15} and not found.warnings()
+            await until(lambda: booked(found) == {0: 15, 1: 15})
+            assert not found.warnings()
 
     run(scene)
 
@@ -84,15 +86,15 @@ def test_pods_admitted_in_another_order_swap_and_their_annotations_follow() -> N
             pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(3)]
             for one in pods:
                 await found.create(one)
-            seen = list[dict[int, int]]()
+            promised, seen = shown(found, "p0", "p1", "p2"), list[dict[int, int]]()
             found.api.mischief.decide = lambda method, path: seen.append(booked(found)) or ""  # type: ignore[func-returns-value]
             await admit(found, pods[2], pods[0], pods[1])
             given = indices(found)
-            assert sorted(given.values()) == ["0", "1", "2"] and given != shown(found, *given)
+            assert sorted(given.values()) == ["0", "1", "2"] and given != promised
             await until(lambda: shown(found, *given) == given)
             assert all(count >= 2 for books in seen for count in (books[0], books[1], books[2]))
             await until(lambda: all(found.notes(name)[names.ASSIGNED] == "true" for name in given))
-            assert booked(found) == {0: 2, 1: 2, 2: 2}
+            await until(lambda: booked(found) == {0: 2, 1: 2, 2: 2})
 
     run(scene)
 
@@ -162,6 +164,125 @@ def test_a_gpu_that_is_full_refuses_whatever_the_annotations_say(monkeypatch: py
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]))
             assert "GPU 0 2 of 2" in str(caught.value.details()) and "default/c" in str(caught.value.details())
+            (event,) = found.warnings()
+            assert event["involvedObject"]["name"] == "c" and "GPU 0 2 of 2" in event["message"]
+
+    run(scene)
+
+
+def test_a_refusal_that_may_be_any_of_some_pods_is_an_event_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "LOOK_S", 0.01)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            pods = [assumed(name, 1, at=at) for at, name in enumerate("abcd")]
+            for one in pods:
+                await found.create(one)
+            await admit(found, *pods[:2])
+            with pytest.raises(grpc.aio.AioRpcError, match="one of the pods default/c, default/d"):
+                await allocate(found, "0-7")
+            assert {event["involvedObject"]["name"] for event in found.warnings()} == {"c", "d"}
+
+    run(scene)
+
+
+async def allocate(found: Plugged, *ids: str, limit_s: float | None = None) -> dict[str, str]:
+    """A request by hand; what its container would see."""
+    asked = messages().ContainerAllocateRequest(devices_ids=ids)
+    answer = await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]), limit_s)
+    return dict(answer.container_responses[0].envs)
+
+
+async def begun_beside_processes(found: Plugged) -> dict[str, Any]:
+    """A pod that has one of its two containers, on a GPU where a deleted pod has processes. Returned: one that waits."""
+    await found.ready()
+    old, two, other = assumed("old", 1, at=1), assumed("two", 1, 1, at=2), assumed("other", 1, at=3)
+    await found.create(old)
+    await admit(found, old)
+    await found.api.remove("pods", "default", "old")
+    await until(lambda: "uid-old" not in found.station.plugin.pods.reflector.objects)
+    found.kubelet.forget("uid-old")
+    await found.create(two)
+    admitting = asyncio.create_task(admit(found, two))
+    await until(lambda: any(made.uid == "uid-two" for made in found.kubelet.made))
+    first = next(made for made in found.kubelet.made if made.uid == "uid-two")
+    admitting.cancel()
+    await asyncio.gather(admitting, return_exceptions=True)
+    found.kubelet.made.append(first)
+    found.kubelet.save()
+    await found.create(other)
+    return other
+
+
+def test_a_request_is_answered_before_its_caller_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what is wrong, and not with the caller's \"no answer\"."""
+    monkeypatch.setattr(matcher, "LOOK_S", 0.1)
+    monkeypatch.setattr(matcher, "LEAVING_GUESSES", 10**6)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await begun_beside_processes(found)
+            with pytest.raises(grpc.aio.AioRpcError, match="GPU 0 2 of 2") as caught:
+                await allocate(found, "0-9", limit_s=matcher.ANSWER_S + 0.5)
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+    run(scene)
+
+
+def test_a_request_that_its_caller_gave_up_is_over_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet has failed that pod. What it asks for next is another's."""
+    monkeypatch.setattr(matcher, "LOOK_S", 0.05)
+    monkeypatch.setattr(matcher, "ANSWER_S", -3600.0)
+    monkeypatch.setattr(matcher, "LEAVING_GUESSES", 10**6)
+
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await begun_beside_processes(found)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await allocate(found, "0-9", limit_s=0.5)
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            await until(lambda: found.station.plugin.matcher._passed)
+            shutil.rmtree(found.kubelet.cgroup("uid-old"))
+            assert (await allocate(found, "0-8"))[names.POD] == "1", "of the pod that waits, not of the one that failed"
+
+    run(scene)
+
+
+def test_where_no_cgroups_can_be_seen_it_is_said_that_a_deleted_pod_may_still_run() -> None:
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            old, new = assumed("old", 2, at=1), assumed("new", 2, at=2)
+            await found.create(old)
+            await admit(found, old)
+            shutil.rmtree(found.station.settings.isolation.cgroups)
+            found.kubelet.cgroups = None
+            await found.api.remove("pods", "default", "old")
+            found.kubelet.forget("uid-old")
+            await found.create(new)
+            await admit(found, new)
+            assert sum("no cgroups of pods" in line for line in found.said) == 1
+
+    run(scene)
+
+
+def test_a_checkpoint_that_did_not_change_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with plugged("1x2", binding="match") as found:
+            await found.ready()
+            one = assumed("p", 1, at=1)
+            await found.create(one)
+            await admit(found, one)
+            await until(lambda: found.notes("p")[names.ASSIGNED] == "true")
+            reads, given = list[int](), Folder.given
+            monkeypatch.setattr(Folder, "given", lambda self: reads.append(1) or given(self))  # type: ignore[func-returns-value]
+            for _ in range(5):
+                await found.station.plugin.matcher.settle(unchanged=True)
+            assert not reads
+            found.kubelet.save()
+            await found.station.plugin.matcher.settle(unchanged=True)
+            assert len(reads) == 1
 
     run(scene)
 

@@ -85,6 +85,14 @@ class Folder:
         """As ``allocated``; nothing before the kubelet has allocated anything. Raises WorldError."""
         return self.allocated() if (self.path / CHECKPOINT).exists() else ()
 
+    def edition(self) -> tuple[int, ...]:
+        """Which checkpoint there is now, without reading it; empty while there is none."""
+        try:
+            found = os.stat(self.path / CHECKPOINT)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
     def _checkpoint(self) -> str:
         try:
             return (self.path / CHECKPOINT).read_text()

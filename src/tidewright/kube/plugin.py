@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from .ask import Json, Part, ask_of, check_marks, holding_of, notes_of, phase, t
 from .assigned_marker import AssignedMarker
 from .cards import Card
 from .cdi import Edits, Shelf, name_of, qualified
-from .cgroups import BUSY
+from .cgroups import BUSY, UNKNOWN
 from .gpu_admission import GpuAdmission, PodGone
 from .gpus import Gpu
 from .isolation import Grant, Ladder, tenant_of
@@ -27,12 +28,14 @@ from .kubelet import Folder
 from .match import Claim, Key, claim_of, gpus_of, guess, only, owner
 from .matcher import Matcher
 from .proto import grpc_module
-from .slots import Capacity
+from .slots import MOST_NAMED, Capacity, NoSlot
 from .tell import PodsHere, Teller, in_a_line
 from .units import Split
 from .v1beta1 import HEALTHY, UNHEALTHY, messages
 
 REASON = "GPUShareFailed"
+EVENTS_S = 0.5
+"""So long a refusal waits for its events; the caller has a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,13 @@ class Plugin:
         self._one = asyncio.Lock()
         self.matcher = Matcher(
             folder, pods, tell, stock.capacity(), stock.indices(), self.marker.mark,
-            lambda uid: admission.cgroups.state(uid) == BUSY, lambda: self.faults,
+            self._lives, lambda: self.faults,
         )  # fmt: skip
+
+    def _lives(self, uid: str) -> bool | None:
+        """Whether a pod has processes; None where no cgroups can be seen."""
+        state = self.admission.cgroups.state(uid)
+        return None if state == UNKNOWN else state == BUSY
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By their names in the API."""
@@ -220,10 +228,11 @@ class Plugin:
         """And units by GPU. The driver's limits come after: the kubelet allocates before it makes the pod's cgroup."""
         pods: tuple[Json, ...] = ()
         try:
-            claim = await self.matcher.choose(len(ids), ids)
+            claim = await self.matcher.choose(len(ids), ids, context.time_remaining())
             pods = (claim.pod,)
             return await self._outfit(claim, len(ids)), gpus_of(claim)
         except TideError as error:
+            pods = error.pods[:MOST_NAMED] if isinstance(error, NoSlot) else pods
             await self._refuse(context, error, pods or _suspects(self.pods.known(), len(ids)))
             raise
 
@@ -272,8 +281,9 @@ class Plugin:
         """Ends the call with an error that says what to do."""
         text = in_a_line(error)
         self.tell.note(text)
-        for pod in pods:
-            await self.tell.event(pod, REASON, text)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVENTS_S):
+                await asyncio.gather(*(self.tell.event(pod, REASON, text) for pod in pods))
         await context.abort(grpc_module().StatusCode.FAILED_PRECONDITION, text)
 
 

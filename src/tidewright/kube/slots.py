@@ -12,15 +12,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..base.errors import UsageError, WorldError
+from ..base.errors import WorldError
 from . import names
 from .allocated import Allocated, PodUse, Units, leaves
-from .ask import Part, notes_of, title
+from .ask import Json, Part, notes_of, title
 from .match import Claim
 from .units import occupied_units
 
+MOST_NAMED = 5
+"""Pods in a refusal, and of these each has the event."""
 Slot = tuple[int, frozenset[tuple[int, int]]]
 """A container's size, and its units by GPU."""
+
+
+class NoSlot(WorldError):
+    """A request that no slot fits. ``pods``: those that it may have been for. ``final``: another look would not help."""
+
+    def __init__(self, message: str, pods: Sequence[Json] = (), final: bool = False) -> None:
+        super().__init__(message)
+        self.pods, self.final = tuple(pods), final
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,7 @@ class Slots:
     sick: Collection[int] = ()
 
     def choose(self, size: int, ids: Collection[str] = ()) -> Claim:
-        """For a request of ``size`` units. Raises WorldError when it may be that the pod or room for it is not seen yet,
-        UsageError, in words for the pod's event, when that is certain."""
+        """For a request of ``size`` units. Raises NoSlot, in words for the events of its pods."""
         known = self._without_reused(frozenset(ids), size)
         claims = list(known._candidates(size, frozenset(ids)))
         for use, part in claims:
@@ -165,21 +174,23 @@ class Slots:
         """An init container's share goes on to the containers after it."""
         return use.taken((part.name, units)) == use.taken()
 
-    def _refusal(self, size: int, claims: Sequence[tuple[PodUse, Part]]) -> UsageError | WorldError:
+    def _refusal(self, size: int, claims: Sequence[tuple[PodUse, Part]]) -> NoSlot:
         wanted = f"{size} units of {names.MEM}"
         if claims:
             given = self.given
             full = ", ".join(f"GPU {gpu} {given[gpu]} of {most}" for gpu, most in sorted(self.capacity.units.items()))
-            return WorldError(
-                f"no GPU has room for the {wanted} that pod {title(claims[0][0].pod)} was promised (given out: {full}); "
-                "create the pod anew"
+            pods = [use.pod for use, _ in claims]
+            return NoSlot(
+                f"no GPU has room for the {wanted} that {_either(pods)} was promised (given out: {full}); create the pod anew",
+                pods,
             )
         leaving = [use for use in self.uses if not use.has and use.leaving and _next(use, size)]
         if leaving:
-            return UsageError(f"pod {title(leaving[0].pod)}, which asks for {wanted}, is being deleted")
-        return WorldError(
-            f"no pod on this node waits for {wanted}: it was not bound by the extender, or has its GPU already; "
-            "set the extender up in the scheduler's configuration and create the pod anew"
+            pods = [use.pod for use in leaving]
+            return NoSlot(f"{_either(pods)}, which asks for {wanted}, is being deleted", pods, final=True)
+        return NoSlot(
+            f"no pod on this node waits for {wanted}: it was not bound by the extender, names a GPU that is not here, or has its "
+            "GPU already; set the extender up in the scheduler's configuration and create the pod anew"
         )
 
 
@@ -195,6 +206,13 @@ def home(use: PodUse, part: Part) -> Units:
 def slot_of(use: PodUse) -> Units:
     """What it was bound to and leaves to others where it has something else."""
     return leaves(use) or use.marked()
+
+
+def _either(pods: Sequence[Json]) -> str:
+    """The kubelet names no pod, so it may be any of those."""
+    listed = ", ".join(title(pod) for pod in pods[:MOST_NAMED])
+    more = f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else ""
+    return f"pod {listed}" if len(pods) == 1 else f"one of the pods {listed}{more}"
 
 
 def _claim(use: PodUse, part: Part, units: Units) -> Claim:

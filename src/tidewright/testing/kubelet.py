@@ -209,7 +209,10 @@ class FakeKubelet:
     def save(self) -> None:
         """The checkpoint, as 1.20 and later write it."""
         listed = [(made.uid, made.container, made.ids, made.answer) for made in self.made]
-        (self.folder / CHECKPOINT).write_text(checkpoint(listed, [(*other, b"") for other in self.others]))
+        # Under another name first, as the kubelet writes it: never half of it, and another file each time.
+        part = self.folder / f".{CHECKPOINT}"
+        part.write_text(checkpoint(listed, [(*other, b"") for other in self.others]))
+        part.replace(self.folder / CHECKPOINT)
 
 
 Saved = tuple[str, str, list[str], bytes]
