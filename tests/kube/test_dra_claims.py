@@ -128,7 +128,9 @@ def test_what_is_written_down_comes_back_and_garbage_does_not(tmp_path: Path) ->
         ("w.json", '{"results": 1}'),
     ):
         (records.folder / name).write_text(text)
+    (records.folder / ".part-x").write_text("of a run that was killed")
     assert records.load() == {"u": held}
+    assert not (records.folder / ".part-x").exists()
     records.drop("u")
     records.drop("u")
     assert records.load() == {}

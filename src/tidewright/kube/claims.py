@@ -19,6 +19,7 @@ from .dra_v1 import DRIVER, MEMORY, SM_PERCENT
 from .isolation import ALL_SMS, tenant_of
 from .quantity import mib_of, whole
 
+PART = ".part-"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _GATE = "let DRAConsumableCapacity be on in kube-apiserver and kube-scheduler, and create the claim anew"
 
@@ -139,14 +140,18 @@ class Records:
         self.folder = folder
 
     def load(self) -> dict[str, Given]:
-        """All, by uid. Such as cannot be read are passed over: the kubelet has them prepared anew."""
+        """All, by uid. Such as cannot be read are passed over: the kubelet has them prepared anew. What a run that was killed
+        left half written is removed."""
+        for part in self.folder.glob(f"{PART}*"):
+            with suppress(OSError):
+                part.unlink()
         return {given.uid: given for path in sorted(self.folder.glob("*.json")) for given in _read(path)}
 
     def put(self, given: Given) -> None:
         """Whole or not at all. Raises WorldError."""
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=".part-", dir=self.folder)
+            handle, part = tempfile.mkstemp(prefix=PART, dir=self.folder)
             try:
                 with os.fdopen(handle, "w") as file:
                     json.dump(asdict(given), file)
