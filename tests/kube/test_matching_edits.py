@@ -202,3 +202,11 @@ def test_writes_that_are_not_tried_again_are_forgotten(monkeypatch: pytest.Monke
         assert len(said) == 1001 and len(tell._failing) < 20
 
     run(scene)
+
+
+def test_a_pod_that_names_more_than_it_asks_for_gets_none_of_it() -> None:
+    one = assumed("odd", 2, at=1)
+    one["metadata"]["annotations"][names.ALLOCATION] = json.dumps({"0": {"0": 2, "1": 2}})
+    units = {0: 4, 1: 4}
+    with pytest.raises(TideError, match="no pod on this node waits"):
+        Slots(Capacity(units), uses([one], [], {}, units)).choose(2)
