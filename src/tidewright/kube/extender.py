@@ -63,7 +63,7 @@ class Extender:
 
     def app(self) -> App:
         """The ASGI application. kube-scheduler waits for one verb after the other before it looks at the next pod, so verbs are
-        answered without a framework in between: half of what a small question costs."""
+        answered without a framework in between."""
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "preempt": self._preempt, "bind": self._bind}
         by_path = {f"{PREFIX}/{name}": (name, verb) for name, verb in verbs.items()}
         rest = self._rest()

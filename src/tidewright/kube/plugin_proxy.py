@@ -41,7 +41,7 @@ class ProxySettings:
     """
 
     folder: Path = FOLDER
-    allocate_s: float = 5.0
+    allocate_s: float = 10.0
     start_s: float = 27.0
     linger_s: float = 5.0
     poll_s: float = 1.0
