@@ -160,9 +160,8 @@ def test_a_gpu_that_is_full_refuses_whatever_the_annotations_say(monkeypatch: py
             for one in pods:
                 await found.create(one)
             await admit(found, *pods[:2])
-            asked = messages().ContainerAllocateRequest(devices_ids=["0-7"])
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]))
+                await allocate(found, "0-7")
             assert "GPU 0 2 of 2" in str(caught.value.details()) and "default/c" in str(caught.value.details())
             (event,) = found.warnings()
             assert event["involvedObject"]["name"] == "c" and "GPU 0 2 of 2" in event["message"]

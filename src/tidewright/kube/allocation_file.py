@@ -5,8 +5,6 @@ removed when the node boots."""
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from ..base.errors import UsageError, WorldError
 from .quantity import whole
+from .whole_files import remove_drafts, write_whole
 
 NAME = ".tidewright-allocations"
 FORMAT = 1
@@ -53,7 +52,8 @@ class AllocationFile:
         }
         try:
             if pods:
-                self._write(json.dumps({"format": FORMAT, "unit_mib": self.unit_mib, "pods": pods}))
+                text = json.dumps({"format": FORMAT, "unit_mib": self.unit_mib, "pods": pods})
+                write_whole(self.path, text, f"{NAME}-")
             else:
                 self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -62,21 +62,9 @@ class AllocationFile:
     def sweep(self) -> None:
         """Remove what a run that was killed left half written. Raises WorldError."""
         try:
-            for path in self.path.parent.glob(f"{NAME}-*"):
-                path.unlink(missing_ok=True)
+            remove_drafts(self.path.parent, f"{NAME}-")
         except OSError as error:
             raise WorldError(f"{self.path.parent} cannot be cleaned up: {error}") from error
-
-    def _write(self, text: str) -> None:
-        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(prefix=f"{NAME}-", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            os.replace(part, self.path)
-        except BaseException:
-            os.unlink(part)
-            raise
 
 
 def _parsed(found: Any, unit_mib: int) -> dict[str, PodAllocation]:

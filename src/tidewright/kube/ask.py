@@ -82,6 +82,11 @@ def notes_of(thing: Json) -> Json:
     return (thing.get("metadata") or {}).get("annotations") or {}
 
 
+def labels_of(thing: Json) -> Json:
+    """Of a pod, a node or another object; empty where there are none."""
+    return (thing.get("metadata") or {}).get("labels") or {}
+
+
 def phase(pod: Json) -> str:
     """Of a pod; empty while it has none."""
     return str((pod.get("status") or {}).get("phase") or "")

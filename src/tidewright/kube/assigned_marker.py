@@ -4,13 +4,13 @@ them. Containers do not wait for it."""
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from ..base.errors import UsageError, WorldError
 from . import names
 from .ask import ENDED, Holding, Json, holding_of, notes_of, phase
+from .backoff import pause_s
 from .kubelet import Folder
 from .reflector import uid_of
 from .shapes import Pod, shaped
@@ -56,8 +56,7 @@ class AssignedMarker:
             tries = tries + 1 if self.pending else 0
             if not self.pending:
                 await self._failed.wait()
-            low, high = BACKOFF_S
-            await asyncio.sleep(min(high, low * 2 ** min(tries, 8)) * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_s(tries, BACKOFF_S))
 
     async def _write(self, held: Holding) -> None:
         if await self.tell.assigned(held, self.level(held.units)):

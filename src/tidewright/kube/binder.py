@@ -157,12 +157,12 @@ class Binder:
             raise Unsure(str(error)) from error
         if found is None:
             raise UsageError("the pod is gone, or another has its name")
+        ours = _agree(says, held)
         if there := bound_to(found):
             self.site.settle(held.uid, says)
-            if there == held.node and says is not None and says.units == held.units:
+            if ours:
                 return None
             raise Unsure(f"the pod was bound to {there} by another program")
-        ours = says is not None and (says.node, says.units) == (held.node, held.units)
         if not same or (_brings(found, decision) if unmarked else not ours):
             raise Unsure("the pod's annotations or requests were changed meanwhile")
         return found
@@ -176,8 +176,7 @@ class Binder:
             if found is not None and bound_to(found):
                 says = holding_of(shaped(found, Pod))
                 self.site.settle(held.uid, says)
-                same = says is not None and (says.node, says.units) == (held.node, held.units)
-                return "" if same else str(error)
+                return "" if _agree(says, held) else str(error)
             if found is not None and (_unknown(error) or holding_of(shaped(found, Pod)) is not None):
                 if not self.may_act():
                     return stays  # the marks may be those of the replica that leads now
@@ -206,6 +205,11 @@ def _brings(pod: Json, decision: Decision) -> bool:
     """Whether the pod has marks already, its own or of a bind that failed: they are written over by a patch, which can take
     some away, too."""
     return any(key in notes_of(pod) for key in decision.notes)
+
+
+def _agree(says: Holding | None, held: Holding) -> bool:
+    """Whether a pod's annotations are what was decided for it."""
+    return says is not None and (says.node, says.units) == (held.node, held.units)
 
 
 def _passes(error: TideError) -> bool:

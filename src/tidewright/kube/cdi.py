@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import WorldError
+from .whole_files import remove_drafts, write_whole
 
 KIND = "tidewright.io/gpushare"
 PREFIX = "tidewright-gpushare-"
@@ -85,15 +84,7 @@ class Shelf:
         """The file ``name`` with these devices. Whole or not at all, whoever reads meanwhile. Raises WorldError."""
         text = json.dumps(document(self.kind, devices))
         try:
-            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=f".{self.prefix}", dir=self.folder)
-            try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(text)
-                os.replace(part, self._path(name))
-            except BaseException:
-                os.unlink(part)
-                raise
+            write_whole(self._path(name), text, f".{self.prefix}")
         except OSError as error:
             raise WorldError(f"the CDI file of {name} cannot be written: {error}") from error
 
@@ -109,8 +100,7 @@ class Shelf:
     def sweep(self) -> None:
         """Remove what a run that was killed left half written. Raises WorldError."""
         try:
-            for path in self.folder.glob(f".{self.prefix}*"):
-                path.unlink(missing_ok=True)
+            remove_drafts(self.folder, f".{self.prefix}")
         except OSError as error:
             raise WorldError(f"{self.folder} cannot be cleaned up: {error}") from error
 

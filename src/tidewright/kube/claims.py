@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from .ask import ENDED, Json, notes_of, phase
 from .dra_v1 import DRIVER, MEMORY, SM_PERCENT
 from .isolation import ALL_SMS, tenant_of
 from .quantity import mib_of, whole
+from .whole_files import remove_drafts, write_whole
 
 PART = ".part-"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -142,27 +141,15 @@ class Records:
     def load(self) -> dict[str, Given]:
         """All, by uid. Such as cannot be read are passed over: the kubelet has them prepared anew. What a run that was killed
         left half written is removed."""
-        for part in self.folder.glob(f"{PART}*"):
-            with suppress(OSError):
-                part.unlink()
+        with suppress(OSError):
+            remove_drafts(self.folder, PART)
         return {given.uid: given for path in sorted(self.folder.glob("*.json")) for given in _read(path)}
 
     def put(self, given: Given) -> None:
         """Whole or not at all. Raises WorldError."""
         try:
-            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=PART, dir=self.folder)
-            try:
-                with os.fdopen(handle, "w") as file:
-                    json.dump(asdict(given), file)
-                    file.flush()
-                    # Giving back needs it, after the node lost power too.
-                    os.fsync(file.fileno())
-                os.replace(part, self._path(given.uid))
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(part)
-                raise
+            # Giving back needs it, after the node lost power too.
+            write_whole(self._path(given.uid), json.dumps(asdict(given)), PART, mode=0o750, lasting=True)
         except OSError as error:
             raise WorldError(f"what claim {given.uid} has cannot be written down: {error}") from error
 

@@ -193,11 +193,6 @@ def readable(items: Iterable[Any], kind: type[Node] | type[Pod] | type[ConfigMap
     return tuple(found)
 
 
-def labels(thing: Json) -> Mapping[str, str]:
-    """Empty where there are none."""
-    return (thing.get("metadata") or {}).get("labels") or {}
-
-
 def is_ours(marks: Mapping[str, str], component: str) -> bool:
     """By the labels of a pod, or those that a selector wants."""
     return marks.get("app.kubernetes.io/name") == "tidewright" and marks.get("app.kubernetes.io/component") == component

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from ..base.errors import UsageError
 from . import names
-from .ask import Json, bound_to, holding_of, notes_of
+from .ask import Json, bound_to, holding_of, labels_of, notes_of
 from .beat import before_boot, read
 from .cards import Table
-from .doctor_facts import BAD, NOTE, OK, Facts, Finding, amount, images, labels, some
+from .doctor_facts import BAD, NOTE, OK, Facts, Finding, amount, images, some
 from .wide import plugin as beating
 
 LABEL = "gpushare"
@@ -27,7 +27,7 @@ def nodes(facts: Facts) -> Iterator[Finding]:
     tables = facts.tables()
     for node in facts.nodes:
         name = str(node["metadata"]["name"])
-        if labels(node).get(LABEL) == "true" and name not in tables:
+        if labels_of(node).get(LABEL) == "true" and name not in tables:
             text = f"{name} has the label {LABEL}=true and offers no {names.MEM}"
             yield Finding("nodes", BAD, text, f"read the log of the device plugin's pod on {name}")
     wrong = set()
@@ -63,7 +63,7 @@ def _unlike_ours(tables: Mapping[str, tuple[Table, Json]]) -> Iterator[Finding]:
     if guessed := [name for name, (table, _) in tables.items() if table.ready and not table.published]:
         text = f"no GPU table ({names.TABLE}) on {some(guessed)}: the GPUs of a node are taken to be equal"
         yield Finding("nodes", NOTE, text, "run our device plugin there if they are not")
-    if bare := [name for name, (_, node) in tables.items() if labels(node).get(LABEL) != "true"]:
+    if bare := [name for name, (_, node) in tables.items() if labels_of(node).get(LABEL) != "true"]:
         text = f"{names.MEM} without the label {LABEL}=true on {some(bare)}: no device plugin of ours runs there"
         yield Finding("nodes", NOTE, text, f"kubectl label node NODE {LABEL}=true")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from . import names
-from .ask import Json, bound_to, phase
+from .ask import Json, bound_to, labels_of, phase
 from .doctor_config import (
     V1,
     Configuration,
@@ -15,7 +15,7 @@ from .doctor_config import (
     misnamed,
     only_scores,
 )
-from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_extender, is_ours, is_ready, labels, some
+from .doctor_facts import BAD, NOTE, OK, SYSTEM, Facts, Finding, is_extender, is_ours, is_ready, some
 from .doctor_leader import EXTENDER_LEASE, holder_of, in_use
 from .doctor_nodes import LABEL
 from .doctor_target import Problem, target_problems
@@ -23,7 +23,7 @@ from .doctor_target import Problem, target_problems
 
 def extender(facts: Facts) -> Iterator[Finding]:
     """One ready replica: the others stand by and are not ready."""
-    found = [pod for pod in facts.pods if is_extender(labels(pod)) and _is_there(pod)]
+    found = [pod for pod in facts.pods if is_extender(labels_of(pod)) and _is_there(pod)]
     ready = [pod for pod in found if is_ready(pod)]
     if not found and (off := _scaled_to_nothing(facts)):
         remedy = f"kubectl -n {SYSTEM} scale deployment {off} --replicas=2 (1 for gpushare's)"
@@ -45,8 +45,8 @@ def extender(facts: Facts) -> Iterator[Finding]:
 
 def plugin(facts: Facts) -> Iterator[Finding]:
     """One on every labelled node."""
-    found = [pod for pod in facts.pods if _is_plugin(labels(pod)) and _is_there(pod)]
-    wanted = [str(node["metadata"]["name"]) for node in facts.nodes if labels(node).get(LABEL) == "true"]
+    found = [pod for pod in facts.pods if _is_plugin(labels_of(pod)) and _is_there(pod)]
+    wanted = [str(node["metadata"]["name"]) for node in facts.nodes if labels_of(node).get(LABEL) == "true"]
     missing = [name for name in wanted if not any(bound_to(pod) == name and phase(pod) == "Running" for pod in found)]
     if missing:
         remedy = "kubectl -n kube-system describe daemonset shows why it has no pod there"
@@ -74,7 +74,7 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
     if files:
         text = f"a kube-scheduler reads {some(files)}, which cannot be read from here"
         yield Finding("scheduler", NOTE, text, f"look there for an extender with managedResources {names.MEM}")
-    elif any(labels(pod).get("component") == "kube-scheduler" for pod in facts.pods):
+    elif any(labels_of(pod).get("component") == "kube-scheduler" for pod in facts.pods):
         remedy = "docs/kubernetes-install.md: give it the extender, or run a second scheduler"
         yield Finding("scheduler", BAD, "kube-scheduler runs without --config, so without the extender", remedy)
     else:
@@ -138,7 +138,7 @@ def _scaled_to_nothing(facts: Facts) -> str:
 
 def _selects(service: Json, pods: list[Json]) -> bool:
     chosen = ((service.get("spec") or {}).get("selector") or {}).items()
-    return bool(chosen) and any(chosen <= labels(pod).items() for pod in pods)
+    return bool(chosen) and any(chosen <= labels_of(pod).items() for pod in pods)
 
 
 def _is_plugin(marks: Mapping[str, str]) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from .ask import Json
-from .doctor_facts import BAD, NOTE, SYSTEM, Facts, is_extender, is_ready, labels, some
+from .ask import Json, labels_of
+from .doctor_facts import BAD, NOTE, SYSTEM, Facts, is_extender, is_ready, some
 from .extender import PREFIX
 
 NODE_PORTS_FROM = 30000
@@ -121,7 +121,7 @@ def _has_endpoint(facts: Facts, service: Json, port: Json) -> bool:
     if facts.slices is None:
         chosen = ((service.get("spec") or {}).get("selector") or {}).items()
         return any(
-            is_ready(pod) and chosen <= labels(pod).items()
+            is_ready(pod) and chosen <= labels_of(pod).items()
             for pod in facts.pods
             if _namespace(pod) == _namespace(service)
         )
@@ -129,7 +129,7 @@ def _has_endpoint(facts: Facts, service: Json, port: Json) -> bool:
 
 
 def _is_ready_slice(found: Json, service: Json, port: Json) -> bool:
-    own = labels(found).get(SERVICE_NAME) == service["metadata"]["name"] and _namespace(found) == _namespace(service)
+    own = labels_of(found).get(SERVICE_NAME) == service["metadata"]["name"] and _namespace(found) == _namespace(service)
     has_port = any((one.get("name") or "") == (port.get("name") or "") for one in found.get("ports") or ())
     ready = any((one.get("conditions") or {}).get("ready") is not False for one in found.get("endpoints") or ())
     return own and has_port and ready

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ..devices.excess import Place, Rules
 from . import names
 from .api import Api
 from .ask import Json, bound_to
+from .backoff import pause_s
 from .cdi import Shelf
 from .claims import Records, trim_pod
 from .credentials import Cluster
@@ -183,9 +183,8 @@ class Driver:
                 if failure != str(error):
                     failure = str(error)
                     self.note(f"the node's GPUs are not published: {error}")
-                low, high = BACKOFF_S
-                await asyncio.sleep(min(high, low * 2**tries) * random.uniform(0.5, 1.0))
-                tries = min(tries + 1, 16)
+                await asyncio.sleep(pause_s(tries, BACKOFF_S))
+                tries += 1
 
     async def _publish(self) -> None:
         if not self._release:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..base.errors import TideError
 from .api import Api, ApiError, NoAnswer
+from .backoff import pause_s
 
 WATCH_S = 300
 """The server ends a watch after this; also how long a dead connection may go unnoticed."""
@@ -66,9 +67,8 @@ class Reflector:
                 if not self.failure:
                     self._heard_s = time.monotonic()
                 self.failure = str(error)
-                low, high = BACKOFF_S
-                await asyncio.sleep(min(high, low * 2**self._tries) * self._rng.uniform(0.5, 1.0))
-                self._tries = min(self._tries + 1, 16)
+                await asyncio.sleep(pause_s(self._tries, BACKOFF_S, self._rng))
+                self._tries += 1
 
     def _well(self) -> None:
         self.failure, self._heard_s = "", time.monotonic()

@@ -4,11 +4,11 @@ on a private socket, for the proxy that the kubelet knows in its place."""
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.errors import WorldError
+from .backoff import pause_s
 from .kubelet import Folder, listen, listen_private, register
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class KubeletRegistration:
         self._tries += 1
 
     def _pause(self, first_s: float) -> float:
-        return float(min(BACKOFF_S[1], first_s * 2 ** min(self._tries, 8)) * random.uniform(0.5, 1.0))
+        return pause_s(self._tries, (first_s, BACKOFF_S[1]))
 
     async def _begin(self, kubelet: object) -> None:
         """Listen anew and register. Raises WorldError."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import names
-from .ask import Json, notes_of
+from .ask import Json, labels_of, notes_of
 from .reflector import uid_of
 
 RECORDED = (names.IDX, names.DEV, names.POD, names.ALLOCATION, names.ASSUME_TIME, names.NODE, names.COUNT)
@@ -28,7 +28,7 @@ class SlotRecords:
         uid, notes = uid_of(dict(pod)), notes_of(pod)
         if uid not in self._notes and (names.IDX in notes or names.ALLOCATION in notes):
             self._notes[uid] = _recorded(notes)
-            self._labels[uid] = _recorded(_labels(pod))
+            self._labels[uid] = _recorded(labels_of(pod))
 
     def wrote(self, uid: str, notes: Mapping[str, str | None]) -> None:
         """Annotations that this plugin gave the pod; None for one that it took away."""
@@ -47,12 +47,8 @@ class SlotRecords:
             return pod
         meta: dict[str, Any] = dict(pod["metadata"])
         meta["annotations"] = _others(notes_of(pod)) | self._notes[uid]
-        meta["labels"] = _others(_labels(pod)) | self._labels.get(uid, {})
+        meta["labels"] = _others(labels_of(pod)) | self._labels.get(uid, {})
         return {**pod, "metadata": meta}
-
-
-def _labels(pod: Json) -> Json:
-    return (pod.get("metadata") or {}).get("labels") or {}
 
 
 def _recorded(found: Json) -> dict[str, str]:

@@ -14,7 +14,7 @@ from . import names, stamps, usage
 from .allocation_file import NAME as ALLOCATIONS
 from .allocation_file import AllocationFile
 from .api import Api
-from .ask import Json
+from .ask import Json, labels_of
 from .beat import EVERY_S, Beat, written
 from .cards import publish
 from .cdi import Shelf
@@ -146,8 +146,7 @@ class Station:
         late, why = late_binding(node)
         if self.settings.binding != "auto":
             late, why = self.settings.binding == "late", "as told"
-        labels = (node.get("metadata") or {}).get("labels") or {}
-        self.plugin.late, self.plugin.cgpu_off = late, labels.get(names.CGPU_LABEL) == "true"
+        self.plugin.late, self.plugin.cgpu_off = late, labels_of(node).get(names.CGPU_LABEL) == "true"
         binds = "CDI, late" if late else "size"
         if binds != self._binds:
             self.note(f"binds containers by {binds} ({why})")

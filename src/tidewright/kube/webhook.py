@@ -16,7 +16,7 @@ import msgspec
 from ..base.errors import UsageError
 from . import names
 from .admission import Operation, appended, pointer
-from .ask import Ask, Json, ask_of, asks_memory, bound_to, notes_of, title
+from .ask import Ask, Json, ask_of, asks_memory, bound_to, labels_of, notes_of, title
 from .dra_v1 import DRIVER
 from .isolation import ALL_SMS, percent_of
 from .quantity import of_mib, whole
@@ -111,7 +111,7 @@ def convert(pod: Json, namespace: str, terms: Terms) -> Conversion | None:
 
 def left_alone(pod: Json) -> bool:
     """Converted before, placed already (no scheduler would allocate a claim), or taken out by its owner."""
-    labels, notes = (pod.get("metadata") or {}).get("labels") or {}, notes_of(pod)
+    labels, notes = labels_of(pod), notes_of(pod)
     return CONVERTED in notes or bool(bound_to(pod)) or "off" in (labels.get(SWITCH), notes.get(SWITCH))
 
 
