@@ -139,6 +139,10 @@ class World:
             if use.has and use.complete():
                 assert use.taken().keys() == use.shown.keys(), use.ask.name
 
+    def check_promises(self) -> None:
+        """Nobody was promised a GPU that is full."""
+        assert all(count <= self.units for count in self.booked().values())
+
 
 SHAPES = st.one_of(
     st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=1), st.just(())),
@@ -159,6 +163,7 @@ def test_every_pod_of_a_valid_book_gets_a_slot_whatever_the_orders(sizes: list[i
             assert world.real() <= world.booked(), "no slot is given twice"
         world.correct()
         world.check_true()
+        world.check_promises()
         if world.pods and rng.random() < 0.2:
             world.delete(rng.choice(sorted(world.pods)))
     while world.waiting:
@@ -250,6 +255,18 @@ def test_a_killed_plugin_takes_a_half_written_correction_up_again() -> None:
         world.correct()
         world.check_true()
         assert world.booked() == {0: 1, 1: 1}
+
+
+def test_a_slot_that_two_pods_passed_on_is_promised_to_the_one_that_waits() -> None:
+    """Not the slot of the pod in the middle of that chain, which the first one has."""
+    world = World(3, units=2, ordered=True)
+    for at in range(3):
+        world.bind(assumed(f"p{at}", 2, at=0), at)
+    for name in ("p2", "p0"):
+        world.admit(f"uid-{name}")
+    world.correct()
+    world.check_promises()
+    assert world.booked() == {0: 2, 1: 2, 2: 2}
 
 
 def test_a_slot_that_another_pod_took_is_promised_to_the_one_that_waits() -> None:

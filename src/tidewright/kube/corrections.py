@@ -1,8 +1,8 @@
 """Annotations that say what containers really have, where pods of one size got each other's GPUs. Pure.
 
 Whoever reads the books meanwhile (the extender) must never see room that there is not. So pods that exchange their slots are
-rewritten in a ring: the first one shows its old and its new slot together until the others are done. A slot that somebody
-still waits for changes hands, too: the pod that waits is promised the one that was left.
+rewritten one after the other, and the first one shows its old and its new slot together until the others are done. A slot
+that somebody still waits for changes hands, too: the pod that waits is promised the one that was left.
 
 What a pod's owner writes on it changes no other pod: slots are those that were recorded (``SlotRecords``), and one that is handed
 on has the shape and the room that the other pod had. Annotations that differ from the record are written over.
@@ -11,6 +11,7 @@ on has the shape and the room that the other pod had. Annotations that differ fr
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,8 +34,8 @@ def corrections(slots: Slots) -> list[list[Rewrite]]:
     waiting = [use for use in slots.uses if not use.has]
     units, found = slots.capacity.units, []
     while wrong:
-        path, closing = _path(slots, wrong, waiting)
-        found.append([_rewrite(use, notes, units) for use, notes in _steps(path, closing)])
+        path, waits = _path(slots, wrong, waiting)
+        found.append([_rewrite(use, notes, units) for use, notes in _steps(path, waits)])
     handed = {step.use.ask.uid for chain in found for step in chain}
     edited = (use for use in slots.uses if not use.complete() and use.held is not None and use.shown != use.marked())
     return found + [[_rewrite(use, use.marked(), units)] for use in edited if use.ask.uid not in handed]
@@ -51,22 +52,32 @@ def _shows(use: PodUse, units: Units) -> Units:
     return units if len(units) > 1 else dict.fromkeys(units, use.ask.total)
 
 
-def _path(
-    slots: Slots, wrong: list[PodUse], waiting: list[PodUse]
-) -> tuple[list[PodUse], PodUse | bool | None]:  # fmt: skip
-    """Pods of which each really has what the next one was bound to, taken out of ``wrong``; and how it ends: True, the last
-    one has what the first one was bound to; a pod that waits for it, taken out of ``waiting``; or None, none was bound to it."""
-    path = [wrong.pop(0)]
+def _path(slots: Slots, wrong: list[PodUse], waiting: list[PodUse]) -> tuple[list[PodUse], PodUse | None]:
+    """Pods of which each really has what the next one was bound to, taken out of ``wrong``; and a pod that waits for what the
+    last one has, taken out of ``waiting``, if there is one."""
+    path = [_head(wrong)]
+    wrong.remove(path[0])
     while True:
         real = _real(path[-1])
         if real == slot_of(path[0]):
-            return path, True
+            return path, None
         following = next((use for use in wrong if slot_of(use) == real), None)
         if following is None:
-            waits = _waits_for(slots, real, slot_of(path[0]), waiting)
-            return path, waits
+            return path, _waits_for(slots, real, slot_of(path[0]), waiting)
         wrong.remove(following)
         path.append(following)
+
+
+def _head(wrong: Sequence[PodUse]) -> PodUse:
+    """A pod whose slot more of them leave than take, if there is one. A path that began in its middle would hand the slot on to
+    a pod that waits although another pod has it."""
+    left = Counter(_key(slot_of(use)) for use in wrong)
+    left.subtract(_key(_real(use)) for use in wrong)
+    return next((use for use in wrong if left[_key(slot_of(use))] > 0), wrong[0])
+
+
+def _key(units: Units) -> frozenset[tuple[int, int]]:
+    return frozenset(units.items())
 
 
 def _waits_for(slots: Slots, real: Units, left: Units, waiting: list[PodUse]) -> PodUse | None:
@@ -81,16 +92,15 @@ def _waits_for(slots: Slots, real: Units, left: Units, waiting: list[PodUse]) ->
     return found
 
 
-def _steps(path: Sequence[PodUse], closing: PodUse | bool | None) -> Iterator[tuple[PodUse, Units]]:
-    first, ring = path[0], closing is not None
-    if ring and len(path) + isinstance(closing, PodUse) > 1:
+def _steps(path: Sequence[PodUse], waits: PodUse | None) -> Iterator[tuple[PodUse, Units]]:
+    first, others = path[0], path[1:]
+    if others or waits is not None:
         yield first, {**slot_of(first), **_real(first)}
-    for use in path if not ring else path[1:]:
+    for use in others:
         yield use, _real(use)
-    if isinstance(closing, PodUse):
-        yield closing, slot_of(first)
-    if ring:
-        yield first, _real(first)
+    if waits is not None:
+        yield waits, slot_of(first)
+    yield first, _real(first)
 
 
 def _rewrite(use: PodUse, shown: Units, units: Units) -> Rewrite:
