@@ -302,7 +302,9 @@ def test_the_old_names_take_the_old_words() -> None:
 def test_flags_of_the_old_plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(command.commands, legacy.PLUGIN, click.Command(legacy.PLUGIN))
     words = ["-logtostderr", "--v=5", "-v", "4", "--memory-unit", "MiB", "--health-check=true", "--timeout=10"]
-    assert legacy.plugin_arguments(words) == ["kube", "device-plugin", "--binding", "match", "--memory-unit", "MiB"]
+    assert legacy.plugin_arguments(words) == [
+        "kube", "device-plugin", "--binding", "match", "--respawn", "--memory-unit", "MiB",
+    ]  # fmt: skip
     assert "--health-check has no effect" in capsys.readouterr().err
     for bad in (["--bogus"], ["word"], ["--memory-unit"], ["-"]):
         with pytest.raises(UsageError):

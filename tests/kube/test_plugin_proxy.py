@@ -388,6 +388,12 @@ async def _spawn(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(TIDE, "kube", *words, stderr=asyncio.subprocess.DEVNULL)
 
 
+def child_of(pid: int) -> int:
+    """The one process that runs the plugin (``--respawn``)."""
+    [found] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(found)
+
+
 def test_real_processes_one_frozen_and_killed_in_the_middle_of_a_burst(tmp_path: Path) -> None:
     async def scene() -> None:
         with tempfile.TemporaryDirectory(prefix="tide-") as name:
@@ -404,6 +410,7 @@ def test_real_processes_one_frozen_and_killed_in_the_middle_of_a_burst(tmp_path:
                     "--fake-gpus",
                     "2x15",
                     "--behind-proxy",
+                    "--respawn",
                 )
                 folders = ("--kubelet-dir", name, "--cdi-dir", f"{name}/cdi")
 
@@ -422,13 +429,12 @@ def test_real_processes_one_frozen_and_killed_in_the_middle_of_a_burst(tmp_path:
                 plugin = await _spawn(*words, *folders)
                 try:
                     await until(lambda: len(kubelet.health) == 30 and registered())
-                    plugin.send_signal(signal.SIGSTOP)
+                    serving = child_of(plugin.pid)
+                    os.kill(serving, signal.SIGSTOP)
                     await burst(0)
-                    plugin.kill()
-                    await plugin.wait()
+                    os.kill(serving, signal.SIGKILL)
                     await burst(3)
                     starts = [asyncio.create_task(kubelet.start_container(f"uid-p{at}", "c0")) for at in range(6)]
-                    plugin = await _spawn(*words, *folders)
                     for at, made in enumerate(await asyncio.gather(*starts)):
                         file = Path(name, "cdi", f"tidewright-gpushare-{made.cdi[0].partition('=')[2]}.json")
                         assert f"GPU-fake-000{at % 2}" in file.read_text()

@@ -25,7 +25,7 @@ def test_the_plugin_runs_behind_the_proxy_and_both_look_into_one_folder() -> Non
     plugin, proxy = (
         accepted([*one["command"], *one.get("args", ())]) for one in (container("plugin"), container("proxy"))
     )
-    assert plugin.params["behind_proxy"] is True
+    assert plugin.params["behind_proxy"] is True and plugin.params["respawn"] is True
     assert (
         plugin.params["kubelet_dir"]
         == proxy.params["kubelet_dir"]

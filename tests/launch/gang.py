@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -126,8 +127,14 @@ class Gang:
         until = time.monotonic() + timeout_s
         for rank in self.ranks:
             rank.wait(max(0.1, until - time.monotonic()))
-        assert not any(rank.returncode for rank in self.ranks), self.logs()
+        assert not any(map(self._failed, range(self.size))), self.logs()
         return {rank: json.loads(Path(f"{self.out}.{rank}").read_text()) for rank in range(self.size)}
+
+    def _failed(self, rank: int) -> bool:
+        """PyTorch 2.13 by itself was seen to abort as it exits, on a busy machine and with all its work done ("terminate
+        called without an active exception"); what is compared with it may not."""
+        code = self.ranks[rank].returncode
+        return bool(code) and (self.boxed or code != -signal.SIGABRT or not Path(f"{self.out}.{rank}").exists())
 
     def logs(self) -> str:
         return "\n".join(f"-- {rank}\n{(self.place / f'log{rank}').read_text()[-3000:]}" for rank in range(self.size))

@@ -13,6 +13,7 @@ from ..kube.rungs import IsolationSettings
 from ..kube.station import PluginSettings, Station
 from ..kube.units import Split
 from .kube import Target
+from .respawn import respawning
 from .service import say, until_stopped
 
 NUMBERS = ".tidewright-instances"
@@ -21,13 +22,16 @@ NUMBERS = ".tidewright-instances"
 
 def serve_plugin(
     target: Target, fake: str, unit: str, chunk: int, *, excess: Mapping[str, Any], isolation: Mapping[str, Any],
-    **options: Any,
+    respawn: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of PluginSettings; ``excess``:
-    of the watchdog's Rules; ``isolation``: of IsolationSettings.
+    of the watchdog's Rules; ``isolation``: of IsolationSettings; ``respawn``: in a child process that is replaced when it is
+    killed or crashes.
 
     Raises UsageError for what will never work, WorldError without GPUs.
     """
+    if respawn:
+        respawning(lambda line: say(f"the device plugin {line}"))
     rules, ladder = Rules(**excess), IsolationSettings(**isolation)
     settings = PluginSettings(split=Split.of(unit, chunk), rules=rules, isolation=ladder, **options)
     cluster = find_cluster(target.kubeconfig, target.context)

@@ -45,12 +45,14 @@ def _taken(flag: str) -> click.Option:
               help='Offer GPUs that are not there, such as "2x15" or "1x24+3x10mig" (GiB; mig: as an instance).')  # fmt: skip
 @click.option("--behind-proxy", is_flag=True,
               help="Leave the kubelet to a tide kube plugin-proxy on this node; it notices no restart then.")  # fmt: skip
+@click.option("--respawn", is_flag=True,
+              help="Start again at once when killed or crashed, from a parent process that does nothing else.")  # fmt: skip
 @KUBELET_DIR
 @click.option("--cdi-dir", type=FOLDER, default=Path("/var/run/cdi"), show_default=True,
               help="Where the container runtime reads CDI files.")  # fmt: skip
 def command(
     kubeconfig: str, context: str, node: str, memory_unit: str, chunk: int | None, binding: str, heartbeat: float,
-    fake_gpus: str, behind_proxy: bool, kubelet_dir: Path, cdi_dir: Path, **others: Any,
+    fake_gpus: str, behind_proxy: bool, respawn: bool, kubelet_dir: Path, cdi_dir: Path, **others: Any,
 ) -> None:  # fmt: skip
     """Offer this node's GPUs to its kubelet as units of aliyun.com/gpu-mem, and give containers the GPU that was chosen.
 
@@ -66,7 +68,7 @@ def command(
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
     serve_plugin(
         Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
-        behind_proxy=behind_proxy, folder=kubelet_dir, cdi=cdi_dir, **guards,
+        respawn=respawn, behind_proxy=behind_proxy, folder=kubelet_dir, cdi=cdi_dir, **guards,
     )  # fmt: skip
 
 

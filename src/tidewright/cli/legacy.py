@@ -59,7 +59,7 @@ def plugin_arguments(words: list[str]) -> list[str]:
     """
     from .kube import command
 
-    found = ["kube", PLUGIN, "--binding", "match"]
+    found = ["kube", PLUGIN, "--binding", "match", "--respawn"]
     left = list(words)
     while left:
         name, value = _flag(left.pop(0))
