@@ -222,7 +222,7 @@ def test_an_image_of_ranks_that_run_on(play) -> None:
 
 def test_a_rank_that_does_not_lock_runs_on_and_is_saved_later(play) -> None:
     async def body(node: Node) -> None:
-        await node.launch(300, 0, 1)
+        await node.launch(3000, 0, 1)
         node.api.stuck.add(node.pid(1))
         report = await node.suspend(1)
         assert report.state == "running" and "did not come out of its CUDA calls" in report.error

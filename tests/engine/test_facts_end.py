@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engine.records import each
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
@@ -40,9 +41,9 @@ def test_an_eager_suspension_is_forgotten_when_it_fails(end: str) -> None:
     job = running(pool)
     pool.obey = False
     pool.plan(Suspend(job, "x", eager=True))
-    assert pool.engine.book.eager
+    assert each(pool.engine.book, "replan_on_release")
     pool.tell(ev.SuspendFailed(job, 1, "torn") if end == "failed" else ev.Exited(job, 1, 137, lost=True))
-    assert not pool.engine.book.eager
+    assert not each(pool.engine.book, "replan_on_release")
 
 
 def test_a_shield_lasts_its_time_whatever_an_earlier_one_left_behind() -> None:
@@ -54,11 +55,11 @@ def test_a_shield_lasts_its_time_whatever_an_earlier_one_left_behind() -> None:
     pool.later(SECOND)
     pool.plan(Start(job, ONE, "again"))
     pool.plan(Suspend(job, "x"))
-    assert job in pool.engine.book.shields
+    assert pool.engine.book.jobs[job].suspend_cooldown
     pool.later(15 * SECOND)  # the first shield's time is over, the second's is not
-    assert job in pool.engine.book.shields
+    assert pool.engine.book.jobs[job].suspend_cooldown
     pool.later(20 * SECOND)
-    assert not pool.engine.book.shields and not pool.engine.book.shielded_until
+    assert not each(pool.engine.book, "suspend_cooldown")
 
 
 def test_falls_are_halved_by_each_hour_of_run() -> None:
@@ -68,20 +69,20 @@ def test_falls_are_halved_by_each_hour_of_run() -> None:
         pool.tell(ev.Exited(job, attempt(pool, job), 137, lost=True))
         pool.later(10 * MINUTE)
         pool.plan(Start(job, ONE, "again"))
-    assert pool.engine.book.falls[job] == 6
+    assert pool.engine.book.jobs[job].rollback_count == 6
     for _ in range(3):  # suspended time does not count, the runs add up
         pool.later(50 * MINUTE)
         pool.plan(Suspend(job, "x"))
         pool.later(HOUR)
         pool.plan(Resume(job, ONE, "x"))
-    assert pool.engine.book.falls[job] == 6 >> 2
+    assert pool.engine.book.jobs[job].rollback_count == 6 >> 2
     pool.later(20 * MINUTE)
     pool.plan(Suspend(job, "x"))
     again = Engine.restore(pool.engine.snapshot())
-    assert again.book.rollback_free_us == pool.engine.book.rollback_free_us == {job: 50 * MINUTE}
+    assert each(again.book, "rollback_free_us") == each(pool.engine.book, "rollback_free_us") == {job: 50 * MINUTE}
     pool.plan(Resume(job, ONE, "x"))
     pool.later(2 * HOUR, ev.Exited(job, attempt(pool, job), 137, lost=True))
-    assert pool.engine.book.falls[job] == 1
+    assert pool.engine.book.jobs[job].rollback_count == 1
 
 
 def test_what_starts_over_after_failed_resumptions_has_all_its_launches() -> None:
@@ -104,12 +105,12 @@ def test_failed_images_are_forgotten_with_a_good_one_or_a_new_attempt(end: str) 
     job = running(pool)
     pool.tell(ev.TakeImage(job, "i"))
     pool.tell(ev.CheckpointFailed(job, 1, 1, "disk full"))
-    assert pool.engine.book.checkpoint_failures
+    assert each(pool.engine.book, "checkpoint_failures")
     if end == "suspended":
         pool.plan(Suspend(job, "x"))
     else:
         pool.tell(ev.Exited(job, 1, 137, lost=True))
-    assert not pool.engine.book.checkpoint_failures
+    assert not each(pool.engine.book, "checkpoint_failures")
 
 
 def test_a_move_that_fails_says_what_became_of_it() -> None:

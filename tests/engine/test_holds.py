@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engine.records import each
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
@@ -59,9 +60,9 @@ def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can
     assert "could not be suspended for its user: no memory" in pool.engine.book.story_text(job)
     allow(pool)
     pool.later(10 * SECOND)
-    assert pool.state(job) is State.HELD and job in pool.engine.book.user_holds
+    assert pool.state(job) is State.HELD and pool.engine.book.jobs[job].user_hold is not None
     pool.tell(ev.Release(job, "r"))
-    assert pool.state(job) is State.SUSPENDED and not pool.engine.book.hold_retries
+    assert pool.state(job) is State.SUSPENDED and not each(pool.engine.book, "hold_retry")
 
 
 def no_room(pool: Worldlet) -> None:
@@ -82,7 +83,7 @@ def test_a_job_whose_image_has_no_room_is_frozen_for_its_user(ranks: int) -> Non
     no_room(pool)
     given = pool.tell(ev.Hold(job, "h"))
     assert [command.level for command in given if isinstance(command, co.SuspendRanks)] == [Level.FULL, Level.FREEZE]
-    assert pool.state(job) is State.HELD and not pool.engine.book.hold_retries
+    assert pool.state(job) is State.HELD and not each(pool.engine.book, "hold_retry")
     assert "frozen, as there is no room for an image: no room on /var" in pool.engine.book.story_text(job)
     pool.plan(Start(other, (Part(0, 0b1111),), "its devices are free"))
     assert pool.state(other) is State.RUNNING
@@ -123,7 +124,7 @@ def test_a_hold_that_fails_again_and_again_is_tried_ever_more_rarely() -> None:
     tries = asked(pool.said)
     assert 10 < tries < 25 and pool.state(job) is State.RUNNING
     again = Engine.restore(pool.engine.snapshot())
-    assert again.book.hold_retries == pool.engine.book.hold_retries
+    assert each(again.book, "hold_retry") == each(pool.engine.book, "hold_retry")
 
 
 def test_planners_leave_a_job_alone_whose_hold_is_tried_again() -> None:
@@ -147,7 +148,7 @@ def test_a_hold_that_waits_ends_with_its_release_or_its_time() -> None:
     pool.later(19 * SECOND)
     assert pool.state(released) is State.RUNNING and pool.state(timed) is State.HELD
     pool.later(MINUTE)
-    assert not pool.engine.book.user_holds and not pool.engine.book.hold_retries
+    assert not each(pool.engine.book, "user_hold") and not each(pool.engine.book, "hold_retry")
 
 
 def test_asking_again_tries_again_at_once() -> None:
@@ -184,7 +185,7 @@ def test_a_program_that_rules_out_every_level_is_held_when_it_starts_over() -> N
     assert asked(pool.said) == 1, "nothing is asked that cannot be"
     assert "it holds a device" in why(pool, job)
     pool.tell(ev.Exited(job, 1, 137, lost=True))
-    assert pool.state(job) is State.HELD and not pool.engine.book.hold_retries
+    assert pool.state(job) is State.HELD and not each(pool.engine.book, "hold_retry")
 
 
 def test_a_hold_of_a_job_that_comes_up_without_a_level_waits_too() -> None:
@@ -208,6 +209,6 @@ def test_a_gang_that_could_not_be_frozen_for_a_moment_is_frozen_in_time_or_not_a
     assert pool.state(job) is State.RUNNING
     pool.answers[co.SuspendRanks] = lambda command: ev.Suspended(command.job, command.attempt, 1000)
     pool.later(5 * SECOND)
-    assert pool.state(job) is State.HELD and job in pool.engine.book.pins
+    assert pool.state(job) is State.HELD and pool.engine.book.jobs[job].held_in_place
     pool.later(MINUTE)
     assert pool.state(job) is State.RUNNING

@@ -7,6 +7,7 @@ import math
 import msgspec
 import pytest
 
+from tests.engine.records import each
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
 from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
@@ -87,7 +88,7 @@ def test_a_gang_at_full_level_is_suspended_over_nodes_and_held_without_a_bound()
     pool = world()
     job = running(pool, TWO)
     assert not pool.reply(ev.Hold(job, "h"), "h").error
-    assert pool.state(job) is State.HELD and job not in pool.engine.book.pins
+    assert pool.state(job) is State.HELD and not pool.engine.book.jobs[job].held_in_place
     assert pool.engine.book.allocations == {}
     bare = world(full=False)
     gang = running(bare, (Part(0, 3),))
@@ -98,7 +99,7 @@ def test_a_frozen_gang_needs_no_bound_where_it_stops_at_a_cut() -> None:
     pool = world()
     job = running(pool, (Part(0, 3),), preempt="freeze")
     assert not pool.reply(ev.Hold(job, "h"), "h").error
-    assert pool.state(job) is State.HELD and job not in pool.engine.book.pins
+    assert pool.state(job) is State.HELD and not pool.engine.book.jobs[job].held_in_place
     spread = running(pool, TWO, preempt="freeze")
     assert "spans several nodes" in pool.reply(ev.Hold(spread, "s"), "s").error
 
@@ -193,7 +194,7 @@ def test_a_copy_on_a_dead_node_is_none() -> None:
     pool = world(3)
     job = suspended(pool)
     pool.tell(ev.NodeDown("n2", "power"), ev.ImageCopied(job, 1, "n2"), ev.NodeDown("n0", "power"))
-    assert pool.state(job) is State.QUEUED and not pool.engine.book.images.get(job)
+    assert pool.state(job) is State.QUEUED and not pool.engine.book.jobs[job].images
 
 
 # -- periodic images ----------------------------------------------------------------------------------------------------
@@ -204,32 +205,32 @@ def test_the_interval_is_that_of_young_and_daly() -> None:
     job = running(pool, TWO)
     row = pool.engine.book.table.row[job]
     pool.engine.book.table.save_us[row] = 2 * SECOND
-    pool.engine.book.measured[job] = True
+    pool.engine.book.jobs[job].save_measured = True
     pool.plan(Migrate(job, (Part(0, 2), Part(1, 2)), "anew"))
     cost = int(pool.engine.book.table.save_us[row])
-    due = pool.engine.book.checkpoint_at[job] - pool.now
+    due = pool.engine.book.jobs[job].checkpoint_at - pool.now
     assert due == pytest.approx(math.sqrt(2 * cost * 10 * DAY / 2), rel=1e-6), "two nodes fail twice as often as one"
 
 
 def test_failures_seen_shorten_the_interval() -> None:
     pool = world(4, node_mtbf_us=10 * DAY)
     first = running(pool)
-    calm = pool.engine.book.checkpoint_at[first] - pool.now
+    calm = pool.engine.book.jobs[first].checkpoint_at - pool.now
     for index in range(6):
         pool.tell(ev.NodeDown("n3", "power"))
         pool.later(HOUR, ev.NodeUp(pool.nodes[3], str(index)))
     second = running(pool, ELSEWHERE)
-    assert pool.engine.book.checkpoint_at[second] - pool.now < 0.5 * calm
+    assert pool.engine.book.jobs[second].checkpoint_at - pool.now < 0.5 * calm
 
 
 def test_a_job_sets_its_own_interval_or_wants_none_and_the_operator_may_switch_all_off() -> None:
     pool = world()
     own, never = running(pool, checkpoint_us=EVERY), running(pool, ELSEWHERE, checkpoint_us=-1)
-    assert pool.engine.book.checkpoint_at == {own: pool.now + EVERY}
-    assert never not in pool.engine.book.checkpoint_at
+    assert each(pool.engine.book, "checkpoint_at") == {own: pool.now + EVERY}
+    assert not pool.engine.book.jobs[never].checkpoint_at
     off = world(checkpoints=False)
     running(off, checkpoint_us=EVERY)
-    assert off.engine.book.checkpoint_at == {}
+    assert each(off.engine.book, "checkpoint_at") == {}
 
 
 def test_the_first_image_comes_after_one_interval_and_standing_still_is_no_progress() -> None:
@@ -238,9 +239,9 @@ def test_the_first_image_comes_after_one_interval_and_standing_still_is_no_progr
     assert not any(isinstance(command, co.CheckpointRanks) for command in pool.later(EVERY - 1))
     assert imaged(pool, job, 1) == 1
     assert ideal(pool, job) == EVERY, "the second in which it was imaged does not count"
-    image = pool.engine.book.image(job)
+    image = pool.engine.book.jobs[job].image
     assert (image.ideal_us, image.nodes, image.size_bytes, image.save_us) == (EVERY, ("n0",), 10**9, SAVE)
-    assert pool.engine.book.checkpoint_at[job] == pool.now + EVERY
+    assert pool.engine.book.jobs[job].checkpoint_at == pool.now + EVERY
     assert int(pool.engine.book.table.save_us[pool.engine.book.table.row[job]]) == SAVE
 
 
@@ -248,7 +249,7 @@ def test_two_images_are_kept_and_older_ones_given_up() -> None:
     pool = world()
     job = running(pool, checkpoint_us=EVERY)
     assert [imaged(pool, job) for _ in range(3)] == [1, 2, 3]
-    assert [image.serial for image in pool.engine.book.images[job]] == [2, 3]
+    assert [image.serial for image in pool.engine.book.jobs[job].images] == [2, 3]
     assert co.DropImages(job, 1, (2, 3), ("n0",)) in pool.said
 
 
@@ -257,17 +258,17 @@ def test_failed_images_are_tried_ever_more_rarely_and_silence_is_a_failure() -> 
     job = running(pool, checkpoint_us=EVERY)
     pauses = []
     for attempt in range(3):
-        given = pool.later(pool.engine.book.checkpoint_at[job] - pool.now)
+        given = pool.later(pool.engine.book.jobs[job].checkpoint_at - pool.now)
         serial = next(command.serial for command in given if isinstance(command, co.CheckpointRanks))
         if attempt < 2:
             pool.tell(ev.CheckpointFailed(job, 1, serial, "disk full"))
         else:
             pool.later(10 * SECOND)
             assert "no answer" in story(pool, job)
-        pauses.append((pool.engine.book.checkpoint_at[job] - pool.now) // EVERY)
+        pauses.append((pool.engine.book.jobs[job].checkpoint_at - pool.now) // EVERY)
     assert pauses == [2, 4, 8]
     pool.tell(ev.Checkpointed(job, 1, serial, SAVE))
-    assert pool.engine.book.image(job) is None, "the answer came too late to be believed"
+    assert pool.engine.book.jobs[job].image is None, "the answer came too late to be believed"
 
 
 def test_a_suspension_overtakes_an_image_in_the_making() -> None:
@@ -277,7 +278,7 @@ def test_a_suspension_overtakes_an_image_in_the_making() -> None:
     pool.plan(Suspend(job, "room"))
     pool.tell(ev.Checkpointed(job, 1, 1, SAVE))
     assert pool.state(job) is State.SUSPENDED
-    assert [image.serial for image in pool.engine.book.images[job]] == [2]
+    assert [image.serial for image in pool.engine.book.jobs[job].images] == [2]
 
 
 # -- failover -----------------------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def test_the_worlds_fault_rolls_a_job_back_to_its_image(end: str) -> None:
     pool.tell(how[end])
     assert pool.state(job) is State.QUEUED, "at once, and without a mark against it"
     assert "rolled back 41s to image 1" in story(pool, job)
-    assert ideal(pool, job) == EVERY and pool.engine.book.lost[job] == 41 * SECOND
+    assert ideal(pool, job) == EVERY and pool.engine.book.jobs[job].lost_us == 41 * SECOND
     pool.plan(Start(job, ELSEWHERE, "failover"))
     assert co.Launch(job, 2, ELSEWHERE, 1) in pool.said
     assert pool.state(job) is State.RUNNING and "goes on from image 1" in story(pool, job)
@@ -314,7 +315,7 @@ def test_without_an_image_a_killed_job_has_failed_and_a_lost_one_starts_over() -
     pool.later(5 * SECOND, ev.Exited(killed, 1, 137), ev.Exited(lost, 1, 137, lost=True))
     assert pool.state(killed) is State.FAILED
     assert pool.state(lost) is State.QUEUED and ideal(pool, lost) == 0
-    assert pool.engine.book.lost[lost] == 5 * SECOND
+    assert pool.engine.book.jobs[lost].lost_us == 5 * SECOND
 
 
 def test_a_failure_of_the_jobs_own_does_not_go_back_to_an_image() -> None:
@@ -339,7 +340,7 @@ def test_survivors_are_killed_first_and_at_once() -> None:
     assert [(stop.job, stop.grace_us) for stop in stops] == [(job, 0)]
     assert pool.state(job) is State.STOPPING and job in pool.engine.book.allocations
     pool.tell(ev.Exited(job, 1, 137))
-    assert pool.state(job) is State.QUEUED and pool.engine.book.from_image[job] == 1
+    assert pool.state(job) is State.QUEUED and pool.engine.book.jobs[job].restore_from == 1
 
 
 def test_a_job_that_is_killed_again_and_again_from_one_image_gives_up() -> None:
@@ -371,7 +372,7 @@ def test_a_damaged_image_falls_back_to_the_one_before_and_then_to_the_beginning(
     pool.plan(Start(job, ONE, "again"))
     assert co.Launch(job, 4, ONE, 0) in pool.said
     assert "image 2 cannot be used" in story(pool, job) and "rolled back 1m40s to image 1" in story(pool, job)
-    assert pool.engine.book.lost[job] == 2 * EVERY + 7 * SECOND
+    assert pool.engine.book.jobs[job].lost_us == 2 * EVERY + 7 * SECOND
 
 
 def test_a_suspended_job_whose_image_is_damaged_goes_back_to_a_periodic_one() -> None:
@@ -383,8 +384,8 @@ def test_a_suspended_job_whose_image_is_damaged_goes_back_to_a_periodic_one() ->
     pool.obey = False
     pool.plan(Resume(job, ELSEWHERE, "back"))
     pool.tell(ev.ResumeFailed(job, 1, "a page does not match", image_lost=True))
-    assert pool.state(job) is State.QUEUED and pool.engine.book.from_image[job] == 1
-    assert ideal(pool, job) == EVERY and pool.engine.book.lost[job] == 20 * SECOND
+    assert pool.state(job) is State.QUEUED and pool.engine.book.jobs[job].restore_from == 1
+    assert ideal(pool, job) == EVERY and pool.engine.book.jobs[job].lost_us == 20 * SECOND
 
 
 def test_a_resumption_that_fails_too_often_falls_back_without_stopping_what_is_not_there() -> None:
@@ -407,11 +408,11 @@ def test_a_job_that_waits_to_start_from_an_image_goes_further_back_when_that_die
     imaged(pool, job)
     pool.tell(ev.ImageCopied(job, 2, "n1"))
     pool.tell(ev.NodeDown("n0", "power"))
-    assert pool.engine.book.from_image[job] == 2
+    assert pool.engine.book.jobs[job].restore_from == 2
     pool.tell(ev.NodeDown("n1", "power"))
-    assert pool.engine.book.from_image[job] == 1 and ideal(pool, job) == EVERY
+    assert pool.engine.book.jobs[job].restore_from == 1 and ideal(pool, job) == EVERY
     pool.tell(ev.NodeDown("n2", "power"))
-    assert job not in pool.engine.book.from_image and ideal(pool, job) == 0
+    assert not pool.engine.book.jobs[job].restore_from and ideal(pool, job) == 0
     assert "no image is left" in story(pool, job)
 
 
@@ -451,8 +452,8 @@ def test_learned_costs_and_images_survive_a_snapshot() -> None:
     imaged(pool, job)
     pool.later(EVERY)
     again = Engine.restore(pool.engine.snapshot())
-    assert again.book.images == pool.engine.book.images
-    assert again.book.saving == pool.engine.book.saving
+    assert each(again.book, "images") == each(pool.engine.book, "images")
+    assert each(again.book, "saving") == each(pool.engine.book, "saving")
     assert again.snapshot() == pool.engine.snapshot()
 
 
@@ -498,4 +499,4 @@ def test_when_a_part_of_an_image_is_gone_its_home_is_the_copy() -> None:
 def test_images_in_one_place_for_all_have_no_home() -> None:
     pool = world(2, shared_images=1)
     job = suspended(pool)
-    assert pool.engine.book.images[job] and pool.engine.view().homes == {}
+    assert pool.engine.book.jobs[job].images and pool.engine.view().homes == {}

@@ -52,7 +52,7 @@ def test_a_job_that_was_evicted_has_failed_by_itself_even_with_an_image(retries:
     assert "another attempt" not in pool.engine.book.story_text(job)
     pool.tell(ev.Exited(job, 1, 137, why=f"evicted: {notice}", own=True))
     if retries:
-        assert pool.state(job) is State.HELD and job not in pool.engine.book.from_image
+        assert pool.state(job) is State.HELD and not pool.engine.book.jobs[job].restore_from
     else:
         assert pool.ended[job].state == State.FAILED and pool.ended[job].code == 137
         assert "evicted" in pool.ended[job].why

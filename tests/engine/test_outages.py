@@ -201,7 +201,7 @@ def test_devices_that_are_numbered_anew_are_not_given_out_before_their_holders_h
     assert [world.state(job) for job in jobs] == [State.RUNNING, State.SUSPENDING, State.SUSPENDING]
     assert not book.board.free[0], "c is still held under its old number"
     for job in jobs[1:]:
-        world.tell(ev.Suspended(job, 1, 1, book.saving[job].serial))
+        world.tell(ev.Suspended(job, 1, 1, book.jobs[job].saving.serial))
     assert book.board.layout.nodes[0] == back and where(world, jobs[0]) == {"n0": 1}
     assert all(world.state(job) is State.RUNNING for job in jobs)
 

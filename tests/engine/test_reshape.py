@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.records import each
 from tidewright.base.units import SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
@@ -184,7 +185,7 @@ def test_a_wish_holds_until_another_and_binds_planners() -> None:
     pool.tell(ev.Exited(job, 1, 137, lost=True))
     assert device_count(pool.engine.book.allocations[job]) == 3, "also after a failover"
     assert not scale(pool, job, 0).error
-    assert pool.engine.book.wishes == {} and where(pool, job) == {"n0": 4}
+    assert each(pool.engine.book, "size_override") == {} and where(pool, job) == {"n0": 4}
 
 
 def test_a_waiting_job_takes_less_and_starts() -> None:
@@ -215,7 +216,7 @@ def test_a_job_in_an_image_is_not_scaled_beyond_the_nodes_that_can_restore_it(pl
     pool.plan(Suspend(job, "room"))
     refused = scale(pool, job, devices)
     assert f"they have {most}, not {devices}" in refused.error and refused.remedy.endswith(f"tide scale {job} {most}")
-    assert pool.engine.book.wishes == {} and not scale(pool, job, most).error
+    assert each(pool.engine.book, "size_override") == {} and not scale(pool, job, most).error
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_a_scaling_is_refused_with_its_reason(devices: int, fields: dict, reason
     job = running(pool, Part(0, 0xF), **fields)
     reply = scale(pool, job, devices)
     assert reason in reply.error and reply.remedy
-    assert pool.engine.book.wishes == {} and where(pool, job) == {"n0": 4}
+    assert each(pool.engine.book, "size_override") == {} and where(pool, job) == {"n0": 4}
 
 
 def test_growing_needs_free_devices_and_refusing_leaves_the_old_wish() -> None:
@@ -242,7 +243,7 @@ def test_growing_needs_free_devices_and_refusing_leaves_the_old_wish() -> None:
     assert not scale(pool, job, 2).error
     running(pool, Part(0, 0xC))
     assert "no 3 are free for it" in scale(pool, job, 3).error
-    assert pool.engine.book.wishes == {job: 2} and where(pool, job) == {"n0": 2}
+    assert each(pool.engine.book, "size_override") == {job: 2} and where(pool, job) == {"n0": 2}
 
 
 def test_a_resize_that_fails_leaves_the_job_as_it_was() -> None:
@@ -251,7 +252,7 @@ def test_a_resize_that_fails_leaves_the_job_as_it_was() -> None:
     pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
     assert not scale(pool, job, 2).error
     assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 4}
-    assert pool.engine.book.wishes == {}, "what its user gets is what it has"
+    assert each(pool.engine.book, "size_override") == {}, "what its user gets is what it has"
 
 
 def test_a_failed_suspension_keeps_planners_away_and_not_the_user() -> None:
@@ -260,7 +261,7 @@ def test_a_failed_suspension_keeps_planners_away_and_not_the_user() -> None:
     usual = pool.answers[co.SuspendRanks]
     pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
     pool.plan(Suspend(job, "room"))
-    assert pool.state(job) is State.RUNNING and job in pool.engine.book.shields
+    assert pool.state(job) is State.RUNNING and pool.engine.book.jobs[job].suspend_cooldown
     pool.answers[co.SuspendRanks] = usual
     assert not scale(pool, job, 2).error and where(pool, job) == {"n0": 2}
     pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")

@@ -35,8 +35,8 @@ def running(pool: Worldlet, allocation=ONE, **fields) -> int:
 def image(pool: Worldlet, job: int) -> None:
     attempt = int(pool.engine.book.table.attempt[pool.engine.book.table.row[job]])
     pool.tell(ev.TakeImage(job, f"image{pool.now}"))
-    pool.tell(ev.Checkpointed(job, attempt, pool.engine.book.serials[job], SECOND))
-    pool.tell(ev.ImageCopied(job, pool.engine.book.serials[job], "*"))
+    pool.tell(ev.Checkpointed(job, attempt, pool.engine.book.jobs[job].last_image, SECOND))
+    pool.tell(ev.ImageCopied(job, pool.engine.book.jobs[job].last_image, "*"))
 
 
 def left(pool: Worldlet, job: int) -> int:
@@ -95,7 +95,7 @@ def test_run_time_on_fewer_devices_is_that_of_the_clock_and_not_of_the_work() ->
     pool.later(30 * MINUTE)
     image(pool, job)
     pool.later(60 * MINUTE, ev.Exited(job, 1, 137))
-    assert pool.engine.book.ran[job] == 30 * MINUTE
+    assert pool.engine.book.jobs[job].run_time_used_us == 30 * MINUTE
 
 
 def test_an_older_image_gives_back_what_was_run_since() -> None:
@@ -106,10 +106,10 @@ def test_an_older_image_gives_back_what_was_run_since() -> None:
         image(pool, job)
     pool.obey = False
     pool.later(40 * MINUTE, ev.Exited(job, 1, 137))
-    assert pool.engine.book.ran[job] == 60 * MINUTE
+    assert pool.engine.book.jobs[job].run_time_used_us == 60 * MINUTE
     pool.plan(Start(job, ONE, "again"))
     pool.tell(ev.StartFailed(job, 2, "image 2 is damaged", image_lost=True))
-    assert pool.engine.book.ran[job] == 30 * MINUTE
+    assert pool.engine.book.jobs[job].run_time_used_us == 30 * MINUTE
     pool.later(MINUTE)
     pool.plan(Start(job, ONE, "again"))
     pool.tell(ev.StartFailed(job, 3, "image 1 is damaged", image_lost=True))
@@ -124,9 +124,9 @@ def test_a_suspended_job_whose_image_dies_goes_back_to_the_run_time_of_the_one_b
     image(pool, job)
     pool.later(60 * MINUTE)
     pool.plan(Suspend(job, "makes room"))
-    assert pool.engine.book.ran[job] == 90 * MINUTE
+    assert pool.engine.book.jobs[job].run_time_used_us == 90 * MINUTE
     pool.tell(ev.NodeDown("n0", "power"))
-    assert pool.engine.book.ran[job] == 30 * MINUTE and pool.engine.book.from_image[job] == 1
+    assert pool.engine.book.jobs[job].run_time_used_us == 30 * MINUTE and pool.engine.book.jobs[job].restore_from == 1
 
 
 def test_run_time_survives_a_snapshot_with_its_images() -> None:
@@ -135,4 +135,4 @@ def test_run_time_survives_a_snapshot_with_its_images() -> None:
     pool.later(30 * MINUTE)
     image(pool, job)
     again = Engine.restore(pool.engine.snapshot())
-    assert again.book.images[job][0].run_time_us == 30 * MINUTE
+    assert again.book.jobs[job].images[0].run_time_us == 30 * MINUTE

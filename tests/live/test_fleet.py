@@ -74,8 +74,8 @@ def test_an_image_is_copied_to_another_node_and_outlives_its_own() -> None:
         await site.until(lambda: site.state(job) == "RUNNING")
         site.put(ev.Hold(job, "h"))
         await site.until(lambda: site.state(job) == "HELD")
-        await site.until(lambda: bool(site.book.image(job).copies))
-        assert site.book.image(job).copies == ("n1",)
+        await site.until(lambda: bool(site.book.jobs[job].image.copies))
+        assert site.book.jobs[job].image.copies == ("n1",)
         fleet.kill("n0")
         await site.until(lambda: site.book.nodes["n0"] in site.book.dead)
         site.put(ev.Release(job, "r"))
@@ -94,9 +94,9 @@ def test_a_machine_that_was_only_started_anew_has_its_images_still(forgetful: bo
         runs = await site.submit(20, checkpoint_us=1_000_000)
         await site.until(lambda: site.state(held) == "RUNNING")
         site.put(ev.Hold(held, "h"))
-        await site.until(lambda: site.state(held) == "HELD" and len(site.book.images.get(runs, ())) == 2)
+        await site.until(lambda: site.state(held) == "HELD" and len(site.book.jobs[runs].images) == 2)
         await asyncio.sleep(0.5)
-        last = site.book.image(runs).serial
+        last = site.book.jobs[runs].image.serial
         fleet.kill("n0")
         fleet.hosts["n0"].boots += 1
         if forgetful:
@@ -104,7 +104,7 @@ def test_a_machine_that_was_only_started_anew_has_its_images_still(forgetful: bo
         await asyncio.sleep(0.3)
         fleet.connect("n0", True)
         await site.until(lambda: site.state(runs) == "RUNNING")
-        assert site.state(held) == "HELD" and site.book.image(held) is not None
+        assert site.state(held) == "HELD" and site.book.jobs[held].image is not None
         site.put(ev.Release(held, "r"))
         await site.until(lambda: (held, 1) in fleet.comebacks)
         assert (runs, last) in fleet.comebacks
@@ -123,7 +123,7 @@ def test_a_machine_that_comes_back_with_another_disk_has_none() -> None:
         fleet.hosts["n0"].boots += 1
         fleet.hosts["n0"].images.clear()
         fleet.connect("n0", True)
-        await site.until(lambda: site.book.image(job) is None)
+        await site.until(lambda: site.book.jobs[job].image is None)
         site.put(ev.Release(job, "r"))
 
     play(body, hosts=1)
@@ -134,7 +134,7 @@ def test_a_gang_over_two_nodes_is_copied_both_ways_and_survives_either() -> None
         job = await site.submit(9, ranks=4, devices=4, placement="any", checkpoint_us=1_000_000)
         await site.until(lambda: site.state(job) == "RUNNING")
         assert site.where(job) == ["n0", "n1"]
-        await site.until(lambda: bool(site.book.image(job)) and len(site.book.image(job).copies) == 2)
+        await site.until(lambda: bool(site.book.jobs[job].image) and len(site.book.jobs[job].image.copies) == 2)
         fleet.kill("n1")
         await site.until(lambda: site.state(job) == "QUEUED")
         assert site.where(job) == [], "survivors of a torn gang ran on"
@@ -152,9 +152,9 @@ def test_an_image_is_taken_when_a_user_wants_one_and_the_usual_times_stay() -> N
         assert "starting" in site.replies["early"].error
         await site.until(lambda: site.state(job) == "RUNNING")
         site.put(ev.TakeImage(job, "i"))
-        await site.until(lambda: site.book.image(job) is not None)
+        await site.until(lambda: site.book.jobs[job].image is not None)
         assert not site.replies["i"].error and site.state(job) == "RUNNING"
-        assert job not in site.book.checkpoint_at, "a job that is never imaged by itself was given a time"
+        assert not site.book.jobs[job].checkpoint_at, "a job that is never imaged by itself was given a time"
 
     play(body)
 
@@ -162,8 +162,8 @@ def test_an_image_is_taken_when_a_user_wants_one_and_the_usual_times_stay() -> N
 def test_a_dead_node_costs_no_more_than_the_work_since_the_image() -> None:
     async def body(fleet: Fleet, site: Site) -> None:
         job = await site.submit(20, ranks=2, devices=2, checkpoint_us=1_000_000)
-        await site.until(lambda: len(site.book.images.get(job, ())) == 2)
-        await site.until(lambda: "n1" in site.book.image(job).copies)
+        await site.until(lambda: len(site.book.jobs[job].images) == 2)
+        await site.until(lambda: "n1" in site.book.jobs[job].image.copies)
         assert live_job(site.book, job, fleet.now()).between_images_us == 1_000_000
         died = fleet.now()
         (there,) = fleet.hosts["n0"].ranks.values()

@@ -12,13 +12,13 @@ from tidewright.cli.words import last_output, nodes_or_reason
 from tidewright.engine import events as ev
 from tidewright.engine.commands import CheckpointRanks, Command, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from tidewright.engine.engine import Engine
-from tidewright.engine.gallery import Image
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.live.orders import Reach
 from tidewright.live.outstanding import outstanding
 from tidewright.live.say import ended_job
 from tidewright.live.translate import Translator
 from tidewright.model.job import JobSpec, Level, State
+from tidewright.model.job_record import Image
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan
@@ -75,7 +75,7 @@ def test_launch_seats_every_rank_once() -> None:
 def test_nodes_of_a_gang_are_told_which_image_all_of_them_have(nodes: int, previous: int) -> None:
     play = Play(nodes)
     job = play.running()
-    play.engine.book.images[job] = tuple(Image(serial, 1, 0, 0, ("n0", "n1")[:nodes]) for serial in (5, 7))
+    play.engine.book.jobs[job].images = tuple(Image(serial, 1, 0, 0, ("n0", "n1")[:nodes]) for serial in (5, 7))
     allocation = tuple(Part(node, (0,)) for node in range(nodes))
     for command in (CheckpointRanks(job, 1, 9, allocation), SuspendRanks(job, 1, int(Level.FULL), allocation, 9)):
         calls = play.translator.calls(command)

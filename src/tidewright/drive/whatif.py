@@ -35,7 +35,7 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     book = engine.book
     now = max(now, book.now)
     state = book.state(job)
-    story = tuple(book.stories.get(job, ()))
+    story = tuple(book.jobs[job].history)
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
         text = outlook(book, job, now) or f"it is {state.name.lower()}"
@@ -267,8 +267,7 @@ def _largest_free_share(book: Book, spec: JobSpec) -> int:
 
 def starts(fork: Engine, planner: Planner, job: int) -> bool:
     """Whether the planner, given a world that obeys at once, gives ``job`` its devices now."""
-    fork.book.forced = True
-    fork.book.thinking = False
+    fork.replan()
     commands = fork.step(fork.book.now, [ev.Tick()])
     for _ in range(_ROUNDS):
         events = _obey(fork, planner, commands)

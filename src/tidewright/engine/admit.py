@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..model.job import JobSpec as Spec
 from ..model.job import State, Tier, problems
+from ..model.job_record import Ending, JobRecord
 from .book import HELD, Book, forget_oldest
 from .commands import Reply
 from .events import JobIdsUsed, Submit
@@ -25,12 +26,12 @@ def submit(book: Book, event: Submit) -> None:
         return
     job = enter(book, event.spec)
     _count_in(book, event.spec)
-    doomed = book.ending.get(job)
+    doomed = book.jobs[job].ending
     if event.op_id:
-        warning = f"it is cancelled at once: {doomed[1]}" if doomed else _warnings(book, event.spec)
+        warning = f"it is cancelled at once: {doomed.why}" if doomed else _warnings(book, event.spec)
         answer(book, Reply(event.op_id, job, warning=warning))
     if doomed:
-        end(book, job, doomed[0], 1, doomed[1])
+        end(book, job, doomed.state, 1, doomed.why)
 
 
 def answer(book: Book, reply: Reply) -> None:
@@ -174,6 +175,7 @@ def enter(book: Book, spec: Spec) -> int:
     job = book.next_job
     book.next_job += 1
     book.specs[job] = spec
+    book.jobs[job] = JobRecord(spec)
     if spec.elastic:
         book.elastic_jobs += 1
     team = book.teams.setdefault(spec.team, len(book.teams))
@@ -198,16 +200,19 @@ def enter(book: Book, spec: Spec) -> int:
 
 def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
     """Note dependencies and the array's limit."""
+    record = book.jobs[job]
     for dependency in spec.after:
-        if dependency.job in book.specs:
-            book.waits_for.setdefault(job, []).append(dependency.job)
-            book.dependents.setdefault(dependency.job, []).append(job)
+        other = book.jobs.get(dependency.job)
+        if other is not None:
+            record.dependencies += (dependency.job,)
+            other.dependents = other.dependents or []
+            other.dependents.append(job)
         elif not satisfied(dependency.kind, book.outcomes[dependency.job]):
-            book.ending[job] = (int(State.CANCELLED), f"{dependency.kind}:{dependency.job} can no longer be met")
+            record.ending = Ending(int(State.CANCELLED), f"{dependency.kind}:{dependency.job} can no longer be met")
     array = spec.array
     if array is not None and array.limit:
         if book.array_active.get(array.parent, 0) >= array.limit:
             book.array_queue.setdefault(array.parent, []).append(job)
-            book.array_waiting[job] = array.parent
+            record.waiting_array = array.parent
         else:
             book.array_active[array.parent] = book.array_active.get(array.parent, 0) + 1

@@ -17,7 +17,7 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     book.own()
     table, row = book.table, book.table.row[job]
     book.elastic_jobs += int(spec.elastic) - int(book.specs[job].elastic)
-    book.specs[job] = spec
+    book.specs[job] = book.jobs[job].spec = spec
     table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
     table.kinds[row] = book.board.layout.kind_mask(spec.device_types)
     table.memory[row] = spec.gpu_memory

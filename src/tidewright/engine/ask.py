@@ -55,8 +55,9 @@ def hold(book: Book, event: ev.Hold) -> None:
     if state is State.STOPPING:
         answer(book, Reply(event.op_id, job, f"job {job} is being stopped", "nothing is left to suspend", "conflict"))
         return
-    again = job in book.hold_retries
-    if job in book.pins or state in (State.RUNNING, State.STARTING, State.RESUMING):
+    record = book.jobs[job]
+    again = record.hold_retry is not None
+    if record.held_in_place or state in (State.RUNNING, State.STARTING, State.RESUMING):
         unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
         refusal = None if again else holds.refusal(book, job, event.until)
         if refusal is not None:
@@ -64,7 +65,7 @@ def hold(book: Book, event: ev.Hold) -> None:
                 book, Reply(event.op_id, job, f"job {job} cannot be suspended: {refusal}", _remedy(book), "conflict")
             )
             return
-    book.user_holds[job] = event.until
+    record.user_hold = event.until
     if event.until:
         holds.arm(book, job)
     warning = _carry_out(book, job, state)
@@ -93,7 +94,7 @@ def unhold(book: Book, event: ev.Release) -> None:
     job = event.job
     if not _known(book, event.op_id, job):
         return
-    if job not in book.user_holds:
+    if book.jobs[job].user_hold is None:
         state = book.state(job).name
         answer(
             book,

@@ -14,15 +14,16 @@ from ..base.errors import Bug
 from ..base.units import HOUR, format_duration
 from ..model.board import Board, Layout, extend, relaid
 from ..model.job import JobSpec, Level, State
+from ..model.job_record import ATTEMPT_GROUPS, Group, JobRecord, fresh
 from ..model.node import Allocation, NodeSpec, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from .commands import Command, Reply
-from .gallery import Gallery, HoldRetry
+from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
-from .lifecycle import ALLOWED, NAMES
+from .lifecycle import NAMES, RESETS
 from .outages import Outages
 from .settings import EngineSettings
 from .wall_time import Offsets
@@ -30,6 +31,8 @@ from .wall_time import Offsets
 _LEVELS = {
     "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
 }  # fmt: skip
+_OF_AN_ATTEMPT, _OF_A_RUN = fresh(*ATTEMPT_GROUPS), fresh(Group.RUN)
+_OF_DEVICES = fresh(Group.DEVICES, Group.HELD_IN_PLACE)
 SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
 
 
@@ -51,7 +54,7 @@ class Sizes(NamedTuple):
         return sizes
 
 
-class Book(Gallery):
+class Book(ImageCatalog):
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
     class_demand: tuple[tuple[int, int, int], dict[int, list[int]]] | None = None
@@ -64,9 +67,14 @@ class Book(Gallery):
         self.wall_offsets: Offsets = ()
         self.next_job = 1
         self.table = JobTable()
+        self.jobs: dict[int, JobRecord] = {}
+        """Jobs that have not ended."""
         self.specs: dict[int, JobSpec] = {}
         self.allocations: dict[int, Allocation] = {}
         self.promises: dict[int, Allocation] = {}
+        self.avoided: dict[int, int] = {}
+        """Job to the set of nodes (as an int) that refused to launch it. These four and ``homes`` are what planners see of the
+        records; they are copied while a view is alive (``own``)."""
         self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
         self.sizes = Sizes.of(())
         self.nodes: dict[str, int] = {}
@@ -75,38 +83,11 @@ class Book(Gallery):
         """Nodes that take no work, and why (down, silent, drained)."""
         self.drained: dict[int, str] = {}
         self.outages, self.ledger = Outages(), PoolLedger()
-        self.leaving: dict[int, bool] = {}
-        """Jobs that occupy devices which are no longer committed to them."""
-        self.ending: dict[int, tuple[int, str]] = {}
-        """Jobs being stopped: the state they end in (QUEUED: they come back) and why."""
-        self.wishes: dict[int, int] = {}
-        """Jobs whose user wants them on just so many devices."""
-        self.user_holds: dict[int, int] = {}
-        """Jobs held by their user: time of release by the wall clock, 0 for never by itself."""
-        self.hold_retries: dict[int, HoldRetry] = {}
-        """Running jobs that their user wants suspended and that could not be."""
-        self.pins: dict[int, bool] = {}
-        """Held gangs that keep their devices, because they must be thawed within a bound."""
-        self.waits_for: dict[int, list[int]] = {}
-        """Job to the unfinished jobs it depends on."""
-        self.dependents: dict[int, list[int]] = {}
         self.array_active: dict[str, int] = {}
         self.array_queue: dict[str, list[int]] = {}
-        self.array_waiting: dict[int, str] = {}
-        self.backoffs: dict[int, int] = {}
-        self.failures: dict[int, int] = {}
-        self.launch_failures: dict[int, int] = {}
-        self.ran: dict[int, int] = {}
-        """Run time charged so far to jobs with a limit, microseconds: never more than that of the work they still have."""
-        self.shields: dict[int, int] = {}
-        """Jobs left alone after a failed suspension: their true level."""
-        self.shielded_until: dict[int, int] = {}
-        self.eager: dict[int, bool] = {}
-        """Jobs on their way out that should be thought about again as soon as they are; of one suspension."""
         self.outcomes: dict[int, int] = {}
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
-        self.stories: dict[int, list[tuple[int, str, str]]] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
@@ -124,7 +105,7 @@ class Book(Gallery):
         """Everything a planner may know, frozen now. Costs microseconds."""
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises, self.homes,
-            self.outages.avoided(),
+            self.avoided,
         )  # fmt: skip
 
     def own(self) -> None:
@@ -132,23 +113,29 @@ class Book(Gallery):
         if self.table.own():
             self.board = self.board.copy()
             self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
-            self.promises, self.homes = self.promises.copy(), self.homes.copy()
+            self.promises, self.homes, self.avoided = self.promises.copy(), self.homes.copy(), self.avoided.copy()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state(self, job: int) -> State:
         """Current state of a job in the book."""
-        return State(int(self.table.state[self.table.row[job]]))
+        return State(self.jobs[job].state)
+
+    def renew(self, job: int) -> None:
+        """Forget all that was true of the attempt that is over; the caller sets the level."""
+        self.jobs[job].reset(_OF_AN_ATTEMPT)
 
     def move(self, job: int, state: int, why: str) -> int:
         """Take one step of the lifecycle; returns the job's row. Raises Bug with the story on an illegal one."""
-        table = self.table
-        row = table.row[job]
-        before = table.state.item(row)
-        if not ALLOWED[before] >> state & 1:
+        table, record = self.table, self.jobs[job]
+        row, before = table.row[job], record.state
+        resets = RESETS[before][state]
+        if resets is None:
             raise Bug(
                 f"job {job}: {NAMES[before]} -> {NAMES[state]} ({why}) is not a step of the lifecycle\n{self.story_text(job)}"
             )
+        record.reset(resets)
+        record.state = state
         table.state[row] = state
         table.since[row] = self.now
         self.counts[before] -= 1
@@ -162,14 +149,14 @@ class Book(Gallery):
         keep = self.settings.story_length
         if not keep:
             return
-        story = self.stories.setdefault(job, [])
+        story = self.jobs[job].history
         story.append((self.now, label, why))
         if len(story) > keep:
             del story[keep // 4]
 
     def story_text(self, job: int) -> str:
         """The job's history, one line each, times in seconds."""
-        lines = self.stories.get(job, [])
+        lines = self.jobs[job].history
         return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {why}" for at, label, why in lines)
 
     def usual_level(self, spec: JobSpec) -> int:
@@ -180,12 +167,17 @@ class Book(Gallery):
             return strongest
         return int(_LEVELS[spec.preempt])
 
+    def true_level(self, job: int) -> int:
+        """The level of a job whether or not planners leave it alone."""
+        cooldown = self.jobs[job].suspend_cooldown
+        return cooldown.level if cooldown is not None else int(self.table.level.item(self.table.row[job]))
+
     # -- devices ----------------------------------------------------------------------------------------------------
 
     def commit(self, job: int, allocation: Allocation) -> None:
         """Promise devices to a job."""
         self.board.take(allocation)
-        self.promises[job] = allocation
+        self.promises[job] = self.jobs[job].reservation = allocation
         self.table.promised[self.table.row[job]] = True
         for part in allocation:
             self.promise_order.setdefault(part.node, {})[job] = True
@@ -197,6 +189,7 @@ class Book(Gallery):
 
     def _unpromise(self, job: int) -> Allocation:
         allocation = self.promises.pop(job)
+        self.jobs[job].reservation = None
         self.table.promised[self.table.row[job]] = False
         for part in allocation:
             waiting = self.promise_order[part.node]
@@ -209,26 +202,29 @@ class Book(Gallery):
         """Turn a promise into occupation: the devices must be physically free."""
         allocation = self._unpromise(job)
         self.phys.take(allocation)
-        self.allocations[job] = allocation
-        self.ledger.open(job, milli_devices(allocation), self.now)
+        record = self.jobs[job]
+        self.allocations[job] = record.allocation = allocation
+        self.ledger.open(record, milli_devices(allocation), self.now)
         return allocation
 
     def uncommit(self, job: int) -> None:
         """The job will let go: others may be promised its devices."""
-        if job in self.allocations and job not in self.leaving:
-            self.board.give(self.allocations[job])
-            self.leaving[job] = True
+        record = self.jobs[job]
+        if record.allocation is not None and not record.leaving:
+            self.board.give(record.allocation)
+            record.leaving = True
 
     def vacate(self, job: int) -> list[int]:
         """The job has let go of its devices. Returns the nodes where some became physically free."""
-        allocation = self.allocations.get(job)
+        record = self.jobs[job]
+        allocation = record.allocation
         if allocation is None:
             return []
         self.uncommit(job)
-        del self.leaving[job]
         del self.allocations[job]
         self.phys.give(allocation)
-        self.ledger.close(job, milli_devices(allocation), self.now)
+        self.ledger.close(record, milli_devices(allocation), self.now)
+        record.reset(_OF_DEVICES)
         row = self.table.row[job]
         self.table.held[row] = 0
         self.table.held_milli[row] = 0
@@ -247,7 +243,7 @@ class Book(Gallery):
             for other in losers:
                 self.revoke(other)
         self.board.take(allocation)
-        del self.leaving[job]
+        self.jobs[job].leaving = False
         return losers
 
     def _fits_whatever_up(self, allocation: Allocation) -> bool:
@@ -270,7 +266,7 @@ class Book(Gallery):
             self.table.first_start[row] = self.now
         limit = self.table.limit.item(row)
         if limit:
-            self.set_timer(self.now + max(0, limit - self.ran.get(job, 0)), "limit", job, self.now)
+            self.set_timer(self.now + max(0, limit - self.jobs[job].run_time_used_us), "limit", job, self.now)
 
     def accrue(self, row: int) -> None:
         """Bring a job's service up to date."""
@@ -278,21 +274,14 @@ class Book(Gallery):
 
     def end_service(self, job: int) -> None:
         """The job makes no progress from now on."""
-        row = self.table.row[job]
+        row, record = self.table.row[job], self.jobs[job]
         since = self.table.run_since.item(row)
         if since >= 0 and self.table.limit.item(row):
-            self.ran[job] = self.ran.get(job, 0) + self.now - since
-        if since >= 0 and job in self.falls:
-            self._calm(job, self.now - since)
+            record.run_time_used_us += self.now - since
+        if since >= 0 and record.rollback_count:
+            _calm(record, self.now - since)
         stop_service(self.table, row, self.now)
-        self.checkpoint_at.pop(job, None)
-
-    def _calm(self, job: int, ran_us: int) -> None:
-        """A job ran so long without a failure of the world's: each hour halves what is remembered of those before."""
-        hours, self.rollback_free_us[job] = divmod(self.rollback_free_us.get(job, 0) + ran_us, HOUR)
-        self.falls[job] >>= hours
-        if not self.falls[job]:
-            del self.falls[job], self.rollback_free_us[job]
+        record.reset(_OF_A_RUN)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -313,7 +302,7 @@ class Book(Gallery):
         kinds, nodes = self.board.layout.kinds, list(self.board.layout.nodes)
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
-        committed = [parts for job, parts in self.allocations.items() if job not in self.leaving]
+        committed = [parts for job, parts in self.allocations.items() if not self.jobs[job].leaving]
         self.board = relaid(self.board, layout, [*committed, *self.promises.values()])
         self.phys = relaid(self.phys, layout, list(self.allocations.values()))
         self.sizes = Sizes.of(layout.nodes)
@@ -357,29 +346,31 @@ class Book(Gallery):
         self.counts[state] -= 1
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
-        stores: tuple[dict[int, Any], ...] = (
-            self.user_holds, self.pins, self.waits_for, self.array_waiting, self.backoffs, self.failures,
-            self.launch_failures, self.ran, self.shields, self.stories, self.ending, self.blocked, self.touched,
-            self.eager, self.wishes, self.hold_retries, self.shielded_until,
-        )  # fmt: skip
-        for store in stores:
+        for store in (self.jobs, self.homes, self.blocked, self.touched, self.avoided):
             store.pop(job, None)
-        self.outages.refused_by.pop(job, None)
-        self.forget_images(job)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, str] | None:
         """Why a job that is HELD is held. ``now``: the reader's time, if that is later than the book's."""
-        if job in self.waits_for:
-            names = ", ".join(str(other) for other in self.waits_for[job])
+        record = self.jobs[job]
+        if record.dependencies:
+            names = ", ".join(str(other) for other in record.dependencies)
             return Reason.DEPENDENCY, f"waits for job {names}"
-        if job in self.user_holds:
+        if record.user_hold is not None:
             return Reason.USER_HOLD, "suspended by its user"
-        if job in self.array_waiting:
-            return Reason.ARRAY_LIMIT, f"array {self.array_waiting[job]} runs as many members as it may"
-        if job in self.backoffs:
-            left = max(0, self.backoffs[job] - max(now, self.now))
+        if record.waiting_array is not None:
+            return Reason.ARRAY_LIMIT, f"array {record.waiting_array} runs as many members as it may"
+        if record.backoff_until:
+            left = max(0, record.backoff_until - max(now, self.now))
             return Reason.BACKOFF, f"failed before; tried again in {format_duration(left)}"
         return None
+
+
+def _calm(record: JobRecord, ran_us: int) -> None:
+    """A job ran so long without a failure of the world's: each hour halves what is remembered of those before."""
+    hours, record.rollback_free_us = divmod(record.rollback_free_us + ran_us, HOUR)
+    record.rollback_count >>= hours
+    if not record.rollback_count:
+        record.rollback_free_us = 0
 
 
 def forget_oldest(store: dict[Any, Any], limit: int) -> None:

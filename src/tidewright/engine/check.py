@@ -8,6 +8,7 @@ from ..base.errors import Bug
 from ..base.units import WHOLE_DEVICE
 from ..model.board import Board
 from ..model.job import HOLDING, State
+from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count
 from .book import Book
 
@@ -25,66 +26,79 @@ def check_touched(book: Book) -> None:
 
 
 def _check_job(book: Book, job: int) -> None:
-    table = book.table
-    row = table.row[job]
-    state = table.state.item(row)
-    held = book.allocations.get(job)
+    table, record = book.table, book.jobs[job]
+    row, state, held = table.row[job], record.state, record.allocation
+    if table.state.item(row) != state or table.attempt.item(row) != record.attempt:
+        _fail(book, job, f"is {State(state).name}, attempt {record.attempt}, and the table says otherwise")
     imaged_stop = state == _STOPPING and held is None
-    if (held is not None) != (state in _HOLDING) and not imaged_stop and job not in book.pins:
+    if (held is not None) != (state in _HOLDING) and not imaged_stop and not record.held_in_place:
         _fail(book, job, f"is {State(state).name} but holds {held}")
     if held is not None:
-        least, most = _bounds(book, job)
+        least, most = _bounds(record)
         if not least <= device_count(held) <= most:
             _fail(book, job, f"holds {device_count(held)} devices of {least}..{most}: a gang is whole or absent")
-    if (job in book.promises) != table.promised.item(row):
+    if (record.reservation is not None) != table.promised.item(row):
         _fail(book, job, "has a promise the table does not know of")
     if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
-    if job in book.eager and state not in _LEAVING:
+    if record.replan_on_release and state not in _LEAVING:
         _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
-    if job in book.hold_retries and (job not in book.user_holds or state not in (_RUNNING, *_LEAVING)):
+    if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
         _fail(book, job, f"is {State(state).name} and to be suspended for its user, who has not asked")
-    if job in book.serials:
-        _check_images(book, job, row)
+    if record.last_image:
+        _check_images(book, job, record)
+    _check_seen(book, job, record)
 
 
-def _bounds(book: Book, job: int) -> tuple[int, int]:
+def _check_seen(book: Book, job: int, record: JobRecord) -> None:
+    """What planners see is what the record says."""
+    held, reserved = book.allocations.get(job), book.promises.get(job)
+    if book.specs.get(job) is not record.spec or held is not record.allocation or reserved is not record.reservation:
+        _fail(
+            book,
+            job,
+            f"holds {record.allocation} and has {record.reservation} promised; planners see {held}, {reserved}",
+        )
+    if bool(record.refused_by) != (job in book.avoided):
+        _fail(book, job, f"was refused by {record.refused_by}, and planners see otherwise")
+
+
+def _bounds(record: JobRecord) -> tuple[int, int]:
     """Fewest and most devices a job may hold. While it is brought to the number its user wants it still has another."""
-    spec, state = book.specs[job], book.state(job)
-    wish = book.wishes.get(job)
-    if wish is None or state is not State.RUNNING:
+    spec, wish = record.spec, record.size_override
+    if not wish or record.state != _RUNNING:
         return (1 if spec.ranks >= spec.devices else spec.floor), spec.devices
     return wish, wish
 
 
-def _check_images(book: Book, job: int, row: int) -> None:
+def _check_images(book: Book, job: int, record: JobRecord) -> None:
     """Images are numbered in order, hold no more work than the job has done, and are there when something rests on them."""
-    images, ideal = book.images.get(job, ()), book.table.ideal.item(row)
+    images, ideal = record.images, book.table.ideal.item(book.table.row[job])
     last = 0
     for image in images:
-        if not last < image.serial <= book.serials.get(job, 0) or image.ideal_us > ideal or not image.whole:
+        if not last < image.serial <= record.last_image or image.ideal_us > ideal or not image.whole:
             _fail(book, job, f"has done {ideal} us and keeps {images}")
         last = image.serial
-    if job in book.from_image and book.table.state.item(row) == State.QUEUED and book.from_image[job] != last:
-        _fail(book, job, f"is to start from image {book.from_image[job]} but keeps {images}")
-    if book.image_only(job) and (not images or last != book.serials[job]):
+    if record.restore_from and record.state == State.QUEUED and record.restore_from != last:
+        _fail(book, job, f"is to start from image {record.restore_from} but keeps {images}")
+    if record.image_only and (not images or last != record.last_image):
         _fail(book, job, f"lives in an image but keeps {images}")
-    saving = book.saving.get(job)
-    if saving is not None and (saving.ideal_us > ideal or job not in book.allocations):
+    saving = record.saving
+    if saving is not None and (saving.ideal_us > ideal or record.allocation is None):
         _fail(book, job, f"has done {ideal} us and is being imaged as {saving}")
 
 
 def check_all(book: Book) -> None:
     """No device promised twice, every gang whole or absent, no job lost or doubled, the ledger balances."""
-    if book.table.row.keys() != book.specs.keys():
-        raise Bug("the job table and the specs name different jobs")
+    if not book.table.row.keys() == book.specs.keys() == book.jobs.keys():
+        raise Bug("the job table, the specs and the records name different jobs")
     for job in _suspects(book):
         _check_job(book, job)
     _check_boards(book)
     if sum(book.counts) - sum(book.counts[State.COMPLETED :]) != len(book.specs):
         raise Bug(f"states count {book.counts}, jobs are {len(book.specs)}")
     book.ledger.advance(book.now)
-    charged = book.ledger.retired_total + book.ledger.open_total(book.allocations, book.now)
+    charged = book.ledger.retired_total + book.ledger.open_total(book.jobs.values(), book.now)
     if charged != book.ledger.held_total:
         gave = book.ledger.held_total
         raise Bug(f"the ledger does not balance: jobs were charged {charged}, the pool gave {gave} milli-device-us")
@@ -108,8 +122,7 @@ def _suspects(book: Book) -> list[int]:
 
 
 def _check_boards(book: Book) -> None:
-    leaving = book.leaving
-    committed = [parts for job, parts in book.allocations.items() if job not in leaving]
+    committed = [parts for job, parts in book.allocations.items() if not book.jobs[job].leaving]
     committed.extend(book.promises.values())
     _check_board("committed", book.board, committed)
     closed = tuple(book.outages.mask(node, size) for node, size in enumerate(book.board.layout.node_size))

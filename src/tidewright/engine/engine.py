@@ -62,6 +62,15 @@ class Engine:
         """What a planner may know, frozen now."""
         return self.book.view()
 
+    def enforce(self, settings: EngineSettings) -> None:
+        """From the next step on these settings hold. They are no event: whoever keeps the journal notes them beside it."""
+        self.settings = self.book.settings = settings
+
+    def replan(self) -> None:
+        """The next step asks for a plan, whatever the last plan waits for and whether or not another one is being made."""
+        self.book.forced = True
+        self.book.thinking = False
+
     def due(self) -> int | None:
         """When the next timer fires, absolute microseconds."""
         timers = self.book.timers

@@ -36,8 +36,8 @@ def move_away(book: Book, job: int) -> None:
     why = f"device {fault.device} of {book.board.layout.nodes[index].name} is out of service: {fault.why}"
     reason = unsuspendable(book, job, book.table.row[job])
     if reason is None:
-        book.eager[job] = True
         begin_suspension(book, job, why)
+        book.jobs[job].replan_on_release = True
     elif fault.broken:
         stop(book, job, QUEUED, why)
     else:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ..base.units import format_duration
 from ..model.job import Level, State
+from ..model.job_record import HoldRetry
 from . import events as ev
 from . import images
 from .book import Book
 from .commands import ResumeRanks
-from .gallery import HoldRetry
 from .land import begin_suspension, unsuspendable
 from .leave import pause, release, unshield
 from .wall_time import corrected, engine_time
@@ -19,21 +19,22 @@ from .wall_time import corrected, engine_time
 
 def refusal(book: Book, job: int, until: int) -> str | None:
     """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
-    row = book.table.row[job]
+    row, record = book.table.row[job], book.jobs[job]
     until = engine_time(book.wall_offsets, until, book.now) if until else 0
-    if job in book.pins:
+    if record.held_in_place:
         thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
         return None if 0 < until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
-    if book.state(job) is not State.RUNNING and book.table.level[row] == Level.NONE and book.specs[job].ranks > 1:
+    running, spec = record.state == State.RUNNING, record.spec
+    if not running and book.table.level[row] == Level.NONE and spec.ranks > 1:
         return "it is still coming up and cannot be frozen afterwards"
     reason = unsuspendable(book, job, row)
-    if book.state(job) is not State.RUNNING:
+    if not running:
         return reason
-    gang = book.specs[job].ranks > 1 and book.specs[job].preempt in ("auto", "freeze") and job not in book.shields
+    gang = spec.ranks > 1 and spec.preempt in ("auto", "freeze") and record.suspend_cooldown is None
     one_node = len(book.allocations[job]) == 1
     bounded = until and until - book.now <= book.settings.gang_freeze_bound_us
     if reason is not None and gang and one_node and bounded:
-        book.pins[job] = True
+        record.held_in_place = True
         return None
     return reason
 
@@ -41,7 +42,7 @@ def refusal(book: Book, job: int, until: int) -> str | None:
 def begin(book: Book, job: int) -> str | None:
     """Suspend a running job that its user holds, at once if it can be; otherwise it is tried again later. Returns why."""
     unshield(book, job)  # it is left alone by planners, not by its user
-    reason = refusal(book, job, book.user_holds[job])
+    reason = refusal(book, job, book.jobs[job].user_hold or 0)
     if reason is None:
         suspend_for_user(book, job)
     else:
@@ -53,8 +54,7 @@ def freeze_instead(book: Book, job: int, error: str) -> bool:
     """Stop a job whose image has no room: it keeps its memory and gives its devices back. False where that is impossible, or
     its user wants images and nothing else."""
     row = book.table.row[job]
-    level = book.shields.get(job, book.table.level.item(row))
-    wanted = level == Level.FULL and book.specs[job].preempt == "auto"
+    wanted = book.true_level(job) == Level.FULL and book.specs[job].preempt == "auto"
     if not wanted or images.why_unfrozen(book, book.allocations[job]) is not None:
         return False
     unshield(book, job)
@@ -66,15 +66,15 @@ def freeze_instead(book: Book, job: int, error: str) -> bool:
 def suspend_for_user(book: Book, job: int, why: str = "suspended by its user") -> None:
     """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
     begin_suspension(book, job, why)
-    book.freed = book.freed or job not in book.pins
+    book.freed = book.freed or not book.jobs[job].held_in_place
 
 
 def failed(book: Book, job: int, error: str) -> None:
     """A held job could not be suspended: it runs on, and the suspension is tried again after a pause that grows."""
-    known = book.hold_retries.get(job)
+    known = book.jobs[job].hold_retry
     tries = known.tries + 1 if known else 1
     at = book.now + pause(book, tries)
-    book.hold_retries[job] = HoldRetry(tries, at, error)
+    book.jobs[job].hold_retry = HoldRetry(tries, at, error)
     book.set_timer(at, "suspend", job, at)
     if known is None or known.error != error:
         book.tell(job, "HOLD", f"could not be suspended for its user: {error}; tried again until it can be")
@@ -88,7 +88,7 @@ def retry(book: Book, job: int) -> None:
 
 def outlook(book: Book, job: int, now: int) -> str:
     """What is to be said of a running job that its user wants suspended; empty for any other."""
-    known = book.hold_retries.get(job)
+    known = book.jobs[job].hold_retry
     if known is None or book.state(job) is not State.RUNNING:
         return ""
     return (
@@ -98,14 +98,14 @@ def outlook(book: Book, job: int, now: int) -> str:
 
 def arm(book: Book, job: int) -> None:
     """Set the timer for the end of a hold."""
-    until = book.user_holds[job]
+    until = book.jobs[job].user_hold
     if until:
         book.set_timer(engine_time(book.wall_offsets, until, book.now), "hold", job, until)
 
 
 def due(book: Book, job: int) -> None:
     """The time at which a hold was to end; the wall clock may have been corrected since it was set."""
-    if engine_time(book.wall_offsets, book.user_holds[job], book.now) > book.now:
+    if engine_time(book.wall_offsets, book.jobs[job].user_hold or 0, book.now) > book.now:
         arm(book, job)
     else:
         end(book, job, "hold is over")
@@ -115,28 +115,28 @@ def clock_offset(book: Book, event: ev.ClockOffset) -> None:
     """The wall clock was read anew: holds end when it shows the time that was asked for."""
     first = not book.wall_offsets
     book.wall_offsets = corrected(book.wall_offsets, event.since, event.offset_us, book.now)
-    for job, until in list(book.user_holds.items()):
-        if until and first:  # given while the engine's time was what users were shown
-            book.user_holds[job] = until + event.offset_us
-        if until:
+    for job, record in book.jobs.items():
+        if record.user_hold and first:  # given while the engine's time was what users were shown
+            record.user_hold += event.offset_us
+        if record.user_hold:
             arm(book, job)
 
 
 def end(book: Book, job: int, why: str) -> None:
     """A user's hold ends: the job goes back to where it would be without it."""
-    del book.user_holds[job]
-    state = book.state(job)
-    if job in book.pins and state is State.HELD:
+    record, state = book.jobs[job], book.state(job)
+    record.user_hold = None
+    if record.held_in_place and state is State.HELD:
         thaw_pinned(book, job, why)
     elif state is State.HELD:
         release(book, job, why)
-    elif book.hold_retries.pop(job, None) is not None:
+    elif record.hold_retry is not None:
+        record.hold_retry = None
         book.tell(job, "HOLD", f"{why}; it was never suspended")
 
 
 def thaw_pinned(book: Book, job: int, why: str) -> None:
     """Resume a gang on the devices it kept."""
-    del book.pins[job]
     row = book.move(job, int(State.RESUMING), why)
     book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
     book.out.append(ResumeRanks(job, book.table.attempt.item(row), int(Level.FREEZE), book.allocations[job]))

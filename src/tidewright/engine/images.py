@@ -9,43 +9,45 @@ from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE, format_duration
 from ..model.job import Level
+from ..model.job_record import EVERYWHERE, Image, Saving
 from ..model.node import Allocation
 from .book import Book
 from .commands import DropImages
-from .gallery import EVERYWHERE, Image, Saving
 
 KEPT = 2
 
 
 def order(book: Book, job: int, row: int) -> int:
     """Give the next image its number and note what will be in it at least."""
-    serial = book.serials[job] = book.serials.get(job, 0) + 1
-    book.saving[job] = Saving(serial, book.now, book.table.ideal.item(row), _run_time(book, job, row))
-    return serial
+    record = book.jobs[job]
+    record.last_image += 1
+    record.saving = Saving(record.last_image, book.now, book.table.ideal.item(row), _run_time(book, job, row))
+    return record.last_image
 
 
 def _run_time(book: Book, job: int, row: int) -> int:
     """Run time charged to a job so far, the present run included, microseconds; of use where the job has a limit."""
     since = book.table.run_since.item(row)
-    return book.ran.get(job, 0) + (book.now - since if since >= 0 else 0)
+    return book.jobs[job].run_time_used_us + (book.now - since if since >= 0 else 0)
 
 
 def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> None:
     """The image in the making is whole: keep it, and let go of the oldest."""
-    saving, table = book.saving.pop(job), book.table
+    known, table = book.jobs[job], book.table
+    saving, known.saving = known.saving, None
+    assert saving is not None
     nodes = names(book, book.allocations[job])
     copies = (EVERYWHERE,) if book.settings.shared_images else ()
     kind = book.board.layout.kinds[table.origin.item(row)] if table.origin.item(row) >= 0 else ""
     image = Image(
-        saving.serial, table.attempt.item(row), saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies,
+        saving.serial, known.attempt, saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies,
         run_time_us=saving.run_time_us,
     )  # fmt: skip
-    kept = (*book.images.get(job, ()), image)
+    kept = (*known.images, image)
     book.keep_images(job, kept[-KEPT:])
-    for store in (book.falls, book.rollback_free_us, book.checkpoint_failures):
-        store.pop(job, None)
+    known.rollback_count = known.rollback_free_us = known.checkpoint_failures = 0
     if kept[:-KEPT]:
-        _drop(book, job, row, kept[:-KEPT], book.images[job])
+        _drop(book, job, kept[:-KEPT])
 
 
 def names(book: Book, allocation: Allocation) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ def names(book: Book, allocation: Allocation) -> tuple[str, ...]:
 
 def copied(book: Book, job: int, serial: int, node: str) -> None:
     """The whole image is now there too."""
-    images = book.images.get(job, ())
+    images = book.jobs[job].images
     if any(image.serial == serial for image in images) and (node == EVERYWHERE or alive(book, node)):
         more = (
             replace(image, copies=(*image.copies, node))
@@ -75,13 +77,13 @@ def alive(book: Book, node: str) -> bool:
 
 def node_lost(book: Book, node: str, kept: frozenset[tuple[int, int]] = frozenset()) -> None:
     """What lay on a node is gone, but for images (job, serial) in ``kept``."""
-    for job, images in list(book.images.items()):
-        if any(node in image.places for image in images):
-            left = [image if (job, image.serial) in kept else _without(image, node) for image in images]
+    for job, record in book.jobs.items():
+        if any(node in image.places for image in record.images):
+            left = [image if (job, image.serial) in kept else _without(image, node) for image in record.images]
             book.keep_images(job, tuple(image for image in left if image.whole))
             torn = tuple(image for image in left if not image.whole)
             if torn:
-                _drop(book, job, book.table.row[job], torn, book.images[job])
+                _drop(book, job, torn)
 
 
 def _without(image: Image, node: str) -> Image:
@@ -93,49 +95,50 @@ def _without(image: Image, node: str) -> Image:
 
 def spoil(book: Book, job: int) -> None:
     """The image that was to be used is damaged: it is none any more."""
-    serial = book.source(job)
-    images = book.images.get(job, ())
+    serial, images = book.jobs[job].source, book.jobs[job].images
     bad = tuple(image for image in images if image.serial == serial)
     if bad:
         book.keep_images(job, tuple(image for image in images if image.serial != serial))
         book.tell(job, "IMAGE", f"image {serial} cannot be used any more")
-        _drop(book, job, book.table.row[job], bad, book.images[job])
+        _drop(book, job, bad)
 
 
 def forget(book: Book, job: int, attempt: int) -> None:
     """No image of the job is needed any more."""
-    images = book.images.pop(job, ())
-    book.homes.pop(job, None)
-    book.from_image.pop(job, None)
-    book.saving.pop(job, None)
+    record = book.jobs[job]
+    images = record.images
+    book.keep_images(job, ())
+    record.restore_from, record.saving = 0, None
     if images:
         places = tuple(dict.fromkeys(place for image in images for place in image.places))
         book.out.append(DropImages(job, attempt, (), places))
 
 
-def _drop(book: Book, job: int, row: int, gone: tuple[Image, ...], kept: tuple[Image, ...]) -> None:
+def _drop(book: Book, job: int, gone: tuple[Image, ...]) -> None:
+    record = book.jobs[job]
     places = tuple(dict.fromkeys(place for image in gone for place in image.places))
-    if places and kept:  # when none is kept, whoever starts the job over says so for all of them
-        serials = tuple(image.serial for image in kept)
-        book.out.append(DropImages(job, book.table.attempt.item(row), serials, places))
+    if places and record.images:  # when none is kept, whoever starts the job over says so for all of them
+        serials = tuple(image.serial for image in record.images)
+        book.out.append(DropImages(job, record.attempt, serials, places))
 
 
 def roll_back(book: Book, job: int, row: int) -> str:
     """Set the job's work back to its latest image, or to nothing; returns what is to be told of it."""
-    image = book.image(job)
+    record = book.jobs[job]
+    image = record.image
     had = book.table.ideal.item(row)
     left = image.ideal_us if image is not None else 0
     lose(book, job, row, had - left)
     book.table.ideal[row] = left
     if image is None:
-        book.from_image.pop(job, None)
-        book.ran.pop(job, None)
+        record.restore_from = record.run_time_used_us = 0
         book.table.origin[row] = -1
         return f"no image is left, {format_duration(had)} of work lost" if had else "starts from the beginning"
-    book.from_image[job] = image.serial
-    if job in book.ran:  # what has to be run again is not charged to the time limit
-        before = image.run_time_us if image.run_time_us >= 0 else max(0, book.ran[job] - (had - left))
-        book.ran[job] = min(book.ran[job], before)
+    record.restore_from = image.serial
+    # What has to be run again is not charged to the time limit.
+    used = record.run_time_used_us
+    before = image.run_time_us if image.run_time_us >= 0 else max(0, used - (had - left))
+    record.run_time_used_us = min(used, before)
     book.table.origin[row] = book.board.layout.kind_index(image.kind)
     return f"rolled back {format_duration(had - left)} to image {image.serial}"
 
@@ -143,21 +146,21 @@ def roll_back(book: Book, job: int, row: int) -> str:
 def lose(book: Book, job: int, row: int, work_us: int) -> None:
     """So much full-speed run time will have to be delivered again."""
     if work_us:
-        book.lost[job] = book.lost.get(job, 0) + work_us
+        book.jobs[job].lost_us += work_us
         book.ledger.lost_total += work_us * book.specs[job].devices * WHOLE_DEVICE
 
 
 def level_at(book: Book, job: int, allocation: Allocation) -> int:
     """How the job can be made to yield on these devices: as its user wishes, as its nodes can, as its program allows."""
-    spec = book.specs[job]
+    spec, cap = book.specs[job], book.jobs[job].level_cap
     full = _bound_to(book, allocation) >= 0
     level = book.usual_level(spec)
     if full and spec.preempt in ("auto", "full"):
         level = int(Level.FULL)
     elif full and spec.preempt == "freeze":
         level = int(Level.FREEZE)  # a gang is stopped at a cut first, so it can stay frozen
-    if job in book.lowered:
-        level = min(level, book.lowered[job][0])
+    if cap is not None:
+        level = min(level, cap.level)
     if level == Level.FREEZE and why_unfrozen(book, allocation) is not None:
         return int(Level.NONE)
     return level
@@ -183,14 +186,14 @@ def why_unfrozen(book: Book, allocation: Allocation) -> str | None:
 
 def settle_level(book: Book, job: int, row: int) -> None:
     """Bring the level column in line with where the job is now, and note what its images will be bound to."""
-    allocation = book.allocations[job]
+    allocation, record = book.allocations[job], book.jobs[job]
     level, table = level_at(book, job, allocation), book.table
-    if job in book.shields:
-        book.shields[job] = level
+    if record.suspend_cooldown is not None:
+        record.suspend_cooldown = replace(record.suspend_cooldown, level=level)
     else:
         table.level[row] = level
     origin = table.origin[row] = _bound_to(book, allocation) if level == Level.FULL else -1
-    if origin >= 0 and job not in book.measured:
+    if origin >= 0 and not record.save_measured:
         settings = book.settings
         size = book.specs[job].ranks * settings.image_bytes
         table.save_us[row] = settings.full_save_us + size * 1_000_000 // settings.image_rate

@@ -130,18 +130,18 @@ def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | N
 def unsuspendable(book: Book, job: int, row: int) -> str | None:
     """Why a running job cannot be made to give its devices back, or None."""
     level = book.table.level.item(row)
-    if job in book.shields:
+    if book.jobs[job].suspend_cooldown is not None:
         return "its last suspension failed a moment ago"
     return _never(book, job) if level == Level.NONE else None
 
 
 def _never(book: Book, job: int) -> str:
     """Why a job of level NONE has it."""
-    spec = book.specs[job]
+    spec, cap = book.specs[job], book.jobs[job].level_cap
     if spec.preempt == "none":
         return "its user asked for preempt: none"
-    if job in book.lowered:
-        return book.lowered[job][1]
+    if cap is not None:
+        return cap.why
     single = spec.ranks == 1
     useless = images.why_unfrozen(book, book.allocations[job]) if single or spec.preempt == "freeze" else None
     return useless or (
@@ -161,7 +161,7 @@ def apply(book: Book, move: Move, promised: list[int]) -> None:
     else:
         begin_suspension(book, job, move.why)
         if not isinstance(move, Suspend) or move.eager:
-            book.eager[job] = True
+            book.jobs[job].replan_on_release = True
         book.table.preemptions[book.table.row[job]] += 1
         if not isinstance(move, Suspend):
             book.commit(job, move.allocation)
@@ -171,10 +171,9 @@ def apply(book: Book, move: Move, promised: list[int]) -> None:
 def begin_suspension(book: Book, job: int, why: str) -> None:
     """Ask the world to take the devices from a running job."""
     book.end_service(job)
-    row = book.move(job, _SUSPENDING, why)
-    if job not in book.pins:
+    row, record = book.move(job, _SUSPENDING, why), book.jobs[job]
+    if not record.held_in_place:
         book.uncommit(job)
-    level = int(Level.FREEZE) if job in book.pins else book.table.level.item(row)
-    book.saving.pop(job, None)
+    level = int(Level.FREEZE) if record.held_in_place else book.table.level.item(row)
     serial = images.order(book, job, row) if level == Level.FULL else 0
-    book.out.append(SuspendRanks(job, book.table.attempt.item(row), level, book.allocations[job], serial))
+    book.out.append(SuspendRanks(job, record.attempt, level, book.allocations[job], serial))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..base.units import format_duration
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
+from ..model.job_record import Ending
 from . import images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
@@ -15,9 +18,10 @@ EX_TEMPFAIL = 75
 
 def release(book: Book, job: int, why: str) -> None:
     """Let a held job queue if nothing holds it any more."""
-    if job in book.ending or book.hold_reason(job) is not None:
+    record = book.jobs[job]
+    if record.ending is not None or book.hold_reason(job) is not None:
         return
-    row = book.move(job, int(State.SUSPENDED) if job in book.imaged else QUEUED, why)
+    row = book.move(job, int(State.SUSPENDED) if record.suspended_as else QUEUED, why)
     book.table.wait_since[row] = book.now
     book.arrived = True
 
@@ -37,23 +41,22 @@ def end(book: Book, job: int, state: int, code: int, why: str, failure: RankFail
 
 def _end_one(book: Book, job: int, state: int, code: int, why: str, failure: RankFailure | None = None) -> list[int]:
     """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
-    if job in book.promises:
+    table, record = book.table, book.jobs[job]
+    if record.reservation is not None:
         book.revoke(job)
-    images.forget(book, job, book.table.attempt.item(book.table.row[job]))
-    row = book.move(job, state, why)
-    table, spec = book.table, book.specs[job]
+    images.forget(book, job, record.attempt)
+    row, spec = book.move(job, state, why), record.spec
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
-            int(table.attained[row]), book.ledger.retire(job), int(table.preemptions[row]), int(table.attempt[row]), code, why,
-            tuple(book.stories.get(job, ())), book.lost.get(job, 0), failure,
+            int(table.attained[row]), book.ledger.retire(record), int(table.preemptions[row]), record.attempt, code, why,
+            tuple(record.history), record.lost_us, failure,
         )
     )  # fmt: skip
-    waited_for_array = job in book.array_waiting
     book.forget(job, state)
     book.freed = True
-    hopeless = settle_dependents(book, job, state)
-    if not waited_for_array:
+    hopeless = settle_dependents(book, job, record.dependents or (), state)
+    if record.waiting_array is None:
         next_of_array(book, spec)
     return hopeless
 
@@ -64,23 +67,21 @@ def satisfied(kind: str, outcome: int) -> bool:
     return kind == "afterany" or (kind == "afterok") == done
 
 
-def settle_dependents(book: Book, job: int, state: int) -> list[int]:
+def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: int) -> list[int]:
     """A job has ended: release those that waited for it. Returns the jobs, none of which has run, whose wish can no
     longer be met."""
     hopeless = []
-    for waiting in book.dependents.pop(job, []):
-        left = book.waits_for.get(waiting)
-        if left is None or job not in left:
+    for waiting in dependents:
+        record = book.jobs.get(waiting)
+        if record is None or job not in record.dependencies:
             continue
-        wishes = [wish.kind for wish in book.specs[waiting].after if wish.job == job]
+        wishes = [wish.kind for wish in record.spec.after if wish.job == job]
         if not all(satisfied(kind, state) for kind in wishes):
             hopeless.append(waiting)
             continue
-        book.waits_for[waiting] = left = [other for other in left if other != job]
-        if not left:
-            del book.waits_for[waiting]
-            if book.state(waiting) is State.HELD:
-                release(book, waiting, f"job {job} has ended")
+        record.dependencies = tuple(other for other in record.dependencies if other != job)
+        if not record.dependencies and record.state == HELD:
+            release(book, waiting, f"job {job} has ended")
     return hopeless
 
 
@@ -92,9 +93,10 @@ def next_of_array(book: Book, spec: JobSpec) -> None:
     queue = book.array_queue.get(array.parent, [])
     while queue:
         job = queue.pop(0)
-        if job in book.array_waiting:
-            del book.array_waiting[job]
-            if book.state(job) is State.HELD:
+        record = book.jobs.get(job)
+        if record is not None and record.waiting_array is not None:
+            record.waiting_array = None
+            if record.state == HELD:
                 release(book, job, f"a member of {array.parent} has ended")
             return
     book.array_queue.pop(array.parent, None)
@@ -106,27 +108,24 @@ def next_of_array(book: Book, spec: JobSpec) -> None:
 def stop(book: Book, job: int, final: int, why: str, grace_us: int = -1) -> None:
     """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards, from its latest
     image if it has one. ``grace_us`` as in StopRanks; -1: the job's own."""
-    state = book.state(job)
-    if state is State.STOPPING:
-        if book.ending[job][0] == QUEUED:
-            book.ending[job] = (final, why)
+    record = book.jobs[job]
+    if record.state == State.STOPPING:
+        if record.ending is None or record.ending.state == QUEUED:
+            record.ending = Ending(final, why)
         return
-    if job in book.promises:
+    if record.reservation is not None:
         book.revoke(job)
-    book.ending[job] = (final, why)
-    if job not in book.allocations and not book.imaged.get(job):
+    record.ending = Ending(final, why)
+    if record.allocation is None and record.suspended_as != "process":
         if final == QUEUED:
-            del book.ending[job]
+            record.ending = None
         else:
             end(book, job, final, 1, why)
         return
     book.end_service(job)
     book.uncommit(job)
-    row = book.move(job, int(State.STOPPING), why)
-    book.pins.pop(job, None)
-    book.out.append(
-        StopRanks(job, int(book.table.attempt[row]), book.specs[job].grace_us if grace_us < 0 else grace_us, why)
-    )
+    book.move(job, int(State.STOPPING), why)
+    book.out.append(StopRanks(job, record.attempt, record.spec.grace_us if grace_us < 0 else grace_us, why))
 
 
 def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
@@ -135,34 +134,26 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0,
     ``from_image``: it goes on from the job's latest image, if there is one. ``keeps_work``: the program has saved its own
     work elsewhere.
     """
-    if job in book.promises:
+    record = book.jobs[job]
+    if record.reservation is not None:
         book.revoke(job)
-    for store in (
-        book.imaged,
-        book.ending,
-        book.saving,
-        book.lowered,
-        book.eager,
-        book.hold_retries,
-        book.checkpoint_failures,
-    ):
-        store.pop(job, None)
-    unshield(book, job)
+    book.renew(job)
     _unsay(book, job)
     row = book.table.row[job]
     table = book.table
     table.home[row] = -1
-    if from_image and book.image(job) is not None:
+    if from_image and record.image is not None:
         why = f"{why}; {images.roll_back(book, job, row)}"
     else:
         work = table.ideal.item(row)
         if from_image and work and not keeps_work:
             why = f"{why}; there is no image, {format_duration(work)} of work lost"
         _start_over(book, job, row, keeps_work)
-    table.attempt[row] += 1
-    table.level[row] = book.usual_level(book.specs[job])
+    record.attempt += 1
+    table.attempt[row] = record.attempt
+    table.level[row] = book.usual_level(record.spec)
     if pause_us:
-        book.backoffs[job] = book.now + pause_us
+        record.backoff_until = book.now + pause_us
         book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
     held = book.hold_reason(job)
     table.wait_since[row] = book.now
@@ -172,12 +163,12 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0,
 
 def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
     """Images of the attempts so far are of no use to the next."""
-    images.forget(book, job, book.table.attempt.item(row))
+    images.forget(book, job, book.jobs[job].attempt)
     book.table.origin[row] = -1
     if not keeps_work:
         images.lose(book, job, row, book.table.ideal.item(row))
         book.table.ideal[row] = 0
-        book.ran.pop(job, None)
+        book.jobs[job].run_time_used_us = 0
 
 
 def _unsay(book: Book, job: int) -> None:
@@ -188,10 +179,10 @@ def _unsay(book: Book, job: int) -> None:
 
 def unshield(book: Book, job: int) -> None:
     """A job that was left alone may be suspended again."""
-    level = book.shields.pop(job, None)
-    book.shielded_until.pop(job, None)
-    if level is not None:
-        book.table.level[book.table.row[job]] = level
+    record = book.jobs[job]
+    if record.suspend_cooldown is not None:
+        book.table.level[book.table.row[job]] = record.suspend_cooldown.level
+        record.suspend_cooldown = None
 
 
 def pause(book: Book, tries: int) -> int:
@@ -202,9 +193,10 @@ def pause(book: Book, tries: int) -> int:
 
 def failed(book: Book, job: int, code: int, why: str, failure: RankFailure | None = None) -> None:
     """An attempt ended badly by its own fault: retry as the spec says, or end as FAILED."""
-    spec = book.specs[job]
-    tries = book.failures.get(job, 0) + 1
-    book.failures[job] = tries
+    record = book.jobs[job]
+    spec = record.spec
+    record.failures += 1
+    tries = record.failures
     worth = not spec.retry_exit_codes or code in spec.retry_exit_codes
     if worth and tries <= spec.retries:
         restart(book, job, f"{why}; retry {tries} of {spec.retries}", keeps_work=False, pause_us=pause(book, tries))

@@ -7,7 +7,10 @@ Pool sums outgrow 64 bits on real traces and are Python integers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..model.job import JobSpec
+from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count, milli_devices
 from ..model.splice import speed_milli
 from ..model.table import JobTable
@@ -19,7 +22,7 @@ _MOST = 2**63 - 1
 class PoolLedger:
     """Milli-device-microseconds held since the beginning, by open and by ended jobs."""
 
-    __slots__ = ("at", "held_milli", "held_total", "lost_total", "opened", "retired_total", "spent")
+    __slots__ = ("at", "held_milli", "held_total", "lost_total", "retired_total")
 
     def __init__(self) -> None:
         self.at = 0
@@ -28,38 +31,44 @@ class PoolLedger:
         self.retired_total = 0
         self.lost_total = 0
         """Milli-device-µs of work that was delivered and lost again, all jobs ever."""
-        self.opened: dict[int, int] = {}
-        """Job to the time it last took devices."""
-        self.spent: dict[int, int] = {}
-        """Job to milli-device-µs held in earlier, closed spells."""
 
     def advance(self, now: int) -> None:
         """Bring the pool's side up to ``now``."""
         self.held_total += self.held_milli * (now - self.at)
         self.at = now
 
-    def open(self, job: int, milli: int, now: int) -> None:
+    def open(self, record: JobRecord, milli: int, now: int) -> None:
         """The job takes devices."""
         self.advance(now)
         self.held_milli += milli
-        self.opened[job] = now
+        record.held_since = now
 
-    def close(self, job: int, milli: int, now: int) -> None:
+    def close(self, record: JobRecord, milli: int, now: int) -> None:
         """The job lets go of what it took."""
         self.advance(now)
         self.held_milli -= milli
-        self.spent[job] = self.spent.get(job, 0) + milli * (now - self.opened.pop(job))
+        record.held_milli_us += milli * (now - record.held_since)
 
-    def retire(self, job: int) -> int:
+    def retire(self, record: JobRecord) -> int:
         """The job has ended: its total moves to the pool's account. Returns milli-device-µs."""
-        total = self.spent.pop(job, 0)
-        self.retired_total += total
+        self.retired_total += record.held_milli_us
+        return record.held_milli_us
+
+    def open_total(self, records: Iterable[JobRecord], now: int) -> int:
+        """Held by jobs still in the book, until ``now``."""
+        total = 0
+        for record in records:
+            total += record.held_milli_us
+            if record.allocation is not None:
+                total += milli_devices(record.allocation) * (now - record.held_since)
         return total
 
-    def open_total(self, allocations: dict[int, Allocation], now: int) -> int:
-        """Held by jobs still in the book, until ``now``."""
-        running = sum(milli_devices(allocations[job]) * (now - since) for job, since in self.opened.items())
-        return sum(self.spent.values()) + running
+
+def held_milli_us(record: JobRecord, now: int) -> int:
+    """Milli-device-microseconds that a job has held until ``now``."""
+    if record.allocation is None:
+        return record.held_milli_us
+    return record.held_milli_us + milli_devices(record.allocation) * (now - record.held_since)
 
 
 def accrue(table: JobTable, row: int, now: int) -> None:

@@ -1,27 +1,46 @@
-"""The life of a job as a table. A step that is not in it is a bug and raises with the job's whole story."""
+"""The life of a job as a table: from each state the next ones, and which groups of facts (model.job_record) a step resets.
+
+A step that is not in it is a bug and raises with the job's whole history. A new attempt resets more (``Book.renew``).
+"""
 
 from __future__ import annotations
 
 from ..model.job import FINAL, State
+from ..model.job_record import Facts, Group, fresh
 
 S = State
 
-_ENDS = {S.COMPLETED, S.FAILED, S.CANCELLED, S.TIMEOUT}
+_RUN_OVER = (Group.RUN, Group.SAVING)
+_ENDS = (S.COMPLETED, S.FAILED, S.CANCELLED, S.TIMEOUT)
 
-NEXT: dict[State, frozenset[State]] = {
-    S.HELD: frozenset({S.HELD, S.QUEUED, S.SUSPENDED, S.RESUMING, S.STOPPING, *_ENDS}),
-    S.QUEUED: frozenset({S.HELD, S.STARTING, *_ENDS}),
-    S.STARTING: frozenset({S.RUNNING, S.HELD, S.QUEUED, S.STOPPING, *_ENDS}),
-    S.RUNNING: frozenset({S.SUSPENDING, S.STOPPING, S.HELD, S.QUEUED, *_ENDS}),
-    S.SUSPENDING: frozenset({S.SUSPENDED, S.RUNNING, S.STOPPING, S.HELD, S.QUEUED, *_ENDS}),
-    S.SUSPENDED: frozenset({S.RESUMING, S.HELD, S.QUEUED, S.STOPPING, *_ENDS}),
-    S.RESUMING: frozenset({S.RUNNING, S.SUSPENDED, S.HELD, S.QUEUED, S.STOPPING, *_ENDS}),
-    S.STOPPING: frozenset({S.QUEUED, S.HELD, *_ENDS}),
-    **{state: frozenset() for state in FINAL},
+
+def _to(*states: State, resets: tuple[Group, ...] = ()) -> dict[State, tuple[Group, ...]]:
+    return dict.fromkeys(states, resets)
+
+
+_NEXT: dict[State, dict[State, tuple[Group, ...]]] = {
+    S.HELD: _to(S.HELD, S.QUEUED, S.SUSPENDED, *_ENDS) | _to(S.RESUMING, S.STOPPING, resets=(Group.HELD_IN_PLACE,)),
+    S.QUEUED: _to(S.HELD, S.STARTING, *_ENDS),
+    S.STARTING: _to(S.RUNNING, S.HELD, S.QUEUED, S.STOPPING, *_ENDS),
+    S.RUNNING: _to(S.SUSPENDING, S.HELD, S.QUEUED, *_ENDS, resets=_RUN_OVER) | _to(S.STOPPING, resets=(Group.RUN,)),
+    S.SUSPENDING: _to(S.SUSPENDED, S.HELD, S.QUEUED, *_ENDS, resets=(Group.SAVING,))
+    | _to(S.RUNNING, resets=(Group.SAVING, Group.HELD_IN_PLACE))
+    | _to(S.STOPPING, resets=(Group.HELD_IN_PLACE,)),
+    S.SUSPENDED: _to(S.RESUMING, S.HELD, S.QUEUED, S.STOPPING, *_ENDS),
+    S.RESUMING: _to(S.SUSPENDED, S.HELD, S.QUEUED, S.STOPPING, *_ENDS) | _to(S.RUNNING, resets=(Group.SUSPENDED,)),
+    S.STOPPING: _to(S.QUEUED, S.HELD, *_ENDS, resets=(Group.SAVING,)),
+    **{state: {} for state in FINAL},
 }
-"""From each state, where a job may go next."""
 
-ALLOWED: tuple[int, ...] = tuple(sum(1 << after for after in NEXT[state]) for state in State)
-"""The same as bit sets, indexed by state."""
+TRANSITIONS: dict[tuple[State, State], tuple[Group, ...]] = {
+    (before, after): groups for before, after_groups in _NEXT.items() for after, groups in after_groups.items()
+}
+"""(from, to) to the groups that this step resets."""
+
+RESETS: tuple[tuple[Facts | None, ...], ...] = tuple(
+    tuple(fresh(*TRANSITIONS[before, after]) if (before, after) in TRANSITIONS else None for after in State)
+    for before in State
+)
+"""The same by the states' numbers, field by field; None: no such step."""
 
 NAMES: tuple[str, ...] = tuple(state.name for state in State)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE
 from ..model.job import State
+from ..model.job_record import JobRecord
 from ..model.node import MAX_DEVICES_PER_NODE, DeviceFault, NodeSpec, bits
 from . import events as ev
 from . import images, refusals
@@ -137,39 +138,37 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
     why = f"node {event.name} is down: {event.why}"
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)
-    for job in list(book.imaged):
-        if job in book.allocations:
+    for job, record in list(book.jobs.items()):
+        if not record.suspended_as or record.allocation is not None:
             continue
         if book.table.home[book.table.row[job]] == index:
             _lose(book, job, why)
-        elif book.image_only(job) and _image_died(book, job):
+        elif record.image_only and _image_died(record):
             restart(book, job, why, keeps_work=False, from_image=True)
-    for job in [job for job, serial in book.from_image.items() if _must_go_back(book, job, serial)]:
+    for job in [job for job, record in book.jobs.items() if _must_go_back(record)]:
         row = book.table.row[job]
         book.tell(job, "IMAGE", f"{why}; {images.roll_back(book, job, row)}")
 
 
-def _image_died(book: Book, job: int) -> bool:
+def _image_died(record: JobRecord) -> bool:
     """Whether the image that a suspended job lives in is gone; the one before it is of an earlier moment."""
-    image = book.image(job)
-    return image is None or image.serial != book.serials[job]
+    return record.image is None or record.image.serial != record.last_image
 
 
-def _must_go_back(book: Book, job: int, serial: int) -> bool:
+def _must_go_back(record: JobRecord) -> bool:
     """Whether a job that waits to start from an image lost that one."""
-    waiting = book.table.state.item(book.table.row[job]) in (QUEUED, HELD)
-    return waiting and all(image.serial != serial for image in book.images.get(job, ()))
+    waiting = record.restore_from and record.state in (QUEUED, HELD)
+    return bool(waiting) and all(image.serial != record.restore_from for image in record.images)
 
 
 def _lose(book: Book, job: int, why: str) -> None:
     """A job lost at least one node: stop what survives, then start over. Survivors of a job with an image are rolled back,
     so nothing they still do is of use."""
-    parts = book.allocations.get(job, ())
-    row = book.table.row[job]
-    if any(part.node not in book.node_down for part in parts):
-        stop(book, job, QUEUED, why, grace_us=0 if book.image(job) is not None else -1)
+    record = book.jobs[job]
+    if any(part.node not in book.node_down for part in record.allocation or ()):
+        stop(book, job, QUEUED, why, grace_us=0 if record.image is not None else -1)
     else:
-        exited(book, ev.Exited(job, book.table.attempt.item(row), 137, lost=True, why=why))
+        exited(book, ev.Exited(job, record.attempt, 137, lost=True, why=why))
 
 
 def node_silent(book: Book, event: ev.NodeSilent) -> None:

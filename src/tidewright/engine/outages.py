@@ -42,8 +42,6 @@ class Outages(Struct):
     changed: dict[int, Changed] = {}
     cordoned: dict[int, Cordon] = {}
     refusals: dict[int, Refusals] = {}
-    refused_by: dict[int, dict[int, int]] = {}
-    """Job to the nodes that refused to launch it, each with the time until which it is placed elsewhere."""
 
     def of(self, node: int) -> tuple[DeviceFault, ...]:
         """Every device of the node that takes no new work, those that have changed first."""
@@ -60,7 +58,3 @@ class Outages(Struct):
         for fault in self.of(node):
             mask |= 1 << fault.device
         return mask & whole
-
-    def avoided(self) -> dict[int, int]:
-        """Job to the set of nodes that refused it."""
-        return {job: sum(1 << node for node in nodes) for job, nodes in self.refused_by.items() if nodes}

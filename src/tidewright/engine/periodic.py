@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..model.job import Level, State
+from ..model.job_record import LevelCap
 from . import events as ev
 from . import images
 from .book import RUNNING, Book
@@ -33,21 +34,23 @@ def interval_us(book: Book, job: int, row: int) -> int:
 
 def schedule(book: Book, job: int) -> None:
     """A job begins to run, or was imaged: set the time of its next image."""
-    book.checkpoint_at.pop(job, None)
+    record = book.jobs[job]
+    record.checkpoint_at = 0
     if not book.settings.checkpoints:
         return
     row = book.table.row[job]
-    if book.shields.get(job, book.table.level.item(row)) != Level.FULL:
+    if book.true_level(job) != Level.FULL:
         return
-    pause = interval_us(book, job, row) << min(book.checkpoint_failures.get(job, 0), _DOUBLINGS)
+    pause = interval_us(book, job, row) << min(record.checkpoint_failures, _DOUBLINGS)
     if pause:
         _set(book, job, pause)
 
 
 def due(book: Book, job: int, row: int) -> None:
     """The time has come to image a running job, or to give up on an image that was ordered."""
-    del book.checkpoint_at[job]
-    if job in book.saving:
+    record = book.jobs[job]
+    record.checkpoint_at = 0
+    if record.saving is not None:
         _failed(book, job, row, "no answer")
     elif book.table.level.item(row) != Level.FULL:
         schedule(book, job)
@@ -57,28 +60,28 @@ def due(book: Book, job: int, row: int) -> None:
 
 def take_now(book: Book, job: int) -> str | None:
     """Image a running job whatever its next image's time; why not, or None."""
-    row, state = book.table.row[job], book.state(job)
+    record, state = book.jobs[job], book.state(job)
     if state is not State.RUNNING:
         return f"it is {state.name.lower()}"
-    if job in book.saving:
+    if record.saving is not None:
         return "one is being taken already"
-    level = book.shields.get(job, book.table.level.item(row))
+    level = book.true_level(job)
     if level != Level.FULL:
-        why = f": {book.lowered[job][1]}" if job in book.lowered else ""
+        why = f": {record.level_cap.why}" if record.level_cap is not None else ""
         return f"it can be made to yield by {Level(level).name.lower()} only{why}"
-    _order(book, job, row)
+    _order(book, job, book.table.row[job])
     return None
 
 
 def _order(book: Book, job: int, row: int) -> None:
     book.accrue(row)
     serial = images.order(book, job, row)
-    book.out.append(CheckpointRanks(job, book.table.attempt.item(row), serial, book.allocations[job]))
+    book.out.append(CheckpointRanks(job, book.jobs[job].attempt, serial, book.allocations[job]))
     _set(book, job, book.settings.checkpoint_patience_us)
 
 
 def _set(book: Book, job: int, pause_us: int) -> None:
-    book.checkpoint_at[job] = book.now + pause_us
+    book.jobs[job].checkpoint_at = book.now + pause_us
     book.set_timer(book.now + pause_us, "checkpoint", job, book.now + pause_us)
 
 
@@ -87,7 +90,8 @@ def checkpointed(book: Book, event: ev.Checkpointed) -> None:
     row = _ours(book, event.job, event.attempt, event.serial)
     if row is None:
         return
-    job, saving = event.job, book.saving[event.job]
+    job, saving = event.job, book.jobs[event.job].saving
+    assert saving is not None
     book.accrue(row)
     stood = min(event.save_us, book.now - saving.at) * book.table.rate.item(row) // 1000
     book.table.ideal[row] = max(saving.ideal_us, book.table.ideal.item(row) - stood)
@@ -106,8 +110,10 @@ def checkpoint_failed(book: Book, event: ev.CheckpointFailed) -> None:
 
 
 def _failed(book: Book, job: int, row: int, error: str) -> None:
-    saving = book.saving.pop(job)
-    book.checkpoint_failures[job] = book.checkpoint_failures.get(job, 0) + 1
+    record = book.jobs[job]
+    saving, record.saving = record.saving, None
+    record.checkpoint_failures += 1
+    assert saving is not None
     book.tell(job, "IMAGE", f"image {saving.serial} could not be made: {error}")
     schedule(book, job)
 
@@ -116,7 +122,7 @@ def learn(book: Book, job: int, row: int, save_us: int) -> None:
     """What an image of the job costs, as last measured."""
     if save_us:
         book.table.save_us[row] = save_us
-        book.measured[job] = True
+        book.jobs[job].save_measured = True
 
 
 def image_copied(book: Book, event: ev.ImageCopied) -> None:
@@ -127,22 +133,21 @@ def image_copied(book: Book, event: ev.ImageCopied) -> None:
 
 def level_lowered(book: Book, event: ev.LevelLowered) -> None:
     """The program rules out what its nodes could do."""
-    row = book.table.row.get(event.job)
-    if row is None or book.table.attempt.item(row) != event.attempt or book.image_only(event.job):
+    job, record = event.job, book.jobs.get(event.job)
+    if record is None or record.attempt != event.attempt or record.image_only:
         return
-    job, before = event.job, book.lowered.get(event.job)
-    if before is not None and before[0] <= event.level:
+    if record.level_cap is not None and record.level_cap.level <= event.level:
         return
-    book.lowered[job] = (event.level, event.why)
+    record.level_cap = LevelCap(event.level, event.why)
     book.tell(job, "LEVEL", f"{Level(event.level).name.lower()} at most: {event.why}")
-    if book.table.state.item(row) in (State.STARTING, State.RUNNING):
-        images.settle_level(book, job, row)
+    if record.state in (State.STARTING, State.RUNNING):
+        images.settle_level(book, job, book.table.row[job])
         book.touched[job] = book.forced = True
 
 
 def _ours(book: Book, job: int, attempt: int, serial: int) -> int | None:
     """The job's row if this is about the image that it is making while it runs."""
-    row, saving = book.table.row.get(job), book.saving.get(job)
-    if row is None or saving is None or saving.serial != serial or book.table.attempt.item(row) != attempt:
+    record = book.jobs.get(job)
+    if record is None or record.saving is None or record.saving.serial != serial or record.attempt != attempt:
         return None
-    return row if book.table.state.item(row) == RUNNING else None
+    return book.table.row[job] if record.state == RUNNING else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model.job import Level, State
+from ..model.job_record import Cooldown
 from . import events as ev
 from . import hold, images, periodic, refusals, reshape
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
@@ -28,9 +29,10 @@ def started(book: Book, event: ev.Started) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _STARTING:
         return
-    book.launch_failures.pop(event.job, None)
+    record = book.jobs[event.job]
+    record.launch_failures = 0
     refusals.launched(book, event.job)
-    serial = book.from_image.pop(event.job, None)
+    serial, record.restore_from = record.restore_from, 0
     book.move(event.job, RUNNING, f"goes on from image {serial}" if serial else "all ranks run")
     _run(book, event.job)
     _hold_if_asked(book, event.job)
@@ -48,24 +50,25 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state[row] not in (State.STARTING, State.STOPPING):
         return
-    job = event.job
-    stopping = book.ending.pop(job, None)
+    job, record = event.job, book.jobs[event.job]
+    stopping, record.ending = record.ending, None
     serve(book, _let_go(book, job))
-    tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    record.launch_failures += 1
+    tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
     elsewhere = bool(event.node) and refusals.refused(book, job, event.node, event.error, event.fault)
-    hopeless = event.fault == "user" or (too_often and not event.node and job not in book.from_image)
-    if stopping is not None and stopping[0] != QUEUED:
-        end(book, job, stopping[0], 1, stopping[1])
+    hopeless = event.fault == "user" or (too_often and not event.node and not record.restore_from)
+    if stopping is not None and stopping.state != QUEUED:
+        end(book, job, stopping.state, 1, stopping.why)
     elif hopeless and not elsewhere:
         end(book, job, int(State.FAILED), 127, event.error)
     else:
         if event.image_lost or too_often:  # then an older image, or the beginning, has as many tries again
             images.spoil(book, job)
-            book.launch_failures[job] = tries = 1
+            record.launch_failures = tries = 1
         where = f" on {event.node}" if event.node else ""
         why = f"could not be launched{where}: {event.error}"
-        kept = job not in book.from_image  # else the work is in an image, or lost
+        kept = not record.restore_from  # else the work is in an image, or lost
         rest = 0 if elsewhere and tries == 1 else pause(book, tries)
         restart(book, job, why, keeps_work=kept, pause_us=rest, from_image=True)
 
@@ -75,14 +78,13 @@ def exited(book: Book, event: ev.Exited) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) == QUEUED:
         return
-    job, state = event.job, State(book.table.state.item(row))
-    if book.image_only(job) or (state is State.HELD and job not in book.imaged):
+    job, record = event.job, book.jobs[event.job]
+    state = State(record.state)
+    if record.image_only or (state is State.HELD and not record.suspended_as):
         return
-    level = book.shields.get(job, book.table.level.item(row))
+    level = book.true_level(job)
     book.end_service(job)
     nodes = _let_go(book, job)
-    for store in (book.imaged, book.saving):
-        store.pop(job, None)
     _outcome(book, job, state, level, event)
     serve(book, nodes)
 
@@ -91,11 +93,13 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
     code, said = event.code, event.why or f"exit code {event.code}"
     leaving = state is State.SUSPENDING and level <= Level.COOPERATIVE
     if state is State.STOPPING:
-        final, why = book.ending[job]
-        if final == QUEUED:
-            restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
+        ending = book.jobs[job].ending
+        assert ending is not None
+        if ending.state == QUEUED:
+            rest = _pause_if_fallen_again(book, job)
+            restart(book, job, ending.why, keeps_work=False, pause_us=rest, from_image=True)
         else:
-            end(book, job, final, code, why)
+            end(book, job, ending.state, code, ending.why)
     elif event.own:
         failed(book, job, code, said)
     elif event.lost:
@@ -119,37 +123,42 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
 
 def _may_fall(book: Book, job: int) -> bool:
     """Whether a killed job goes back to an image: not if that has been tried often and no newer image came of it."""
-    return book.image(job) is not None and book.falls.get(job, 0) < book.settings.launch_attempts
+    record = book.jobs[job]
+    return record.image is not None and record.rollback_count < book.settings.launch_attempts
 
 
 def _pause_if_fallen_again(book: Book, job: int) -> int:
     """Going back to the same image again and again happens ever more rarely; the first time costs nothing."""
-    falls = book.falls[job] = book.falls.get(job, 0) + 1
-    book.rollback_free_us.pop(job, None)
-    return pause(book, falls - 1) if falls > 1 and book.image(job) is not None else 0
+    record = book.jobs[job]
+    record.rollback_count += 1
+    record.rollback_free_us = 0
+    again = record.rollback_count > 1 and record.image is not None
+    return pause(book, record.rollback_count - 1) if again else 0
 
 
 def _pause_if_lost_again(book: Book, job: int, state: State) -> int:
     """Attempts lost one after the other before they ran are launched ever more rarely; the first loss costs nothing."""
     if state is not State.STARTING:
         return 0
-    losses = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
-    return pause(book, losses - 1) if losses > 1 else 0
+    record = book.jobs[job]
+    record.launch_failures += 1
+    return pause(book, record.launch_failures - 1) if record.launch_failures > 1 else 0
 
 
 def noticed(book: Book, event: ev.Noticed) -> None:
     """A line for the story of a job, once."""
-    known = (why for _, _, why in book.stories.get(event.job, ()))
-    if _current(book, event.job, event.attempt) is not None and event.text not in known:
+    if _current(book, event.job, event.attempt) is None:
+        return
+    if event.text not in (why for _, _, why in book.jobs[event.job].history):
         book.tell(event.job, "NOTICE", event.text)
 
 
 def _let_go(book: Book, job: int) -> list[int]:
     """The job no longer occupies anything. Returns the nodes that gained free devices; wakes the planner if it was committed."""
-    if job in book.allocations and job not in book.leaving:
+    record = book.jobs[job]
+    if record.allocation is not None and not record.leaving:
         book.freed = True
-    book.pins.pop(job, None)
-    if job in book.promises:
+    if record.reservation is not None:
         book.revoke(job)
     return book.vacate(job)
 
@@ -159,34 +168,34 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _SUSPENDING:
         return
-    job = event.job
-    full = job in book.saving
-    if full and event.serial and event.serial != book.saving[job].serial:
+    job, record = event.job, book.jobs[event.job]
+    full = record.saving is not None
+    if record.saving is not None and event.serial and event.serial != record.saving.serial:
         return  # word of an earlier suspension, said twice
     if event.save_us:
         book.table.save_us[row] = event.save_us
     if full:
         periodic.learn(book, job, row, event.save_us)
         images.record(book, job, row, event.save_us, event.size_bytes)
-    book.imaged[job] = not full
+    record.suspended_as = "image" if full else "process"
     book.table.wait_since[row] = book.now
-    book.hold_retries.pop(job, None)
-    if job in book.pins:
+    record.hold_retry = None
+    if record.held_in_place:
         book.move(job, HELD, "frozen by its user, devices kept")
-        if job not in book.user_holds:
+        if record.user_hold is None:
             hold.thaw_pinned(book, job, "released meanwhile")
         return
     if book.table.level.item(row) == _FREEZE:
         book.table.home[row] = book.allocations[job][0].node
     nodes = book.vacate(job)
-    held = job in book.user_holds
-    if held and job in book.promises:
+    held, eager = record.user_hold is not None, record.replan_on_release
+    if held and record.reservation is not None:
         book.revoke(job)
     book.move(job, HELD if held else SUSPENDED, "suspended by its user" if held else "let go of its devices")
-    eager = book.eager.pop(job, False) or any(book.board.free_total) or bool(book.board.partial)
+    eager = eager or any(book.board.free_total) or bool(book.board.partial)
     book.arrived = book.arrived or (eager and not held)
     serve(book, nodes)
-    if job in book.promises:
+    if record.reservation is not None:
         try_launch(book, job)
 
 
@@ -195,15 +204,13 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _SUSPENDING:
         return
-    job = event.job
-    moving = job in book.promises
+    job, record = event.job, book.jobs[event.job]
+    moving = record.reservation is not None
     if moving:
         book.revoke(job)
-    if job in book.leaving:
+    if record.leaving:
         for loser in book.keep(job):
             book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
-    for store in (book.pins, book.saving, book.eager):
-        store.pop(job, None)
     book.move(job, RUNNING, f"could not be suspended: {event.error}")
     if moving:
         book.tell(job, "REVOKED", f"it stays where it is: {event.error}")
@@ -212,16 +219,16 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     _run(book, job)
     _shield(book, job, row)
     book.forced = True
-    if job in book.user_holds and not (event.no_room and hold.freeze_instead(book, job, event.error)):
+    if record.user_hold is not None and not (event.no_room and hold.freeze_instead(book, job, event.error)):
         hold.failed(book, job, event.error)
     move_away(book, job)
 
 
 def _shield(book: Book, job: int, row: int) -> None:
     """Planners leave a job alone for a while whose suspension failed."""
-    book.shields[job] = book.table.level.item(row)
+    until = book.now + book.settings.shield_us
+    book.jobs[job].suspend_cooldown = Cooldown(book.table.level.item(row), until)
     book.table.level[row] = int(Level.NONE)
-    until = book.shielded_until[job] = book.now + book.settings.shield_us
     book.set_timer(until, "shield", job, until)
 
 
@@ -232,9 +239,8 @@ def resumed(book: Book, event: ev.Resumed) -> None:
         return
     if event.restore_us:
         book.table.restore_us[row] = event.restore_us
-    book.imaged.pop(event.job, None)
     book.table.home[row] = -1
-    book.launch_failures.pop(event.job, None)
+    book.jobs[event.job].launch_failures = 0
     book.move(event.job, RUNNING, "runs again")
     images.settle_level(book, event.job, row)
     refusals.launched(book, event.job)
@@ -248,25 +254,26 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _RESUMING:
         return
-    job = event.job
+    job, record = event.job, book.jobs[event.job]
     nodes = _let_go(book, job)
-    tries = book.launch_failures[job] = book.launch_failures.get(job, 0) + 1
+    record.launch_failures += 1
+    tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
-    alone = book.image_only(job)
+    alone = record.image_only
     if event.node and alone:
         refusals.refused(book, job, event.node, event.error, "world")
     if too_often or event.image_lost:  # what it comes back from next has as many tries again
-        del book.launch_failures[job]
+        record.launch_failures = 0
     if too_often and not event.image_lost and not alone:
         stop(book, job, QUEUED, f"cannot be resumed after {tries} tries, starts over: {event.error}")
-    elif event.image_lost or too_often or (alone and book.image(job) is None):
+    elif event.image_lost or too_often or (alone and record.image is None):
         if alone:
             images.spoil(book, job)
         times = f" after {tries} tries" if too_often else ""
         restart(book, job, f"cannot be resumed{times}: {event.error}", keeps_work=False, from_image=True)
     else:
         until = book.now + pause(book, tries)
-        book.backoffs[job] = until
+        record.backoff_until = until
         book.set_timer(until, "backoff", job, until)
         book.move(job, HELD, f"could not be resumed: {event.error}")
     serve(book, nodes)
@@ -274,7 +281,7 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
 
 def _hold_if_asked(book: Book, job: int) -> None:
     """A user asked to suspend it while it was still coming up."""
-    if job in book.user_holds:
+    if book.jobs[job].user_hold is not None:
         hold.begin(book, job)
 
 
@@ -298,36 +305,39 @@ def try_launch(book: Book, job: int) -> None:
     if state == QUEUED:
         images.settle_level(book, job, row)
         book.move(job, _STARTING, "its devices are free")
-        book.out.append(Launch(job, attempt, allocation, book.from_image.get(job, 0)))
+        book.out.append(Launch(job, attempt, allocation, book.jobs[job].restore_from))
     else:
         book.move(job, _RESUMING, "its devices are free")
-        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.source(job)))
+        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.jobs[job].source))
 
 
 def timer(book: Book, kind: str, job: int, token: int) -> None:
     """A timer is due. Timers of a moment that has passed carry a stale token and do nothing."""
-    row = book.table.row.get(job, -1)
     if kind == "think":
         book.thinking = False
         book.forced = True
     elif kind == "cordon":
         refusals.expired(book, token)
-    elif row < 0:
-        return
-    elif kind == "limit" and book.table.run_since[row] == token and book.table.state[row] == State.RUNNING:
+    elif job in book.jobs:
+        _job_timer(book, kind, job, token)
+
+
+def _job_timer(book: Book, kind: str, job: int, token: int) -> None:
+    record, row = book.jobs[job], book.table.row[job]
+    if kind == "limit" and book.table.run_since[row] == token and record.state == RUNNING:
         stop(book, job, int(State.TIMEOUT), "ran for as long as it may (max duration)")
-    elif kind == "backoff" and book.backoffs.get(job) == token:
-        del book.backoffs[job]
-        if book.table.state[row] == HELD:
+    elif kind == "backoff" and record.backoff_until == token:
+        record.backoff_until = 0
+        if record.state == HELD:
             release(book, job, "pause is over")
-    elif kind == "hold" and book.user_holds.get(job) == token:
+    elif kind == "hold" and record.user_hold == token:
         hold.due(book, job)
-    elif kind == "checkpoint" and book.checkpoint_at.get(job) == token:
+    elif kind == "checkpoint" and record.checkpoint_at == token:
         periodic.due(book, job, row)
-    elif kind == "suspend" and job in book.hold_retries and book.hold_retries[job].at == token:
+    elif kind == "suspend" and record.hold_retry is not None and record.hold_retry.at == token:
         hold.retry(book, job)
-    elif kind == "shield" and book.shielded_until.get(job, 0) == token:  # 0: set by an earlier version
-        unshield(book, job)
+    elif kind == "shield" and (record.suspend_cooldown.until if record.suspend_cooldown else 0) == token:
+        unshield(book, job)  # a token of 0 was set by an earlier version
         book.forced = True
         move_away(book, job)
     elif kind == "avoid":

@@ -17,23 +17,35 @@ def refused(book: Book, job: int, node: str, error: str, fault: str) -> bool:
     index = book.nodes.get(node)
     if index is None:
         return False
-    known = book.outages.refused_by.setdefault(job, {})
+    record = book.jobs[job]
+    known = record.refused_by = record.refused_by or {}
     again = index in known
     until = known[index] = book.now + book.settings.avoid_us
+    avoid(book, job)
     book.set_timer(until, "avoid", job, until)
     if fault == "user":
         return not again and len(known) < 2 and _room_elsewhere(book, job, free=True)
     _count(book, job, index, error)
     if _room_elsewhere(book, job, free=False):
         return True
-    del book.outages.refused_by[job]
+    record.refused_by = None
+    avoid(book, job)
     return False
+
+
+def avoid(book: Book, job: int) -> None:
+    """Tell planners which nodes refused the job."""
+    known = book.jobs[job].refused_by
+    if known:
+        book.avoided[job] = sum(1 << node for node in known)
+    else:
+        book.avoided.pop(job, None)
 
 
 def _room_elsewhere(book: Book, job: int, *, free: bool) -> bool:
     """Whether nodes that have not refused the job have devices enough for it (``free``: now)."""
     layout, board, spec = book.board.layout, book.board, book.specs[job]
-    within = EVERYWHERE & ~book.outages.avoided().get(job, 0)
+    within = EVERYWHERE & ~book.avoided.get(job, 0)
     nodes = [node for node in range(len(layout.nodes)) if usable(book, job, node, within)]
     sizes = [board.free[node].bit_count() if free else layout.node_size[node] for node in nodes]
     most = max(sizes, default=0) if spec.placement == "one-node" else sum(sizes)
@@ -65,7 +77,8 @@ def _cordon(book: Book, index: int, now: Refusals, error: str) -> None:
 
 def launched(book: Book, job: int) -> None:
     """All ranks run: the nodes they are on refuse nothing."""
-    book.outages.refused_by.pop(job, None)
+    book.jobs[job].refused_by = None
+    avoid(book, job)
     for part in book.allocations[job]:
         book.outages.refusals.pop(part.node, None)
 
@@ -91,10 +104,8 @@ def expired(book: Book, index: int) -> None:
 
 def forgive(book: Book, job: int) -> None:
     """Nodes that refused the job long enough ago may be asked again."""
-    known = book.outages.refused_by.get(job, {})
-    left = {node: until for node, until in known.items() if until > book.now}
-    if left:
-        book.outages.refused_by[job] = left
-    else:
-        book.outages.refused_by.pop(job, None)
+    record = book.jobs[job]
+    known = record.refused_by or {}
+    record.refused_by = {node: until for node, until in known.items() if until > book.now} or None
+    avoid(book, job)
     book.forced = True

@@ -80,12 +80,12 @@ def _movable(book: Book, job: int, row: int, state: State) -> None:
     """Whether the job can leave where it is without losing work. Raises Refusal."""
     if state in _TRANSIT or state is State.STOPPING:
         raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
-    if state is State.HELD and job in book.user_holds:
+    if state is State.HELD and book.jobs[job].user_hold is not None:
         raise Refusal(f"job {job} is suspended by its user", f"release it first: tide resume {job}")
     suspended = state is State.SUSPENDED and job not in book.promises
     if state is not State.RUNNING and not suspended:
         raise Refusal(f"job {job} is {state.name.lower()}; only a job that runs or is suspended can be moved", _LATER)
-    if suspended and book.image_only(job):
+    if suspended and book.jobs[job].image_only:
         return
     unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
     reason = None if suspended else unsuspendable(book, job, row)
@@ -136,12 +136,12 @@ def scale(book: Book, event: ev.Scale) -> list[int]:
     _sizeable(book, job, event.devices)
     if state is State.STOPPING or state in _TRANSIT:
         raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
-    before = book.wishes.get(job)
+    before = book.jobs[job].size_override
     _wish(book, job, event.devices)
     try:
         return _resize(book, job) if state is State.RUNNING else _wait_anew(book, job)
     except Refusal:
-        _wish(book, job, before or 0)
+        _wish(book, job, before)
         raise
 
 
@@ -168,10 +168,7 @@ def _sizeable(book: Book, job: int, devices: int) -> None:
 def _wish(book: Book, job: int, devices: int) -> None:
     """Write what the user wants into the columns; 0: what was submitted."""
     row, spec = book.table.row[job], book.specs[job]
-    if devices:
-        book.wishes[job] = devices
-    else:
-        book.wishes.pop(job, None)
+    book.jobs[job].size_override = devices
     book.table.demand[row] = devices or spec.devices
     book.table.floor[row] = devices or spec.floor
     book.touched[job] = book.forced = True
@@ -206,7 +203,7 @@ def _restorable(book: Book, job: int) -> None:
 
 def _resize(book: Book, job: int) -> list[int]:
     row, mine = book.table.row[job], book.allocations[job]
-    wanted, have = book.wishes.get(job, 0), device_count(mine)
+    wanted, have = book.jobs[job].size_override, device_count(mine)
     if misshapen(book, job, row, mine) is None:  # it may run on as it is
         return []
     wanted = wanted or book.specs[job].floor
@@ -253,8 +250,9 @@ def _more(book: Book, job: int, mine: Allocation, wanted: int, level: int) -> Al
 def unwish(book: Book, job: int, row: int) -> None:
     """A resize has failed: the job runs on as it is, and that is what is wished from then on."""
     have, spec = device_count(book.allocations[job]), book.specs[job]
-    if job in book.wishes and book.wishes[job] != have:
-        book.tell(job, "SCALED", f"not scaled to {book.wishes[job]} devices: it runs on as it is, on {have}")
+    wanted = book.jobs[job].size_override
+    if wanted and wanted != have:
+        book.tell(job, "SCALED", f"not scaled to {wanted} devices: it runs on as it is, on {have}")
         _wish(book, job, 0 if spec.floor <= have <= spec.devices else have)
     elif not book.table.floor.item(row) <= have <= book.table.demand.item(row):
         _wish(book, job, have)

@@ -18,7 +18,7 @@ def find(book: Book, job: int, count: int, within: int) -> Allocation | None:
     """``count`` devices for ``job`` on nodes of the set ``within`` that are up, or None."""
     board, mine = book.board, book.allocations.get(job)
     mark = board.mark()
-    if mine is not None and job not in book.leaving:
+    if mine is not None and not book.jobs[job].leaving:
         board.give(mine)
     try:
         nodes = [node for node in range(len(board.free)) if usable(book, job, node, within)]

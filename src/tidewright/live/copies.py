@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from ..engine.book import Book
 from ..engine.events import Checkpointed, CheckpointFailed, Event, ImageCopied, LevelLowered, Noticed
-from ..engine.gallery import Image
 from ..model.job import Level, State
+from ..model.job_record import Image
 from ..wire import agent as wire
 from .agreed import GONE
 from .orders import Call, Orders, Outcome, forget_call
@@ -35,7 +35,8 @@ class Copies:
 
     def serial(self, job: int) -> int:
         """The image that is being made of the job or that it comes back from; 0: none."""
-        return serial(self.book, job) or self.book.source(job)
+        record = self.book.jobs.get(job)
+        return serial(self.book, job) or (record.source if record is not None else 0)
 
     def heard(self, node: str, report: wire.JobReport) -> Outcome:
         """What a report says of images and levels, whatever else it says."""
@@ -102,9 +103,10 @@ class Copies:
         """Places that hold an image whole and of which the engine has not been told; for images that it knows."""
         if job not in self.book.specs:
             return []
-        ranks = self.book.specs[job].ranks
+        record = self.book.jobs[job]
+        ranks = record.spec.ranks
         events: list[Event] = []
-        for image in self.book.images.get(job, ()):
+        for image in record.images:
             made = self.shelf.stored(job, image.serial, ranks)
             remote = made is not None and all(part.remote for part in made.values())
             held = [node for node in self.shelf.holders(job, image.serial) if image.nodes != (node,)]
@@ -139,7 +141,8 @@ class Copies:
     def retry(self, node: str, job: int, error: str = "refused") -> list[Call]:
         """A copy could not be taken there: the next node is asked, each at most once."""
         log.warning("node %s took no copy of job %d's image: %s", node, job, error)
-        image = self.book.image(job) if job in self.book.specs else None
+        record = self.book.jobs.get(job)
+        image = record.image if record is not None else None
         if image is None or node not in self._asked.get((job, image.serial), []):
             return []
         return self._ask(job, image.attempt, image.serial)
@@ -153,8 +156,8 @@ class Copies:
         there = frozenset(held)
         return tuple(
             (job, image.serial)
-            for job, images in sorted(self.book.images.items())
-            for image in images
+            for job, record in self.book.jobs.items()
+            for image in record.images
             if (part := self._part(node, job, image)) and all((job, image.serial, rank) in there for rank in part)
         )
 

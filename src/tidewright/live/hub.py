@@ -44,14 +44,14 @@ class Hub:
         found: list[tuple[int, str, int, str, int]] = []
         for job in book.touched:
             yield
-            row = book.table.row.get(job)
-            if row is None:
+            record = book.jobs.get(job)
+            if record is None:
                 continue
-            state = int(book.table.state[row])
+            state = record.state
             if self._states.get(job) != state:
                 self._states[job] = state
-                story = book.stories.get(job)
-                found.append((job, book.specs[job].name, state, story[-1][2] if story else "", 0))
+                why = record.history[-1][2] if record.history else ""
+                found.append((job, record.spec.name, state, why, 0))
         for command in commands:
             if isinstance(command, Ended):
                 self._states.pop(command.job, None)

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from ..engine.book import Book
+from ..engine.ledger import held_milli_us
 from ..model.job import State
 from ..wire import api
 from . import say
@@ -148,7 +149,7 @@ def _live_sums(book: Book, by: str, now: int) -> dict[str, _Row]:
     ideal = table.ideal[:n] + running * table.rate[:n] // 1000
     fraction = np.minimum(1.0, ideal / np.maximum(1, now - table.submit[:n]))
     delivered = (table.attained[:n] + running * table.held_milli[:n]) / GPU_SECOND
-    held = [say.held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND for job in ids]
+    held = [held_milli_us(book.jobs[job], now) / GPU_SECOND for job in ids]
     ones = np.ones(n)
     columns = (ones, ones, held, delivered, fraction, table.preemptions[:n])
     sums = np.array([np.bincount(group, column, len(index)) for column in columns]) if n else np.zeros((6, 0))

@@ -91,7 +91,7 @@ class Orders:
                 output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
                 master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
-                level=book.shields.get(job, int(book.table.level[row])), tenant=spec.team,
+                level=book.true_level(job), tenant=spec.team,
                 run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
                 sources=self.shelf.sources(job, image, node) if image else (),
             )
@@ -102,7 +102,7 @@ class Orders:
         spec, nodes = self.book.specs[command.job], self.names(command.allocation)
         args = wire.SuspendArgs(
             job=command.job, attempt=command.attempt, level=command.level, grace_us=spec.grace_us,
-            bounded=command.job in self.book.pins, serial=command.serial,
+            bounded=self.book.jobs[command.job].held_in_place, serial=command.serial,
             previous=self._previous(command.job, nodes),
         )  # fmt: skip
         return [self.call(node, "suspend", args, nodes) for node in nodes]
@@ -144,7 +144,7 @@ class Orders:
 
     def _previous(self, job: int, nodes: tuple[str, ...]) -> int:
         """Of a gang on several nodes, the last image of which every node has its part: one node cannot know that."""
-        image = self.book.image(job) if len(nodes) > 1 else None
+        image = self.book.jobs[job].image if len(nodes) > 1 else None
         return image.serial if image else 0
 
     def fetch(self, node: str, job: int, attempt: int, serial: int) -> Call | None:

@@ -9,32 +9,31 @@ from ..model.job import Level, State
 
 def outstanding(book: Book, job: int) -> Command | None:
     """The command that a job in transit, or one being imaged, waits for; None when it waits for nothing."""
-    row, state = book.table.row[job], book.state(job)
-    attempt, allocation = int(book.table.attempt[row]), book.allocations.get(job, ())
+    record, state = book.jobs[job], book.state(job)
+    attempt, allocation = record.attempt, record.allocation or ()
     level = level_of(book, job)
     if state is State.STARTING:
-        return Launch(job, attempt, allocation, book.from_image.get(job, 0))
+        return Launch(job, attempt, allocation, record.restore_from)
     if state is State.SUSPENDING:
         return SuspendRanks(job, attempt, level, allocation, serial(book, job))
     if state is State.RESUMING:
-        return ResumeRanks(job, attempt, level, allocation, book.source(job))
+        return ResumeRanks(job, attempt, level, allocation, record.source)
     if state is State.STOPPING:
-        return StopRanks(job, attempt, book.specs[job].grace_us, book.ending[job][1])
+        return StopRanks(job, attempt, record.spec.grace_us, record.ending.why if record.ending else "")
     if state is State.RUNNING and serial(book, job):
         return CheckpointRanks(job, attempt, serial(book, job), allocation)
     return None
 
 
 def level_of(book: Book, job: int) -> int:
-    """How the job is made to yield now: shields hide it from planners, a pinned gang is frozen whatever it is."""
-    if job in book.pins:
+    """How the job is made to yield now: a cooldown hides it from planners, a pinned gang is frozen whatever it is."""
+    record = book.jobs[job]
+    if record.held_in_place:
         return int(Level.FREEZE)
-    if book.imaged.get(job) is False:
-        return int(Level.FULL)
-    return book.shields.get(job, int(book.table.level[book.table.row[job]]))
+    return int(Level.FULL) if record.suspended_as == "image" else book.true_level(job)
 
 
 def serial(book: Book, job: int) -> int:
     """The image in the making; 0: none."""
-    saving = book.saving.get(job)
-    return saving.serial if saving is not None else 0
+    record = book.jobs.get(job)
+    return record.saving.serial if record is not None and record.saving is not None else 0

@@ -13,7 +13,7 @@ from ..drive.replay import difference
 from ..drive.turn import Driver
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
-from .adopt import adopt
+from ..engine.version_skew import adopt
 from .hub import Hub
 from .store import REMEDY, Journal
 
@@ -76,16 +76,12 @@ def settings_of(kept: bytes) -> list[Since]:
 
 def _change(journal: Journal, engine: Engine, known: list[Since], settings: EngineSettings) -> None:
     """Settings of the engine have been changed: they hold for the turns to come."""
-    _enforce(engine, settings)
+    engine.enforce(settings)
     journal.remember(SETTINGS, msgspec.json.encode([*known, Since(journal.turn, settings)]))
     journal.snapshot(engine.snapshot())
     text = f"engine settings were changed; the new ones are in force after turn {journal.turn}"
     log.info("%s", text)
     journal.notices.append(text)
-
-
-def _enforce(engine: Engine, settings: EngineSettings) -> None:
-    engine.settings = engine.book.settings = settings
 
 
 def _tell(journal: Journal, engine: Engine, found: Divergence) -> None:
@@ -129,7 +125,7 @@ class Replayed:
         """Replay one turn. Raises DamagedJournal for another turn's record, MsgspecError for none at all, and Bug when not
         even adopting what was done makes sense."""
         if turn - 1 in self._changes:
-            _enforce(self._engine, self._changes[turn - 1])
+            self._engine.enforce(self._changes[turn - 1])
         record = decode(body)
         if record.turn != turn:
             raise DamagedJournal(f"turn {turn} of the journal is missing; {REMEDY}", turn)

@@ -16,7 +16,7 @@ from ..plan.plan import Planner
 def rehearse(fork: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(one line per spec, warnings): where each would start now, or why it would wait. ``fork`` is used up."""
     now = fork.book.now
-    fork.book.forced = True  # whatever the last plan said would wake the planner
+    fork.replan()
     replies = fork.step(now, [ev.Submit(spec, f"rehearsal.{n}") for n, spec in enumerate(specs)])
     answers = [reply for reply in replies if isinstance(reply, Reply)]
     if fork.book.thinking:

@@ -14,10 +14,11 @@ from ..drive.record import hide_environment
 from ..engine.book import Book
 from ..engine.commands import Ended
 from ..engine.hold import outlook
-from ..engine.ledger import PoolLedger
+from ..engine.ledger import held_milli_us
 from ..engine.periodic import interval_us
 from ..model.job import TIER_TARGET, Level, State
-from ..model.node import Allocation, NodeSpec, bits, device_count, milli_devices
+from ..model.job_record import Image
+from ..model.node import Allocation, NodeSpec, bits, device_count
 from ..plan.reasons import Reason
 from ..wire import agent as wire
 from ..wire import api
@@ -52,9 +53,8 @@ def _story(lines: Iterable[tuple[int, str, str]]) -> tuple[api.StoryLine, ...]:
 
 def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
     """A job in the book."""
-    table, row, spec = book.table, book.table.row[job], book.specs[job]
-    allocation = book.allocations.get(job, ())
-    story = book.stories.get(job, [])
+    table, row, record = book.table, book.table.row[job], book.jobs[job]
+    spec, allocation, story = record.spec, record.allocation or (), record.history
     reason, why = _why(book, job, story, now)
     wall = max(1, now - int(table.submit[row]))
     running = int(table.rate[row]) and now - int(table.accrued[row])
@@ -65,27 +65,26 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
         start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
-        level=Level(level_of(book, job)).name.lower(), level_why=book.lowered[job][1] if job in book.lowered else "",
-        wanted=book.wishes.get(job, 0), images=_images(book, job) if full else (),
-        next_image=book.checkpoint_at.get(job, 0),
-        between_images_us=interval_us(book, job, row) if job in book.checkpoint_at else 0,
+        level=Level(level_of(book, job)).name.lower(), level_why=record.level_cap.why if record.level_cap else "",
+        wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
+        between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
         save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
-        ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=book.lost.get(job, 0),
-        attempt=int(table.attempt[row]), preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
+        ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=record.lost_us,
+        attempt=record.attempt, preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
-        held_gpu_s=held_milli_us(book.ledger, book.allocations, job, now) / GPU_SECOND,
+        held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_story(story) if full else (),
         logs=logs,
     )  # fmt: skip
 
 
-def _images(book: Book, job: int) -> tuple[api.ImageView, ...]:
+def _images(images: tuple[Image, ...]) -> tuple[api.ImageView, ...]:
     return tuple(
         api.ImageView(
             serial=image.serial, taken=image.taken, attempt=image.attempt, size_bytes=image.size_bytes,
             where=image.places, copies=image.copies, save_us=image.save_us,
         )
-        for image in book.images.get(job, ())
+        for image in images
     )  # fmt: skip
 
 
@@ -143,13 +142,6 @@ def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:
     return tuple(
         api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli) for part in allocation
     )
-
-
-def held_milli_us(ledger: PoolLedger, allocations: dict[int, Allocation], job: int, now: int) -> int:
-    """Milli-device-microseconds a live job has kept from others until ``now``."""
-    since = ledger.opened.get(job)
-    running = milli_devices(allocations[job]) * (now - since) if since is not None and job in allocations else 0
-    return ledger.spent.get(job, 0) + running
 
 
 def nodes(book: Book) -> tuple[api.NodeView, ...]:

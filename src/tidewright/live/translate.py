@@ -150,8 +150,9 @@ class Translator:
 
     def _image_only(self, key: Key, report: wire.JobReport) -> Outcome:
         """A job that is but an image has no ranks that could end; one that is being stopped has thereby ended."""
-        if self.book.state(key[0]) is State.STOPPING:
-            return Outcome([Exited(*key, code=143, why=self.book.ending[key[0]][1])], [])
+        record = self.book.jobs[key[0]]
+        if record.state == State.STOPPING and record.ending is not None:
+            return Outcome([Exited(*key, code=143, why=record.ending.why)], [])
         return Outcome([], [])
 
     def _elsewhere(self, key: Key, node: str) -> Outcome:
@@ -341,12 +342,14 @@ class Translator:
 
     def _expected(self, node: str) -> list[int]:
         """Jobs that must have processes on this node, frozen ones included."""
-        jobs = dict.fromkeys([*self.book.allocations, *self.book.imaged])
+        table = self.book.table
+        frozen = table.id[: table.n][table.home[: table.n] == self.book.nodes.get(node, -2)]
+        jobs = dict.fromkeys([*self.book.allocations, *sorted(frozen.tolist())])
         return [job for job in jobs if node in self.orders.where(job)]
 
     def unheard(self) -> list[Event]:
         """After a restart: ends that nobody else will tell of."""
-        stopping = [job for job in self.book.ending if job in self.book.specs]
+        stopping = [job for job, record in self.book.jobs.items() if record.ending is not None]
         commands = [outstanding(self.book, job) for job in stopping]
         return [event for command in commands if command is not None for event in self.answers(command)]
 
@@ -365,10 +368,10 @@ class Translator:
 
     def _current(self, key: Key) -> bool:
         job, attempt = key
-        row = self.book.table.row.get(job)
-        if row is None or self.book.table.attempt[row] != attempt:
+        record = self.book.jobs.get(job)
+        if record is None or record.attempt != attempt:
             return False
-        return job in self.book.allocations or job in self.book.imaged
+        return record.allocation is not None or bool(record.suspended_as)
 
 
 def _to_blame(event: StartFailed, told: Told) -> str:

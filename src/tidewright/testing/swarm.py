@@ -377,14 +377,14 @@ class Swarm:
         self.now += 10_000
         calm: list[ev.Event] = [ev.NodeUp(node, "9") for node in self.nodes]
         calm += [event for node in self.nodes for event in (ev.NodeHealth(node.name), ev.NodeDrain(node.name, False))]
-        calm += [ev.Release(job) for job in list(book.user_holds)]
+        calm += [ev.Release(job) for job, record in book.jobs.items() if record.user_hold is not None]
         self.turn(calm)
         for _ in range(turns):
             if not book.specs:
                 return
             self.now += 5000
             events, self.pending = self.pending, []
-            events += [ev.Release(job) for job in list(book.user_holds)]
+            events += [ev.Release(job) for job, record in book.jobs.items() if record.user_hold is not None]
             if self.alive and all(isinstance(event, ev.Checkpointed | ev.ImageCopied) for event in events):
                 key = next(iter(self.alive))
                 del self.alive[key]

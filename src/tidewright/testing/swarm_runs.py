@@ -48,5 +48,5 @@ class RunTimes:
             self.used[job] = self._imaged[job, command.image]
         elif job not in self._saved:
             self.used[job] = 0
-        used, charged = self.used.get(job, 0), book.ran.get(job, 0)
+        used, charged = self.used.get(job, 0), book.jobs[job].run_time_used_us
         assert charged <= used, f"job {job} starts with {used} us of work and is charged {charged} us of run time"

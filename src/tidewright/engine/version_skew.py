@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..engine import leave
-from ..engine.book import Book
-from ..engine.check import check_all
-from ..engine.commands import Command, Ended, Launch, ResumeRanks
 from ..model.job import State
 from ..model.node import Allocation
+from . import leave
+from .book import Book
+from .check import check_all
+from .commands import Command, Ended, Launch, ResumeRanks
 
 Placing = Launch | ResumeRanks
 
@@ -42,8 +42,8 @@ def _let_go(book: Book, job: int) -> None:
     if job in book.allocations:
         book.end_service(job)
         book.vacate(job)
-    for store in (book.eager, book.hold_retries):
-        store.pop(job, None)
+    record = book.jobs[job]
+    record.replan_on_release, record.hold_retry = False, None
 
 
 def _take_back(book: Book, command: Placing) -> None:
@@ -56,14 +56,14 @@ def _take_back(book: Book, command: Placing) -> None:
 
 def _end(book: Book, command: Ended) -> None:
     _let_go(book, command.job)
-    book.imaged.pop(command.job, None)
+    book.jobs[command.job].suspended_as = ""
     leave.end(book, command.job, command.state, command.code, command.why)
 
 
 def _place(book: Book, command: Placing) -> None:
     """Give the job the devices that it was given then, if nobody is on them."""
     job, launch = command.job, isinstance(command, Launch)
-    if not launch and job not in book.imaged:
+    if not launch and not book.jobs[job].suspended_as:
         return
     _let_go(book, job)
     _make_room(book, job, command.allocation)
@@ -73,7 +73,7 @@ def _place(book: Book, command: Placing) -> None:
     row = book.table.row[job]
     if book.table.state[row] != before:
         book.move(job, before, "as an earlier version decided")
-    book.table.attempt[row] = command.attempt
+    book.table.attempt[row] = book.jobs[job].attempt = command.attempt
     book.commit(job, command.allocation)
     book.occupy(job)
     book.move(job, int(State.STARTING if launch else State.RESUMING), "as an earlier version decided")

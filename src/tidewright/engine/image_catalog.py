@@ -1,0 +1,43 @@
+"""What the book knows of full images beyond single jobs: where the latest of each lies, and which nodes died with theirs."""
+
+from __future__ import annotations
+
+from ..model.job_record import EVERYWHERE, Image, JobRecord
+from .failures import Failures
+from .settings import EngineSettings
+
+
+class ImageCatalog:
+    """The part of the book that is about images."""
+
+    jobs: dict[int, JobRecord]
+    nodes: dict[str, int]
+    settings: EngineSettings
+
+    def __init__(self) -> None:
+        self.homes: dict[int, tuple[int, ...]] = {}
+        """The nodes where the latest image of a job lies, in rank order, for planners."""
+        self.dead: dict[int, bool] = {}
+        """Nodes with which everything on them died (others in ``node_down`` are silent)."""
+        self.world_failures = Failures()
+
+    def keep_images(self, job: int, kept: tuple[Image, ...]) -> None:
+        """These are the job's images now."""
+        self.jobs[job].images = kept
+        home = self._home_of(kept[-1]) if kept else ()
+        if home:
+            self.homes[job] = home
+        else:
+            self.homes.pop(job, None)
+
+    def _home_of(self, image: Image) -> tuple[int, ...]:
+        """Node indices: where it was taken, as long as each part is there, else where copies are. None where images lie in
+        one place that every node has equally far.
+        """
+        names = image.copies if image.torn else image.nodes
+        return () if self.settings.shared_images else tuple(self.nodes[name] for name in names if name != EVERYWHERE)
+
+    def image_nodes(self, job: int) -> tuple[str, ...]:
+        """Names of the nodes that hold something of the job's latest image, copies included; "*" is a store beyond them."""
+        image = self.jobs[job].image
+        return image.places if image else ()
