@@ -26,7 +26,7 @@ from tests.kube.test_command import kubeconfig
 from tidewright.base.errors import UsageError
 from tidewright.cli import legacy
 from tidewright.cli.kube import command
-from tidewright.kube import names, site, verbs
+from tidewright.kube import binder, lead, names, site, verbs
 from tidewright.kube.api import NODES, PODS, Api
 from tidewright.kube.ask import holding_of
 from tidewright.kube.credentials import Cluster
@@ -379,8 +379,10 @@ async def bind_refuse_and_sweep(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -
     """Every call that an extender makes: bound, refused, conflicting, lost, run out; a lease taken and given back."""
     monkeypatch.setattr(verbs, "RESERVED_S", 0.5)
     monkeypatch.setattr(site, "RESERVED_S", 0.5)
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(lead, "SWEEP_S", 0.1)
     await api.create("nodes", node("n1"))
-    async with extending(api) as extender:
+    async with extending(api, lease_s=3) as extender:
         assert await extender.bind(await api.create("pods", pod("a", 4)), "n1") == ""
         api.mischief.decide = lambda method, path: "before" if path.endswith("/b/binding") else ""
         assert await extender.bind(await api.create("pods", pod("b", 4)), "n1")

@@ -111,6 +111,7 @@ def test_the_extender_binds_only_where_the_plugin_is_registered() -> None:
 
 def test_a_plugin_that_falls_silent_is_noticed_without_any_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewright.kube.site.LISTEN_S", 0.05)
+    monkeypatch.setattr("tidewright.kube.beat.SILENT_BEATS", 0.5)
 
     async def scene() -> None:
         async with FakeApi().served() as api:

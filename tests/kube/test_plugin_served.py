@@ -20,7 +20,7 @@ from tests.kube.extending import extending, until
 from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import RECORDED, assumed
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
+from tidewright.kube import names, registration
 from tidewright.kube.api import Api, NoAnswer
 from tidewright.kube.beat import read
 from tidewright.kube.cards import table_of
@@ -112,7 +112,7 @@ async def plugged(
             kubelet.cgroups = folder / "cgroup"
             isolation = IsolationSettings(cgroups=kubelet.cgroups)
             chosen = PluginSettings(
-                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, settle_s=0.05,
+                "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, settle_s=0.05, end_s=0.05,
                 **{"beat_s": 5.0, "isolation": isolation, **settings},
             )  # fmt: skip
             station = Station(Cluster(api.url), chosen, gpus, said.append)
@@ -265,7 +265,9 @@ def test_runs_before_the_kubelet_and_comes_back_after_its_restarts() -> None:
     run(scene)
 
 
-def test_its_own_socket_removed_by_somebody_is_made_anew() -> None:
+def test_its_own_socket_removed_by_somebody_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "UNHEARD_S", 0.2)
+
     async def scene() -> None:
         async with plugged() as found:
             await found.ready()

@@ -51,7 +51,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class PluginSettings:
     """``node``: its name in the API. ``behind_proxy``: a proxy registers with the kubelet, not we. ``poll_s``: how often the
     kubelet's folder is looked at. ``settle_s``: how long CDI files are kept after the last PreStartContainer
-    when the plugin ends, for the runtime to read; the kubelet retries a container whose file is missing."""
+    when the plugin ends, for the runtime to read; the kubelet retries a container whose file is missing. ``end_s``: how long
+    calls in progress may take when the plugin ends."""
 
     node: str
     split: Split = field(default_factory=Split)
@@ -66,6 +67,7 @@ class PluginSettings:
     watch_s: float = 10.0
     poll_s: float = 1.0
     settle_s: float = 2.0
+    end_s: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.node:
@@ -252,7 +254,7 @@ class Station:
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._tell_node(registered=False)
-        await self.registration.end(1)
+        await self.registration.end(self.settings.end_s)
         await asyncio.sleep(self.admission.unsettled_s(self.settings.settle_s))
         try:
             self.note(f"removed {self.plugin.shelf.keep_only(())} CDI files")

@@ -148,7 +148,7 @@ class FakeApi:
             listening.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             settings = uvicorn.Config(self._app(), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-            server = uvicorn.Server(settings)
+            server = _Server(settings)
             task = asyncio.create_task(server.serve(sockets=[listening]))
             while not server.started:
                 await asyncio.sleep(0.01)
@@ -304,6 +304,15 @@ class FakeApi:
         self.store.woken += 1
         async with self.store.changed:
             self.store.changed.notify_all()
+
+
+class _Server(uvicorn.Server):
+    """Ends soon after it is told to: tests start hundreds, and uvicorn looks every 0.1 s."""
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        while not self.should_exit:
+            await asyncio.sleep(0.01)
 
 
 class _Nothing(Response):
