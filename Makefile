@@ -46,6 +46,8 @@ test: lint
 
 # Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
 # many of its tests wait, so it has twice the workers.
+# They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
+rings test-full: export PYTHONDONTWRITEBYTECODE =
 rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'

@@ -54,6 +54,8 @@ class Bench:
         self.heard: list[JobReport] = []
         self.nodes: list[bool] = []
         self.epoch = 1
+        self.patience_s = PATIENCE_S
+        """Of a call."""
 
     def start(self, *options: str) -> None:
         self.state.mkdir(exist_ok=True)
@@ -70,7 +72,7 @@ class Bench:
     async def call(self, method: str, args: dict[str, Any], op_id: str = "") -> dict[str, Any]:
         while True:
             try:
-                return await self.fabric.call("n1", method, args, op_id=op_id, epoch=self.epoch, timeout=PATIENCE_S)
+                return await self.fabric.call("n1", method, args, op_id=op_id, epoch=self.epoch, timeout=self.patience_s)
             except Unknown as error:
                 if "did not answer" in str(error):
                     raise  # else the connection broke: repeat, as a controller does

@@ -24,14 +24,17 @@ pytestmark = [
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),
 ]
 COUNT = """
-import random, sys, time
+import os, random, sys, time
 random.seed(5)
 for i in range(int(sys.argv[1])):
     print(i, random.random(), flush=True)
-    time.sleep(0.01)
+    if not os.path.exists("go"):
+        time.sleep(0.01)
 sys.exit(7)
 """
 FULL = int(Level.FULL)
+PAUSES = (0.0, 0.01, 0.03, 0.06, 0.1, 0.2)
+"""Before an agent is killed, in seconds."""
 
 
 def expected(count: int) -> str:
@@ -50,6 +53,11 @@ async def lines(bench: Bench, least: int, attempt: int = 0) -> None:
     """Until the program has come so far."""
     while bench.log(attempt=attempt).count("\n") < least:
         await asyncio.sleep(0.01)
+
+
+def let_it_end(bench: Bench) -> None:
+    """The program that was launched there sleeps no more."""
+    (bench.state / "go").touch()
 
 
 def args(bench: Bench, count: int = 150, **more: object) -> dict[str, object]:
@@ -83,6 +91,7 @@ def test_into_an_image_and_back(play) -> None:
                 (bench.state / "images" / "work").mkdir()
             await bench.verb("resume", serial=serial, launch=args(bench, 400))
             await bench.state_is("running")
+        let_it_end(bench)
         report = await bench.state_is("exited")
         assert (report.code, report.lost) == (7, False)
         assert bench.log() == expected(400)
@@ -105,6 +114,7 @@ def test_an_image_of_a_program_that_runs_on_starts_the_next_attempt(play) -> Non
         await bench.state_is("running")
         back = bench.log(attempt=1).count("\n")
         assert 30 <= back < far, "it did not begin at its image"
+        let_it_end(bench)
         report = await bench.state_is("exited")
         assert report.code == 7 and bench.log(attempt=1) == expected(400)
 
@@ -121,6 +131,7 @@ def test_what_it_is_to_come_back_on_outlives_the_agent(play) -> None:
         found = msgspec.json.decode(Layout(bench.state).attempt(1, 0).joinpath("args.json").read_bytes())
         assert found["ranks"][0]["devices"] == [0]
         bench.start()
+        let_it_end(bench)
         assert (await bench.state_is("exited")).code == 7
         assert bench.log() == expected(150)
 
@@ -137,6 +148,7 @@ def test_what_left_comes_back_though_it_is_still_leaving(play) -> None:
             back = bench.verb("resume", serial=serial, launch=args(bench, 300))
             await asyncio.gather(bench.verb("forget", left=True), back)
             await bench.state_is("running")
+        let_it_end(bench)
         assert (await bench.state_is("exited")).code == 7
         assert bench.log() == expected(300)
 
@@ -161,10 +173,11 @@ def test_what_is_to_leave_once_more_does_not_come_back(play) -> None:
     play(body)
 
 
-def test_the_agent_is_killed_at_any_moment_of_a_suspension(play) -> None:
+@pytest.mark.parametrize("pauses", [PAUSES[::2], pytest.param(PAUSES, marks=pytest.mark.full)], ids=["some", "all"])
+def test_the_agent_is_killed_at_any_moment_of_a_suspension(play, pauses: tuple[float, ...]) -> None:
     async def body(bench: Bench) -> None:
         await launch(bench, 3000)
-        for serial, pause in enumerate((0.0, 0.01, 0.03, 0.06, 0.1, 0.2), 1):
+        for serial, pause in enumerate(pauses, 1):
             await lines(bench, 10 + 5 * serial)
             await bench.verb("suspend", level=FULL, serial=serial)
             await asyncio.sleep(pause)
@@ -223,6 +236,7 @@ def test_a_damaged_raw_image_gives_way_to_the_stores(play) -> None:
         await stored(bench, 1)
         flip(next((bench.state / "images" / "work" / "1.1" / "0").glob("pages-*.img")))
         await bench.verb("resume", serial=1, launch=args(bench))
+        let_it_end(bench)
         await bench.state_is("exited")
         assert bench.log() == expected(150)
 
@@ -292,6 +306,7 @@ async def there_and_back(bench: Bench, other: Bench) -> None:
         await there.verb("resume", serial=serial, launch=launch_args)
         await there.state_is("running")
         await here.verb("forget", left=True)
+    let_it_end(bench)
     report = await bench.state_is("exited")
     assert (report.code, bench.log()) == (7, expected(150))
 
@@ -309,6 +324,7 @@ def test_copies_are_fetched(play, tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
             bench.kill()
             await other.call("launch", args(other, 300, attempt=1, image=4))
+            let_it_end(bench)
             report = await other.state_is("exited")
             assert report.code == 7 and other.log(attempt=1) == expected(300)
 

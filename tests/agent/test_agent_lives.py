@@ -334,11 +334,13 @@ def test_orders_that_reached_a_sleeping_agent_are_stale_once_their_caller_has_hu
     async def body(bench):
         await bench.inventory()
         bench.process.send_signal(signal.SIGSTOP)
+        bench.patience_s = 1.0
         launch = asyncio.ensure_future(bench.launch("sleep", "600"))
         await asyncio.sleep(0)
         bench.fabric._writer.transport.abort()
         with pytest.raises(Unknown):
             await launch
+        bench.patience_s = PATIENCE_S
         bench.process.send_signal(signal.SIGCONT)
         assert (await bench.inventory()).jobs == ()
         assert "launch of a caller that has hung up since" in (bench.state / "agent.log").read_text()

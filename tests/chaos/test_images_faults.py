@@ -26,9 +26,12 @@ pytestmark = [
     pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
 ]
 QUICK = script("plain_numpy", "--batch", "64")
-ALONE = script("plain_numpy", "--batch", "64", "--pause", "0.008")
-"""The same, but it lives for some ten seconds and leaves the cores to other tests."""
-STEPS = 1000
+GO = "go"
+ALONE = script("plain_numpy", "--batch", "64", "--pause", "0.05", "--pause-until", GO)
+"""The same, but it lives for some twenty seconds, or until it may go, and leaves the cores to other tests."""
+STEPS = 400
+SOON_S = 1
+"""Between images, where just one is waited for."""
 LONGER = 2 * STEPS
 """For two images in turn."""
 DICE = random.Random(7)
@@ -48,9 +51,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     assert (found.left(), found.groups()) == ([], [])
 
 
-def begin(hosts: Hosts, steps: int = STEPS) -> tuple[int, str]:
+def begin(hosts: Hosts, steps: int = STEPS, every_s: float = EVERY_S) -> tuple[int, str]:
     """A running job with an image in two places, and where it is."""
-    job = hosts.begin(ALONE, 1, "job", steps)
+    job = hosts.begin(ALONE, 1, "job", steps, every_s)
     hosts.until(lambda: hosts.copied(job))
     return job, hosts.view(job).where[0].node
 
@@ -64,6 +67,7 @@ def runs_again(hosts: Hosts, job: int, attempt: int = 1) -> str:
 
 
 def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
+    (hosts.root / "job" / GO).touch()
     hosts.until(lambda: hosts.ended(job), 120)
     assert hosts.verdict(job, expected) == [], hosts.story_of(job)
     assert hosts.view(job).state == "completed"
@@ -83,20 +87,20 @@ def imaged_again(view: JobView, before: JobView) -> bool:
     "part", ["main", pytest.param("init", marks=pytest.mark.full), pytest.param("shim", marks=pytest.mark.full)]
 )
 def test_a_killed_rank_goes_on_from_its_image(hosts: Hosts, expected: Outcome, part: str) -> None:
-    job, host = begin(hosts)
+    job, host = begin(hosts, every_s=SOON_S)
     assert hosts.kill_rank(host, part, DICE)
     assert "rolled back" in (story := runs_again(hosts, job)) and "goes on from image" in story
     ends_right(hosts, job, expected)
 
 
 def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) -> None:
-    job, host = begin(hosts)
+    job, host = begin(hosts, every_s=SOON_S)
     hosts.lose(host, disk=True)
     assert f"node {host} is down" in runs_again(hosts, job)
     view = hosts.view(job)
     assert [held.node for held in view.where] != [host]
     # Beyond the interval only what passed until the image was taken and the node was known to be gone.
-    assert 0 < view.lost_us < (EVERY_S + 5) * 1_000_000
+    assert 0 < view.lost_us < (SOON_S + 5) * 1_000_000
     hosts.find(host)
     ends_right(hosts, job, expected)
 
@@ -116,7 +120,7 @@ def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhe
 
 
 def test_an_agent_that_hangs_is_noticed_and_its_job_goes_on_elsewhere(hosts: Hosts, expected: Outcome) -> None:
-    job, host = begin(hosts)
+    job, host = begin(hosts, every_s=SOON_S)
     hung = hosts.agent(host)
     assert hung is not None
     hosts.stopped = [hung]
@@ -130,7 +134,7 @@ def test_an_agent_that_hangs_is_noticed_and_its_job_goes_on_elsewhere(hosts: Hos
 
 
 def test_an_agent_that_wakes_in_time_keeps_its_job(hosts: Hosts, expected: Outcome) -> None:
-    job, host = begin(hosts)
+    job, host = begin(hosts, every_s=SOON_S)
     hosts.stopped = [pid for pid in [hosts.agent(host)] if pid]
     send(hosts.stopped, signal.SIGSTOP)
     log = hosts.state / "controller.log"

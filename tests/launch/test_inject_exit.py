@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 )
 def test_what_is_done_at_exit_is_done(cuts: int, tmp_path: Path) -> None:
     """The groups are there until all that the program has registered at exit has run; then the other goes on without."""
-    gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "3"])
+    gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "1"])
     try:
         gang.start(free_port())
         if cuts:

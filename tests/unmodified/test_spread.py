@@ -23,7 +23,8 @@ pytestmark = [
 ]
 PAIRS = [program for program in PROGRAMS if 2 in program.ranks]
 PROGRAM = script("store_population", needs=("torch",))
-STEPS, SIZES = 600, (1, 2, 1, 2)
+STEPS, SIZES = 300, (1, 2, 1, 2)
+"""Twice as many steps where some have passed before the first move."""
 
 
 @pytest.fixture
@@ -41,8 +42,9 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.full)], ids=["at-its-start", "later"])
 def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_path: Path, first: int) -> None:
     """With ``first`` 0 some ranks have not met yet when the first event comes."""
-    plain, dice = run_plain(PROGRAM, 2, tmp_path / "plain", STEPS), random.Random(first)
-    job = pool.submit(PROGRAM, 2, "spread", STEPS)
+    steps = 2 * STEPS if first else STEPS
+    plain, dice = run_plain(PROGRAM, 2, tmp_path / "plain", steps), random.Random(first)
+    job = pool.submit(PROGRAM, 2, "spread", steps)
     pool.reach(job, "running")
     pool.until(lambda: pool.steps(job) >= first or pool.view(job).state in FINAL)
     seen = set()
