@@ -72,7 +72,9 @@ class Bench:
     async def call(self, method: str, args: dict[str, Any], op_id: str = "") -> dict[str, Any]:
         while True:
             try:
-                return await self.fabric.call("n1", method, args, op_id=op_id, epoch=self.epoch, timeout=self.patience_s)
+                return await self.fabric.call(
+                    "n1", method, args, op_id=op_id, epoch=self.epoch, timeout=self.patience_s
+                )
             except Unknown as error:
                 if "did not answer" in str(error):
                     raise  # else the connection broke: repeat, as a controller does

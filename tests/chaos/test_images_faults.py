@@ -175,6 +175,7 @@ def test_no_good_image_left_is_said_and_it_starts_over(hosts: Hosts, expected: O
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_criu_killed_in_a_save_leaves_the_job_running(hosts: Hosts, expected: Outcome) -> None:
     """Unless it dies while its trap is in a task's code, which happens once in some fifteen times (docs/why/criu.md): the
     job then goes on from its image."""

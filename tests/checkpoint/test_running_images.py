@@ -168,7 +168,7 @@ def killed_when_written(site: Site, path: Path) -> Criu:
     return Criu((str(path),), site.criu.version)
 
 
-@pytest.mark.parametrize("leave_running", [False, True])
+@pytest.mark.parametrize("leave_running", [pytest.param(False, marks=pytest.mark.full), True])
 def test_connections_outlive_a_criu_that_is_killed(site: Site, tmp_path: Path, leave_running: bool):
     """Of a program that says nothing within the moments from the death of CRIU to the end of repair mode (docs/why/criu.md)."""
     gang = talking(site, pause_s=1.0)

@@ -150,7 +150,7 @@ SHAPES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=40), st.booleans(), st.randoms(use_true_random=False))
 def test_every_pod_of_a_valid_book_gets_a_slot_whatever_the_orders(sizes: list[int], ordered: bool, rng: Any) -> None:
     """Pods of one container: bound, admitted, deleted and corrected in any order, restarts at any moment (there is nothing to
@@ -195,7 +195,7 @@ def test_few_pods_are_refused_though_corrections_are_late(seed: int) -> None:
     assert admitted > 50 and refused <= admitted // 20
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(SHAPES, min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_no_gpu_gets_more_than_it_has_though_corrections_are_late(shapes: list[Any], rng: Any) -> None:
     """Pods of several containers and init containers, deletions while annotations are wrong, kills in the middle of a

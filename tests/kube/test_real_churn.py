@@ -61,7 +61,7 @@ def test_pods_that_come_and_go_never_share_more_than_there_is(where: str) -> Non
     on(where, scene)
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", [pytest.param("fake", marks=pytest.mark.full), *WHERE[1:]])
 def test_leaders_that_die_lose_and_double_nothing(where: str) -> None:
     async def scene(found: Ground) -> None:
         rng = random.Random(8)

@@ -6,13 +6,18 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from tidewright.base.units import MS
 from tidewright.engine.settings import live_settings
 from tidewright.live.main import Controller, ControllerSettings
 from tidewright.wire.client import Client
 
 from .fakes import FakeFabric, FirstFit
+
+HASTY = replace(live_settings(), think_retry_us=100 * MS)
+"""So soon after a planner failed it is asked again."""
 
 
 class Running:
@@ -23,7 +28,7 @@ class Running:
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.settings = ControllerSettings(
-            state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=live_settings(),  # type: ignore[arg-type]
+            state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=HASTY,  # type: ignore[arg-type]
             policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
             run_as="nobody" if listen and not os.geteuid() else "",
         )  # fmt: skip

@@ -133,7 +133,7 @@ def test_a_policy_that_spins_is_caught() -> None:
         simulate(jobs((0, 10, 1)), load_cluster("1x1"), Fidget(), Options(costs=FREE))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.floats(0.0, 0.6),

@@ -47,7 +47,7 @@ def small() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 200), min_size=60, max_size=100),
     st.lists(st.lists(moves, min_size=1, max_size=6), min_size=1, max_size=3),
