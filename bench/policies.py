@@ -13,7 +13,8 @@ from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.model.job import JobSpec
 from tidewright.model.node import Part
 from tidewright.model.view import View
-from tidewright.placement.find import Ask, place
+from tidewright.placement.find import place
+from tidewright.plan.request import Request
 from tidewright.policy.registry import make
 from tidewright.testing.views import NOW, ViewBuilder, pool
 
@@ -88,9 +89,13 @@ def rows() -> list[tuple[str, float, str]]:
         )  # type: ignore[misc]
     board = ViewBuilder(pool(1000)).board
     board.take((Part(500, 7),))
-    ask = Ask(1, (1,))
+    request = Request(1, (1,))
     found.append(
-        ("place one device on 1,000 nodes", best(lambda: [place(board, ask) for _ in range(1000)]) / 1000, "0.005 ms")
+        (
+            "place one device on 1,000 nodes",
+            best(lambda: [place(board, request) for _ in range(1000)]) / 1000,
+            "0.005 ms",
+        )
     )
     return [(what, seconds * 1000, bar) for what, seconds, bar in found]
 

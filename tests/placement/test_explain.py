@@ -4,8 +4,8 @@ import pytest
 
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.placement.explain import explain
-from tidewright.placement.find import Ask
 from tidewright.plan.reasons import Reason
+from tidewright.plan.request import Request
 from tidewright.testing.views import ViewBuilder, pool
 
 
@@ -13,15 +13,15 @@ def job(devices: int, **fields) -> JobSpec:
     return JobSpec(command=("x",), ranks=devices, devices=devices, **fields)
 
 
-def reason(builder: ViewBuilder, ask: Ask):
+def reason(builder: ViewBuilder, request: Request):
     view = builder.view()
-    return explain(view, view.board(), 1, ask)
+    return explain(view, view.board(), 1, request)
 
 
 def test_too_few_devices_names_the_holders():
     builder = ViewBuilder(pool(2, 4))
     first, second = builder.run(job(2)), builder.run(job(4))
-    told = reason(builder, Ask(4, (1,)))
+    told = reason(builder, Request(4, (1,)))
     assert (told.reason, told.need, told.free, told.holders) == (Reason.NO_CAPACITY, 4, 2, (second, first))
 
 
@@ -31,17 +31,17 @@ def test_enough_devices_that_lie_apart():
         builder.run(job(3))
     builder.board.give(builder.allocations[1])
     builder.board.take(((builder.allocations[1][0])._replace(mask=1),))
-    assert reason(builder, Ask(4, (1,))).reason is Reason.FRAGMENTED
+    assert reason(builder, Request(4, (1,))).reason is Reason.FRAGMENTED
 
 
 def test_nodes_that_are_down():
     builder = ViewBuilder(pool(2, 4))
     builder.board.set_up(1, False)
-    assert reason(builder, Ask(8, (1,))).reason is Reason.NODES_DOWN
+    assert reason(builder, Request(8, (1,))).reason is Reason.NODES_DOWN
 
 
 def test_what_no_pool_of_this_shape_could_hold():
-    assert reason(ViewBuilder(pool(2, 4)), Ask(6, (1,), mode="one-node")).reason is Reason.NEVER_FITS
+    assert reason(ViewBuilder(pool(2, 4)), Request(6, (1,), placement="one-node")).reason is Reason.NEVER_FITS
 
 
 @pytest.mark.parametrize(("up", "expected"), [(True, Reason.HOME_BUSY), (False, Reason.NODES_DOWN)])
@@ -50,5 +50,5 @@ def test_a_frozen_job_waits_for_its_home(up, expected):
     frozen = builder.queue(job(2), state=int(State.SUSPENDED), level=int(Level.FREEZE), home=0)
     holder = builder.run(job(4))
     builder.board.set_up(0, up)
-    told = reason(builder, Ask(2, (1,), home=0))
+    told = reason(builder, Request(2, (1,), pinned_node=0))
     assert told.reason is expected and told.holders == (holder,) and frozen == 1

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tidewright.model.board import Board, Layout
 from tidewright.model.job import JobSpec
 from tidewright.model.node import NodeSpec, Part, device_count
-from tidewright.placement.find import Ask, ask_of, best_fit, lowest, place
+from tidewright.placement.find import best_fit, lowest, place
 from tidewright.placement.fragmentation import fragmentation
+from tidewright.plan.request import Request, request_of
 from tidewright.testing.views import GIB, pool, random_view, views
 
 ANY = (1,)
@@ -29,7 +30,7 @@ def fill(pool_board: Board, *used: int) -> None:
 @settings(max_examples=100, deadline=None)
 def test_what_is_found_is_free_and_has_the_shape_asked_for(view, count, mode):
     scratch = view.board()
-    found = place(scratch, Ask(count, (2, 1), mode=mode))
+    found = place(scratch, Request(count, (2, 1), placement=mode))
     assume(found is not None)
     assert scratch.fits(found) and device_count(found) == count
     assert len({part.node for part in found}) == len(found)
@@ -45,7 +46,7 @@ def test_a_job_that_fits_one_node_is_never_split_and_the_node_is_the_tightest(vi
     free = [mask.bit_count() for node, mask in enumerate(scratch.free) if scratch.up >> node & 1]
     fitting = [f for f in free if f >= count]
     for mode in ("consolidate", "any"):
-        found = place(scratch, Ask(count, (1,), mode=mode))
+        found = place(scratch, Request(count, (1,), placement=mode))
         if fitting:
             assert found is not None and len(found) == 1
             assert scratch.free[found[0].node].bit_count() == min(fitting)
@@ -58,53 +59,53 @@ def test_a_job_that_fits_one_node_is_never_split_and_the_node_is_the_tightest(vi
 def test_large_jobs_take_whole_nodes_of_one_rack_and_the_tightest_rest():
     busy = board(8, 8, 8, 8, 8, 8)
     fill(busy, 1, 0, 0, 0, 5, 4)
-    assert place(busy, Ask(16, ANY)) == (Part(2, 255), Part(3, 255))
-    assert place(busy, Ask(11, ANY)) == (Part(1, 255), Part(0, 0b1110))
-    assert place(busy, Ask(32, ANY)) is None
-    assert place(busy, Ask(26, ANY)) == (Part(1, 255), Part(2, 255), Part(3, 255), Part(4, 0b1100000))
+    assert place(busy, Request(16, ANY)) == (Part(2, 255), Part(3, 255))
+    assert place(busy, Request(11, ANY)) == (Part(1, 255), Part(0, 0b1110))
+    assert place(busy, Request(32, ANY)) is None
+    assert place(busy, Request(26, ANY)) == (Part(1, 255), Part(2, 255), Part(3, 255), Part(4, 0b1100000))
 
 
 def test_relaxed_jobs_fill_fragments_first():
     busy = board(8, 8, 8, 8)
     fill(busy, 6, 5, 8, 0)
-    assert [part.node for part in place(busy, Ask(5, ANY, mode="any"))] == [3]
+    assert [part.node for part in place(busy, Request(5, ANY, placement="any"))] == [3]
     fill(busy, 0, 0, 0, 4)
-    assert place(busy, Ask(5, ANY, mode="any")) == (Part(0, 0b11000000), Part(1, 0b11100000))
+    assert place(busy, Request(5, ANY, placement="any")) == (Part(0, 0b11000000), Part(1, 0b11100000))
 
 
 def test_kinds_are_tried_in_the_order_the_job_names_them():
     nodes = (*pool(1, 4, "a100"), *pool(1, 4, "h100"))
     mixed = Board(Layout.of(nodes))
     spec = JobSpec(devices=2, device_types=("h100", "a100"))
-    assert place(mixed, ask_of(mixed.layout, spec))[0].node == 1
+    assert place(mixed, request_of(mixed.layout, spec))[0].node == 1
     mixed.take((Part(1, 7),))
-    assert place(mixed, ask_of(mixed.layout, spec))[0].node == 0
+    assert place(mixed, request_of(mixed.layout, spec))[0].node == 0
 
 
 def test_ranks_that_see_several_devices_are_not_cut():
     busy = board(4, 4, 4)
     spec = JobSpec(devices=9, ranks=3)
-    assert [part.mask.bit_count() for part in place(busy, ask_of(busy.layout, spec))] == [3, 3, 3]
+    assert [part.mask.bit_count() for part in place(busy, request_of(busy.layout, spec))] == [3, 3, 3]
 
 
 def test_a_frozen_job_comes_back_to_its_home_only():
     busy = board(8, 8)
-    assert place(busy, Ask(2, ANY, home=1)) == (Part(1, 3),)
+    assert place(busy, Request(2, ANY, pinned_node=1)) == (Part(1, 3),)
     fill(busy, 0, 7)
-    assert place(busy, Ask(2, ANY, home=1)) is None
+    assert place(busy, Request(2, ANY, pinned_node=1)) is None
 
 
 def test_shares_go_to_the_fullest_device_that_has_room():
     memory = Board(Layout.of(pool(2, 2, memory=80 * GIB)))
-    ask = Ask(1, ANY, memory=20 * GIB)
-    first = place(memory, ask)
+    request = Request(1, ANY, memory=20 * GIB)
+    first = place(memory, request)
     assert first == (Part(0, 1, 250),)
     memory.take(first)
     memory.take((Part(1, 1, 700),))
-    assert place(memory, ask) == (Part(1, 1, 250),)
+    assert place(memory, request) == (Part(1, 1, 250),)
     memory.take((Part(1, 1, 250),))
-    assert place(memory, ask) == (Part(0, 1, 250),)
-    assert place(memory, Ask(1, ANY, memory=81 * GIB)) is None
+    assert place(memory, request) == (Part(0, 1, 250),)
+    assert place(memory, Request(1, ANY, memory=81 * GIB)) is None
 
 
 @pytest.mark.parametrize(("mask", "count", "expected"), [(0b1011, 2, 0b11), (0b1100, 2, 0b1100), (0b1010, 1, 0b10)])
@@ -131,5 +132,5 @@ def test_the_board_is_never_written_by_a_search():
     scratch = view.board()
     before = (list(scratch.free), dict(scratch.partial))
     for count in range(1, 30):
-        place(scratch, Ask(count, (3,), mode="any"))
+        place(scratch, Request(count, (3,), placement="any"))
     assert (list(scratch.free), dict(scratch.partial)) == before

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from tidewright.model.board import Board, Layout
 from tidewright.model.job import JobSpec
 from tidewright.model.node import Allocation, NodeSpec, Part, device_count
-from tidewright.placement.find import Ask, place
+from tidewright.placement.find import place
 from tidewright.placement.near import in_rank_order
 from tidewright.placement.victims import Holder, Victims
 from tidewright.plan.moves import Resume, Start
+from tidewright.plan.request import Request
 from tidewright.policy.registry import make
 from tidewright.testing.views import GIB, NOW, ViewBuilder, pool, views
 
@@ -49,55 +50,57 @@ def nodes(found: Allocation | None) -> list[int]:
     ],
 )
 def test_a_job_comes_home_if_that_breaks_no_larger_hole(taken, count, home, expected):
-    assert nodes(place(used((8, 8, 8), *taken, rack=3), Ask(count, ANY, near=1 << home))) == [expected]
+    assert nodes(place(used((8, 8, 8), *taken, rack=3), Request(count, ANY, locality=1 << home))) == [expected]
 
 
 def test_a_node_that_takes_no_work_is_no_home():
     empty = board(8, 8)
     empty.set_up(1, False)
-    assert nodes(place(empty, Ask(1, ANY, near=2))) == [0]
+    assert nodes(place(empty, Request(1, ANY, locality=2))) == [0]
 
 
 def test_a_gang_comes_home_within_the_corner_it_would_have_anyway():
-    assert nodes(place(board(*[8] * 8, rack=4), Ask(16, ANY, near=0b10100000))) == [5, 7]
-    assert nodes(place(board(*[8] * 8, rack=4), Ask(20, ANY, near=0b11100000))) == [5, 6, 7]
+    assert nodes(place(board(*[8] * 8, rack=4), Request(16, ANY, locality=0b10100000))) == [5, 7]
+    assert nodes(place(board(*[8] * 8, rack=4), Request(20, ANY, locality=0b11100000))) == [5, 6, 7]
     tight = used((8,) * 6, 0, 0, 0, 0, 8, 0)  # racks of two: home would be spread over two racks
-    assert nodes(place(tight, Ask(16, ANY, near=0b100100))) == [2, 3]
+    assert nodes(place(tight, Request(16, ANY, locality=0b100100))) == [2, 3]
     spare = used((8,) * 6, 0, 0, 0, 8, 0, 0, rack=3)  # a rack with nothing to spare leaves the other whole
-    assert nodes(place(spare, Ask(16, ANY, near=0b100100))) == [4, 5]
+    assert nodes(place(spare, Request(16, ANY, locality=0b100100))) == [4, 5]
 
 
 def test_a_scattered_job_comes_home_among_equal_fragments():
     scattered = used((8,) * 6, 6, 6, 6, 6, 6, 6, rack=3)
-    assert nodes(place(scattered, Ask(4, ANY, mode="any", near=0b101000))) == [3, 5]
+    assert nodes(place(scattered, Request(4, ANY, placement="any", locality=0b101000))) == [3, 5]
 
 
 def test_a_share_comes_home_among_equally_full_devices():
     shared = board(2, 2, 2, device_memory=80 * GIB)
-    assert nodes(place(shared, Ask(1, ANY, memory=20 * GIB, near=0b100))) == [2]
+    assert nodes(place(shared, Request(1, ANY, memory=20 * GIB, locality=0b100))) == [2]
     shared.take((Part(0, 1, 250), Part(1, 1, 250)))
-    assert nodes(place(shared, Ask(1, ANY, memory=20 * GIB, near=0b010))) == [1]
-    assert nodes(place(shared, Ask(1, ANY, memory=20 * GIB, near=0b100))) == [0], "a fresh device is left for others"
+    assert nodes(place(shared, Request(1, ANY, memory=20 * GIB, locality=0b010))) == [1]
+    assert nodes(place(shared, Request(1, ANY, memory=20 * GIB, locality=0b100))) == [0], (
+        "a fresh device is left for others"
+    )
 
 
 def test_a_share_is_not_sent_home_to_devices_too_small_for_it():
     sizes = {"a": 80 * GIB, "b": 8 * GIB}
     small = tuple(NodeSpec(name=name, kind="gpu", devices=2, device_memory=size) for name, size in sizes.items())
-    assert nodes(place(Board(Layout.of(small)), Ask(1, ANY, memory=20 * GIB, near=0b10))) == [0]
+    assert nodes(place(Board(Layout.of(small)), Request(1, ANY, memory=20 * GIB, locality=0b10))) == [0]
 
 
 @pytest.mark.parametrize(("costs", "expected"), [((5.0, 5.0, 5.0), [2]), ((5.0, 5.0, 6.0), [0])])
 def test_of_equally_dear_victims_those_at_home_go_and_never_dearer_ones(costs, expected):
     full = used((4, 4, 4), 4, 4, 4)
     holders = [Holder(node, (Part(node, 15),), cost) for node, cost in enumerate(costs)]
-    room = Victims(full, holders).make_room(Ask(3, ANY, near=0b100))
+    room = Victims(full, holders).make_room(Request(3, ANY, locality=0b100))
     assert room is not None and nodes(room.allocation) == expected
 
 
 def test_a_gang_takes_the_nodes_of_its_image_from_equally_dear_victims():
     full = used((4, 4, 4, 4), 4, 4, 4, 4, rack=4)
     room = Victims(full, [Holder(node, (Part(node, 15),), 1.0) for node in range(4)]).make_room(
-        Ask(8, ANY, near=0b1010)
+        Request(8, ANY, locality=0b1010)
     )
     assert room is not None and nodes(room.allocation) == [1, 3]
 
@@ -111,7 +114,7 @@ def test_a_gang_takes_the_nodes_of_its_image_from_equally_dear_victims():
 @settings(max_examples=150, deadline=None)
 def test_nearness_never_decides_whether_nor_over_how_many_nodes(view, count, near, mode):
     scratch = view.board()
-    plain, home = (place(scratch, Ask(count, (2, 1), mode=mode, near=nodes)) for nodes in (0, near))
+    plain, home = (place(scratch, Request(count, (2, 1), placement=mode, locality=nodes)) for nodes in (0, near))
     assert (plain is None) == (home is None)
     if plain is not None and home is not None:
         assert scratch.fits(home) and device_count(home) == count and len(home) == len(plain)

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from tidewright.model.board import Board, Layout
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part, device_count
-from tidewright.placement.find import Ask, place
+from tidewright.placement.find import place
 from tidewright.placement.victims import Holder, Victims
+from tidewright.plan.request import Request
 from tidewright.testing.views import GIB, pool, views
 
 
@@ -30,13 +31,13 @@ def holders_of(view, spare=True):
 )
 @settings(max_examples=150, deadline=None)
 def test_room_is_real_and_nobody_goes_needlessly(view, count, mode, share):
-    ask = Ask(1, (2, 1), memory=20 * GIB) if share else Ask(count, (2, 1), mode=mode)
+    request = Request(1, (2, 1), memory=20 * GIB) if share else Request(count, (2, 1), placement=mode)
     holders = {holder.row: holder for holder in holders_of(view)}
     board = view.board()
     before = list(board.free), dict(board.partial)
-    if place(board, ask) is not None:
+    if place(board, request) is not None:
         return
-    room = Victims(board, holders.values()).make_room(ask)
+    room = Victims(board, holders.values()).make_room(request)
     if room is None:
         assert (list(board.free), dict(board.partial)) == before
         return
@@ -66,7 +67,7 @@ def test_a_job_of_one_node_finds_room_whenever_some_node_could_be_cleared(view, 
     for node in range(len(board.free)):
         gain = sum(p.mask.bit_count() for h in holders for p in h.allocation if p.node == node)
         possible |= board.free[node].bit_count() + gain >= count
-    assert (Victims(board, holders).make_room(Ask(count, (1,))) is not None) == possible
+    assert (Victims(board, holders).make_room(Request(count, (1,))) is not None) == possible
 
 
 def crowded(*costs):
@@ -79,18 +80,18 @@ def crowded(*costs):
 
 def test_the_cheapest_victim_goes_and_only_it():
     board, holders = crowded(5, 3, 9)
-    assert Victims(board, holders).make_room(Ask(2, (1,))).suspended == (1,)
+    assert Victims(board, holders).make_room(Request(2, (1,))).suspended == (1,)
 
 
 def test_a_gang_clears_the_cheapest_nodes():
     board, holders = crowded(5, 3, 9, 1)
-    room = Victims(board, holders).make_room(Ask(8, (1,)))
+    room = Victims(board, holders).make_room(Request(8, (1,)))
     assert sorted(room.suspended) == [1, 3]
 
 
 def test_shrinking_comes_before_suspending_where_it_is_cheaper():
     board, _ = crowded(5)
-    room = Victims(board, [Holder(0, (Part(0, 15),), 5.0, spare=3, squeeze=1.0)]).make_room(Ask(2, (1,)))
+    room = Victims(board, [Holder(0, (Part(0, 15),), 5.0, spare=3, squeeze=1.0)]).make_room(Request(2, (1,)))
     assert room.suspended == () and room.shrunk == ((0, (Part(0, 0b1100),)),)
 
 
@@ -98,8 +99,8 @@ def test_a_retired_holder_stays():
     board, holders = crowded(5, 3)
     victims = Victims(board, holders)
     victims.retire(1)
-    assert victims.make_room(Ask(2, (1,))).suspended == (0,)
-    assert victims.make_room(Ask(4, (1,))) is None
+    assert victims.make_room(Request(2, (1,))).suspended == (0,)
+    assert victims.make_room(Request(4, (1,))) is None
 
 
 def test_room_in_a_shared_device_costs_the_cheapest_sharers():
@@ -107,4 +108,15 @@ def test_room_in_a_shared_device_costs_the_cheapest_sharers():
     holders = [Holder(row, (Part(0, 1, 250),), cost) for row, cost in enumerate((4.0, 1.0, 2.0, 8.0))]
     for holder in holders:
         board.take(holder.allocation)
-    assert sorted(Victims(board, holders).make_room(Ask(1, (1,), memory=40 * GIB)).suspended) == [1, 2]
+    assert sorted(Victims(board, holders).make_room(Request(1, (1,), memory=40 * GIB)).suspended) == [1, 2]
+
+
+def test_a_gang_larger_than_a_node_of_its_kind_makes_room_on_several():
+    nodes = (*pool(1, 8, "big"), *pool(2, 4, "small"))
+    board = Board(Layout.of(nodes))
+    holders = [Holder(0, (Part(0, 255),), 1.0), Holder(1, (Part(1, 15),), 1.0), Holder(2, (Part(2, 15),), 1.0)]
+    for holder in holders:
+        board.take(holder.allocation)
+    room = Victims(board, holders).make_room(Request(8, (2,)))
+    assert room is not None and room.allocation == (Part(1, 15), Part(2, 15))
+    assert sorted(room.suspended) == [1, 2], "not the node of another kind that has eight devices"

@@ -12,15 +12,29 @@ from ..base.errors import Bug
 from ..base.units import WHOLE_DEVICE
 from .node import Allocation, NodeSpec, Part
 
+ALL_NODES = -1
+"""The set of all nodes: every bit of a negative number is set."""
+
 
 class Layout(Struct, frozen=True):
-    """The fixed part of a pool: index i of every tuple is node i. ``domains[level][path]`` is a set of nodes as an int."""
+    """The fixed part of a pool: index i of ``nodes``, ``node_kind`` and ``node_size`` is node i, of the ``kind_`` tuples kind i.
+
+    Sets of nodes are integers. ``domains[level][path]`` is such a set.
+    """
 
     nodes: tuple[NodeSpec, ...]
     kinds: tuple[str, ...]
     node_kind: tuple[int, ...]
     node_size: tuple[int, ...]
     domains: tuple[dict[tuple[str, ...], int], ...]
+    kind_devices: tuple[int, ...]
+    """Devices of each kind in all, those of nodes that are down included."""
+    kind_biggest: tuple[int, ...]
+    """Devices of the biggest node of each kind."""
+    kind_memory: tuple[int, ...]
+    """Bytes of the largest device of each kind; 0 where no node says."""
+    kind_imaging: tuple[int, ...]
+    """The nodes of each kind that take full images; ``ALL_NODES`` when that is every node there is."""
 
     @staticmethod
     def of(nodes: tuple[NodeSpec, ...]) -> Layout:
@@ -33,7 +47,17 @@ class Layout(Struct, frozen=True):
                 path = node.domain[: level + 1]
                 domains[level][path] = domains[level].get(path, 0) | (1 << index)
         node_kind = tuple(kinds.index(node.kind) for node in nodes)
-        return Layout(nodes, kinds, node_kind, tuple(node.devices for node in nodes), tuple(domains))
+        devices, biggest, memory, imaging = ([0] * len(kinds) for _ in range(4))
+        for index, (node, kind) in enumerate(zip(nodes, node_kind, strict=True)):
+            devices[kind] += node.devices
+            biggest[kind] = max(biggest[kind], node.devices)
+            memory[kind] = max(memory[kind], node.device_memory)
+            imaging[kind] |= node.full << index
+        every = (1 << len(nodes)) - 1
+        return Layout(
+            nodes, kinds, node_kind, tuple(node.devices for node in nodes), tuple(domains), tuple(devices), tuple(biggest),
+            tuple(memory), tuple(ALL_NODES if takers == every else takers for takers in imaging),
+        )  # fmt: skip
 
     def kind_mask(self, names: tuple[str, ...]) -> int:
         """Set of kind indices for device type names; no names means every kind."""

@@ -5,31 +5,33 @@ from __future__ import annotations
 import numpy as np
 from msgspec import structs
 
-from ..model.board import Board
+from ..model.board import ALL_NODES, Board
 from ..model.node import bits
 from ..model.view import View
 from ..plan.reasons import Blocked, Reason
-from .facts import EVERYWHERE, facts
-from .find import Ask, place
+from ..plan.request import Request
+from .facts import facts
+from .find import place
 
 _HOLDERS = 5
 _REMEMBERED = 1024
 
 
-def explain(view: View, board: Board, job: int, ask: Ask) -> Blocked:
+def explain(view: View, board: Board, job: int, request: Request) -> Blocked:
     """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made), and who holds what
     it needs.
     """
-    said = limit(view, board, job, ask)
-    return structs.replace(said, holders=_holders(view, _kinds(ask), ask.home))
+    said = limit(view, board, job, request)
+    return structs.replace(said, holders=_holders(view, request.kinds, request.pinned_node))
 
 
-def limit(view: View, board: Board, job: int, ask: Ask) -> Blocked:
+def limit(view: View, board: Board, job: int, request: Request) -> Blocked:
     """The same without the holders: cheap enough for every plan."""
-    kinds = _kinds(ask)
-    free = board.free_in(kinds) if ask.nodes == EVERYWHERE else _free_on(board, kinds, ask.nodes)
-    reason, text = _limit(view, board, ask, kinds, free, job in view.avoid)
-    return Blocked(job, reason, text, ask.count, free)
+    kinds, nodes = request.kinds, request.nodes(board.layout)
+    elsewhere = nodes == ALL_NODES or request.pinned_node >= 0
+    free = board.free_in(kinds) if elsewhere else _free_on(board, kinds, nodes)
+    reason, text = _limit(view, board, request, kinds, free)
+    return Blocked(job, reason, text, request.count, free)
 
 
 def _free_on(board: Board, kinds: int, nodes: int) -> int:
@@ -37,54 +39,56 @@ def _free_on(board: Board, kinds: int, nodes: int) -> int:
     return sum(board.free[node].bit_count() for node in of_kind if (nodes & board.up) >> node & 1)
 
 
-def _kinds(ask: Ask) -> int:
-    kinds = 0
-    for group in ask.groups:
-        kinds |= group
-    return kinds
-
-
-def _limit(view: View, board: Board, ask: Ask, kinds: int, free: int, refused: bool) -> tuple[Reason, str]:
+def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, str]:
     names = "/".join(view.layout.kinds[kind] for kind in bits(kinds)) or "the kind asked for"
-    if ask.home >= 0:
-        return _at_home(view, board, ask)
-    if free < ask.count or ask.memory:
+    if request.pinned_node >= 0:
+        return _at_home(view, board, request)
+    if free < request.count or request.memory:
         away = _absent(board, kinds)
-        if away and _fits_empty(view, ask) and not _fits_empty(view, ask, board.up):
-            return Reason.NODES_DOWN, f"needs {ask.count} {names} devices; {away} are on nodes that take no work"
-        if not _fits_empty(view, ask):
-            return _never(ask, names, refused)
-        return Reason.NO_CAPACITY, f"needs {ask.count} {names} devices, {free} are free"
-    if not _fits_empty(view, ask):
-        return _never(ask, names, refused)
-    if not _fits_empty(view, ask, board.up):
-        return Reason.NODES_DOWN, f"needs {ask.count} {names} devices together; the nodes that have them take no work"
+        if away and _fits_empty(view, request) and not _fits_empty(view, request, board.up):
+            return Reason.NODES_DOWN, f"needs {request.count} {names} devices; {away} are on nodes that take no work"
+        if not _fits_empty(view, request):
+            return _never(view, request, names)
+        return Reason.NO_CAPACITY, f"needs {request.count} {names} devices, {free} are free"
+    if not _fits_empty(view, request):
+        return _never(view, request, names)
+    if not _fits_empty(view, request, board.up):
+        return (
+            Reason.NODES_DOWN,
+            f"needs {request.count} {names} devices together; the nodes that have them take no work",
+        )
     most = max((count for kind in bits(kinds) for count, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
-    return Reason.FRAGMENTED, f"needs {ask.count} {names} devices together; {free} are free, at most {most} on one node"
+    return (
+        Reason.FRAGMENTED,
+        f"needs {request.count} {names} devices together; {free} are free, at most {most} on one node",
+    )
 
 
-def _never(ask: Ask, names: str, refused: bool) -> tuple[Reason, str]:
-    if refused:
+def _never(view: View, request: Request, names: str) -> tuple[Reason, str]:
+    if request.refused:
         return (
             Reason.NODES_DOWN,
-            f"needs {ask.count} devices on nodes that have not just refused to launch it; there are none",
+            f"needs {request.count} devices on nodes that have not just refused to launch it; there are none",
         )
-    if ask.nodes != EVERYWHERE:
+    if request.nodes(view.layout) != ALL_NODES:
         return (
             Reason.NODES_DOWN,
-            f"its image needs {ask.count} devices on nodes like those it was taken on; there are none",
+            f"its image needs {request.count} devices on nodes like those it was taken on; there are none",
         )
-    return Reason.NEVER_FITS, f"needs {ask.count} {names} devices laid out {ask.mode}; no part of the pool has them"
+    return (
+        Reason.NEVER_FITS,
+        f"needs {request.count} {names} devices laid out {request.placement}; no part of the pool has them",
+    )
 
 
-def _at_home(view: View, board: Board, ask: Ask) -> tuple[Reason, str]:
-    name = view.layout.nodes[ask.home].name
-    if not board.up >> ask.home & 1:
+def _at_home(view: View, board: Board, request: Request) -> tuple[Reason, str]:
+    name = view.layout.nodes[request.pinned_node].name
+    if not board.up >> request.pinned_node & 1:
         return Reason.NODES_DOWN, f"its memory is frozen on {name}, which takes no work"
-    there = board.free[ask.home].bit_count()
+    there = board.free[request.pinned_node].bit_count()
     return (
         Reason.HOME_BUSY,
-        f"its memory is frozen on {name}, where {there} of the {ask.count} devices it needs are free",
+        f"its memory is frozen on {name}, where {there} of the {request.count} devices it needs are free",
     )
 
 
@@ -100,18 +104,18 @@ def _absent(board: Board, kinds: int) -> int:
     return closed + sum(sizes[node] for node in bits(down) if kinds >> kind_of[node] & 1)
 
 
-def _fits_empty(view: View, ask: Ask, within: int = EVERYWHERE) -> bool:
+def _fits_empty(view: View, request: Request, within: int = ALL_NODES) -> bool:
     """Whether an empty pool (of these nodes) could hold it."""
-    known, ask = facts(view.layout), structs.replace(ask, near=0) if ask.near else ask
+    known, request = facts(view.layout), structs.replace(request, locality=0, floor=0, demand=0)
     if within.bit_count() == len(view.layout.nodes):
-        within = EVERYWHERE
-    if within != EVERYWHERE:
-        return place(known.empty, ask, within) is not None
-    found = known.fits.get(ask)
+        within = ALL_NODES
+    if within != ALL_NODES:
+        return place(known.empty, request, within) is not None
+    found = known.fits.get(request)
     if found is None:
         if len(known.fits) >= _REMEMBERED:
             known.fits.clear()
-        found = known.fits[ask] = place(known.empty, ask) is not None
+        found = known.fits[request] = place(known.empty, request) is not None
     return found
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from msgspec import Struct
 
 from ..model.board import Board, Layout
 from ..model.node import bits
 from ..model.table import Column
-
-EVERYWHERE = -1
-"""The set of all nodes: every bit of a negative one is set."""
+from ..plan.request import Request
 
 
 class Facts(Struct, frozen=True):
-    """``biggest[kind]`` is the largest node, ``sized[kind][size]`` a set of nodes; ``kind_of`` has shape (nodes,)."""
+    """``sized[kind][size]`` is a set of nodes; ``kind_of`` has shape (nodes,)."""
 
-    biggest: tuple[int, ...]
     sized: tuple[dict[int, int], ...]
     kind_of: Column
     least_memory: int
@@ -26,10 +21,8 @@ class Facts(Struct, frozen=True):
     """Sets of nodes that are near each other, innermost level first."""
     empty: Board
     """The pool with nothing on it; never written."""
-    imaging: tuple[int, ...]
-    """Per kind, the set of nodes of that kind that take full images; EVERYWHERE when that is every node there is."""
-    fits: dict[Any, bool]
-    """Answers already found to whether the empty pool could hold an ask."""
+    fits: dict[Request, bool]
+    """Answers already found to whether the empty pool could hold a request."""
 
 
 _recent: list[tuple[Layout, Facts]] = []
@@ -52,23 +45,16 @@ def flags(nodes: int, count: int) -> Column:
     return found
 
 
-def _imaging(layout: Layout, kind: int) -> int:
-    nodes = sum(1 << node for node, spec in enumerate(layout.nodes) if spec.full and layout.node_kind[node] == kind)
-    return EVERYWHERE if nodes == (1 << len(layout.nodes)) - 1 else nodes
-
-
 def _compute(layout: Layout) -> Facts:
     sized: list[dict[int, int]] = [{} for _ in layout.kinds]
     for node, (kind, size) in enumerate(zip(layout.node_kind, layout.node_size, strict=True)):
         sized[kind][size] = sized[kind].get(size, 0) | 1 << node
     memories = [node.device_memory for node in layout.nodes if node.device_memory]
     return Facts(
-        tuple(max(sizes, default=0) for sizes in sized),
         tuple(dict(sorted(sizes.items(), reverse=True)) for sizes in sized),
         np.array(layout.node_kind, dtype=np.int64),
         min(memories, default=0),
         tuple(tuple(level.values()) for level in reversed(layout.domains)),
         Board(layout),
-        tuple(_imaging(layout, kind) for kind in range(len(layout.kinds))),
         {},
     )

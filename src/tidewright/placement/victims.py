@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.units import WHOLE_DEVICE
-from ..model.board import Board
+from ..model.board import ALL_NODES, Board
 from ..model.node import Allocation, Part, bits
-from .facts import EVERYWHERE, facts, flags
-from .find import Ask, lowest, place, split
+from ..plan.request import Request
+from .facts import facts, flags
+from .find import lowest, place, split
 from .near import cheapest
 from .offers import Offer, cover
 
@@ -76,12 +77,12 @@ class Victims:
         for part in allocation:
             self._changed(part.node)
 
-    def make_room(self, ask: Ask) -> Room | None:
-        """The cheapest room for ``ask``, taken on the board; None (board untouched) when no set of holders would do."""
-        for kinds in ask.groups:
+    def make_room(self, request: Request) -> Room | None:
+        """The cheapest room for ``request``, taken on the board; None (board untouched) when no set of holders would do."""
+        for kinds in request.groups:
             mark = self.board.mark()
-            gone = self._share(ask, kinds) if ask.memory else self._devices(ask, kinds)
-            room = self._settle(ask, *gone) if gone is not None else None
+            gone = self._share(request, kinds) if request.memory else self._devices(request, kinds)
+            room = self._settle(request, *gone) if gone is not None else None
             if room is not None:
                 return room
             self.board.undo(mark)
@@ -174,36 +175,36 @@ class Victims:
 
     # -- searching --------------------------------------------------------------------------------------------------
 
-    def _devices(self, ask: Ask, kinds: int) -> tuple[dict[int, bool], int] | None:
+    def _devices(self, request: Request, kinds: int) -> tuple[dict[int, bool], int] | None:
         """Rows to send away (true: shrink only) and the nodes that then have room; their devices are given back."""
         width = self._cost.shape[1]
-        if ask.home >= 0 and not kinds >> self.board.layout.node_kind[ask.home] & 1:
-            return None
-        if ask.count < width:
-            self._price(ask.count)
-            node = ask.home if ask.home >= 0 else self._cheapest(kinds, ask.count, ask.nodes, ask.near)
-            if node >= 0 and np.isfinite(self._cost[node, ask.count]):
-                return self._clear(node, ask.count, {}), 1 << node
-        if ask.home >= 0 or ask.mode == "one-node":
+        if request.count < width:
+            self._price(request.count)
+            node = self._cheapest(request, kinds, request.count)
+            if node >= 0:
+                return self._clear(node, request.count, {}), 1 << node
+        if request.pinned_node >= 0 or request.one_node:
             return None
         mark = self.board.mark()
         for kind in bits(kinds):
-            found = self._anywhere(ask, kind) if ask.mode == "any" else self._nodes(ask, kind)
+            found = self._anywhere(request, kind) if request.placement == "any" else self._nodes(request, kind)
             if found is not None:
                 return found
             self.board.undo(mark)
         return None
 
-    def _cheapest(self, kinds: int, count: int, nodes: int, near: int) -> int:
-        column = self._cost[:, count]
-        if nodes != EVERYWHERE:
+    def _cheapest(self, request: Request, kinds: int, count: int) -> int:
+        """The node of the request's on which ``count`` devices cost least; -1 when none can have so many."""
+        column, nodes = self._cost[:, count], request.nodes(self.board.layout)
+        if nodes != ALL_NODES:
             column = np.where(flags(nodes, len(column)), column, np.inf)
         if kinds != (1 << len(self.board.layout.kinds)) - 1:
             wanted = [bool(kinds >> kind & 1) for kind in range(len(self.board.layout.kinds))]
             column = np.where(np.array(wanted)[self._known.kind_of], column, np.inf)
-        if near and len(column):
-            return int(cheapest(column, 1, near)[0])
-        return int(column.argmin()) if len(column) else -1
+        if not len(column):
+            return -1
+        node = int(cheapest(column, 1, request.locality)[0] if request.locality else column.argmin())
+        return node if np.isfinite(column[node]) else -1
 
     def _clear(self, node: int, count: int, gone: dict[int, bool]) -> dict[int, bool]:
         """Give back, on the board, what makes ``count`` devices free on a node; adds to ``gone``."""
@@ -225,17 +226,18 @@ class Victims:
         less = min(need, holder.spare, part.mask.bit_count())
         self.board.give((Part(node, lowest(part.mask, less)),))
 
-    def _nodes(self, ask: Ask, kind: int) -> tuple[dict[int, bool], int] | None:
-        parts = split(ask, kind, self._known)
+    def _nodes(self, request: Request, kind: int) -> tuple[dict[int, bool], int] | None:
+        parts = split(request, kind, self.board.layout)
         if parts is None:
             return None
         whole, usable, rest = parts
         self._price(min(usable, rest or usable))
         of_kind = self._known.kind_of == kind
-        if ask.nodes != EVERYWHERE:
-            of_kind &= flags(ask.nodes, len(of_kind))
+        mine = request.nodes(self.board.layout)
+        if mine != ALL_NODES:
+            of_kind &= flags(mine, len(of_kind))
         prices = np.where(of_kind, self._cost[:, usable], np.inf)
-        order = cheapest(prices, whole, ask.near)
+        order = cheapest(prices, whole, request.locality)
         if len(order) < whole or not np.isfinite(prices[order]).all():
             return None
         nodes = {int(node): usable for node in order}
@@ -251,34 +253,34 @@ class Victims:
             self._clear(node, count, gone)
         return gone, sum(1 << node for node in nodes)
 
-    def _anywhere(self, ask: Ask, kind: int) -> tuple[dict[int, bool], int] | None:
+    def _anywhere(self, request: Request, kind: int) -> tuple[dict[int, bool], int] | None:
         """For a job that may be scattered: the cheapest devices of the whole kind."""
         gone: dict[int, bool] = {}
-        usable = self.board.up & ask.nodes
+        usable = self.board.up & request.nodes(self.board.layout)
         nodes = [node for node in self._on if self.board.layout.node_kind[node] == kind and usable >> node & 1]
         offers = sorted((offer, node) for node in nodes for offer in self._offers_of(node))
         for offer, node in offers:
-            if place(self.board, ask) is not None:
+            if place(self.board, request) is not None:
                 break
             if not any(row in gone for row in offer.rows):
                 for row in offer.rows:
-                    self._release(row, node, ask.count - self.board.free_in(1 << kind), offer.shrink)
+                    self._release(row, node, request.count - self.board.free_in(1 << kind), offer.shrink)
                     gone[row] = offer.shrink
-        return (gone, EVERYWHERE) if place(self.board, ask) is not None else None
+        return (gone, ALL_NODES) if place(self.board, request) is not None else None
 
-    def _share(self, ask: Ask, kinds: int) -> tuple[dict[int, bool], int] | None:
+    def _share(self, request: Request, kinds: int) -> tuple[dict[int, bool], int] | None:
         """Room for a share: the cheapest sharers of one device, or a device of its own."""
         self._price(1)
         best: tuple[float, int, tuple[int, ...]] | None = None
+        nodes = request.nodes(self.board.layout)
         for node, rows in self._on.items():
-            elsewhere = ask.home not in (-1, node) or not ask.nodes >> node & 1
-            if elsewhere or not kinds >> self.board.layout.node_kind[node] & 1:
+            if not nodes >> node & 1 or not kinds >> self.board.layout.node_kind[node] & 1:
                 continue
-            for cost, chosen in self._sharers(node, rows, ask):
+            for cost, chosen in self._sharers(node, rows, request):
                 if best is None or (cost, node, chosen) < best:
                     best = (cost, node, chosen)
-        node = ask.home if ask.home >= 0 else self._cheapest(kinds, 1, ask.nodes, ask.near)
-        fits = node >= 0 and self.board.layout.share_milli(node, ask.memory) <= WHOLE_DEVICE
+        node = self._cheapest(request, kinds, 1)
+        fits = node >= 0 and self.board.layout.share_milli(node, request.memory) <= WHOLE_DEVICE
         if fits and float(self._cost[node, 1]) < (best[0] if best else np.inf):
             return self._clear(node, 1, {}), 1 << node
         if best is None:
@@ -287,8 +289,8 @@ class Victims:
             self.board.give(self._holders[row].allocation)
         return dict.fromkeys(best[2], False), 1 << best[1]
 
-    def _sharers(self, node: int, rows: dict[int, bool], ask: Ask) -> Iterable[tuple[float, tuple[int, ...]]]:
-        share = self.board.layout.share_milli(node, ask.memory)
+    def _sharers(self, node: int, rows: dict[int, bool], request: Request) -> Iterable[tuple[float, tuple[int, ...]]]:
+        share = self.board.layout.share_milli(node, request.memory)
         if share > WHOLE_DEVICE or not self.board.up >> node & 1:
             return
         devices: dict[int, list[Holder]] = {}
@@ -308,11 +310,11 @@ class Victims:
 
     # -- landing ----------------------------------------------------------------------------------------------------
 
-    def _settle(self, ask: Ask, gone: dict[int, bool], nodes: int) -> Room | None:
+    def _settle(self, request: Request, gone: dict[int, bool], nodes: int) -> Room | None:
         board = self.board
         if len(gone) > 1:
-            self._spare(ask, gone, nodes)
-        allocation = place(board, ask, nodes)
+            self._spare(request, gone, nodes)
+        allocation = place(board, request, nodes)
         if allocation is None:
             return None
         board.take(allocation)
@@ -328,7 +330,7 @@ class Victims:
         self.touch(allocation)
         return Room(allocation, suspended, shrunk)
 
-    def _spare(self, ask: Ask, gone: dict[int, bool], nodes: int) -> None:
+    def _spare(self, request: Request, gone: dict[int, bool], nodes: int) -> None:
         """Let those stay that are not needed after all, the dearest first."""
         board = self.board
         for row in sorted(
@@ -339,7 +341,7 @@ class Victims:
                 continue
             mark = board.mark()
             board.take(mine)
-            if place(board, ask, nodes) is None:
+            if place(board, request, nodes) is None:
                 board.undo(mark)
             else:
                 del gone[row]
@@ -364,32 +366,31 @@ class Victims:
             self._changed(part.node)
 
 
-def enough(board: Board, ask: Ask, allocations: Iterable[Allocation]) -> bool:
+def enough(board: Board, request: Request, allocations: Iterable[Allocation]) -> bool:
     """Whether sending all these away could make room: a necessary condition, far cheaper than looking for victims."""
-    if ask.memory or ask.mode == "any":
+    if request.memory or request.placement == "any":
         return True
     gain = [0] * len(board.free)
-    plain = ask.home < 0 and len(board.layout.kinds) == 1 and ask.nodes == EVERYWHERE
+    nodes = request.nodes(board.layout)
+    plain = nodes == ALL_NODES and len(board.layout.kinds) == 1
     for allocation in allocations:
         for node, mask, _ in allocation:
             gain[node] += mask.bit_count()
             # One node that could hold it all settles the question, usually after a few holders.
-            if plain and gain[node] >= ask.count - board.free[node].bit_count() and board.up >> node & 1:
+            if plain and gain[node] >= request.count - board.free[node].bit_count() and board.up >> node & 1:
                 return True
-    return any(_enough(board, ask, kind, gain) for kinds in ask.groups for kind in bits(kinds))
+    return any(_enough(board, request, nodes, kind, gain) for kinds in request.groups for kind in bits(kinds))
 
 
-def _enough(board: Board, ask: Ask, kind: int, gain: list[int]) -> bool:
-    """Whether nodes of this kind could have the devices, if each had its ``gain`` more."""
+def _enough(board: Board, request: Request, nodes: int, kind: int, gain: list[int]) -> bool:
+    """Whether those of ``nodes`` that are of this kind could have the devices, if each had its ``gain`` more."""
     rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
-    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or ask.nodes != EVERYWHERE:
-        kinds, up = board.layout.node_kind, board.up & ask.nodes
+    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or nodes != ALL_NODES:
+        kinds, up = board.layout.node_kind, board.up & nodes
         rooms = [room if kinds[node] == kind and up >> node & 1 else 0 for node, room in enumerate(rooms)]
-    if ask.home >= 0:
-        return rooms[ask.home] >= ask.count
-    if max(rooms) >= ask.count:
+    if max(rooms) >= request.count:
         return True
-    parts = None if ask.mode == "one-node" else split(ask, kind, facts(board.layout))
+    parts = None if request.one_node or request.pinned_node >= 0 else split(request, kind, board.layout)
     if parts is None:
         return False
     whole, usable, rest = parts

@@ -73,7 +73,7 @@ class Backfill:
 
 
 def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
-    told = explain(view, composer.board, int(view.jobs.id[row]), composer.ask(row))
+    told = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
     if told.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
         return told
     text = f"{told.text}; reserved in {max(at - view.now, 0) / 60e6:.0f} min by the estimates"

@@ -13,19 +13,19 @@ import numpy as np
 from msgspec import Struct, structs
 
 from ..estimate.speed import useful
-from ..model.board import whole
-from ..model.job import Level, State
+from ..model.board import ALL_NODES, whole
+from ..model.job import State
 from ..model.node import Allocation, device_count
 from ..model.table import Column
 from ..model.view import View
 from ..placement.explain import limit
-from ..placement.facts import EVERYWHERE
-from ..placement.find import Ask, ask_of, best_fit, place
+from ..placement.find import best_fit, place
 from ..placement.near import in_rank_order, members, told
 from ..placement.victims import Holder
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
+from ..plan.request import Request, row_request
 from .base import Wants, first_rows, least
 from .choose import deserving
 from .evict import Evictor, holder_of
@@ -67,14 +67,12 @@ class Composer:
         self._hopeless: dict[Shape, bool] = {}
         """Shapes that found no free devices, as long as nobody has given any back since."""
 
-    def ask(self, row: int, count: int = 0) -> Ask:
-        """What a row needs of a board: its floor, or ``count`` devices."""
-        jobs, job = self.jobs, self.jobs.id.item(row)
-        home = jobs.home.item(row) if jobs.state.item(row) == _SUSPENDED else -1
-        spec, origin = self.view.specs[job], jobs.origin.item(row)
-        near = members(self._image_at(row)) if self.view.homes else 0
-        ask = ask_of(self.view.layout, spec, count or jobs.floor.item(row), home, origin, near)
-        return structs.replace(ask, nodes=ask.nodes & ~self.view.avoid[job]) if job in self.view.avoid else ask
+    def request(self, row: int, count: int = 0) -> Request:
+        """What a row may have; the packer looks for its floor, or for ``count`` devices."""
+        view, job = self.view, self.jobs.id.item(row)
+        near = members(self._image_at(row)) if view.homes else 0
+        held = view.allocations.get(job, ())
+        return row_request(view.layout, view.specs[job], self.jobs, row, held, count, view.avoid.get(job, 0), near)
 
     def _image_at(self, row: int) -> tuple[int, ...]:
         """The nodes where the image lies that a waiting row comes back from, in rank order."""
@@ -82,12 +80,12 @@ class Composer:
         waiting = home and self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.home.item(row) < 0
         return home if waiting else ()
 
-    def start(self, row: int, within: int = EVERYWHERE) -> bool:
+    def start(self, row: int, within: int = ALL_NODES) -> bool:
         """Place a row on free devices of the nodes ``within``."""
-        return self._start(row, self.ask(row), within)
+        return self._start(row, self.request(row), within)
 
-    def _start(self, row: int, ask: Ask, within: int = EVERYWHERE) -> bool:
-        allocation = place(self.board, ask, within)
+    def _start(self, row: int, request: Request, within: int = ALL_NODES) -> bool:
+        allocation = place(self.board, request, within)
         if allocation is None:
             return False
         self.board.take(allocation)
@@ -98,7 +96,7 @@ class Composer:
 
     # -- filling ----------------------------------------------------------------------------------------------------
 
-    def fill(self, rows: Column | None = None, within: int = EVERYWHERE) -> None:
+    def fill(self, rows: Column | None = None, within: int = ALL_NODES) -> None:
         """Place waiting rows on free devices in order; ``strict`` wants stop at the first that does not fit."""
         wants, jobs = self.wants, self.jobs
         if not self.room_left() and not wants.strict:
@@ -232,11 +230,11 @@ class Composer:
             if (shape, evict) in failed:
                 self.stuck.append(row)
                 continue
-            ask = self.ask(row)
-            if self._start(row, ask):
+            request = self.request(row)
+            if self._start(row, request):
                 continue
             before = sum(self.board.free_total)
-            if evict and self._evict(row, ask):
+            if evict and self._evict(row, request):
                 self._hopeless.clear()
                 if sum(self.board.free_total) > before:
                     failed.clear()
@@ -255,10 +253,10 @@ class Composer:
                 movable[row] = all(self.board.up >> part.node & 1 for part in parts)
         return movable
 
-    def _evict(self, row: int, ask: Ask) -> bool:
+    def _evict(self, row: int, request: Request) -> bool:
         """Send less wanted rows away for this one."""
         assert self._evictor is not None
-        room = self._evictor.room(row, ask)
+        room = self._evictor.room(row, request)
         if room is None:
             return False
         self._eager.update({other: True for other in room.suspended if self._evictor.selected[other]})
@@ -271,13 +269,15 @@ class Composer:
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
         """Place a row ahead of all others, sending away any of ``victims``, whatever their keys."""
-        ask = self.ask(row)
-        if self._start(row, ask):
+        request = self.request(row)
+        if self._start(row, request):
             return True
         movable = victims.copy()
         movable[list(self._moved)] = False
         wants = structs.replace(self.wants, cost=cost)
-        room = Evictor(self.view, self.board, wants, movable, np.zeros(self.jobs.n, bool), anybody=True).room(row, ask)
+        room = Evictor(self.view, self.board, wants, movable, np.zeros(self.jobs.n, bool), anybody=True).room(
+            row, request
+        )
         if room is None:
             return False
         self._eager.update(dict.fromkeys(room.suspended, True))
@@ -286,10 +286,10 @@ class Composer:
 
     def reserve(self, row: int) -> None:
         """Keep what is free where this row could next start from less wanted ones: small jobs would starve it."""
-        ask = self.ask(row)
-        kinds = ask.groups[0] if ask.groups else 0
-        left = ask.count
-        nodes = self.board.up & ask.nodes if ask.home < 0 else 1 << ask.home
+        request = self.request(row)
+        kinds = request.groups[0] if request.groups else 0
+        left = request.count
+        nodes = self.board.up & request.nodes(self.board.layout)
         for size in range(max(self.board.layout.node_size, default=0), 0, -1):
             node = best_fit(self.board, kinds, size, nodes)
             while node >= 0 and left > 0:
@@ -331,21 +331,20 @@ class Composer:
             if row in self._moved or not any(self.board.free_total):
                 continue
             mine = self.view.allocations[int(self.jobs.id[row])]
-            frozen = self.jobs.level[row] == int(Level.FREEZE)
             self.board.give(mine)
-            larger = self._larger(row, mine, int(self.jobs.demand[row]), 1 << mine[0].node if frozen else EVERYWHERE)
+            larger = self._larger(row, mine, int(self.jobs.demand[row]))
             self.board.take(larger or mine)
             if larger is not None:
                 self._moved[row] = True
                 self._resized.append((row, larger, why(row, device_count(larger))))
 
-    def _larger(self, row: int, mine: Allocation, most: int, within: int = EVERYWHERE) -> Allocation | None:
+    def _larger(self, row: int, mine: Allocation, most: int) -> Allocation | None:
         """The most devices it can have now, more than it has. Its own are free on the board while this looks."""
         now, ranks, demand = device_count(mine), self.jobs.ranks.item(row), self.jobs.demand.item(row)
         most = min(most, now + sum(self.board.free_total))
         for count in range(most, now, -max(1, (most - now) // 16)):
             fewest = useful(count, ranks, demand)
-            found = place(self.board, self.ask(row, fewest), within) if fewest > now else None
+            found = place(self.board, self.request(row, fewest)) if fewest > now else None
             if found is not None:
                 return found
         return None
@@ -392,7 +391,7 @@ class Composer:
 
     def _blocked(self) -> tuple[Blocked, ...]:
         rows = islice((row for row in dict.fromkeys(self.stuck) if not self._placed[row]), _EXPLAINED)
-        return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.ask(row)) for row in rows)
+        return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.request(row)) for row in rows)
 
 
 def least_need(view: View, rows: list[int]) -> int:

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..base.units import WHOLE_DEVICE
 from ..estimate.cost import victim_cost
-from ..model.board import Board
+from ..model.board import ALL_NODES, Board
 from ..model.job import Level
 from ..model.node import Allocation, Part
 from ..model.table import Column
 from ..model.view import View
-from ..placement.facts import EVERYWHERE
-from ..placement.find import Ask, lowest
+from ..placement.find import lowest
 from ..placement.victims import Holder, Room, Victims, enough
+from ..plan.request import Request
 from .base import Wants
 
 _SELECTED_COST = 8.0
@@ -68,14 +68,14 @@ class Evictor:
         if self._victims is not None:
             self._victims.touch(allocation)
 
-    def room(self, row: int, ask: Ask) -> Room | None:
+    def room(self, row: int, request: Request) -> Room | None:
         """Room among less wanted rows: first those that do not deserve their devices, then any. Taken on the board."""
         if self._victims is None:
-            room = self._one_device(row, ask)
+            room = self._one_device(row, request)
             if room is None:
-                room = self._search(row, ask)
+                room = self._search(row, request)
         else:
-            room = self._among(row, ask) or self._among_all(row, ask)
+            room = self._among(row, request) or self._among_all(row, request)
         if room is not None:
             self._gone(room)
         return room
@@ -88,9 +88,9 @@ class Evictor:
 
     # -- one device ---------------------------------------------------------------------------------------------------
 
-    def _one_device(self, row: int, ask: Ask) -> Room | None:
+    def _one_device(self, row: int, request: Request) -> Room | None:
         """The cheapest single victim, where whole devices of one kind make that a plain minimum; else None."""
-        if ask.count != 1 or ask.memory or ask.home >= 0 or ask.nodes != EVERYWHERE:
+        if request.count != 1 or request.memory or request.nodes(self.board.layout) != ALL_NODES:
             return None
         if self._simple is None:
             self._simple = self._all_simple()
@@ -107,7 +107,7 @@ class Evictor:
         if self._everybody:
             cost = np.where(self.selected[pool], cost * _SELECTED_COST, cost)
         tied = pool[cost == cost.min()].tolist()
-        return self._take_one(tied, ask.near) if len(tied) <= _TIED else None
+        return self._take_one(tied, request.locality) if len(tied) <= _TIED else None
 
     def _all_simple(self) -> bool:
         """Whether all nodes work and everybody who may go holds whole devices of the only kind, to give back all or none."""
@@ -132,31 +132,31 @@ class Evictor:
 
     # -- any shape ----------------------------------------------------------------------------------------------------
 
-    def _search(self, row: int, ask: Ask) -> Room | None:
+    def _search(self, row: int, request: Request) -> Room | None:
         """Price the nodes, unless even sending everybody away could not help."""
-        if not self._could(row, ask):
+        if not self._could(row, request):
             return None
         if self._everybody:
             self._victims = self._index(self._lesser(row))
-            return self._among(row, ask)
+            return self._among(row, request)
         pool = self._lesser(row) & (~self.selected | (self.jobs.held > self.jobs.floor))
         self._victims = self._index(pool)
-        return self._among(row, ask) or self._among_all(row, ask, True)
+        return self._among(row, request) or self._among_all(row, request, True)
 
-    def _among_all(self, row: int, ask: Ask, could: bool = False) -> Room | None:
-        if self._everybody or not (could or self._could(row, ask)):
+    def _among_all(self, row: int, request: Request, could: bool = False) -> Room | None:
+        if self._everybody or not (could or self._could(row, request)):
             return None
         self._everybody = True
         self._victims = self._index(self._lesser(row))
-        return self._among(row, ask)
+        return self._among(row, request)
 
-    def _among(self, row: int, ask: Ask) -> Room | None:
+    def _among(self, row: int, request: Request) -> Room | None:
         """Room among indexed holders less wanted than the row. Rows come in order, so passed holders never come back."""
         assert self._victims is not None
         key, keys = self.wants.key[row], self.wants.key
         while not self._anybody and self._ranked and keys[self._ranked[-1]] <= key:
             self._victims.retire(self._ranked.pop())
-        return self._victims.make_room(ask)
+        return self._victims.make_room(request)
 
     def _lesser(self, row: int) -> Column:
         if self._anybody:
@@ -164,17 +164,17 @@ class Evictor:
         lesser: Column = self.movable & (self.wants.key > self.wants.key[row])
         return lesser
 
-    def _could(self, row: int, ask: Ask) -> bool:
+    def _could(self, row: int, request: Request) -> bool:
         """Whether there would be enough with everybody less wanted gone. The more devices, the harder, for plain asks."""
-        plain = ask.unit == 1 and not ask.memory and ask.home < 0 and len(self.board.layout.kinds) == 1
-        plain = plain and ask.nodes == EVERYWHERE
-        plain = plain and ask.mode == "consolidate"
-        if plain and ask.count >= self._too_many:
+        plain = request.unit == 1 and not request.memory and len(self.board.layout.kinds) == 1
+        plain = plain and request.nodes(self.board.layout) == ALL_NODES
+        plain = plain and request.placement == "consolidate"
+        if plain and request.count >= self._too_many:
             return False
         allocations = self.view.allocations
-        found = enough(self.board, ask, (allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()))
+        found = enough(self.board, request, (allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()))
         if plain and not found:
-            self._too_many = ask.count
+            self._too_many = request.count
         return found
 
     def _index(self, rows: Column) -> Victims:

@@ -150,6 +150,6 @@ def _could(view: View, composer: Composer, row: int, rows: Column) -> bool:
         promised = jobs.promised[other]
         holders.append(Holder(other, view.promises[job], 1.0) if promised else composer.holder(other, 1.0))
     mark = composer.board.mark()
-    room = Victims(composer.board, holders).make_room(composer.ask(row))
+    room = Victims(composer.board, holders).make_room(composer.request(row))
     composer.board.undo(mark)
     return room is not None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.board import Layout
+from ..model.board import ALL_NODES, Layout
 from ..model.job import Tier
 from ..model.view import View
-from ..placement.facts import EVERYWHERE, facts
+from ..placement.facts import facts
 from ..placement.find import place
 from ..plan.plan import Plan, Wake
 from .base import Wants
@@ -36,8 +36,8 @@ class Static:
             composer.fill(rows, part)
             if composer.stuck and composer.stuck[-1] in rows:
                 head = composer.stuck[-1]
-                if place(facts(view.layout).empty, composer.ask(head), part) is None:
-                    composer.start(head, EVERYWHERE)
+                if place(facts(view.layout).empty, composer.request(head), part) is None:
+                    composer.start(head, ALL_NODES)
         return composer.plan(Wake())
 
 

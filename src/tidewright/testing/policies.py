@@ -10,11 +10,12 @@ import numpy as np
 
 from ..model.board import Board
 from ..model.job import Level, State
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation
 from ..model.table import COLUMNS
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Planner
+from ..plan.request import row_request
 from .views import ViewBuilder, pool, random_view
 
 
@@ -90,19 +91,8 @@ def _leave(view: View, board: Board, row: int, move: Suspend | Migrate | Resize)
 def _take(view: View, board: Board, row: int, allocation: Allocation) -> None:
     jobs, layout = view.jobs, view.layout
     job = int(jobs.id[row])
-    assert int(jobs.floor[row]) <= device_count(allocation) <= int(jobs.demand[row]), f"job {job}: number of devices"
-    nodes = [part.node for part in allocation]
-    assert len(nodes) == len(set(nodes)), f"job {job}: a node twice"
-    assert view.specs[job].placement != "one-node" or len(nodes) == 1, f"job {job} asked for one node"
-    for node, mask, milli in allocation:
-        assert mask > 0 and not mask >> layout.node_size[node], f"job {job}: no such devices"
-        assert int(jobs.kinds[row]) >> layout.node_kind[node] & 1, f"job {job}: kind not asked for"
-        assert milli == layout.share_milli(node, int(jobs.memory[row])), f"job {job}: size of the share"
-        assert jobs.state[row] != int(State.SUSPENDED) or int(jobs.home[row]) in (-1, node), f"job {job} left its home"
-        origin, full = int(jobs.origin[row]), layout.nodes[node].full
-        assert origin < 0 or (full and layout.node_kind[node] == origin), (
-            f"job {job}: its image cannot be restored there"
-        )
+    wrong = row_request(layout, view.specs[job], jobs, row, view.allocations.get(job, ())).reject(allocation, layout)
+    assert wrong is None, f"job {job}: {wrong.text if wrong else ''}"
     assert board.fits(allocation), f"devices of job {job} are not free"
     board.take(allocation)
 

@@ -14,7 +14,8 @@ from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, device_count, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
-from ..placement.find import ask_of, place
+from ..placement.find import place
+from ..plan.request import request_of
 
 GIB = 2**30
 PLACEMENTS = ("consolidate", "one-node", "any")
@@ -51,7 +52,7 @@ class ViewBuilder:
 
     def run(self, spec: JobSpec, count: int = 0, allocation: Allocation | None = None, **columns: Any) -> int:
         """Add a running job if there is room for it (with ``count`` devices); returns its id, or -1."""
-        found = allocation or place(self.board, ask_of(self.board.layout, spec, count))
+        found = allocation or place(self.board, request_of(self.board.layout, spec, count))
         if found is None:
             return -1
         self.board.take(found)
@@ -131,7 +132,7 @@ def random_view(
 
 
 def random_spec(dice: random.Random, *, mixed: bool = True, elastic: bool = True) -> JobSpec:
-    """One job of Philly-like sizes (Jeon et al., ATC'19: most jobs ask for one device)."""
+    """One job of Philly-like sizes (Jeon et al., ATC'19: most jobs request for one device)."""
     devices = dice.choice((1, 1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 24))
     memory = dice.choice((10, 20, 40)) * GIB if mixed and devices == 1 and dice.random() < 0.3 else 0
     floor = dice.randint(1, devices) if elastic and devices > 1 and dice.random() < 0.3 else 0

@@ -1,0 +1,232 @@
+"""What devices a job may have, and the one predicate that says whether it may have given ones.
+
+The engine asks it of a plan when it lands, packers of the nodes they search, admission of the whole pool. It knows a layout's
+nodes and kinds and nothing of what is free: that is the board's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ..base.units import WHOLE_DEVICE
+from ..model.board import ALL_NODES, Layout
+from ..model.job import JobSpec, Level
+from ..model.node import Allocation, bits, device_count
+from ..model.table import JobTable
+from ..model.view import JobColumns
+
+
+class Unfit(StrEnum):
+    """Why a job may not have devices."""
+
+    NO_SUCH_DEVICES = "NoSuchDevices"
+    WRONG_KIND = "WrongKind"
+    DEVICE_TOO_SMALL = "DeviceTooSmall"
+    WRONG_SHARE = "WrongShare"
+    PINNED = "Pinned"
+    NOT_RESTORABLE = "NotRestorable"
+    REFUSED = "Refused"
+    WRONG_COUNT = "WrongCount"
+    TOO_FEW_DEVICES = "TooFewDevices"
+    SEVERAL_NODES = "SeveralNodes"
+
+
+_TEXTS = {
+    Unfit.NO_SUCH_DEVICES: "the allocation names devices that do not exist, or a node twice",
+    Unfit.WRONG_KIND: "devices of kind {} were not asked for",
+    Unfit.DEVICE_TOO_SMALL: "needs {} bytes of one device; the largest has {}",
+    Unfit.WRONG_SHARE: "the share of a device is not the one asked for",
+    Unfit.PINNED: "its memory cannot leave {}",
+    Unfit.NOT_RESTORABLE: "its image needs nodes that take full images and have devices of kind {}",
+    Unfit.REFUSED: "node {} has just refused to launch it",
+    Unfit.WRONG_COUNT: "{} devices where {} to {} were asked for",
+    Unfit.TOO_FEW_DEVICES: "needs {} devices; there are {}",
+    Unfit.SEVERAL_NODES: "asked for one node",
+}
+
+
+class Rejection(Struct, frozen=True):
+    """A code and its arguments; ``text`` is for people."""
+
+    code: Unfit
+    args: tuple[str | int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return _TEXTS[self.code].format(*self.args)
+
+
+_NO_SUCH_DEVICES, _WRONG_SHARE = Rejection(Unfit.NO_SUCH_DEVICES), Rejection(Unfit.WRONG_SHARE)
+_SEVERAL_NODES = Rejection(Unfit.SEVERAL_NODES)
+
+
+class Request(Struct, frozen=True):
+    """What a job may have of one layout, whose indices of nodes and kinds it names. Sets of both are integers."""
+
+    count: int
+    """Devices to look for."""
+    groups: tuple[int, ...]
+    """Sets of kinds, most wanted first; an allocation is of one kind."""
+    memory: int = 0
+    """Bytes of one device; 0 asks for whole devices."""
+    placement: str = "consolidate"
+    unit: int = 1
+    """Devices that must lie on one node because one rank sees them all. A packer's concern: plans are not held to it."""
+    pinned_node: int = -1
+    """The only node it can be on, since its memory cannot leave it; -1 for none."""
+    restore_kind: int = -1
+    """The kind on whose image-taking nodes alone it can run, since its image is from there; -1 for none."""
+    refused: int = 0
+    """The set of nodes that refused to launch it a while ago."""
+    locality: int = 0
+    """The set of nodes that are better than others that are equally good: its image lies there."""
+    floor: int = 0
+    """Fewest devices it runs on; 0: ``count``."""
+    demand: int = 0
+    """Most devices it may have; 0: ``count``."""
+
+    @property
+    def kinds(self) -> int:
+        """The set of kinds it may have."""
+        if len(self.groups) == 1:
+            return self.groups[0]
+        kinds = 0
+        for group in self.groups:
+            kinds |= group
+        return kinds
+
+    @property
+    def one_node(self) -> bool:
+        """Whether it may never be spread over nodes."""
+        return self.placement == "one-node"
+
+    def nodes(self, layout: Layout) -> int:
+        """The nodes that its memory, its image and the refusals leave it: ``ALL_NODES`` if none of these is a limit.
+
+        Packers search within this set and keep to a kind and to the size of a device by their own indices.
+        """
+        nodes = ALL_NODES if self.pinned_node < 0 else 1 << self.pinned_node
+        if self.restore_kind >= 0:
+            nodes &= layout.kind_imaging[self.restore_kind]
+        return nodes & ~self.refused
+
+    def reject_node(self, node: int, layout: Layout) -> Rejection | None:
+        """Why it may not have devices of this node, or None."""
+        if not self.kinds >> layout.node_kind[node] & 1:
+            return Rejection(Unfit.WRONG_KIND, (layout.nodes[node].kind,))
+        if self.memory and layout.share_milli(node, self.memory) > WHOLE_DEVICE:
+            return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, layout.nodes[node].device_memory))
+        if self.nodes(layout) >> node & 1:
+            return None
+        if self.pinned_node not in (-1, node):
+            return Rejection(Unfit.PINNED, (layout.nodes[self.pinned_node].name,))
+        if self.refused >> node & 1:
+            return Rejection(Unfit.REFUSED, (layout.nodes[node].name,))
+        return Rejection(Unfit.NOT_RESTORABLE, (layout.kinds[self.restore_kind],))
+
+    def reject(self, allocation: Allocation, layout: Layout) -> Rejection | None:
+        """Why it may not have these devices, free or not, or None."""
+        seen, nodes = 0, len(layout.nodes)
+        for node, mask, milli in allocation:
+            if not 0 <= node < nodes or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
+                return _NO_SUCH_DEVICES
+            seen |= 1 << node
+            wrong = self.reject_node(node, layout)
+            if wrong is not None:
+                return wrong
+            if milli != layout.share_milli(node, self.memory):
+                return _WRONG_SHARE
+        count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
+        if not floor <= count <= demand:
+            return Rejection(Unfit.WRONG_COUNT, (count, floor, demand))
+        return _SEVERAL_NODES if self.one_node and len(allocation) > 1 else None
+
+    def most_devices(self, layout: Layout, free: Sequence[int] | None = None, within: int = ALL_NODES) -> int:
+        """Devices it could have at most on nodes of the set ``within``, of which ``free[node]`` can be had (default: all).
+
+        How they lie on several nodes is not looked at, so this many may still not be had together.
+        """
+        if free is None and within == ALL_NODES and not self.memory and self.nodes(layout) == ALL_NODES:
+            # Every submission asks: it does not walk the nodes.
+            sizes = layout.kind_biggest if self.one_node else layout.kind_devices
+            counts = [sizes[kind] for kind in bits(self.kinds)]
+        else:
+            free = layout.node_size if free is None else free
+            counts = [
+                free[node]
+                for node in range(len(layout.nodes))
+                if within >> node & 1 and self.reject_node(node, layout) is None
+            ]
+        return max(counts, default=0) if self.one_node else sum(counts)
+
+    def reject_pool(self, layout: Layout) -> Rejection | None:
+        """Why it could not run were every device free, or None. How devices lie on several nodes is not looked at."""
+        kinds = bits(self.kinds)
+        if not kinds:
+            return Rejection(Unfit.WRONG_KIND, (", ".join(layout.kinds),))
+        largest = max(layout.kind_memory[kind] for kind in kinds)
+        if largest and self.memory > largest:
+            return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, largest))
+        floor = self.floor or self.count
+        # A share is of one device, and that one is large enough was seen.
+        most = sum(layout.kind_devices[kind] for kind in kinds) if self.memory else self.most_devices(layout)
+        return Rejection(Unfit.TOO_FEW_DEVICES, (floor, most)) if floor > most else None
+
+
+def request_of(
+    layout: Layout,
+    spec: JobSpec,
+    count: int = 0,
+    floor: int = 0,
+    demand: int = 0,
+    pinned_node: int = -1,
+    restore_kind: int = -1,
+    refused: int = 0,
+    locality: int = 0,
+) -> Request:
+    """What ``spec`` asks of a layout; ``count``: devices to look for (0: its full allotment)."""
+    count = count or spec.devices
+    if not spec.device_types:
+        groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1,)
+    else:
+        groups = tuple(1 << layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
+    unit = count // spec.ranks if count > spec.ranks > 1 and count % spec.ranks == 0 else 1
+    return Request(
+        count,
+        groups,
+        spec.gpu_memory,
+        spec.placement,
+        unit,
+        pinned_node,
+        restore_kind,
+        refused,
+        locality,
+        floor,
+        demand,
+    )
+
+
+def row_request(
+    layout: Layout,
+    spec: JobSpec,
+    jobs: JobTable | JobColumns,
+    row: int,
+    held: Allocation = (),
+    count: int = 0,
+    refused: int = 0,
+    locality: int = 0,
+) -> Request:
+    """What a job may have now, by its columns; ``count``: devices to look for (0: its floor), ``held``: those it runs on.
+
+    A job that can only be frozen is bound to the node it runs on, as a frozen one is to that with its memory.
+    """
+    floor: int = jobs.floor.item(row)
+    pinned: int = jobs.home.item(row)
+    if pinned < 0 and held and jobs.level.item(row) == Level.FREEZE:
+        pinned = held[0].node
+    return request_of(
+        layout, spec, count or floor, floor, jobs.demand.item(row), pinned, jobs.origin.item(row), refused, locality
+    )
