@@ -21,7 +21,7 @@ _LOWER: dict[str, str] = {
     "policy": "base model plan estimate placement",
     "runtime": "base model devices",
     "launch": "base",
-    "engine": "base model plan",
+    "engine": "base model plan placement",
     "drive": "base model plan engine",
     "wire": "base model",
     "fabric": "base model wire",
