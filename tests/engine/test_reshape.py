@@ -11,9 +11,9 @@ from tidewright.base.units import SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.settings import live_settings
-from tidewright.model.job import State
+from tidewright.model.job import Level, State
 from tidewright.model.node import NodeSpec, Part, device_count
-from tidewright.plan.moves import Start, Suspend
+from tidewright.plan.moves import Resize, Start, Suspend
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -291,3 +291,38 @@ def test_any_sequence_of_wishes_keeps_every_job_whole(wishes: list[tuple[bool, i
             assert set(where(pool, job)) <= {f"n{node}" for node in nodes} or not nodes
         else:
             assert sum(where(pool, job).values()) == (number or pool.engine.book.specs[job].devices)
+
+
+def test_a_job_that_can_only_be_frozen_is_not_spread_over_nodes() -> None:
+    pool = world(full=False)
+    job = pool.submit(4, ranks=1, min_devices=2)
+    pool.plan(Start(job, (Part(0, 3),), "test"))
+    assert pool.engine.book.table.level[pool.engine.book.table.row[job]] == Level.FREEZE
+    for parts in ((Part(0, 3), Part(1, 1)), (Part(1, 7),)):
+        pool.plan(Resize(job, parts, "grow"))
+        assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 2}
+        assert pool.engine.book.jobs[job].history[-1][1:] == ("REFUSED", "its memory cannot leave n0")
+    pool.plan(Resize(job, (Part(0, 7),), "grow"))
+    assert where(pool, job) == {"n0": 3}
+
+
+def test_a_move_to_named_nodes_spreads_a_job_as_little_as_can_be() -> None:
+    """Its placement keeps it together where that can be; its user's word counts where it cannot."""
+    pool = world(4)
+    job, rank_pairs = running(pool, Part(0, 0xF)), running(pool, Part(3, 0xF), ranks=2)
+    for node, mask in ((1, 1), (2, 3)):
+        running(pool, Part(node, mask))
+    assert not move(pool, job, "n1", "n2").error
+    assert where(pool, job) == {"n1": 3, "n2": 1}
+    assert "no room for the 4 devices" in move(pool, rank_pairs, "n1", "n2").error, (
+        "a rank sees two devices of one node"
+    )
+
+
+def test_a_share_moves_to_the_device_that_is_fullest() -> None:
+    pool = world(2)
+    running(pool, Part(1, 1), gpu_memory=2 * GIB)
+    running(pool, Part(1, 2), gpu_memory=8 * GIB)
+    job = running(pool, Part(0, 1), gpu_memory=4 * GIB)
+    assert not move(pool, job, "n1").error
+    assert pool.engine.book.allocations[job] == (Part(1, 2, 250),)

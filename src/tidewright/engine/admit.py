@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..model.job import JobSpec as Spec
 from ..model.job import State, Tier, problems
 from ..model.job_record import Ending, JobRecord
+from ..plan.request import Unfit, request_of
 from .book import HELD, Book, forget_oldest
 from .commands import Reply
 from .events import JobIdsUsed, Submit
@@ -77,26 +78,21 @@ def too_crowded(book: Book, spec: Spec, devices: int) -> tuple[str, str] | None:
 
 def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
     """(reason, nearest request that fits) when no state of the pool could hold the job. An empty pool refuses nothing."""
-    sizes = book.sizes
-    if not sizes.total:
+    layout = book.board.layout
+    wrong = request_of(layout, spec, floor=spec.floor).reject_pool(layout) if layout.nodes else None
+    if wrong is None:
         return None
-    kinds = [kind for kind in sizes.total if not spec.device_types or kind in spec.device_types]
-    if not kinds:
-        return f"no node has devices of type {', '.join(spec.device_types)}", f"the pool has: {', '.join(sizes.total)}"
-    if spec.gpu_memory:
-        biggest = max(sizes.memory[kind] for kind in kinds)
-        if biggest and spec.gpu_memory > biggest:
-            return (
-                f"needs {spec.gpu_memory / 2**30:.1f}GiB of one device; the largest has {biggest / 2**30:.1f}GiB",
-                f"the nearest that fits: --gpu-mem {biggest // 2**20}MiB, or whole devices with -g",
-            )
-    one_node = spec.placement == "one-node"
-    most = max(sizes.biggest[kind] for kind in kinds) if one_node else sum(sizes.total[kind] for kind in kinds)
-    if spec.floor > most:
-        where = "one node" if one_node else "the whole pool"
-        named = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
-        return f"needs {spec.floor} devices{named}; {where} has {most}", f"the nearest that fits: -g {most}"
-    return None
+    if wrong.code is Unfit.WRONG_KIND:
+        return f"no node has devices of type {', '.join(spec.device_types)}", f"the pool has: {', '.join(layout.kinds)}"
+    wanted, most = map(int, wrong.args)
+    if wrong.code is Unfit.DEVICE_TOO_SMALL:
+        return (
+            f"needs {wanted / 2**30:.1f}GiB of one device; the largest has {most / 2**30:.1f}GiB",
+            f"the nearest that fits: --gpu-mem {most // 2**20}MiB, or whole devices with -g",
+        )
+    where = "one node" if spec.placement == "one-node" else "the whole pool"
+    named = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
+    return f"needs {wanted} devices{named}; {where} has {most}", f"the nearest that fits: -g {most}"
 
 
 def _warnings(book: Book, spec: Spec) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..base.units import WHOLE_DEVICE
 from ..model.job import Level, State
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan
+from ..plan.request import Request, row_request
 from . import images
 from .book import QUEUED, RUNNING, SUSPENDED, Book
 from .commands import SuspendRanks
@@ -75,14 +75,14 @@ def illegal(book: Book, move: Move) -> str | None:
             return f"job {job} is {State(state).name}"
         if job in book.promises:
             return f"job {job} already has devices promised"
-        return misshapen(book, job, row, move.allocation) or _taken(book, move.allocation)
+        return rejected(book, job, move.allocation) or _taken(book, move.allocation)
     if isinstance(move, Stop):
         return None
     if state != RUNNING:
         return f"job {job} is {State(state).name}"
     reason = unsuspendable(book, job, row)
     if reason is None and not isinstance(move, Suspend):
-        reason = misshapen(book, job, row, move.allocation) or _no_room_to_move(book, job, move.allocation)
+        reason = rejected(book, job, move.allocation) or _no_room_to_move(book, job, move.allocation)
     return reason
 
 
@@ -91,9 +91,7 @@ def _taken(book: Book, allocation: Allocation) -> str | None:
 
 
 def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> str | None:
-    """Whether the new devices are free once the job has left its old ones; a frozen job cannot leave its node."""
-    if book.table.level[book.table.row[job]] == Level.FREEZE and allocation[0].node != book.allocations[job][0].node:
-        return "its memory is frozen in place; it cannot leave its node"
+    """Whether the new devices are free once the job has left its old ones."""
     mark = book.board.mark()
     book.board.give(book.allocations[job])
     reason = _taken(book, allocation)
@@ -101,30 +99,17 @@ def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> str | None
     return reason
 
 
-def misshapen(book: Book, job: int, row: int, allocation: Allocation) -> str | None:
-    """Whether an allocation is one this job could ask for."""
-    table, layout = book.table, book.board.layout
-    kinds, memory, home = table.kinds.item(row), table.memory.item(row), table.home.item(row)
-    origin = table.origin.item(row)
-    seen = 0
-    for node, mask, milli in allocation:
-        if not 0 <= node < len(layout.nodes) or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
-            return "the allocation names devices that do not exist, or a node twice"
-        seen |= 1 << node
-        if not kinds >> layout.node_kind[node] & 1:
-            return f"devices of kind {layout.nodes[node].kind} were not asked for"
-        if milli != (layout.share_milli(node, memory) if memory else WHOLE_DEVICE) or milli > WHOLE_DEVICE:
-            return "the share of a device is not the one asked for"
-        if home >= 0 and node != home:
-            return f"its memory is frozen on {layout.nodes[home].name}"
-        if origin >= 0 and not (layout.nodes[node].full and layout.node_kind[node] == origin):
-            return f"its image needs nodes that take full images and have devices of kind {layout.kinds[origin]}"
-    count = device_count(allocation)
-    if not table.floor.item(row) <= count <= table.demand.item(row):
-        return f"{count} devices where {table.floor[row]} to {table.demand[row]} were asked for"
-    if book.specs[job].placement == "one-node" and len(allocation) > 1:
-        return "asked for one node"
-    return None
+def request(book: Book, job: int, count: int = 0) -> Request:
+    """What the job may have now, ``count``: devices to look for (0: its floor). Nodes that refused to launch it are not ruled
+    out: planners avoid them for a while, its user may name them."""
+    layout, held = book.board.layout, book.allocations.get(job, ())
+    return row_request(layout, book.specs[job], book.table, book.table.row[job], held, count)
+
+
+def rejected(book: Book, job: int, allocation: Allocation) -> str | None:
+    """Why the job may not have these devices, free or not, or None."""
+    rejection = request(book, job).reject(allocation, book.board.layout)
+    return None if rejection is None else rejection.text
 
 
 def unsuspendable(book: Book, job: int, row: int) -> str | None:

@@ -6,10 +6,12 @@ tried on a second one that has devices free.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..base.units import format_duration
 from .book import Book
+from .land import request
 from .outages import Cordon, Refusals
-from .seat import EVERYWHERE, usable
 
 
 def refused(book: Book, job: int, node: str, error: str, fault: str) -> bool:
@@ -44,13 +46,10 @@ def avoid(book: Book, job: int) -> None:
 
 def _room_elsewhere(book: Book, job: int, *, free: bool) -> bool:
     """Whether nodes that have not refused the job have devices enough for it (``free``: now)."""
-    layout, board, spec = book.board.layout, book.board, book.specs[job]
-    within = EVERYWHERE & ~book.avoided.get(job, 0)
-    nodes = [node for node in range(len(layout.nodes)) if usable(book, job, node, within)]
-    sizes = [board.free[node].bit_count() if free else layout.node_size[node] for node in nodes]
-    most = max(sizes, default=0) if spec.placement == "one-node" else sum(sizes)
-    floor: int = book.table.floor.item(book.table.row[job])
-    return most >= max(1, floor)
+    board = book.board
+    wanted = replace(request(book, job), refused=book.avoided.get(job, 0))
+    counts = [mask.bit_count() for mask in board.free] if free else board.layout.node_size
+    return wanted.most_devices(board.layout, counts, board.up) >= max(1, wanted.floor)
 
 
 def _count(book: Book, job: int, index: int, error: str) -> None:

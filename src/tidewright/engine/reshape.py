@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..model.board import ALL_NODES
 from ..model.job import Level, State
 from ..model.node import Allocation, Part, bits, device_count
+from ..placement.find import place, scatter
 from ..plan.moves import Migrate, Resize, Resume
 from . import events as ev
 from . import images
 from .admit import never_fits, too_crowded
 from .book import Book
-from .land import apply, illegal, misshapen, unsuspendable
+from .land import apply, illegal, rejected, request, unsuspendable
 from .leave import unshield
-from .seat import EVERYWHERE, find
 
 _LATER = "try again when it runs"
 _TRANSIT = (State.STARTING, State.SUSPENDING, State.RESUMING)
@@ -36,9 +37,9 @@ def move(book: Book, event: ev.Move) -> list[int]:
     _movable(book, job, row, state)
     mine = book.allocations.get(job, ())
     if not event.nodes:
-        where = EVERYWHERE & ~sum(1 << part.node for part in mine)
+        where = ALL_NODES & ~sum(1 << part.node for part in mine)
     count = device_count(mine) or book.table.floor.item(row)
-    allocation = find(book, job, count, where)
+    allocation = _find(book, job, count, where)
     if allocation is None:
         raise Refusal(*_no_room(book, job, count, event.nodes))
     why = "moved by its user"
@@ -185,18 +186,12 @@ def _wait_anew(book: Book, job: int) -> list[int]:
 
 def _restorable(book: Book, job: int) -> None:
     """Whether the nodes that can restore the job's image have as many devices as it now wants."""
-    row, layout = book.table.row[job], book.board.layout
-    origin, wanted = book.table.origin.item(row), book.table.floor.item(row)
-    if origin < 0:
-        return
-    alike = [
-        node.devices for kind, node in zip(layout.node_kind, layout.nodes, strict=True) if node.full and kind == origin
-    ]
-    most = max(alike, default=0) if book.specs[job].placement == "one-node" else sum(alike)
-    if wanted > most:
+    wanted, layout = request(book, job), book.board.layout
+    most = wanted.most_devices(layout) if wanted.restore_kind >= 0 else wanted.floor
+    if wanted.floor > most:
         raise Refusal(
-            f"job {job} comes back from an image, on nodes that take full images and have {layout.kinds[origin]} devices; "
-            f"they have {most}, not {wanted}",
+            f"job {job} comes back from an image, on nodes that take full images and have "
+            f"{layout.kinds[wanted.restore_kind]} devices; they have {most}, not {wanted.floor}",
             f"the nearest: tide scale {job} {most}" if most else "try again when such a node is there",
         )
 
@@ -204,7 +199,7 @@ def _restorable(book: Book, job: int) -> None:
 def _resize(book: Book, job: int) -> list[int]:
     row, mine = book.table.row[job], book.allocations[job]
     wanted, have = book.jobs[job].size_override, device_count(mine)
-    if misshapen(book, job, row, mine) is None:  # it may run on as it is
+    if rejected(book, job, mine) is None:  # it may run on as it is
         return []
     wanted = wanted or book.specs[job].floor
     unshield(book, job)
@@ -215,7 +210,7 @@ def _resize(book: Book, job: int) -> list[int]:
         raise Refusal(
             f"job {job} cannot be resized while it runs: {reason}", "scale it while it waits, or submit it anew"
         )
-    allocation = _fewer(mine, wanted) if wanted < have else _more(book, job, mine, wanted, level)
+    allocation = _fewer(mine, wanted) if wanted < have else _more(book, job, mine, wanted)
     if allocation is None:
         error = f"job {job} has {have} devices; no {wanted} are free for it"
         raise Refusal(error, "try again later, or ask for fewer")
@@ -240,11 +235,21 @@ def _fewer(mine: Allocation, wanted: int) -> Allocation:
     return tuple(sorted(kept))
 
 
-def _more(book: Book, job: int, mine: Allocation, wanted: int, level: int) -> Allocation | None:
+def _more(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation | None:
     """More devices, on its own nodes if they have them."""
     own = sum(1 << part.node for part in mine)
-    found = find(book, job, wanted, own)
-    return found if found is not None or level == Level.FREEZE else find(book, job, wanted, EVERYWHERE)
+    return _find(book, job, wanted, own) or _find(book, job, wanted, ALL_NODES)
+
+
+def _find(book: Book, job: int, count: int, within: int) -> Allocation | None:
+    """``count`` devices for the job on nodes of the set ``within``, those it gives up counted as free; None for no such ones."""
+    board, mine, wanted = book.board, book.allocations.get(job), request(book, job, count)
+    mark = board.mark()
+    if mine is not None and not book.jobs[job].leaving:
+        board.give(mine)
+    found = place(board, wanted, within) or scatter(board, wanted, within)
+    board.undo(mark)
+    return found
 
 
 def unwish(book: Book, job: int, row: int) -> None:

@@ -29,6 +29,22 @@ def place(board: Board, request: Request, within: int = ALL_NODES) -> Allocation
     return None
 
 
+def scatter(board: Board, request: Request, within: int = ALL_NODES) -> Allocation | None:
+    """Devices on as few nodes as can be, wherever these lie, or None. The board is not written.
+
+    For where ``place`` finds nothing and a job had better be spread than not be there at all: its user names the nodes.
+    """
+    within &= request.nodes(board.layout)
+    if request.memory or request.one_node or request.pinned_node >= 0:
+        return None
+    for kind in bits(request.kinds):
+        bucket = board.buckets[kind]
+        if _room(bucket, within, request.unit) >= request.count:
+            largest_first = (node for nodes in reversed(bucket) for node in bits(nodes & within))
+            return _collect(board, request, largest_first)
+    return None
+
+
 def best_fit(board: Board, kinds: int, count: int, within: int = ALL_NODES) -> int:
     """The node with the fewest free devices of those with at least ``count``, lowest index first; -1 for none."""
     layers = [bucket for kind, bucket in enumerate(board.buckets) if kinds >> kind & 1]
@@ -158,14 +174,21 @@ def _fragments(board: Board, request: Request, kind: int, within: int, known: Fa
     region = within & _corner(bucket, request, within, known)
     if _room(bucket, region, request.unit) < request.count:
         return None
+    smallest_first = (node for nodes in bucket[request.unit :] for node in home_first(nodes & region, request.locality))
+    return _collect(board, request, smallest_first)
+
+
+def _collect(board: Board, request: Request, nodes: Iterator[int]) -> Allocation | None:
+    """Nodes one after the other until there are devices enough, whole ranks on each."""
     left, found = request.count, []
-    for free in range(request.unit, len(bucket)):
-        for node in home_first(bucket[free] & region, request.locality):
-            mine = min(left, free - free % request.unit)
+    for node in nodes:
+        free = board.free[node].bit_count()
+        mine = min(left, free - free % request.unit)
+        if mine:
             found.append(Part(node, lowest(board.free[node], mine)))
             left -= mine
-            if not left:
-                return tuple(sorted(found))
+        if not left:
+            return tuple(sorted(found))
     return None
 
 

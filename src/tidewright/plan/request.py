@@ -13,10 +13,12 @@ from msgspec import Struct
 
 from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Layout
-from ..model.job import JobSpec, Level
+from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, bits, device_count
 from ..model.table import JobTable
 from ..model.view import JobColumns
+
+_RUNNING, _FREEZE = int(State.RUNNING), int(Level.FREEZE)
 
 
 class Unfit(StrEnum):
@@ -219,13 +221,13 @@ def row_request(
     refused: int = 0,
     locality: int = 0,
 ) -> Request:
-    """What a job may have now, by its columns; ``count``: devices to look for (0: its floor), ``held``: those it runs on.
+    """What a job may have now, by its columns; ``count``: devices to look for (0: its floor), ``held``: those it has.
 
-    A job that can only be frozen is bound to the node it runs on, as a frozen one is to that with its memory.
+    A running job that can only be frozen is bound to its node, as a frozen one is to that with its memory.
     """
     floor: int = jobs.floor.item(row)
     pinned: int = jobs.home.item(row)
-    if pinned < 0 and held and jobs.level.item(row) == Level.FREEZE:
+    if pinned < 0 and held and jobs.state.item(row) == _RUNNING and jobs.level.item(row) == _FREEZE:
         pinned = held[0].node
     return request_of(
         layout, spec, count or floor, floor, jobs.demand.item(row), pinned, jobs.origin.item(row), refused, locality
