@@ -131,16 +131,16 @@ class Request(Struct, frozen=True):
 
     def reject(self, allocation: Allocation, layout: Layout) -> Rejection | None:
         """Why it may not have these devices, free or not, or None."""
-        seen, nodes = 0, len(layout.nodes)
+        seen, kinds, nodes = 0, self.kinds, self.nodes(layout)
         for node, mask, milli in allocation:
-            if not 0 <= node < nodes or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
+            if not 0 <= node < len(layout.nodes) or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
                 return _NO_SUCH_DEVICES
             seen |= 1 << node
-            wrong = self.reject_node(node, layout)
-            if wrong is not None:
-                return wrong
-            if milli != layout.share_milli(node, self.memory):
-                return _WRONG_SHARE
+            # Every move of every plan passes here: reject_node only says why not.
+            mine = kinds >> layout.node_kind[node] & nodes >> node & 1
+            share = layout.share_milli(node, self.memory) if self.memory else WHOLE_DEVICE
+            if not mine or milli != share or share > WHOLE_DEVICE:
+                return self.reject_node(node, layout) or _WRONG_SHARE
         count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
         if not floor <= count <= demand:
             return Rejection(Unfit.WRONG_COUNT, (count, floor, demand))
@@ -151,17 +151,12 @@ class Request(Struct, frozen=True):
 
         How they lie on several nodes is not looked at, so this many may still not be had together.
         """
-        if free is None and within == ALL_NODES and not self.memory and self.nodes(layout) == ALL_NODES:
-            # Every submission asks: it does not walk the nodes.
-            sizes = layout.kind_biggest if self.one_node else layout.kind_devices
-            counts = [sizes[kind] for kind in bits(self.kinds)]
-        else:
-            free = layout.node_size if free is None else free
-            counts = [
-                free[node]
-                for node in range(len(layout.nodes))
-                if within >> node & 1 and self.reject_node(node, layout) is None
-            ]
+        free = layout.node_size if free is None else free
+        counts = [
+            free[node]
+            for node in range(len(layout.nodes))
+            if within >> node & 1 and self.reject_node(node, layout) is None
+        ]
         return max(counts, default=0) if self.one_node else sum(counts)
 
     def reject_pool(self, layout: Layout) -> Rejection | None:
@@ -169,12 +164,17 @@ class Request(Struct, frozen=True):
         kinds = bits(self.kinds)
         if not kinds:
             return Rejection(Unfit.WRONG_KIND, (", ".join(layout.kinds),))
-        largest = max(layout.kind_memory[kind] for kind in kinds)
-        if largest and self.memory > largest:
-            return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, largest))
+        if self.memory:
+            largest = max(layout.kind_memory[kind] for kind in kinds)
+            if largest and self.memory > largest:
+                return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, largest))
+        if self.nodes(layout) != ALL_NODES:
+            most = self.most_devices(layout)
+        else:  # Every submission passes here: it does not walk the nodes. Of a share it is known that a device is large enough.
+            sizes = layout.kind_biggest if self.one_node else layout.kind_devices
+            counts = [sizes[kind] for kind in kinds]
+            most = max(counts) if self.one_node else sum(counts)
         floor = self.floor or self.count
-        # A share is of one device, and that one is large enough was seen.
-        most = sum(layout.kind_devices[kind] for kind in kinds) if self.memory else self.most_devices(layout)
         return Rejection(Unfit.TOO_FEW_DEVICES, (floor, most)) if floor > most else None
 
 
