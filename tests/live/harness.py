@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from tidewright.base.units import MS
 from tidewright.engine.settings import live_settings
@@ -16,7 +17,7 @@ from tidewright.wire.client import Client
 
 from .fakes import FakeFabric, FirstFit
 
-HASTY = replace(live_settings(), think_retry_us=100 * MS)
+HASTY = msgspec.structs.replace(live_settings(), think_retry_us=100 * MS)
 """So soon after a planner failed it is asked again."""
 
 
