@@ -17,7 +17,7 @@ import pytest
 from tests.agent.agent_bench import Bench
 from tests.agent.test_agent_images import stored
 from tidewright.agent.accounts import Account, lookup
-from tidewright.agent.layout import write_whole
+from tidewright.base.atomic import write_atomically
 from tidewright.base.errors import UsageError
 from tidewright.checkpoint.criu import Criu, find_criu
 from tidewright.fabric.protocol import Refused
@@ -278,7 +278,7 @@ def test_a_link_in_a_box_is_not_followed(tmp_path: Path) -> None:
     for name in ("step", "said.jsonl", "ctl/1.page", ".reach.json.new", "reach.json", "ctl/hold"):
         (box / name).symlink_to(secret)
     assert dict(gather(box)) == {} and read_said(box) == []
-    write_whole(box / "reach.json", b"new")
+    write_atomically(box / "reach.json", b"new")
     assert (box / "reach.json").read_bytes() == b"new" and "root's" in secret.read_text()
     with pytest.raises(OSError):
         LocalPages({0: box}).hold()

@@ -174,7 +174,7 @@ def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkey
         raise OSError("too many processes")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setattr("tidewright.live.keeper.PAUSES_S", (0.01,))
+    monkeypatch.setattr("tidewright.live.keeper.PAUSES_S", (0.01, 0.01))
 
     async def run() -> None:
         task = asyncio.create_task(Keeper(LocalAgent(tmp_path, ["agent"])).run())

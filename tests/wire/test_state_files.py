@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidewright.agent.layout import Layout
-from tidewright.agent.layout import write_whole as agent_write
 from tidewright.app import health
 from tidewright.app.settings import load_settings
 from tidewright.app.start import controller_pid, start_detached
+from tidewright.base.atomic import write_atomically as agent_write
 from tidewright.base.errors import Unreachable, UsageError
 from tidewright.live.auth import load_token
 from tidewright.live.lock import StateLock, write_whole

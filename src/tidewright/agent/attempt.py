@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ..base.atomic import write_atomically
 from ..base.errors import WorldError
 from ..checkpoint.cooperative import EXIT_REQUEUE
 from ..checkpoint.protocol import Gang, Image, RankHandle
@@ -24,7 +25,7 @@ from ..model.job import Level
 from ..wire.agent import Fault, ImageReport, JobReport, LaunchArgs, Peer, Phase, Verb
 from .accounts import hand_over
 from .endings import describe
-from .layout import Layout, write_whole
+from .layout import Layout
 from .rank import Outcome, Rank, Spec
 
 OPS_KEPT = 32
@@ -143,8 +144,8 @@ class Attempt:
             sitting=sitting,
         )
         try:
-            write_whole(draft / "args.json", msgspec.json.encode(args))
-            write_whole(draft / "memo.json", msgspec.json.encode(memo))
+            write_atomically(draft / "args.json", msgspec.json.encode(args))
+            write_atomically(draft / "memo.json", msgspec.json.encode(memo))
             make_ranks(draft, specs)
             draft.rename(directory)
         except OSError:
@@ -173,7 +174,7 @@ class Attempt:
 
     def intend(self, args: LaunchArgs) -> None:
         """Note what its ranks are to be. Raises OSError."""
-        write_whole(self.directory / "args.json", msgspec.json.encode(args))
+        write_atomically(self.directory / "args.json", msgspec.json.encode(args))
         self.args = args
 
     @staticmethod
@@ -191,7 +192,7 @@ class Attempt:
 
     def save(self) -> None:
         """Put the memo on disk. Raises OSError (a full disk)."""
-        write_whole(self.directory / "memo.json", msgspec.json.encode(self.memo))
+        write_atomically(self.directory / "memo.json", msgspec.json.encode(self.memo))
 
     def seen(self, op_id: str) -> bool:
         """Whether this call was made before; remembers it."""
@@ -348,7 +349,7 @@ def make_ranks(directory: Path, specs: dict[int, Spec], suffix: str = "") -> Non
         shutil.rmtree(place, ignore_errors=True)
         (place / "box" / "ctl").mkdir(mode=0o700, parents=True)
         hand_over(spec.account, place / "box", place / "box" / "ctl")
-        write_whole(place / "spec.json", msgspec.json.encode(spec))
+        write_atomically(place / "spec.json", msgspec.json.encode(spec))
 
 
 def fill(box: Path, files: dict[str, bytes]) -> None:

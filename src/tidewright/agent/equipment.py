@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..base.atomic import write_atomically
 from ..base.errors import UsageError, WorldError
 from ..checkpoint.criu import CriuDriver, find_criu
 from ..checkpoint.cuda import CudaApi, open_api
@@ -27,7 +28,7 @@ from .depot import Depot, Handler
 from .full import Full
 from .gang import Gangs
 from .images import Images
-from .layout import Layout, write_if_room, write_whole
+from .layout import Layout, write_if_room
 from .meet import Meet
 from .meeting import Meeting
 from .prepare import House
@@ -50,7 +51,7 @@ def read_token(path: Path) -> str:
     """The cluster's secret, made if there is none. Raises UsageError for a file that others can read."""
     if not path.exists():
         draft = path.with_name(f"{path.name}.{os.getpid()}")
-        write_whole(draft, secrets.token_hex(TOKEN_BYTES).encode(), durable=True)
+        write_atomically(draft, secrets.token_hex(TOKEN_BYTES).encode(), durable=True)
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)  # whole or not at all, also on a full disk, and never over another's
         draft.unlink()

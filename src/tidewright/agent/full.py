@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ..base.atomic import write_atomically
 from ..base.errors import TideError, WorldError
 from ..checkpoint.criu import DamagedImage, RanksLost
 from ..checkpoint.cuda import DeviceStateLost
@@ -32,7 +33,6 @@ from .boxes import unpack
 from .gang import Gangs
 from .images import Images
 from .in_flight import Unneeded
-from .layout import write_whole
 from .meeting import Meeting
 from .rank import Outcome, Rank, micros
 from .saves import Saves
@@ -368,7 +368,7 @@ class Full:
         except (TideError, OSError) as error:
             against = {"error": str(error), "image": isinstance(error, DamagedImage)}
         try:
-            write_whole(rank.directory / VERDICT, json.dumps(against).encode())
+            write_atomically(rank.directory / VERDICT, json.dumps(against).encode())
         except OSError as error:
             rank.end()
             rank.never(f"the verdict on {image} cannot be written: {error.strerror}")

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ..base.atomic import write_atomically
 from ..base.errors import WorldError
 from ..devices.protocol import Backend, DeviceHealth
 from ..model.node import DeviceFault
-from .layout import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class HealthMonitor:
 
     def _save(self) -> None:
         with contextlib.suppress(OSError):  # a full disk: the next agent will not know, this one does
-            write_whole(self._path, msgspec.json.encode(self._kept))
+            write_atomically(self._path, msgspec.json.encode(self._kept))
 
     async def under(self, devices: tuple[int, ...]) -> str:
         """Why a rank on these devices may have died through no fault of its own; empty when they are sound."""

@@ -8,9 +8,9 @@ import logging
 import os
 from pathlib import Path
 
+from ..base.atomic import write_atomically
 from ..wire.agent import LaunchArgs
 from ..wire.state_files import make_private
-from .accounts import Account
 
 log = logging.getLogger(__name__)
 
@@ -76,34 +76,12 @@ def expand(pattern: str, args: LaunchArgs) -> str:
     return "".join(parts)
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = False, account: Account | None = None) -> None:
-    """Replace a file in one step; ``durable`` makes it survive a power cut, too. It becomes the account's, if given.
-
-    A link in its place, or in that of the draft, is replaced and not followed. Raises OSError.
-    """
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if account is not None:
-                os.fchown(handle, account.uid, account.gid)
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def write_if_room(path: Path, content: bytes) -> None:
     """Replace a file that says where something is, unless it says so already; on a full disk do without."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return
     try:
-        write_whole(path, content)
+        write_atomically(path, content)
     except OSError as error:
         log.warning("%s is not up to date: %s", path, error.strerror)

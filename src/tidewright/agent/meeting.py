@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..base.atomic import write_atomically
 from ..base.errors import WorldError
 from ..wire.agent import Peer
 from .attempt import Attempt
 from .depot import DepotClient, Silent
-from .layout import write_whole
 from .meet import Meet
 
 DOOR_S = 900.0
@@ -139,7 +139,11 @@ class Meeting:
                 **({"turns": ways[rank.number]} if rank.number in ways else {}),
             }
             account = rank.spec.account if rank.spec else None
-            write_whole(rank.directory / "box" / "reach.json", json.dumps(words).encode(), account=account)
+            write_atomically(
+                rank.directory / "box" / "reach.json",
+                json.dumps(words).encode(),
+                owner=None if account is None else (account.uid, account.gid),
+            )
 
     async def _ask(self, attempt: Attempt, peer: Peer, sitting: str) -> int:
         client, job, heard = DepotClient(peer, self._token), attempt.args.job, time.monotonic()

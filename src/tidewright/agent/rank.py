@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ..base.atomic import write_atomically
 from ..checkpoint.cgroup import remove
 from ..checkpoint.processes import alive, members, send
 from ..checkpoint.protocol import RankHandle
 from ..launch import shim as shim_module
 from ..launch.environment import MARK
 from .accounts import Account
-from .layout import write_whole
 
 SWEEP_S = 5.0
 """How long killing is repeated; what survives it hangs in the kernel and is tried again by the safety poll."""
@@ -185,7 +185,7 @@ class Rank:
         path = self.directory / "error"
         if not path.exists():
             with contextlib.suppress(OSError):  # a full disk; the launch has failed either way
-                write_whole(path, msgspec.json.encode({"fault": "world", "error": why}))
+                write_atomically(path, msgspec.json.encode({"fault": "world", "error": why}))
         self.outcome = Outcome(127, error=why, fault="world")
 
     def sweep(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from ..base.atomic import write_atomically
 from ..base.errors import UsageError, WorldError
 from ..wire.agent import (
     ARGS,
@@ -27,7 +28,6 @@ from ..wire.agent import (
 )
 from ..wire.socket_file import SocketFile
 from ..wire.trust import peer_uid
-from .layout import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Epoch:
         text = str(epoch).rjust(EPOCH_DIGITS, "0").encode()
         try:
             try:
-                write_whole(self._path, text, durable=True)
+                write_atomically(self._path, text, durable=True)
             except OSError:
                 handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
                 try:

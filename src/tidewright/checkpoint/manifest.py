@@ -14,6 +14,7 @@ import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
+from ..base.atomic import write_atomically
 from ..base.errors import WorldError
 
 NAME = "manifest.json"
@@ -61,9 +62,7 @@ def _files(directory: Path) -> list[Path]:
 def write_manifest(directory: Path) -> Manifest:
     """Describe what is in ``directory``. Raises OSError."""
     manifest = Manifest({str(path.relative_to(directory)): digest(path) for path in _files(directory)})
-    draft = directory / f".{NAME}"
-    draft.write_bytes(msgspec.json.encode(manifest))
-    draft.rename(directory / NAME)
+    write_atomically(directory / NAME, msgspec.json.encode(manifest), draft=directory / f".{NAME}")
     return manifest
 
 

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
+from ..base.backoff import pause_s
 from ..base.errors import UsageError, WorldError
 from . import names
 from .ask import ENDED, Holding, Json, holding_of, notes_of, phase
-from .backoff import pause_s
 from .kubelet import Folder
 from .reflector import uid_of
 from .shapes import Pod, shaped

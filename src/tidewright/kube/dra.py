@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.backoff import pause_s
 from ..base.errors import TideError, UsageError, WorldError
 from ..devices.excess import Place, Rules
 from . import names
 from .api import Api
 from .ask import Json, bound_to
-from .backoff import pause_s
 from .cdi import Shelf
 from .claims import Records, trim_pod
 from .credentials import Cluster

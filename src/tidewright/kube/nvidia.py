@@ -6,7 +6,6 @@ Sources: NVML API reference; NVIDIA's MIG user guide, "Device nodes and capabili
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -18,6 +17,7 @@ from ..base.errors import WorldError
 from ..devices.xids import CriticalErrors, answers, text
 from .cdi import COMMON_NODES
 from .gpus import UNLIMITED, Gpu, Use
+from .whole_files import write_whole
 
 RECOVERY_ACTION = 274
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (driver 560): 0 once nothing needs to be done about a GPU (any more)."""
@@ -47,11 +47,8 @@ class Numbers:
     def _save(self) -> None:
         if self._path is None:
             return
-        part = self._path.with_name(f"{self._path.name}.part")
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            part.write_text(json.dumps(self._known))
-            os.replace(part, self._path)
+            write_whole(self._path, json.dumps(self._known), f"{self._path.name}.part-")
         except OSError as error:
             raise WorldError(f"the numbers of MIG instances cannot be kept: {error}") from error
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..base.backoff import pause_s
 from ..base.errors import TideError
 from .api import Api, ApiError, NoAnswer
-from .backoff import pause_s
 
 WATCH_S = 300
 """The server ends a watch after this; also how long a dead connection may go unnoticed."""

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..base.backoff import pause_s
 from ..base.errors import WorldError
-from .backoff import pause_s
 from .kubelet import Folder, listen, listen_private, register
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ starts from the wall clock or from the last time it ever gave, whichever is late
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ..wire.state_files import open_own
+from ..base.atomic import write_atomically
 
 FILE = "clock.json"
 
@@ -91,11 +90,5 @@ def _read(path: Path) -> Base | None:
 
 
 def _save(path: Path, base: Base) -> None:
-    """Replace the file whole; a crash leaves the old or the new one."""
-    part = path.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(open_own(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(msgspec.json.encode(base))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """A crash leaves the old or the new one."""
+    write_atomically(path, msgspec.json.encode(base), draft=path.with_suffix(".part"), durable=True)

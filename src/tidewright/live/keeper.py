@@ -10,12 +10,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..base.backoff import pause_s
 from ..wire.holder import holder
 from ..wire.state_files import make_private, open_own
 
 log = logging.getLogger(__name__)
-PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Between two looks at an agent that is not connected; the last one repeats."""
+PAUSES_S = (0.2, 10.0)
+"""Between two looks at an agent that is not connected: the first, and the longest."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Keeper:
                     self._start()
                 except OSError as error:
                     log.error("the agent cannot be started: %s; tried again", error)
-            await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
+            await asyncio.sleep(pause_s(tries, PAUSES_S))
             tries += 1
 
     async def _replace_outdated(self) -> None:

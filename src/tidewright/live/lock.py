@@ -7,6 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from ..base.atomic import write_atomically
 from ..base.errors import UsageError
 from ..wire.holder import CONTROLLER_LOCK, sign
 from ..wire.state_files import make_private, open_own, read_own
@@ -77,17 +78,9 @@ def _next_epoch(path: Path) -> int:
 
 def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file durably: a crash leaves the old text or the new one. A link in its place is replaced, not followed."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(text.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
+        write_atomically(path, text.encode(), draft=path.with_name(path.name + ".part"), mode=mode, durable=True)
     except OSError:
-        part.unlink(missing_ok=True)
         if len(text) > SECTOR or not path.exists():
             raise
         _write_over(path, text)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..base.backoff import pause_s
 from ..base.errors import WorldError
 from ..base.units import SECOND
 from ..engine.book import Book, forget_oldest
@@ -28,8 +29,8 @@ from .translate import Translator
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 10.0
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Pauses between tries of one call; the last one repeats."""
+BACKOFF_S = (0.1, 5.0)
+"""Pauses between tries of one call: the first, and the longest."""
 SILENT_AFTER_S = 3.0
 """How long a node may be away (its agent restarting) before nothing new is placed on it."""
 PEER_WAIT_S = 10.0
@@ -149,7 +150,7 @@ class World:
             else:
                 self._answered(call, answer)
                 return
-            await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            await asyncio.sleep(pause_s(attempt, BACKOFF_S))
             attempt += 1
 
     def _refused(self, call: Call, error: str, fault: str) -> None:
@@ -302,7 +303,7 @@ class World:
                 return
             except (WorldError, Refused, msgspec.ValidationError) as error:
                 log.warning("inventory of %s: %s; asked again", node.name, error)
-                await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+                await asyncio.sleep(pause_s(attempt, BACKOFF_S))
                 attempt += 1
         self._between(lambda: self._in_line(node.name, inventory))
 

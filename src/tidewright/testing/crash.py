@@ -131,7 +131,7 @@ CONTROLLER = (
 """What a controller does to its disk. Calls on agents and answers are the harness's own to count."""
 
 AGENT = (
-    Target("file", attempt, "write_whole"),
+    Target("file", attempt, "write_atomically"),
     Target("attempt", Attempt, "create"),
     Target("memo", Attempt, "save"),
     Target("renamed", Path, "rename"),
