@@ -103,7 +103,7 @@ def unenforced(book: Book, spec: Spec) -> str:
     """A warning when a share of a device's memory may mean nothing where the job runs."""
     if not spec.gpu_memory or not book.settings.forecasts:
         return ""
-    kinds = [kind for kind in book.sizes.total if not spec.device_types or kind in spec.device_types]
+    kinds = [kind for kind in book.board.layout.kinds if not spec.device_types or kind in spec.device_types]
     if "cpu" not in kinds:
         return ""
     if len(kinds) == 1:
@@ -116,11 +116,12 @@ def forecast(book: Book, spec: Spec) -> str:
     """A warning when promised tiers together outgrow the pool (product decision: accepted, said, never silent)."""
     if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
         return ""
-    whole = max(book.sizes.memory.values(), default=0)
+    layout = book.board.layout
+    whole = max(layout.kind_memory, default=0)
     demand, of_shares, memory = _class_demand(book, int(spec.tier_rank))
     shared = memory / whole if whole else 0.0
     wanted = (demand - of_shares if whole else demand) + shared
-    capacity = sum(book.sizes.total.values())
+    capacity = sum(layout.kind_devices)
     if not capacity or wanted <= capacity:
         return ""
     return (

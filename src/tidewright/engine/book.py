@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..base.errors import Bug
 from ..base.units import HOUR, format_duration
@@ -36,24 +36,6 @@ _OF_DEVICES = fresh(Group.DEVICES, Group.HELD_IN_PLACE)
 SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
 
 
-class Sizes(NamedTuple):
-    """What the pool could hold at most, per kind: devices, devices of the biggest node, bytes of the biggest device."""
-
-    total: dict[str, int]
-    biggest: dict[str, int]
-    memory: dict[str, int]
-
-    @staticmethod
-    def of(nodes: tuple[NodeSpec, ...]) -> Sizes:
-        """Added up once per change of the pool, since every submission asks."""
-        sizes = Sizes({}, {}, {})
-        for node in nodes:
-            sizes.total[node.kind] = sizes.total.get(node.kind, 0) + node.devices
-            sizes.biggest[node.kind] = max(sizes.biggest.get(node.kind, 0), node.devices)
-            sizes.memory[node.kind] = max(sizes.memory.get(node.kind, 0), node.device_memory)
-        return sizes
-
-
 class Book(ImageCatalog):
     """Everything the engine knows. Written only inside ``Engine.step``."""
 
@@ -76,7 +58,6 @@ class Book(ImageCatalog):
         """Job to the set of nodes (as an int) that refused to launch it. These four and ``homes`` are what planners see of the
         records; they are copied while a view is alive (``own``)."""
         self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
-        self.sizes = Sizes.of(())
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
         self.node_down: dict[int, str] = {}
@@ -290,7 +271,6 @@ class Book(ImageCatalog):
         old = self.board.layout
         layout = Layout.of((*old.nodes, *nodes))
         self.board, self.phys = extend(self.board, layout), extend(self.phys, layout)
-        self.sizes = Sizes.of(layout.nodes)
         for node in nodes:
             self.nodes[node.name] = len(self.nodes)
         self._count_up()
@@ -305,7 +285,6 @@ class Book(ImageCatalog):
         committed = [parts for job, parts in self.allocations.items() if not self.jobs[job].leaving]
         self.board = relaid(self.board, layout, [*committed, *self.promises.values()])
         self.phys = relaid(self.phys, layout, list(self.allocations.values()))
-        self.sizes = Sizes.of(layout.nodes)
         self.refresh_kinds(kinds)
 
     def refresh_kinds(self, before: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ from ..model.board import Board, Layout
 from ..model.job_record import JobRecord
 from ..model.node import Allocation
 from ..model.table import COLUMNS, JobTable
-from .book import Book, Sizes
+from .book import Book
 from .check import check_all
 from .failures import Failures
 from .outages import Outages
@@ -95,7 +95,6 @@ def load(data: bytes) -> Book:
     heapq.heapify(book.timers)
     book.table = _table(snapshot)
     book.board, book.phys = _boards(book, Layout.of(snapshot.layout))
-    book.sizes = Sizes.of(snapshot.layout)
     kept, ledger = snapshot.ledger, book.ledger
     ledger.at, ledger.held_milli = kept.at, kept.held_milli
     ledger.held_total, ledger.retired_total = int(kept.held_total), int(kept.retired_total)
