@@ -14,6 +14,8 @@ from tidewright.engine import events as ev
 from tidewright.engine.amend import amend
 from tidewright.engine.settings import live_settings
 from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.node import NodeSpec, Part
+from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.reasons import CONSEQUENCE, Reason
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
@@ -148,3 +150,17 @@ def test_nobody_waits_behind_zero_jobs() -> None:
     said = why(busy, busy.submit(8, tier="basic"))
     assert said.reason is not Reason.BEHIND
     assert " 0 jobs" not in said.text
+
+
+def test_only_holders_on_nodes_that_could_take_the_job_are_named() -> None:
+    """An image is restored on nodes that take full images: what jobs on other nodes hold would not help."""
+    busy = Worldlet(1, 4, settings=live_settings(check_every=1), kind="cpu", full=True)
+    busy.tell(ev.NodeUp(NodeSpec(name="bare", kind="cpu", devices=8), "1"))
+    imaged = busy.submit(4)
+    busy.plan(Start(imaged, (Part(0, 15),), "test"))
+    busy.plan(Suspend(imaged, "room"))
+    here, elsewhere = busy.submit(2), busy.submit(8)
+    busy.plan(Start(here, (Part(0, 3),), "test"), Start(elsewhere, (Part(1, 255),), "test"))
+    busy.planner = make("fifo")
+    said = why(busy, imaged)
+    assert said.waiting and [one.job for one in said.holders] == [here]

@@ -16,6 +16,7 @@ from ..engine.book import Book
 from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
 from ..engine.engine import Engine
 from ..engine.hold import outlook
+from ..engine.land import request
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, device_count
 from ..plan.explain import Change, Explanation, Holder
@@ -82,19 +83,17 @@ def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
 
 
 def _in_the_way(book: Book, job: int) -> tuple[int, ...]:
-    """Who holds what the job needs: its home node if its memory is frozen there, else devices of its kinds."""
-    row = book.table.row[job]
-    home = int(book.table.home[row])
-    if home < 0:
-        return _holders_of_kind(book, int(book.table.kinds[row]))
-    return tuple(other for other, parts in book.allocations.items() if any(part.node == home for part in parts))
+    """The largest holders of devices of nodes that the job may be on."""
+    wanted, layout = request(book, job), book.board.layout
+    mine = sum(1 << node for node in range(len(layout.nodes)) if wanted.reject_node(node, layout) is None)
+    return _largest_holders(book, mine)
 
 
 def _unsaid(book: Book, job: int) -> Blocked:
     """The limit of a job that the planner did not get to: who is ahead, or who has the devices."""
     spec, kinds = book.specs[job], int(book.table.kinds[book.table.row[job]])
     free, ahead = book.board.free_in(kinds), _ahead(book, job)
-    holders = _holders_of_kind(book, kinds)
+    holders = _in_the_way(book, job)
     short = f"needs {_count(spec.floor, 'device')}, {free} {'is' if free == 1 else 'are'} free"
     if ahead:
         text, reason = f"{_waiters(ahead)} served first; it {short}", Reason.BEHIND
@@ -164,13 +163,12 @@ def _occupants(book: Book, wanted: Allocation) -> tuple[int, ...]:
     )
 
 
-def _holders_of_kind(book: Book, kinds: int, most: int = 8) -> tuple[int, ...]:
-    """The largest holders of devices of these kinds."""
-    layout = book.board.layout
+def _largest_holders(book: Book, nodes: int, most: int = 8) -> tuple[int, ...]:
+    """Jobs with devices on a set of nodes, those that hold most first."""
     held = {
         job: device_count(parts)
         for job, parts in book.allocations.items()
-        if any(kinds >> layout.node_kind[part.node] & 1 for part in parts)
+        if any(nodes >> part.node & 1 for part in parts)
     }
     return tuple(sorted(held, key=lambda job: (-held[job], job))[:most])
 
