@@ -11,7 +11,7 @@ import pytest
 
 from tests.kube.churn import NODES, Churn, overcommitted, through_deaths, tried
 from tests.kube.extending import Extending, extending, until
-from tests.kube.objects import late_node, node, pod
+from tests.kube.objects import late_node, node, placed, pod
 from tidewright.kube import site
 from tidewright.kube.ask import holding_of
 from tidewright.kube.verbs import Desk
@@ -62,6 +62,31 @@ def test_random_churn_with_failures_never_overcommits(
                 async with extending(api, lead="off") as second:
                     assert second.pool.held == extender.pool.held
                 assert churn.bound > steps / 10 and churn.refused > steps / 100
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["after its end was shown", "and the watch never shows it"])
+def test_a_pod_that_was_read_bound_and_is_gone_holds_nothing(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "RESERVED_S", 0.1)
+    monkeypatch.setattr("tidewright.kube.lead.SWEEP_S", 0.1)
+
+    async def main() -> None:
+        async with FakeApi().served() as api:
+            await cluster(api)
+            async with extending(api, lead="off") as extender:
+                one = placed("one", "n0", 0, 3)
+                held = holding_of(one)
+                if shown:
+                    made = await api.create("pods", one)
+                    await extender.heard(made)
+                    held = holding_of(made)
+                    await api.remove("pods", "default", "one")
+                    await until(lambda: not extender.pool.held)
+                assert held is not None and held.bound
+                extender.site.settle_read(held.uid, held)
+                assert extender.pool.held, "it may be so"
+                await until(lambda: not extender.pool.held)
 
     asyncio.run(main())
 

@@ -159,7 +159,7 @@ class Binder:
             raise UsageError("the pod is gone, or another has its name")
         ours = _agree(says, held)
         if there := bound_to(found):
-            self.site.settle(held.uid, says)
+            self.site.settle_read(held.uid, says)
             if ours:
                 return None
             raise Unsure(f"the pod was bound to {there} by another program")
@@ -175,7 +175,7 @@ class Binder:
             found = await current_pod(self.site.api, path, held.uid)
             if found is not None and bound_to(found):
                 says = holding_of(shaped(found, Pod))
-                self.site.settle(held.uid, says)
+                self.site.settle_read(held.uid, says)
                 return "" if _agree(says, held) else str(error)
             if found is not None and (_unknown(error) or holding_of(shaped(found, Pod)) is not None):
                 if not self.may_act():

@@ -131,6 +131,17 @@ class Site:
         elif known is None or (known.holding.node, known.holding.units) != (held.node, held.units):
             pool.promise(held, self.clock() + RESERVED_S)
 
+    def settle_read(self, uid: str, held: Holding | None) -> None:
+        """``settle`` for what was read apart from the watch, which may have shown the pod's end before, or may never show the
+        pod at all: until it shows it bound, the GPU stays reserved and the API server is asked again."""
+        seen, pool = self.pod(uid), self.desk.chooser.pool
+        if seen is not None and phase(seen) in ENDED:
+            pool.release(uid)
+        elif held is not None and held.bound and not (seen and bound_to(seen)):
+            pool.reserve(held, self.clock() + RESERVED_S)
+        else:
+            self.settle(uid, held)
+
     def _node(self, what: str, item: dict[str, Any]) -> None:
         name = str(item["metadata"].get("name", ""))
         if what == "gone":
@@ -189,7 +200,7 @@ async def resolve(site: Site, overdue: Iterable[Holding]) -> None:
             site.note(f"pod {held.namespace}/{held.name}: {error}; its GPU stays reserved")
             continue
         if now is not None:
-            site.settle(held.uid, now)
+            site.settle_read(held.uid, now)
         elif site.desk.chooser.pool.held.get(held.uid) is held and held.uid not in site.binding:
             # Else it was decided anew while we asked.
             site.desk.chooser.pool.release(held.uid)
