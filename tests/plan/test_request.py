@@ -119,3 +119,8 @@ def test_a_job_that_can_only_be_frozen_is_bound_to_its_node() -> None:
         return row_request(view.layout, spec, view.jobs, row, view.allocations.get(job, ())).pinned_node
 
     assert [pinned(job) for job in (running, frozen, waiting)] == [0, 1, -1]
+
+
+def test_a_device_that_is_too_small_is_told_in_units() -> None:
+    text = Rejection(Unfit.DEVICE_TOO_SMALL, (29 * 2**30, 24 * 2**30)).text
+    assert text == "needs 29.0GiB of one device's memory; the largest has 24.0GiB"

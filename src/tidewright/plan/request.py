@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ..base.units import WHOLE_DEVICE
+from ..base.units import WHOLE_DEVICE, format_bytes
 from ..model.board import ALL_NODES, Layout
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, bits, device_count
@@ -39,7 +39,7 @@ class Unfit(StrEnum):
 _TEXTS = {
     Unfit.NO_SUCH_DEVICES: "the allocation names devices that do not exist, or a node twice",
     Unfit.WRONG_KIND: "devices of kind {} were not asked for",
-    Unfit.DEVICE_TOO_SMALL: "needs {} bytes of one device; the largest has {}",
+    Unfit.DEVICE_TOO_SMALL: "needs {} of one device's memory; the largest has {}",
     Unfit.WRONG_SHARE: "the share of a device is not the one asked for",
     Unfit.PINNED: "its memory cannot leave {}",
     Unfit.NOT_RESTORABLE: "its image needs nodes that take full images and have devices of kind {}",
@@ -58,7 +58,8 @@ class Rejection(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return _TEXTS[self.code].format(*self.args)
+        small = self.code is Unfit.DEVICE_TOO_SMALL
+        return _TEXTS[self.code].format(*(format_bytes(int(arg)) if small else arg for arg in self.args))
 
 
 _NO_SUCH_DEVICES, _WRONG_SHARE = Rejection(Unfit.NO_SUCH_DEVICES), Rejection(Unfit.WRONG_SHARE)
