@@ -257,6 +257,43 @@ def test_a_killed_plugin_takes_a_half_written_correction_up_again() -> None:
         assert world.booked() == {0: 1, 1: 1}
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.integers(2, 3), st.integers(1, 3), st.booleans(), st.randoms(use_true_random=False))
+def test_corrections_that_break_off_anywhere_are_taken_up_again(
+    units: int, size: int, restarts: bool, rng: Any
+) -> None:
+    """A plugin is killed in the middle, or a write fails, again and again: in the end nobody is promised a full GPU."""
+    world = World(3, units=units * size)
+    world.check_books = lambda shown: None  # type: ignore[method-assign]
+    for at in range(3 * units):
+        world.bind(assumed(f"p{at}", size, at=0), at)
+        while world.waiting and rng.random() < 0.5:
+            world.admit(rng.choice(world.waiting))
+        if rng.random() < 0.5:
+            world.correct(rng.randrange(1, 6))
+            if restarts:
+                world.restart()
+    for _ in range(6):
+        world.correct()
+    world.check_true()
+    world.check_promises()
+
+
+@pytest.mark.parametrize("steps", range(1, 5))
+def test_a_chain_that_broke_off_hands_its_slot_to_the_pod_that_waits(steps: int) -> None:
+    world = World(3, units=2)
+    for at in range(2):
+        world.bind(assumed(f"p{at}", 2, at=0), at)
+    world.admit("uid-p1")
+    world.bind(assumed("p2", 2, at=0), 2)
+    world.admit("uid-p0")
+    world.correct(steps)
+    for _ in range(3):
+        world.correct()
+    world.check_promises()
+    assert world.booked() == {0: 2, 1: 2, 2: 2}
+
+
 def test_a_slot_that_two_pods_passed_on_is_promised_to_the_one_that_waits() -> None:
     """Not the slot of the pod in the middle of that chain, which the first one has."""
     world = World(3, units=2, ordered=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import names
-from .allocated import PodUse, Units
+from .allocated import PodUse, Units, leaves
 from .slots import Slots, slot_of
 
 
@@ -33,9 +33,13 @@ def corrections(slots: Slots) -> list[list[Rewrite]]:
     wrong = [use for use in slots.uses if use.complete() and use.taken() and use.shown != _shows(use, _real(use))]
     waiting = [use for use in slots.uses if not use.has]
     units, found = slots.capacity.units, []
-    while wrong:
+    # A chain that broke off is resumed first and alone: what others have to do depends on how it ends.
+    begun = any(map(leaves, wrong))
+    while any(map(leaves, wrong)) if begun else wrong:
         path, waits = _path(slots, wrong, waiting)
         found.append([_rewrite(use, notes, units) for use, notes in _steps(path, waits)])
+    if not found:
+        found += [[_rewrite(use, units_there, units)] for use, units_there in _rehoused(slots, waiting)]
     handed = {step.use.ask.uid for chain in found for step in chain}
     edited = (use for use in slots.uses if not use.complete() and use.held is not None and use.shown != use.marked())
     return found + [[_rewrite(use, use.marked(), units)] for use in edited if use.ask.uid not in handed]
@@ -69,8 +73,11 @@ def _path(slots: Slots, wrong: list[PodUse], waiting: list[PodUse]) -> tuple[lis
 
 
 def _head(wrong: Sequence[PodUse]) -> PodUse:
-    """A pod whose slot more of them leave than take, if there is one. A path that began in its middle would hand the slot on to
-    a pod that waits although another pod has it."""
+    """The head of a chain that broke off, else a pod whose slot more of them leave than take, if there is one. A path that began
+    in its middle would hand the slot on to a pod that waits although another pod has it."""
+    for use in wrong:
+        if leaves(use):
+            return use
     left = Counter(_key(slot_of(use)) for use in wrong)
     left.subtract(_key(_real(use)) for use in wrong)
     return next((use for use in wrong if left[_key(slot_of(use))] > 0), wrong[0])
@@ -81,15 +88,48 @@ def _key(units: Units) -> frozenset[tuple[int, int]]:
 
 
 def _waits_for(slots: Slots, real: Units, left: Units, waiting: list[PodUse]) -> PodUse | None:
-    """A pod bound to ``real`` that can have ``left`` instead, taken out of ``waiting``. What is left counts as booked already,
-    so where all that is booked has room, this pod has."""
+    """A pod bound to ``real`` that can have ``left`` instead, taken out of ``waiting``; before it one that was to get it when a
+    chain broke off. What is left counts as booked already, so where all that is booked has room, this pod has."""
     if not left or sorted(left.values()) != sorted(real.values()) or left.keys() & set(slots.sick):
         return None
-    found = next((use for use in waiting if use.marked() == real), None)
+    alike = [use for use in waiting if sorted(use.marked().values()) == sorted(left.values())]
+    there = [use for use in alike if use.marked() == real]
+    stranded = [use for use in alike if _stranded(slots, use)]
+    found = next(iter([*(use for use in stranded if use in there), *stranded, *there]), None)
     if found is None or not slots.keeps_room(left):
         return None
     waiting.remove(found)
     return found
+
+
+def _stranded(slots: Slots, use: PodUse) -> bool:
+    """It waits for a GPU that has no room for it: the one whose slot it was to get was corrected before a chain broke off."""
+    booked = _booked(slots)
+    return any(booked[gpu] > slots.capacity.units.get(gpu, 0) for gpu in use.marked())
+
+
+def _booked(slots: Slots) -> Counter[int]:
+    """What pods have, and what those that are not complete were bound to, by GPU."""
+    booked: Counter[int] = Counter()
+    for one in slots.uses:
+        booked.update(slots.capacity.weighed(one.taken() if one.complete() else one.marked()))
+    return booked
+
+
+def _rehoused(slots: Slots, waiting: Sequence[PodUse]) -> Iterator[tuple[PodUse, Units]]:
+    """Pods that wait for a GPU which is too full for them, with one that is not: pods were bound while a chain was broken off."""
+    booked, most = _booked(slots), slots.capacity.units
+    for use in waiting:
+        marked = use.marked()
+        if len(marked) != 1 or all(booked[gpu] <= most.get(gpu, 0) for gpu in marked):
+            continue
+        for gpu in sorted(most.keys() - set(slots.sick)):
+            moved = slots.capacity.weighed({gpu: use.ask.total})
+            if booked[gpu] + moved[gpu] <= most[gpu]:
+                booked.subtract(slots.capacity.weighed(marked))
+                booked.update(moved)
+                yield use, {gpu: use.ask.total}
+                break
 
 
 def _steps(path: Sequence[PodUse], waits: PodUse | None) -> Iterator[tuple[PodUse, Units]]:
