@@ -140,3 +140,25 @@ def test_children_of_others_are_reaped(tmp_path: Path) -> None:
             assert running(found.child(1)) and process.poll() is None
         finally:
             process.kill()
+
+
+def test_real_time_signals_and_a_reader_that_is_gone_end_nothing(tmp_path: Path) -> None:
+    with service(tmp_path / "pids") as found:
+        assert found.process.stderr is not None
+        first = found.child(1)
+        found.process.stderr.close()
+        os.kill(first, signal.SIGRTMIN + 6)
+        os.kill(found.child(2), signal.SIGKILL)
+        assert running(found.child(3))
+
+
+def test_ignored_ends_of_children_are_heard_of(tmp_path: Path) -> None:
+    ignore = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    words = [sys.executable, "-c", ignore + SERVICE, str(tmp_path / "pids"), "0", "time.sleep(60)"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, text=True) as process:
+        found = Service(process, tmp_path / "pids")
+        try:
+            os.kill(found.child(1), signal.SIGKILL)
+            assert running(found.child(2))
+        finally:
+            process.kill()

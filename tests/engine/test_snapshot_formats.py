@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.engine.records import each
-from tidewright.base.errors import UsageError
+from tidewright.base.errors import Bug, UsageError
 from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
 from tidewright.model.job_record import GROUPS
@@ -61,3 +61,13 @@ def test_another_format_is_refused_and_says_what_to_do() -> None:
         Engine.restore(msgspec.msgpack.encode({"format": 3}))
     with pytest.raises(UsageError, match="not a snapshot"):
         Engine.restore(b"\xc1")
+
+
+def test_a_snapshot_that_names_what_it_does_not_have_is_a_bug() -> None:
+    swarm = Swarm(7)
+    swarm.run(60)
+    for name in ("holders", "reserved", "with_images", "ids"):
+        data = msgspec.msgpack.decode(swarm.engine.snapshot())
+        data[name] = [*data[name], 10**6]
+        with pytest.raises(Bug):
+            Engine.restore(msgspec.msgpack.encode(data))

@@ -1,12 +1,13 @@
 """A service that is started again where it stands when it is killed or crashes.
 
 A container whose main process ends is started again by its kubelet, when that comes to it; a parent in the container does it in a
-fraction of a second. The parent forks before there is any thread, connection or driver, and does nothing else, so there is little
-that could end it.
+fraction of a second. The parent forks before there is any connection or driver, and does nothing else, so there is little that
+could end it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -29,6 +30,8 @@ def respawning(note: Callable[[str], None], served_s: float = SERVED_S) -> None:
     another one. The parent passes SIGTERM, SIGINT and SIGHUP on and exits as the child does, 128 + N after signal N.
 
     Call it before threads and event loops exist. ``note``: told of each restart."""
+    # Where it is ignored, which is inherited, no end of a child would be heard of.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watched = {*FORWARDED, signal.SIGCHLD}
     parent, before = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     restarts: deque[float] = deque(maxlen=MOST)
@@ -44,7 +47,8 @@ def respawning(note: Callable[[str], None], served_s: float = SERVED_S) -> None:
         if told or status == 0 or often or (status > 0 and ran_s < served_s):
             _exit(status)
         restarts.append(now_s)
-        note(f"ended after {ran_s:.0f} s{_why(status)}; starts again")
+        with contextlib.suppress(OSError):  # nobody may read what we say any more
+            note(f"ended after {ran_s:.0f} s{_why(status)}; starts again")
 
 
 def _until_ended(child: int, watched: set[signal.Signals]) -> tuple[int, bool]:
@@ -53,13 +57,13 @@ def _until_ended(child: int, watched: set[signal.Signals]) -> tuple[int, bool]:
     while True:
         number = signal.sigwait(watched)
         if number != signal.SIGCHLD:
-            told = told or number != signal.SIGHUP
+            told = True
             os.kill(child, number)
             continue
         # As the first process of a container we inherit other processes, too.
-        while (found := _reap()) is not None:
-            if found[0] == child:
-                return found[1], told
+        ended = dict(iter(_reap, None))
+        if child in ended:
+            return ended[child], told
 
 
 def _reap() -> tuple[int, int] | None:
@@ -83,4 +87,7 @@ def _exit(status: int) -> NoReturn:
 
 
 def _why(status: int) -> str:
-    return f", killed by {signal.Signals(-status).name}" if status < 0 else f" with exit code {status}"
+    if status >= 0:
+        return f" with exit code {status}"
+    names = {int(one): one.name for one in signal.Signals}
+    return f", killed by {names.get(-status, f'signal {-status}')}"  # real-time signals have no name

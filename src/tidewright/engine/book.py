@@ -325,7 +325,7 @@ class Book(ImageCatalog):
         self.counts[state] -= 1
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
-        for store in (self.jobs, self.homes, self.blocked, self.touched, self.avoided):
+        for store in (self.jobs, self.homes, self.with_images, self.blocked, self.touched, self.avoided):
             store.pop(job, None)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, str] | None:

@@ -17,6 +17,8 @@ class ImageCatalog:
     def __init__(self) -> None:
         self.homes: dict[int, tuple[int, ...]] = {}
         """The nodes where the latest image of a job lies, in rank order, for planners."""
+        self.with_images: dict[int, bool] = {}
+        """Jobs that have images, or have had them since they last began anew, the one imaged first first."""
         self.dead: dict[int, bool] = {}
         """Nodes with which everything on them died (others in ``node_down`` are silent)."""
         self.world_failures = Failures()
@@ -24,6 +26,7 @@ class ImageCatalog:
     def keep_images(self, job: int, kept: tuple[Image, ...]) -> None:
         """These are the job's images now."""
         self.jobs[job].images = kept
+        self.with_images[job] = True
         home = self._home_of(kept[-1]) if kept else ()
         if home:
             self.homes[job] = home

@@ -77,7 +77,8 @@ def alive(book: Book, node: str) -> bool:
 
 def node_lost(book: Book, node: str, kept: frozenset[tuple[int, int]] = frozenset()) -> None:
     """What lay on a node is gone, but for images (job, serial) in ``kept``."""
-    for job, record in book.jobs.items():
+    for job in list(book.with_images):
+        record = book.jobs[job]
         if any(node in image.places for image in record.images):
             left = [image if (job, image.serial) in kept else _without(image, node) for image in record.images]
             book.keep_images(job, tuple(image for image in left if image.whole))
@@ -107,7 +108,9 @@ def forget(book: Book, job: int, attempt: int) -> None:
     """No image of the job is needed any more."""
     record = book.jobs[job]
     images = record.images
-    book.keep_images(job, ())
+    record.images = ()
+    book.homes.pop(job, None)
+    book.with_images.pop(job, None)
     record.restore_from, record.saving = 0, None
     if images:
         places = tuple(dict.fromkeys(place for image in images for place in image.places))

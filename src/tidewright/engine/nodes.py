@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE
@@ -138,16 +139,23 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
     why = f"node {event.name} is down: {event.why}"
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)
-    for job, record in list(book.jobs.items()):
-        if not record.suspended_as or record.allocation is not None:
-            continue
+    for job in _suspended(book):
+        record = book.jobs[job]
         if book.table.home[book.table.row[job]] == index:
             _lose(book, job, why)
         elif record.image_only and _image_died(record):
             restart(book, job, why, keeps_work=False, from_image=True)
-    for job in [job for job, record in book.jobs.items() if _must_go_back(record)]:
+    for job in [job for job in book.with_images if _must_go_back(book.jobs[job])]:
         row = book.table.row[job]
         book.tell(job, "IMAGE", f"{why}; {images.roll_back(book, job, row)}")
+
+
+def _suspended(book: Book) -> list[int]:
+    """Jobs whose suspended attempt holds no devices, by id. Found by the columns: a rack of nodes may be lost at once."""
+    table, n = book.table, book.table.n
+    away = np.isin(table.state[:n], (State.SUSPENDED, State.HELD, State.STOPPING))
+    jobs = ((job, book.jobs[job]) for job in sorted(table.id[:n][away].tolist()))
+    return [job for job, record in jobs if record.suspended_as and record.allocation is None]
 
 
 def _image_died(record: JobRecord) -> bool:

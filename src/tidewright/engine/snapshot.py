@@ -52,6 +52,8 @@ class Snapshot(PoolSnapshot, kw_only=True):
     """Jobs that occupy devices, in the order in which they took them: what goes through them goes in this order."""
     reserved: list[int]
     """Jobs with devices set aside, likewise."""
+    with_images: list[int]
+    """Jobs that have images, likewise."""
     ledger: _Ledger
     world_failures: Failures
     outages: Outages
@@ -76,6 +78,7 @@ def dump(book: Book) -> bytes:
     snapshot = Snapshot(
         format=FORMAT, settings=book.settings, layout=book.board.layout.nodes, columns=columns,
         ids=[int(job) for job in table.id[: table.n]], holders=list(book.allocations), reserved=list(book.promises),
+        with_images=list(book.with_images),
         ledger=totals, **{name: getattr(book, name) for name in _PLAIN},
     )  # fmt: skip
     return msgspec.msgpack.encode(snapshot)
@@ -86,8 +89,14 @@ def load(data: bytes) -> Book:
     try:
         with _no_collections():
             snapshot = _decode(data)
+        return _book(snapshot)
     except msgspec.DecodeError as error:
         raise UsageError(f"not a snapshot of this version: {error}", "replay the journal from its beginning") from error
+    except LookupError as error:
+        raise Bug(f"the snapshot names what it does not have: {error!r}") from error
+
+
+def _book(snapshot: Snapshot) -> Book:
     book = Book(snapshot.settings)
     for name in _PLAIN:
         setattr(book, name, getattr(snapshot, name))
@@ -131,7 +140,8 @@ def _upcast(old: SnapshotV1) -> Snapshot:
     outages = Outages(old.outages.faults, old.outages.changed, old.outages.cordoned, old.outages.refusals)
     return Snapshot(
         format=FORMAT, settings=old.settings, layout=old.layout, columns=old.columns, ids=old.ids,
-        holders=list(old.allocations), reserved=list(old.promises), jobs=records(old), world_failures=failures,
+        holders=list(old.allocations), reserved=list(old.promises), with_images=list(old.images), jobs=records(old),
+        world_failures=failures,
         ledger=_Ledger(old.ledger.at, old.ledger.held_milli, *totals), outages=outages, **plain,
     )  # fmt: skip
 
@@ -140,10 +150,10 @@ def _show_planners(book: Book, snapshot: Snapshot) -> None:
     """What planners see of the records."""
     for job, record in book.jobs.items():
         book.specs[job] = record.spec
-        if record.images:
-            book.keep_images(job, record.images)
         if record.refused_by:
             avoid(book, job)
+    for job in snapshot.with_images:
+        book.keep_images(job, book.jobs[job].images)
     for job in snapshot.holders:
         book.allocations[job] = _there(book.jobs[job].allocation, job)
     for job in snapshot.reserved:
