@@ -47,6 +47,13 @@ def burst() -> list[dict[str, Any]]:
     return [assumed(f"p{place}", 1, at=10**18 + place, gpu=place // 15) for place in BURST]
 
 
+async def bound(found: Plugged, *pods: dict[str, Any]) -> None:
+    """The plugin is ready, and knows of these."""
+    await found.ready()
+    for one in pods:
+        await found.create(one)
+
+
 async def admit(found: Plugged, *pods: dict[str, Any]) -> None:
     for one in pods:
         await found.kubelet.admit(one)
@@ -82,10 +89,8 @@ def test_pods_admitted_in_another_order_swap_and_their_annotations_follow() -> N
 
     async def scene() -> None:
         async with plugged("3x2", binding="match") as found:
-            await found.ready()
             pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(3)]
-            for one in pods:
-                await found.create(one)
+            await bound(found, *pods)
             promised, seen = shown(found, "p0", "p1", "p2"), list[dict[int, int]]()
             found.api.mischief.decide = lambda method, path: seen.append(booked(found)) or ""  # type: ignore[func-returns-value]
             await admit(found, pods[2], pods[0], pods[1])
@@ -104,10 +109,8 @@ def test_an_answer_that_was_lost_gives_nothing_away() -> None:
 
     async def scene() -> None:
         async with plugged("2x2", binding="match") as found:
-            await found.ready()
             pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(2)]
-            for one in pods:
-                await found.create(one)
+            await bound(found, *pods)
             asked = messages().ContainerAllocateRequest(devices_ids=["0-0", "0-1"])
             for _ in range(3):
                 await found.kubelet._ask("Allocate", messages().AllocateRequest(container_requests=[asked]))
@@ -122,10 +125,8 @@ def test_marks_that_failed_are_written_later(monkeypatch: pytest.MonkeyPatch) ->
 
     async def scene() -> None:
         async with plugged("2x2", binding="match") as found:
-            await found.ready()
             pods = [assumed(f"p{at}", 2, at=at, gpu=at) for at in range(2)]
-            for one in pods:
-                await found.create(one)
+            await bound(found, *pods)
             found.api.mischief.decide = lambda method, path: "before" if method == "PATCH" and "/pods/" in path else ""
             await admit(found, *reversed(pods))
             found.api.mischief.decide = lambda method, path: ""
@@ -155,10 +156,8 @@ def test_a_gpu_that_is_full_refuses_whatever_the_annotations_say(monkeypatch: py
 
     async def scene() -> None:
         async with plugged("1x2", binding="match") as found:
-            await found.ready()
             pods = [assumed(name, 1, at=at) for at, name in enumerate("abc")]
-            for one in pods:
-                await found.create(one)
+            await bound(found, *pods)
             await admit(found, *pods[:2])
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await allocate(found, "0-7")
@@ -174,10 +173,8 @@ def test_a_refusal_that_may_be_any_of_some_pods_is_an_event_of_each(monkeypatch:
 
     async def scene() -> None:
         async with plugged("1x2", binding="match") as found:
-            await found.ready()
             pods = [assumed(name, 1, at=at) for at, name in enumerate("abcd")]
-            for one in pods:
-                await found.create(one)
+            await bound(found, *pods)
             await admit(found, *pods[:2])
             with pytest.raises(grpc.aio.AioRpcError, match="one of the pods default/c, default/d"):
                 await allocate(found, "0-7")

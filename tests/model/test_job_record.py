@@ -13,7 +13,7 @@ from tidewright.model.job_record import (
     GROUPS,
     Cooldown,
     Ending,
-    Group,
+    FieldGroup,
     HoldRetry,
     JobRecord,
     LevelCap,
@@ -34,11 +34,11 @@ def test_each_field_is_in_exactly_one_group() -> None:
     assert Counter(name for names in GROUPS.values() for name in names) == Counter(
         one.name for one in fields(JobRecord)
     )
-    assert set(GROUPS) == set(Group)
+    assert set(GROUPS) == set(FieldGroup)
 
 
-@pytest.mark.parametrize("group", [group for group in Group if group is not Group.JOB])
-def test_a_reset_ends_the_facts_of_its_group_and_no_others(group: Group) -> None:
+@pytest.mark.parametrize("group", [group for group in FieldGroup if group is not FieldGroup.JOB])
+def test_a_reset_ends_the_facts_of_its_group_and_no_others(group: FieldGroup) -> None:
     new, record = JobRecord(JobSpec()), JobRecord(JobSpec(), **SAID)
     record.reset(fresh(group))
     for name, said in SAID.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 
+from ..base.signals import signal_name
 from ..wire.own_file import open_regular
 
 LINES = 10
@@ -22,8 +22,8 @@ def describe(code: int, note: str = "") -> str:
     said = f"exit code {code}"
     if code > 128:
         number = code - 128
-        name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
-        said = f"killed by signal {number}{name}"
+        name = signal_name(number)
+        said = f"killed by signal {number}" + (f" ({name})" if name else "")
     return f"{said}, {note}" if note else said
 
 

@@ -14,10 +14,11 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NoReturn
+
+from ..base.signals import signal_name
 
 MOST, WITHIN_S = 5, 60.0
-"""After so many restarts within so long the parent gives up, and whoever started it sees the service fail."""
+"""After so many restarts within so long the parent gives up and exits, so that the failure is seen."""
 SERVED_S = 10.0
 """A service that ends sooner with an error never worked: to start it again would only repeat its message."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -29,7 +30,7 @@ def respawning(note: Callable[[str], None], served_s: float = SERVED_S) -> None:
     """Returns in a child process, which runs the service; when that is killed, or fails after ``served_s`` seconds, returns in
     another one. The parent passes SIGTERM, SIGINT and SIGHUP on and exits as the child does, 128 + N after signal N.
 
-    Call it before threads and event loops exist. ``note``: told of each restart."""
+    Call it before threads and event loops exist. ``note`` gets a line for each restart."""
     # Where it is ignored, which is inherited, no end of a child would be heard of.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watched = {*FORWARDED, signal.SIGCHLD}
@@ -41,29 +42,29 @@ def respawning(note: Callable[[str], None], served_s: float = SERVED_S) -> None:
             _end_with(parent)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return
-        status, told = _until_ended(child, watched)
+        status, stopping = _until_ended(child, watched)
         ran_s, now_s = time.monotonic() - begun_s, time.monotonic()
         often = len(restarts) == MOST and now_s - restarts[0] < WITHIN_S
-        if told or status == 0 or often or (status > 0 and ran_s < served_s):
-            _exit(status)
+        if stopping or status == 0 or often or (status > 0 and ran_s < served_s):
+            raise SystemExit(status if status >= 0 else 128 - status)
         restarts.append(now_s)
-        with contextlib.suppress(OSError):  # nobody may read what we say any more
+        with contextlib.suppress(OSError):  # the log may have no reader any more
             note(f"ended after {ran_s:.0f} s{_why(status)}; starts again")
 
 
 def _until_ended(child: int, watched: set[signal.Signals]) -> tuple[int, bool]:
-    """Its exit code, -N after signal N; and whether it had been told to end."""
-    told = False
+    """Its exit code, -N after signal N; and whether a signal to end was passed on to it."""
+    stopping = False
     while True:
         number = signal.sigwait(watched)
         if number != signal.SIGCHLD:
-            told = True
+            stopping = True
             os.kill(child, number)
             continue
         # As the first process of a container we inherit other processes, too.
         ended = dict(iter(_reap, None))
         if child in ended:
-            return ended[child], told
+            return ended[child], stopping
 
 
 def _reap() -> tuple[int, int] | None:
@@ -82,12 +83,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _exit(status: int) -> NoReturn:
-    raise SystemExit(status if status >= 0 else 128 - status)
-
-
 def _why(status: int) -> str:
     if status >= 0:
         return f" with exit code {status}"
-    names = {int(one): one.name for one in signal.Signals}
-    return f", killed by {names.get(-status, f'signal {-status}')}"  # real-time signals have no name
+    return f", killed by {signal_name(-status) or f'signal {-status}'}"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever reads meanwhile and whenever their writer is killed."""
+"""Files that are there whole or not at all, for every reader and whenever their writer is killed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ..base.errors import Bug
 from ..base.units import HOUR, format_duration
 from ..model.board import Board, Layout, extend, relaid
 from ..model.job import JobSpec, Level, State
-from ..model.job_record import ATTEMPT_GROUPS, Group, JobRecord, fresh
+from ..model.job_record import ATTEMPT_GROUPS, FieldGroup, JobRecord, fresh
 from ..model.node import Allocation, NodeSpec, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
@@ -31,8 +31,8 @@ from .wall_time import Offsets
 _LEVELS = {
     "freeze": Level.FREEZE, "cooperative": Level.COOPERATIVE, "requeue": Level.REQUEUE, "none": Level.NONE,
 }  # fmt: skip
-_OF_AN_ATTEMPT, _OF_A_RUN = fresh(*ATTEMPT_GROUPS), fresh(Group.RUN)
-_OF_DEVICES = fresh(Group.DEVICES, Group.HELD_IN_PLACE)
+_OF_AN_ATTEMPT = fresh(*ATTEMPT_GROUPS)
+_OF_DEVICES = fresh(FieldGroup.DEVICES, FieldGroup.HELD_IN_PLACE)
 SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int(State.QUEUED), int(State.HELD)
 
 
@@ -262,7 +262,6 @@ class Book(ImageCatalog):
         if since >= 0 and record.rollback_count:
             _calm(record, self.now - since)
         stop_service(self.table, row, self.now)
-        record.reset(_OF_A_RUN)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class Engine:
         return self.book.view()
 
     def enforce(self, settings: EngineSettings) -> None:
-        """From the next step on these settings hold. They are no event: whoever keeps the journal notes them beside it."""
+        """From the next step on these settings hold. They are no event: the owner of the journal records them beside it."""
         self.settings = self.book.settings = settings
 
     def replan(self) -> None:

@@ -33,6 +33,14 @@ class ImageCatalog:
         else:
             self.homes.pop(job, None)
 
+    def drop_images(self, job: int) -> tuple[Image, ...]:
+        """The job begins anew; returns the images that it had."""
+        record = self.jobs[job]
+        images, record.images = record.images, ()
+        for index in (self.homes, self.with_images):
+            index.pop(job, None)
+        return images
+
     def _home_of(self, image: Image) -> tuple[int, ...]:
         """Node indices: where it was taken, as long as each part is there, else where copies are. None where images lie in
         one place that every node has equally far.

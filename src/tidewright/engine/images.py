@@ -106,11 +106,7 @@ def spoil(book: Book, job: int) -> None:
 
 def forget(book: Book, job: int, attempt: int) -> None:
     """No image of the job is needed any more."""
-    record = book.jobs[job]
-    images = record.images
-    record.images = ()
-    book.homes.pop(job, None)
-    book.with_images.pop(job, None)
+    images, record = book.drop_images(job), book.jobs[job]
     record.restore_from, record.saving = 0, None
     if images:
         places = tuple(dict.fromkeys(place for image in images for place in image.places))

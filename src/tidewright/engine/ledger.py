@@ -56,12 +56,7 @@ class PoolLedger:
 
     def open_total(self, records: Iterable[JobRecord], now: int) -> int:
         """Held by jobs still in the book, until ``now``."""
-        total = 0
-        for record in records:
-            total += record.held_milli_us
-            if record.allocation is not None:
-                total += milli_devices(record.allocation) * (now - record.held_since)
-        return total
+        return sum(held_milli_us(record, now) for record in records)
 
 
 def held_milli_us(record: JobRecord, now: int) -> int:

@@ -19,25 +19,23 @@ def refused(book: Book, job: int, node: str, error: str, fault: str) -> bool:
     index = book.nodes.get(node)
     if index is None:
         return False
-    record = book.jobs[job]
-    known = record.refused_by = record.refused_by or {}
-    again = index in known
-    until = known[index] = book.now + book.settings.avoid_us
-    avoid(book, job)
+    before = book.jobs[job].refused_by or {}
+    again, until = index in before, book.now + book.settings.avoid_us
+    known = before | {index: until}
+    keep_refusals(book, job, known)
     book.set_timer(until, "avoid", job, until)
     if fault == "user":
         return not again and len(known) < 2 and _room_elsewhere(book, job, free=True)
     _count(book, job, index, error)
     if _room_elsewhere(book, job, free=False):
         return True
-    record.refused_by = None
-    avoid(book, job)
+    keep_refusals(book, job, {})
     return False
 
 
-def avoid(book: Book, job: int) -> None:
-    """Tell planners which nodes refused the job."""
-    known = book.jobs[job].refused_by
+def keep_refusals(book: Book, job: int, known: dict[int, int]) -> None:
+    """These nodes refused the job, each until the time at which it may be asked again."""
+    book.jobs[job].refused_by = known or None
     if known:
         book.avoided[job] = sum(1 << node for node in known)
     else:
@@ -76,8 +74,7 @@ def _cordon(book: Book, index: int, now: Refusals, error: str) -> None:
 
 def launched(book: Book, job: int) -> None:
     """All ranks run: the nodes they are on refuse nothing."""
-    book.jobs[job].refused_by = None
-    avoid(book, job)
+    keep_refusals(book, job, {})
     for part in book.allocations[job]:
         book.outages.refusals.pop(part.node, None)
 
@@ -103,8 +100,6 @@ def expired(book: Book, index: int) -> None:
 
 def forgive(book: Book, job: int) -> None:
     """Nodes that refused the job long enough ago may be asked again."""
-    record = book.jobs[job]
-    known = record.refused_by or {}
-    record.refused_by = {node: until for node, until in known.items() if until > book.now} or None
-    avoid(book, job)
+    known = book.jobs[job].refused_by or {}
+    keep_refusals(book, job, {node: until for node, until in known.items() if until > book.now})
     book.forced = True

@@ -24,7 +24,7 @@ from .book import Book
 from .check import check_all
 from .failures import Failures
 from .outages import Outages
-from .refusals import avoid
+from .refusals import keep_refusals
 from .snapshot_pool import OF_THE_BOOK, PoolSnapshot
 from .snapshot_v1 import SnapshotV1, records
 
@@ -151,7 +151,7 @@ def _show_planners(book: Book, snapshot: Snapshot) -> None:
     for job, record in book.jobs.items():
         book.specs[job] = record.spec
         if record.refused_by:
-            avoid(book, job)
+            keep_refusals(book, job, record.refused_by)
     for job in snapshot.with_images:
         book.keep_images(job, book.jobs[job].images)
     for job in snapshot.holders:

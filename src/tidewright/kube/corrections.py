@@ -93,35 +93,25 @@ def _waits_for(slots: Slots, real: Units, left: Units, waiting: list[PodUse]) ->
     if not left or sorted(left.values()) != sorted(real.values()) or left.keys() & set(slots.sick):
         return None
     alike = [use for use in waiting if sorted(use.marked().values()) == sorted(left.values())]
-    there = [use for use in alike if use.marked() == real]
-    stranded = [use for use in alike if _stranded(slots, use)]
-    found = next(iter([*(use for use in stranded if use in there), *stranded, *there]), None)
+    fits = {use.ask.uid: (_too_full(slots, slots.booked, use.marked()), use.marked() == real) for use in alike}
+    found = max((use for use in alike if any(fits[use.ask.uid])), key=lambda use: fits[use.ask.uid], default=None)
     if found is None or not slots.keeps_room(left):
         return None
     waiting.remove(found)
     return found
 
 
-def _stranded(slots: Slots, use: PodUse) -> bool:
-    """It waits for a GPU that has no room for it: the one whose slot it was to get was corrected before a chain broke off."""
-    booked = _booked(slots)
-    return any(booked[gpu] > slots.capacity.units.get(gpu, 0) for gpu in use.marked())
-
-
-def _booked(slots: Slots) -> Counter[int]:
-    """What pods have, and what those that are not complete were bound to, by GPU."""
-    booked: Counter[int] = Counter()
-    for one in slots.uses:
-        booked.update(slots.capacity.weighed(one.taken() if one.complete() else one.marked()))
-    return booked
+def _too_full(slots: Slots, booked: Mapping[int, int], units: Units) -> bool:
+    """Whether one of the GPUs has no room for all that is booked on it."""
+    return any(booked.get(gpu, 0) > slots.capacity.units.get(gpu, 0) for gpu in units)
 
 
 def _rehoused(slots: Slots, waiting: Sequence[PodUse]) -> Iterator[tuple[PodUse, Units]]:
     """Pods that wait for a GPU which is too full for them, with one that is not: pods were bound while a chain was broken off."""
-    booked, most = _booked(slots), slots.capacity.units
+    booked, most = slots.booked.copy(), slots.capacity.units
     for use in waiting:
         marked = use.marked()
-        if len(marked) != 1 or all(booked[gpu] <= most.get(gpu, 0) for gpu in marked):
+        if len(marked) != 1 or not _too_full(slots, booked, marked):
             continue
         for gpu in sorted(most.keys() - set(slots.sick)):
             moved = slots.capacity.weighed({gpu: use.ask.total})

@@ -131,6 +131,14 @@ class Slots:
                     given[_slot(part, use.has[part.name])] += 1
         return found - given
 
+    @cached_property
+    def booked(self) -> Counter[int]:
+        """Units on each GPU that pods have, and that those which are not complete were bound to."""
+        found: Counter[int] = Counter()
+        for use in self.uses:
+            found.update(self.capacity.weighed(use.taken() if use.complete() else use.marked()))
+        return found
+
     def keeps_room(self, units: Units) -> bool:
         """Whether on these GPUs all that pods were bound to, and have past that, has room: false where some of it is not true."""
         booked: Counter[int] = Counter()

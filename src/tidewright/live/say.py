@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Iterable
 from typing import cast
 
 from msgspec.structs import replace
 
+from ..base.signals import signal_name
 from ..base.units import WHOLE_DEVICE
 from ..drive.record import hide_environment
 from ..engine.book import Book
@@ -108,9 +108,8 @@ def _failure(ended: Ended, full: bool) -> api.FailureView | None:
     first = ended.failure
     if first is None:
         return None
-    names = {128 + number: number.name for number in signal.Signals}
     return api.FailureView(
-        rank=first.rank, exit_code=first.code, signal=names.get(first.code, ""), why=first.why, node=first.node,
+        rank=first.rank, exit_code=first.code, signal=signal_name(first.code - 128), why=first.why, node=first.node,
         lines=first.lines if full else (),
     )  # fmt: skip
 

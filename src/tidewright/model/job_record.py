@@ -89,7 +89,7 @@ class Cooldown(Struct, frozen=True):
     until: int
 
 
-Facts = tuple[tuple[str, Any], ...]
+FieldValues = tuple[tuple[str, Any], ...]
 """Fields with values."""
 
 
@@ -178,13 +178,13 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
             return self.restore_from
         return self.images[-1].serial if self.suspended_as == "image" and self.images else 0
 
-    def reset(self, facts: Facts) -> None:
+    def reset(self, facts: FieldValues) -> None:
         """These are as in a fresh record."""
         for name, value in facts:
             setattr(self, name, value)
 
 
-class Group(Enum):
+class FieldGroup(Enum):
     """What a fact of a job is about, and so how long it is true."""
 
     JOB = "until the job ends, or what it counts is over"
@@ -197,28 +197,28 @@ class Group(Enum):
     RESERVATION = "until it gets the devices, or others do"
 
 
-GROUPS: dict[Group, tuple[str, ...]] = {
-    Group.JOB: (
+GROUPS: dict[FieldGroup, tuple[str, ...]] = {
+    FieldGroup.JOB: (
         "spec", "state", "attempt", "dependencies", "dependents", "waiting_array", "user_hold", "size_override", "backoff_until",
         "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us", "lost_us", "held_milli_us",
         "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
     ),
-    Group.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
-    Group.RUN: ("checkpoint_at",),
-    Group.SAVING: ("saving", "replan_on_release"),
-    Group.SUSPENDED: ("suspended_as",),
-    Group.HELD_IN_PLACE: ("held_in_place",),
-    Group.DEVICES: ("allocation", "held_since", "leaving"),
-    Group.RESERVATION: ("reservation",),
+    FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
+    FieldGroup.RUN: ("checkpoint_at",),
+    FieldGroup.SAVING: ("saving", "replan_on_release"),
+    FieldGroup.SUSPENDED: ("suspended_as",),
+    FieldGroup.HELD_IN_PLACE: ("held_in_place",),
+    FieldGroup.DEVICES: ("allocation", "held_since", "leaving"),
+    FieldGroup.RESERVATION: ("reservation",),
 }  # fmt: skip
 
-ATTEMPT_GROUPS = (Group.ATTEMPT, Group.RUN, Group.SAVING, Group.SUSPENDED)
+ATTEMPT_GROUPS = (FieldGroup.ATTEMPT, FieldGroup.RUN, FieldGroup.SAVING, FieldGroup.SUSPENDED)
 """What a new attempt begins without."""
 
 
 _DEFAULT = {one.name: one.default for one in fields(JobRecord)}
 
 
-def fresh(*groups: Group) -> Facts:
+def fresh(*groups: FieldGroup) -> FieldValues:
     """The fields of these groups, with what they are in a fresh record."""
     return tuple((name, _DEFAULT[name]) for group in groups for name in GROUPS[group])

@@ -132,7 +132,7 @@ def random_view(
 
 
 def random_spec(dice: random.Random, *, mixed: bool = True, elastic: bool = True) -> JobSpec:
-    """One job of Philly-like sizes (Jeon et al., ATC'19: most jobs request for one device)."""
+    """One job of Philly-like sizes (Jeon et al., ATC'19: most jobs ask for one device)."""
     devices = dice.choice((1, 1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 24))
     memory = dice.choice((10, 20, 40)) * GIB if mixed and devices == 1 and dice.random() < 0.3 else 0
     floor = dice.randint(1, devices) if elastic and devices > 1 and dice.random() < 0.3 else 0

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ...base.atomic import sync_directory
 from ..space import is_full, refusal
 from .errors import StoreFull
 
@@ -59,11 +60,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make names given and taken in a directory survive a power cut."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_directory(path)
 
     def remove(self, path: Path) -> None:
         """Remove a file, or what is in its place; harmless when it is gone."""

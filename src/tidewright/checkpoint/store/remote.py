@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ...base.atomic import write_atomically
 from ...base.errors import UsageError, WorldError
 from ..space import is_full, refusal
 from .disk import Disk
@@ -115,19 +115,12 @@ class FsspecRemote:
 
     @staticmethod
     def _write_file(text: str, data: bytes) -> None:
-        path, disk = Path(text), Disk()
-        disk.make_directory(path.parent)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        path = Path(text)
+        Disk().make_directory(path.parent)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(path)
-            disk.sync_directory(path.parent)
-        except BaseException as error:
-            draft.unlink(missing_ok=True)
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            write_atomically(path, data, draft=draft, durable=True)
+        except OSError as error:
             if is_full(error):
                 raise refusal(path.parent, "a remote copy", len(data)) from error
             raise
