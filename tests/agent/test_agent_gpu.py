@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from tests.agent.agent_bench import ENV, bearing
-from tidewright.agent.attempt import Memo
 from tidewright.agent.equipment import Equipment
 from tidewright.agent.layout import Layout
+from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.prepare import House
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
@@ -79,7 +79,7 @@ class Node:
         house = House(self.layout, self.backend, Signals(), full=True)
         drivers: dict = {}
         self.supervisor = Supervisor(house, drivers, self.heard.append)
-        self.equipment.furnish(self.supervisor, drivers, house, "", 0)
+        self.equipment.furnish(self.supervisor, drivers, "", 0)
 
     async def open(self) -> Node:
         await self.equipment.open()
@@ -292,7 +292,7 @@ def test_an_agent_that_died_in_the_middle_of_a_save(play, broken: bool) -> None:
         await node.launch(1000, 0, 1)
         await node.close()
         file = node.attempt.directory / "memo.json"
-        memo = msgspec.json.decode(file.read_bytes(), type=Memo)
+        memo = msgspec.json.decode(file.read_bytes(), type=AttemptRecord)
         memo.checkpointing = True
         file.write_bytes(msgspec.json.encode(memo))
         for rank in (0, 1):

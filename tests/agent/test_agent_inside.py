@@ -8,8 +8,8 @@ import os
 import pytest
 
 from tests.agent.agent_bench import ENV
-from tidewright.agent import deeds
 from tidewright.agent.layout import Layout, expand
+from tidewright.agent.machine import suspending
 from tidewright.agent.prepare import House
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
@@ -52,7 +52,7 @@ def play(tmp_path, body, driver):
 
 
 def test_a_bounded_hold_ends_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(deeds, "GANG_FREEZE_BOUND_US", 200_000)
+    monkeypatch.setattr(suspending, "GANG_FREEZE_BOUND_US", 200_000)
     driver = FakeDriver(Level.FREEZE)
 
     async def body(supervisor, state):

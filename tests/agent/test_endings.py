@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.agent.attempt import Attempt, Memo
-from tidewright.agent.endings import describe, last_lines
-from tidewright.agent.layout import Layout
-from tidewright.agent.rank import Outcome
+from tidewright.agent.endings import last_lines
+from tidewright.agent.machine.attempt import AttemptState
+from tidewright.agent.machine.outcomes import Outcome, describe
+from tidewright.agent.machine.record import AttemptRecord
+from tidewright.agent.machine.scripts import Instant, Scripts
 from tidewright.launch import oom
 from tidewright.wire.agent import LaunchArgs, RankSeat
 
 
-def gang(root: Path, world: int = 3) -> Attempt:
+def gang(world: int = 3) -> AttemptState:
     seats = tuple(RankSeat(rank, rank, (rank,)) for rank in range(world))
     args = LaunchArgs(job=1, attempt=1, command=("x",), world_size=world, ranks=seats)
-    return Attempt(root, Layout(root), args, Memo(phase="running"))
+    scripts = Scripts()
+    scripts.now = Instant(0, 11.0, 0.0)
+    return AttemptState(args, AttemptRecord(phase="running"), scripts)
 
 
 ENDS = [Outcome(139, ended=10.0), Outcome(1, ended=10.2), Outcome(143, ended=11.5)]
@@ -31,31 +34,30 @@ ENDS = [Outcome(139, ended=10.0), Outcome(1, ended=10.2), Outcome(143, ended=11.
 @pytest.mark.parametrize("heard", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("stopped", range(4))
 def test_the_rank_that_ended_first_is_the_cause_in_whatever_order_ends_are_heard_of(
-    tmp_path: Path, heard: tuple[int, ...], stopped: int
+    heard: tuple[int, ...], stopped: int
 ) -> None:
-    attempt = gang(tmp_path)
+    attempt = gang()
     for at, number in enumerate(heard):
         if at == stopped:  # the request to stop was made at 11, and comes between any two of these
             attempt.end_by("stop")
-            attempt.memo.ending_at, attempt.memo.why = 11.0, "stopped on request"
-        rank = attempt.ranks[number]
+            attempt.record.ending_at, attempt.record.why = 11.0, "stopped on request"
         if stopped == 3 and number == 2:
             continue  # it was never stopped: it runs on
-        rank.outcome = ENDS[number]
-        attempt.note_failure(rank, ENDS[number])
-    attempt.memo.phase = "exited"
+        attempt.outcomes[number] = ENDS[number]
+        attempt.note_failure(number, ENDS[number])
+    attempt.record.phase = "exited"
     report = attempt.report()
     assert report.first_failure is not None and report.first_failure.rank == 0
     assert report.why == "rank 0: killed by signal 11 (SIGSEGV)"
 
 
-def test_what_we_stopped_is_no_failure(tmp_path: Path) -> None:
-    attempt = gang(tmp_path)
+def test_what_we_stopped_is_no_failure() -> None:
+    attempt = gang()
     attempt.end_by("stop")
-    for rank in attempt.ranks:
-        rank.outcome = Outcome(143, ended=attempt.memo.ending_at + 1)
-        attempt.note_failure(rank, rank.outcome)
-    assert attempt.memo.first_failure is None
+    for rank in attempt.numbers:
+        attempt.outcomes[rank] = Outcome(143, ended=attempt.record.ending_at + 1)
+        attempt.note_failure(rank, attempt.outcomes[rank])
+    assert attempt.record.first_failure is None
 
 
 def test_last_lines_are_whole_printable_and_few(tmp_path: Path) -> None:

@@ -81,11 +81,12 @@ def test_groups_that_are_being_made_for_a_rank_are_left_alone(tmp_path: Path) ->
         supervisor.launch(LaunchArgs(job=3, attempt=1, command=("sleep", "600"), env=ENV, ranks=seats), "")
         while (await asyncio.wait_for(heard.get(), 15)).state != "running":
             pass
-        (attempt,) = supervisor.attempts.values()
         (coming,) = FREEZER.create(layout.mark(3, 1, 0, 1))
-        async with attempt.busy:
-            supervisor.patrol()
-            assert Path(coming).exists() and len(groups(tmp_path)) == 2
+        line = supervisor._machine.attempts[3, 1].line
+        line.busy = True
+        supervisor.patrol()
+        assert Path(coming).exists() and len(groups(tmp_path)) == 2
+        line.busy = False
         supervisor.patrol()
         assert not Path(coming).exists() and len(groups(tmp_path)) == 1, "its own stays"
         supervisor.stop(StopArgs(job=3, attempt=1, grace_us=0), "")

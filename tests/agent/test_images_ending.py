@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import shutil
@@ -11,23 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.agent.test_endings import gang
 from tests.agent.test_images_damage import FACTS, Node
 from tests.checkpoint.store.builders import image
 from tidewright.agent import images as images_module
-from tidewright.agent.full import Full
 from tidewright.agent.images import Images
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.manifest import write_manifest
 from tidewright.checkpoint.store import FsspecRemote, ImageStore
 from tidewright.checkpoint.store.apart import Order, take
-from tidewright.wire.agent import FetchArgs, ImageReport, JobReport
+from tidewright.wire.agent import FetchArgs
 
 TENANT = "team"
 
@@ -211,31 +206,3 @@ def test_images_that_a_job_made_after_it_started_over_outlive_the_drop_of_those_
         found.drop_job(1, last)
         assert not found._in_flight.unneeded(1, 4)
     assert found.serials(1) == {4} and found.has_raw(1, 4, 0) and not found.store.names()
-
-
-@pytest.mark.parametrize("over", [False, True], ids=["it-runs-on", "it-has-ended"])
-def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(
-    tmp_path: Path, dawdling: random.Random, over: bool
-) -> None:
-    """Nobody would ever hear of it, and the job's next attempt counts on the images that the controller knows."""
-    found = Images(tmp_path / "node", "token")
-    for serial in (1, 2):
-        shoot(found, 1, serial, dawdling)
-        found.put(TENANT, 1, serial, [0])
-    shoot(found, 1, 3, dawdling)
-    attempt = gang(tmp_path / "a", world=1)
-    attempt.memo.shot = ImageReport(serial=3, ranks=(0,))
-    attempt.args = msgspec.structs.replace(attempt.args, tenant=TENANT)
-    told: list[JobReport] = []
-
-    async def run(job: int, work: Callable[..., Any], *args: Any) -> Any:
-        done = work(*args)
-        if work == found.put and over:
-            attempt.memo.phase = "exited"
-        return done
-
-    deeds: Any = SimpleNamespace(storage=SimpleNamespace(run=run), publish=told.append, alone=lambda deed: deed.close())
-    full = Full(deeds, None, None, found, None, None)  # type: ignore[arg-type]
-    asyncio.run(full._store(attempt, 3))
-    stored = [name.serial for name in found.store.names()]
-    assert stored == ([1, 2] if over else [2, 3]) and bool(told) is not over

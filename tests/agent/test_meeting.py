@@ -8,18 +8,16 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 
 from tests.agent.test_meet import talk
-from tidewright.agent import gang as gang_module
 from tidewright.agent import meet as meet_module
 from tidewright.agent.attempt import Attempt
 from tidewright.agent.depot import Depot
-from tidewright.agent.gang import Gangs
 from tidewright.agent.layout import Layout
+from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.meet import Meet
 from tidewright.agent.meeting import Meeting
 from tidewright.base.errors import WorldError
@@ -47,7 +45,7 @@ class Node:
     def attempt(self, rank: int, peers: tuple[Peer, ...], sitting: str) -> Attempt:
         seats = (RankSeat(rank, 0, (0,)),)
         args = LaunchArgs(job=JOB, attempt=1, command=("x",), ranks=seats, world_size=2, peers=peers)
-        found = Attempt.create(self.layout, args, {}, sitting)
+        found = Attempt.create(self.layout, args, {}, AttemptRecord(peers=peers, sitting=sitting))
         (found.ranks[0].directory / "box").mkdir(parents=True, exist_ok=True)
         return found
 
@@ -278,38 +276,3 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
 
     run(tmp_path, work)
-
-
-def test_what_is_left_is_noted_before_any_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that has been told may let its ranks run on, and what they leave then is not of the image."""
-    order: list[str] = []
-    monkeypatch.setattr(gang_module, "cut", lambda *parties, **limits: SimpleNamespace(hold_us=5, ranks=2))
-
-    async def hear(args: dict[str, object]) -> None:
-        order.append(f"told {args['serial']}")
-
-    async def work(two: Two) -> None:
-        two.guest.depot._handlers["word"] = hear
-        gangs = Gangs("host", TOKEN, lambda key: {})
-        peers = (two.host.peer, two.guest.peer)
-        still = await gangs.still((JOB, 1), 7, peers, then=lambda: order.append("noted"))
-        assert (still.hold_us, still.ranks) == (5, 2)
-
-    run(tmp_path, work)
-    assert order == ["noted", "told 7"]
-
-
-def test_ranks_run_on_when_what_they_left_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    freed: list[object] = []
-    monkeypatch.setattr(gang_module, "cut", lambda *parties, **limits: SimpleNamespace(hold_us=5, ranks=2))
-    monkeypatch.setattr(gang_module, "release", freed.append)
-
-    def then() -> None:
-        raise OverflowError("no number")
-
-    async def work(two: Two) -> None:
-        with pytest.raises(WorldError, match="cannot be kept: no number"):
-            await Gangs("host", TOKEN, lambda key: {}).still((JOB, 1), 7, (), then=then)
-
-    run(tmp_path, work)
-    assert freed

@@ -65,7 +65,7 @@ class Node:
         raise AssertionError([report.state for report in self.heard])
 
     def log(self) -> str:
-        path = Path(self.supervisor.attempts[1, 1].report().logs[0][1])
+        path = Path(self.supervisor.attempts[1, 1].logs()[0][1])
         return path.read_text() if path.exists() else ""
 
     async def run(self, program: str, **fields) -> int:
@@ -133,7 +133,7 @@ def test_a_warning_goes_into_no_pipe_that_the_program_has_put_in_place_of_its_lo
 
     async def body() -> None:
         pid = await node.run(SLEEP)
-        path = node.supervisor.attempts[1, 1].report().logs[0][1]
+        path = node.supervisor.attempts[1, 1].logs()[0][1]
         os.unlink(path)
         os.mkfifo(path)
         reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a test that fails would hang

@@ -424,6 +424,8 @@ class Site:
         self.world = World(self.fleet, self.book, life, put, between, put, NODE_TIMEOUT_US)
         self.put = put
         self.world.start()
+        if self.book.thinking:  # what the controller before it had asked for is lost
+            self._think()
 
     async def again(self) -> None:
         """The controller dies and another one takes over."""
@@ -457,8 +459,11 @@ class Site:
             if isinstance(command, Reply):
                 self.replies[command.op_id] = command
             elif isinstance(command, Think):
-                self.put(ev.PlanReady(Spread().plan(self.engine.view())))
+                self._think()
         self.world.carry_out(commands, events)
+
+    def _think(self) -> None:
+        self.put(ev.PlanReady(Spread().plan(self.engine.view())))
 
     async def until(self, true: Callable[[], bool], seconds: float = 120.0) -> None:
         end = self.fleet.now() + seconds

@@ -1,4 +1,4 @@
-"""How a rank ended, in words: exit code, signal, and the last lines of what it wrote."""
+"""The last lines of what a rank wrote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from ..base.signals import signal_name
 from ..wire.own_file import open_regular
 
 LINES = 10
@@ -15,16 +14,6 @@ LAST_BYTES = 4096
 WIDTH = 200
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """Colours and the like (ECMA-48, control sequences)."""
-
-
-def describe(code: int, note: str = "") -> str:
-    """An exit code in words, and a note on it."""
-    said = f"exit code {code}"
-    if code > 128:
-        number = code - 128
-        name = signal_name(number)
-        said = f"killed by signal {number}" + (f" ({name})" if name else "")
-    return f"{said}, {note}" if note else said
 
 
 def last_lines(path: str | Path, owner: int | None = None) -> tuple[str, ...]:

@@ -25,14 +25,13 @@ from ..model.job import Level
 from ..wire.agent import Peer
 from .attempt import Attempt
 from .depot import Depot, Handler
-from .full import Full
 from .gang import Gangs
 from .images import Images
 from .layout import Layout, write_if_room
 from .meet import Meet
 from .meeting import Meeting
-from .prepare import House
 from .saves import Saves
+from .services import Services
 from .supervisor import Supervisor
 from .turns import Turns, held
 
@@ -95,29 +94,29 @@ class Equipment:
         self._turns: Turns | None = None
         self._tending: asyncio.Task[None] | None = None
 
-    def furnish(
-        self, supervisor: Supervisor, drivers: dict[Level, Driver], house: House, remote: str, quota_bytes: int
-    ) -> None:
+    def furnish(self, supervisor: Supervisor, drivers: dict[Level, Driver], remote: str, quota_bytes: int) -> None:
         """Give the supervisor what this node has."""
 
         def boxes(key: tuple[int, int]) -> dict[int, Path] | None:
             attempt: Attempt | None = supervisor.attempts.get(key)
             return attempt.boxes() if attempt is not None else None
 
-        deeds, name = supervisor.deeds, self.node.name
-        deeds.gangs = Gangs(name, self._token, boxes)
+        name = self.node.name
+        gangs = Gangs(self._token, boxes, supervisor.may_hold, supervisor.cut_decided)
         driver = self._driver()
         if self.node.kind != "cpu":
             self._turns = Turns(self.node.device_memory, driver if isinstance(driver, GpuDriver) else None)
         ways = self._turns.ways if self._turns is not None else lambda attempt: {}
-        deeds.meeting = Meeting(name, self._address, self._token, self._meet, ways)
-        handlers: dict[str, Handler] = {**deeds.gangs.handlers(), "meeting": deeds.meeting.door}
+        meeting = Meeting(name, self._address, self._token, self._meet, ways)
+        handlers: dict[str, Handler] = {**gangs.handlers(), "meeting": meeting.door}
         if driver is not None:
             drivers[Level.FULL] = driver
             place = FsspecRemote(remote) if remote else None
             self._images = images = Images(self._layout.images, self._token, quota_bytes, place)
-            deeds.full = Full(deeds, house, Saves(self.node, driver, self._turns), images, deeds.gangs, deeds.meeting)
+            supervisor.equip(Services(gangs, meeting, Saves(self.node, driver, self._turns), images))
             handlers |= {verb: _in_thread(handle) for verb, handle in images.handlers().items()}
+        else:
+            supervisor.equip(Services(gangs, meeting))
         self._depot = Depot(self._token, handlers)
 
     async def open(self) -> None:

@@ -32,7 +32,7 @@ class RankGroups:
         known = {group for spec in specs if spec for group in spec.cgroups}
         for group in self._freezer.made(self._prefix):
             attempt = attempts.get(self._key(group))
-            if group not in known and not (attempt is not None and attempt.busy.locked()):
+            if group not in known and not (attempt is not None and attempt.busy):
                 remove((group,))
 
     def _key(self, group: str) -> Key:

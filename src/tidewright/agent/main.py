@@ -120,11 +120,13 @@ class Agent:
         self._node = self._equipment.node
         house = House(layout, backend, detect(), full=self._node.full, open_files=open_files)
         drivers = standard_drivers(self._node.name)
-        self._supervisor = Supervisor(house, drivers, self._publish, log_cap=LogCap(settings.log_limit))
-        self._equipment.furnish(self._supervisor, drivers, house, settings.remote, settings.quota_bytes)
+        self._supervisor = Supervisor(
+            house, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()
+        )
+        self._equipment.furnish(self._supervisor, drivers, settings.remote, settings.quota_bytes)
         self._health = HealthMonitor(backend, layout.health, incarnation(), self._publish_health)
         if self._node.kind != "cpu":  # a core does not fail alone
-            self._supervisor.deeds.health = self._health
+            self._supervisor.steps.health = self._health
         readings = {"inventory": self._inventory, "usage": self._usage, "forgive": self._forgive}
         self._server = Server(self._epoch, {**readings, **self._verbs()})
 

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..base.errors import WorldError
 from ..checkpoint.processes import grouped, members
@@ -20,7 +20,7 @@ from ..devices.protocol import Backend
 from ..wire.agent import LaunchArgs
 from ..wire.own_file import open_regular
 from .attempt import Attempt
-from .deeds import Deeds
+from .machine.events import Event, Evicted, Noticed
 
 log = logging.getLogger(__name__)
 MIB = 2**20
@@ -39,13 +39,18 @@ def enforcement(args: LaunchArgs, kind: str, rules: Rules) -> str:
 
 
 class MemoryGuard:
-    """Looks at every attempt with a share. ``look`` every few seconds, in the event loop that the deeds live in."""
+    """Looks at every attempt with a share. ``look`` every few seconds, in the agent's event loop; ``feed`` lets the
+    machine know."""
 
     def __init__(
-        self, backend: Backend, deeds: Deeds, attempts: Mapping[tuple[int, int], Attempt], rules: Rules
+        self,
+        backend: Backend,
+        feed: Callable[[Event], None],
+        attempts: Mapping[tuple[int, int], Attempt],
+        rules: Rules,
     ) -> None:
         self.rules = rules
-        self._backend, self._deeds, self._attempts = backend, deeds, attempts
+        self._backend, self._feed, self._attempts = backend, feed, attempts
         self._dog, self._blind = Watchdog(rules), ""
 
     async def watch(self) -> None:
@@ -96,7 +101,7 @@ class MemoryGuard:
             threat = f"; it is evicted in {self.rules.grace_s:.0f}s" if self.rules.action == "evict" else ""
             self._say(attempt, f"{text}{threat}: ask for more (--gpu-mem), or let it take less")
         else:
-            self._deeds.evict(attempt, f"evicted: {text}")
+            self._feed(Evicted(attempt.key, f"evicted: {text}"))
 
     def _say(self, attempt: Attempt, text: str) -> None:
         """To the job's story, and into the log of its first rank here, where whoever runs it looks."""
@@ -106,7 +111,7 @@ class MemoryGuard:
             handle = open_regular(attempt.log_of(first), first.owner, os.O_WRONLY | os.O_APPEND)
             with os.fdopen(handle, "w") as file:
                 file.write(f"tidewright: {text}\n")
-        self._deeds.tell(attempt, notice=text)
+        self._feed(Noticed(attempt.key, text))
 
 
 def name(attempt: Attempt) -> str:
@@ -115,7 +120,7 @@ def name(attempt: Attempt) -> str:
 
 
 def _watched(attempt: Attempt) -> bool:
-    return bool(attempt.args.gpu_memory) and attempt.memo.phase == "running" and not attempt.leaving
+    return bool(attempt.args.gpu_memory) and attempt.memo.phase == "running" and not attempt.memo.ending
 
 
 def _devices(attempt: Attempt) -> tuple[int, ...]:

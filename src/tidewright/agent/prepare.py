@@ -19,6 +19,7 @@ from ..model.job import Level
 from ..wire.agent import LaunchArgs, RankSeat
 from .accounts import account_of, slots_of
 from .layout import Layout, workdir
+from .machine.validate import check
 from .rank import Spec
 
 log = logging.getLogger(__name__)
@@ -34,17 +35,6 @@ class House:
     full: bool = False
     open_files: int = 0
     """Soft limit of open files of ranks; 0: the agent's own."""
-
-
-def check(args: LaunchArgs) -> None:
-    """Raise UsageError for what no agent could launch."""
-    numbers = [seat.rank for seat in args.ranks]
-    if not args.command:
-        raise UsageError("nothing to run", "give a command")
-    if not numbers or len(set(numbers)) != len(numbers) or not all(0 <= rank < args.world_size for rank in numbers):
-        raise UsageError(f"ranks {numbers} of a world of {args.world_size}", "name each rank of this node once")
-    if any("\0" in text for text in (*args.command, *args.env, *args.env.values(), args.workdir, args.output)):
-        raise UsageError("a zero byte in command, environment or path", "remove it; no program can be given one")
 
 
 def sharers(args: LaunchArgs, seat: RankSeat) -> int:

@@ -21,6 +21,7 @@ from ..checkpoint.protocol import RankHandle
 from ..launch import shim as shim_module
 from ..launch.environment import MARK
 from .accounts import Account
+from .machine.outcomes import Outcome
 
 SWEEP_S = 5.0
 """How long killing is repeated; what survives it hangs in the kernel and is tried again by the safety poll."""
@@ -74,22 +75,6 @@ class ExitFile(Struct, frozen=True):
     """What else is known of the cause."""
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
-    """How a rank ended. ``code`` is 128 + signal for a signal; ``error`` says why it never ran."""
-
-    code: int = 0
-    lost: bool = False
-    error: str = ""
-    fault: str = ""
-    image: bool = False
-    """The image it was to come back from is to blame."""
-    ended: float = 0.0
-    """Wall-clock seconds; 0: not known."""
-    note: str = ""
-    cause: str = ""
-    """What ended a rank that is ``lost``, where it is known."""
-
-
 def read(path: Path, kind: type[Struct]) -> Struct | None:
     """A record, or None when it is not there or is damaged (a power cut before our fsync)."""
     try:
@@ -99,13 +84,13 @@ def read(path: Path, kind: type[Struct]) -> Struct | None:
 
 
 class Rank:
-    """A rank on this node. ``outcome`` is None until nothing of it is left."""
+    """A rank on this node. ``generation``: how often the ranks had come back from images when this one was made."""
 
-    def __init__(self, directory: Path, number: int, mark: str) -> None:
+    def __init__(self, directory: Path, number: int, mark: str, generation: int = 0) -> None:
         self.directory = directory
         self.number = number
         self.mark = mark
-        self.outcome: Outcome | None = None
+        self.generation = generation
         self.shim: Identity | None = None
         self.main: Identity | None = None
         self.pidfd: int | None = None
@@ -180,13 +165,13 @@ class Rank:
                 return
             await asyncio.sleep(0.02)
 
-    def never(self, why: str) -> None:
-        """Bar every future shim: the rank is not wanted any more."""
+    def never(self, why: str) -> Outcome:
+        """Bar every future shim: the rank is not wanted any more. How it ended."""
         path = self.directory / "error"
         if not path.exists():
             with contextlib.suppress(OSError):  # a full disk; the launch has failed either way
                 write_atomically(path, msgspec.json.encode({"fault": "world", "error": why}))
-        self.outcome = Outcome(127, error=why, fault="world")
+        return Outcome(127, error=why, fault="world")
 
     def sweep(self) -> bool:
         """Kill everything of the rank but its shim; blocks. False: something did not die in time."""
@@ -219,8 +204,3 @@ class Rank:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-
-
-def micros(began: float) -> int:
-    """Microseconds since ``began`` (monotonic seconds), at least 1."""
-    return max(1, int((time.monotonic() - began) * 1_000_000))

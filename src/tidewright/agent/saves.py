@@ -34,13 +34,15 @@ class Saves:
         if self._turns is not None:
             self._turns.stop(attempt)
 
-    def measure(self, attempt: Attempt) -> None:
-        """Remember how much of their devices the ranks need, while they have it."""
+    def measure(self, attempt: Attempt) -> dict[int, int]:
+        """How much of their devices the ranks need, bytes, while they have it: the most that was seen."""
+        found: dict[int, int] = {}
         if isinstance(self.driver, GpuDriver):
             for handle in attempt.handles():
                 with contextlib.suppress(WorldError):  # then what was seen last holds
                     now, before = self.driver.holds(handle), attempt.memo.needs.get(handle.rank, 0)
-                    attempt.memo.needs[handle.rank] = max(now, before)
+                    found[handle.rank] = max(now, before)
+        return found
 
     def dump(self, attempt: Attempt, directory: Path, *, leave_running: bool) -> DumpReport:
         """Images of the ranks, which stand still; turns rest afterwards. Raises as the driver's ``dump`` does."""

@@ -1,6 +1,6 @@
-"""The verbs: launch, suspend, resume, stop, forget. Each answers at once with a report; what takes time goes on behind.
+"""The shell around the machine: requests and what happens to ranks go in as events, its actions are carried out here.
 
-Asking twice is harmless: an attempt is started once for ever, and a verb whose end is reached answers with the report.
+Every request is answered at once with a report; what takes time goes on behind.
 """
 
 from __future__ import annotations
@@ -8,49 +8,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..base.errors import Conflict, TideError, UsageError, WorldError
-from ..checkpoint.cgroup import remove
+from ..base.errors import TideError, WorldError
 from ..checkpoint.protocol import Driver
 from ..devices.excess import Rules
 from ..model.job import Level
-from ..wire.agent import (
-    CheckpointArgs,
-    FetchArgs,
-    ForgetArgs,
-    ImageReport,
-    JobReport,
-    LaunchArgs,
-    ResumeArgs,
-    StopArgs,
-    SuspendArgs,
-)
+from ..wire.agent import JobReport
 from . import prepare
 from .accounts import at_home
 from .attempt import Attempt, clear_halves
 from .boxes import complaints
-from .deeds import Deeds, boottime
 from .groups import RankGroups
-from .images import Images
+from .image_steps import ImageSteps
 from .log_cap import LOOK_S, LogCap
+from .machine import actions as do
+from .machine import events as ev
+from .machine import image_actions as on_images
+from .machine.loop import MachineLoop
+from .machine.node import NodeMachine
 from .memory import MemoryGuard, enforcement
-from .rank import Outcome
+from .rank import Rank
+from .rank_steps import RankSteps
+from .services import Services, boottime, failure, logged, nothing, now
+from .watch import Watcher
 
 log = logging.getLogger(__name__)
 
 EVICTS = Rules(action="evict")
-FORGOTTEN_KEPT = 10_000
-"""Attempts remembered after ``forget``, so that a late duplicate of ``launch`` starts nothing."""
-
 Key = tuple[int, int]
+LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "bug": logging.ERROR}
 
 
 class Supervisor:
-    """Every attempt on this node. ``publish`` is told of each change; ``drivers`` are by level."""
+    """Every attempt on this node. ``publish`` is told of each change; ``drivers`` are by level; ``boot`` is another after
+    each boot of the host."""
 
     def __init__(
         self,
@@ -59,265 +54,289 @@ class Supervisor:
         publish: Callable[[JobReport], None],
         rules: Rules = EVICTS,
         log_cap: LogCap | None = None,
+        boot: str = "",
     ) -> None:
         self._house, self._publish, self._log_cap = house, publish, log_cap or LogCap(0)
-        self._layout, self._backend = house.layout, house.backend
+        self._layout = house.layout
         self._groups = RankGroups(house.freezer, house.layout.tag)
         node = house.backend.discover()
-        self._node = node.name
-        self.deeds = Deeds(node.name, node.kind, drivers, publish)
         self.attempts: dict[Key, Attempt] = {}
-        self.memory = MemoryGuard(house.backend, self.deeds, self.attempts, rules)
-        self._kind = node.kind
-        self._forgotten: OrderedDict[Key, None] = OrderedDict()
+        self.memory = MemoryGuard(house.backend, self.feed, self.attempts, rules)
+        self._watcher = Watcher(self._shim_gone)
+        self.steps = RankSteps(
+            house, drivers, self._watcher, lambda args: enforcement(args, node.kind, self.memory.rules)
+        )
+        self.services: Services | None = None
+        self._images: ImageSteps | None = None
+        self._machine = NodeMachine(node.name, images=False, boot=boot)
+        self._loop = MachineLoop(self._machine, now, self._perform)
+        self._asks = 0
+        self._answers: dict[int, JobReport | TideError] = {}
+        self._holds: dict[int, asyncio.Future[None]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._effects = self._effect_table()
+        self._step_table = self._steps()
 
-    # verbs
+    def equip(self, services: Services) -> None:
+        """Give it what the node has; before anything is asked."""
+        self.services = services
+        if services.saves is not None and services.images is not None:
+            self._images = ImageSteps(self._house, self.steps, services.saves, services.images, services.meeting)
+            self._machine.images = True
+            self._step_table |= self._image_steps(self._images)
 
-    def launch(self, args: LaunchArgs, op_id: str) -> JobReport:
-        """Start the ranks of an attempt. What no node could launch is a failed report, the job's own fault; what this node
-        cannot, for want of devices or disk, raises UsageError or WorldError."""
-        key, args = (args.job, args.attempt), at_home(args)
-        if key in self.attempts:
-            return self._again(self.attempts[key])
-        if key in self._forgotten:
-            raise Conflict(f"job {args.job} attempt {args.attempt} has ended and was forgotten", "use a new attempt")
-        try:
-            prepare.check(args)
-        except UsageError as error:
-            return JobReport(
-                job=args.job, attempt=args.attempt, state="failed", verb="launch", error=str(error), fault="user"
-            )
-        attempt = self._record(args, op_id)
-        self.deeds.behind(attempt, self.deeds.launch(attempt))
-        return attempt.report()
+    # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _record(self, args: LaunchArgs, sitting: str) -> Attempt:
-        """Put an attempt on disk. Raises UsageError and WorldError; then nothing is there."""
-        specs = prepare.specs(args, self._house)
-        try:
-            attempt = Attempt.create(self._layout, args, specs, sitting)
-        except OSError as error:
-            for spec in specs.values():
-                remove(spec.cgroups)
-            raise WorldError(f"cannot record the launch: {error.strerror}") from error
-        attempt.memo.memory_limit = enforcement(args, self._kind, self.memory.rules)
-        self.attempts[attempt.key] = attempt
-        return attempt
-
-    def suspend(self, args: SuspendArgs, op_id: str) -> JobReport:
-        """Make a running attempt let go by ``args.level``, once an image that is being taken is done; a refusal is told as
-        ``running`` with ``error``."""
-        attempt = self._find(args.job, args.attempt)
-        if attempt.seen(op_id):
-            return self._again(attempt)
-        if attempt.memo.phase in ("starting", "resuming"):
-            return self._later(attempt, lambda: self.suspend(args, ""))
-        if attempt.memo.phase != "running":
-            return self._again(attempt)
-        memo = attempt.memo
-        memo.level, memo.bounded, memo.grace_us = args.level, args.bounded, args.grace_us
-        memo.serial, memo.previous, memo.peers = args.serial, args.previous, args.peers or memo.peers
-        report = self.deeds.tell(attempt, phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
-        self.deeds.behind(attempt, self.deeds.suspend(attempt))
-        return report
-
-    def resume(self, args: ResumeArgs, op_id: str) -> JobReport:
-        """Let a suspended attempt run, on the devices given. Raises UsageError for devices that do not exist."""
-        known = self.attempts.get((args.job, args.attempt))
-        if args.launch is not None:
+    def ask(self, verb: str, args: Any, op_id: str) -> JobReport:
+        """The answer to a request. Raises UsageError, Conflict and WorldError."""
+        args = at_home(args) if verb == "launch" else args
+        if verb == "resume" and args.launch is not None:
             args = replace(args, launch=at_home(args.launch))
-        if args.launch is not None and known is None:
-            return self._arrive(args.launch, args, op_id)
-        if args.launch is not None and known is not None and known.leaving:
-            known.next = lambda: self._resume_here(args, op_id)
-            return replace(known.report(), state="resuming", verb="resume", error="")
-        attempt = self._find(args.job, args.attempt)
-        if attempt.seen(op_id):
-            return self._again(attempt)
-        return self._resume(attempt, args, op_id)
+        self._asks += 1
+        number = self._asks
+        self.feed(ev.Asked(number, verb, args, op_id))
+        answer = self._answers.pop(number)
+        if isinstance(answer, TideError):
+            raise answer
+        return answer
 
-    def _resume_here(self, args: ResumeArgs, op_id: str) -> None:
-        """A resumption that had to wait, and was answered already: what it cannot do, it must tell."""
-        attempt = self.attempts.get((args.job, args.attempt))
-        report = attempt.report() if attempt else JobReport(job=args.job, attempt=args.attempt, state="suspended")
+    def launch(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("launch", args, op_id)
+
+    def suspend(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("suspend", args, op_id)
+
+    def resume(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("resume", args, op_id)
+
+    def checkpoint(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("checkpoint", args, op_id)
+
+    def fetch(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("fetch", args, op_id)
+
+    def stop(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("stop", args, op_id)
+
+    def forget(self, args: Any, op_id: str) -> JobReport:
+        return self.ask("forget", args, op_id)
+
+    async def may_hold(self, key: Key, cut: int | None) -> None:
+        """Returns when the agent that leads a cut may hold the ranks of a gang here. Raises WorldError for unknown ones."""
+        self._asks += 1
+        number, granted = self._asks, asyncio.get_running_loop().create_future()
+        self._holds[number] = granted
         try:
-            if attempt is None:
-                self.resume(args, op_id)
-            elif attempt.memo.phase == "suspending":
-                raise WorldError("its suspension came to no end")
-            else:
-                self._resume(attempt, args, op_id)
-        except TideError as error:
-            self._publish(replace(report, state="suspended", verb="resume", error=str(error)))
+            self.feed(ev.HoldAsked(number, key, cut))
+            await granted
+        finally:
+            del self._holds[number]
 
-    def _resume(self, attempt: Attempt, args: ResumeArgs, sitting: str) -> JobReport:
-        if attempt.memo.phase == "suspending" and not attempt.memo.ending:
-            return self._later(attempt, lambda: self._resume_here(args, sitting))
-        if attempt.memo.phase != "suspended":
-            return self._again(attempt)
-        if args.launch is not None:
-            prepare.places(args.launch, self._house)
+    def cut_decided(self, key: Key, cut: int, why: str) -> None:
+        """The agent that leads a cut says what became of it."""
+        self.feed(ev.CutDecided(key, cut, why))
+
+    def reports(self) -> tuple[JobReport, ...]:
+        """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
+        return self._machine.reports()
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine know, and have done what follows at once."""
+        self._loop.feed(event)
+
+    def _perform(self, what: do.Do) -> None:
+        attempt = self.attempts.get(what.key) if what.key is not None else None
+        if isinstance(what.action, do.Effect):
             try:
-                attempt.intend(args.launch)
-            except OSError as error:
-                raise WorldError(f"cannot record the resumption: {error.strerror}") from error
-            attempt.memo.serial = args.serial
-            if not args.back:
-                attempt.memo.sitting = sitting
-        for seat in args.ranks:
-            attempt.memo.cpus[seat.rank] = self._backend.environment(seat.devices).cpus
-            attempt.memo.devices[seat.rank] = seat.devices
-        report = self.deeds.tell(attempt, phase="resuming", verb="resume", error="", took_us=0)
-        self.deeds.behind(attempt, self.deeds.resume(attempt))
-        return report
+                self._effects[type(what.action)](attempt, what.action)
+            except Exception:
+                log.exception("%s of %s failed", type(what.action).__name__, what.key)
+            return
+        handler = self._step_table[type(what.action)]
+        if what.action.INSTANT:
+            try:
+                self._loop.feed(ev.Done(what.number, handler(attempt, what.action)))
+            except Exception as error:
+                self._loop.feed(ev.Failed(what.number, failure(error)))
+            return
+        self._spawn(self._step(what, handler, attempt))
 
-    def _arrive(self, launch: LaunchArgs, args: ResumeArgs, op_id: str) -> JobReport:
-        """An attempt that was suspended on other nodes comes here."""
-        self._forgotten.pop((args.job, args.attempt), None)
-        attempt = self._record(replace(launch, image=args.serial), "" if args.back else op_id)
-        attempt.memo.level = int(Level.FULL)
-        report = self.deeds.tell(attempt, phase="resuming", verb="resume")
-        self.deeds.behind(attempt, self.deeds.resume(attempt))
-        return report
-
-    def checkpoint(self, args: CheckpointArgs, op_id: str) -> JobReport:
-        """Take images of a running attempt, which runs on; told of by a report of verb ``checkpoint``."""
-        attempt = self._find(args.job, args.attempt)
-        if attempt.seen(op_id) or attempt.over:
-            return attempt.report()
-        if self.deeds.full is None:
-            error, image = self.deeds.refusal(attempt, Level.FULL), ImageReport(serial=args.serial)
-            report = replace(attempt.report(), verb="checkpoint", error=error, image=image)
-            self._publish(report)
-            return report
-        self.deeds.behind(attempt, self.deeds.full.checkpoint(attempt, args))
-        return attempt.report()
-
-    def fetch(self, args: FetchArgs, op_id: str) -> JobReport:
-        """Take copies of images from other nodes; told of by a report of verb ``fetch``."""
-        report = JobReport(job=args.job, attempt=args.attempt, state="exited", verb="fetch", why="not here")
-        if self.deeds.full is None:
-            return replace(report, error="this node keeps no images", image=ImageReport(serial=args.serial))
-        self.deeds.alone(self.deeds.full.fetch(args, report))
-        return report
-
-    def stop(self, args: StopArgs, op_id: str) -> JobReport:
-        """End an attempt. One that is not here is answered as exited and lost."""
-        attempt = self.attempts.get((args.job, args.attempt))
-        if attempt is None:
-            return JobReport(job=args.job, attempt=args.attempt, state="exited", verb="stop", lost=True, why="not here")
-        if attempt.over:
-            return self._again(attempt)
-        again = attempt.memo.ending == "stop"
-        attempt.end_by("stop")
-        self._hurry(attempt)
-        attempt.memo.grace_us = args.grace_us
-        report = self.deeds.tell(attempt, phase="stopping", verb="stop", error="", why="stopped on request")
-        if again:
-            self.deeds.arm_kill(attempt)
+    async def _step(self, what: do.Do, handler: Callable[[Any, Any], Any], attempt: Attempt | None) -> None:
+        try:
+            value = await handler(attempt, what.action)
+        except Exception as error:
+            self.feed(ev.Failed(what.number, failure(error)))
         else:
-            self.deeds.behind(attempt, self.deeds.stop(attempt))
-        return report
+            self.feed(ev.Done(what.number, value))
 
-    def forget(self, args: ForgetArgs, op_id: str) -> JobReport:
-        """Drop the records of an ended attempt. Raises Conflict while it lives, unless it has ``left``."""
-        key = (args.job, args.attempt)
-        attempt = self.attempts.get(key)
-        if args.images and self.deeds.full is not None:
-            self.deeds.full.images.end_job(args.job)
-            self.deeds.alone(self._drop_images(self.deeds.full.images, args.job))
-        if attempt is None:
-            return JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here")
-        if args.left:
-            return self._leave(attempt)
-        if not attempt.over:
-            raise Conflict(f"job {args.job} attempt {args.attempt} is {attempt.memo.phase}", "stop it first")
-        report = attempt.report()
-        self._drop(attempt)
-        self._forgotten[key] = None
-        while len(self._forgotten) > FORGOTTEN_KEPT:
-            self._forgotten.popitem(last=False)
-        return report
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _drop_images(self, images: Images, job: int) -> None:
-        """Which is found out at once: the job may start over, and make others, before the store has time for this."""
-        last = await asyncio.to_thread(images.last_serial, job)
-        await self.deeds.storage.run(job, images.drop_job, job, last)
+    # -- effects ----------------------------------------------------------------------------------------------------
 
-    def _leave(self, attempt: Attempt) -> JobReport:
-        """The attempt lives elsewhere: whatever is left of it here ends without a word."""
-        report, attempt.next = attempt.report(), None
-        if attempt.leaving:
-            return report
-        attempt.end_by("stop")
-        self._hurry(attempt)
-        attempt.leaving = True
-        with contextlib.suppress(OSError):
-            attempt.save()
-        ranks = attempt.living()
-        for rank in ranks:
-            rank.outcome = Outcome(137)
-            self.deeds.watcher.drop(rank)
+    def _effect_table(self) -> dict[type, Callable[[Any, Any], None]]:
+        return {
+            do.Answer: lambda _, answer: self._answers.update({answer.ask: answer.report}),
+            do.Refuse: self._refuse,
+            do.Publish: lambda _, news: self._publish(news.report),
+            do.Log: lambda _, line: log.log(LEVELS[line.level], "%s", line.text),
+            do.StartTimer: self._start_timer,
+            do.CancelTimer: lambda _, timer: self._timers.pop(timer.timer).cancel(),
+            do.SaveRecord: self.steps.save,
+            do.WatchRanks: self.steps.watch,
+            do.UnwatchRanks: self.steps.unwatch,
+            do.RemoveAttempt: self._remove,
+            do.GrantHold: lambda _, grant: self._grant(grant.ask),
+            do.AdoptRendezvous: self._adopt_rendezvous,
+            do.FailRendezvous: self._fail_rendezvous,
+            do.StartTurns: self._start_turns,
+            on_images.RemoveRaw: self._remove_raw,
+            on_images.DropImages: self._drop_images,
+            on_images.EnterGeneration: lambda attempt, _: attempt.enter_generation(),
+        }
 
-        async def end() -> None:
-            try:
-                await asyncio.gather(*(asyncio.to_thread(rank.end) for rank in ranks))
-                self._drop(attempt)
-            finally:
-                if attempt.next is not None:
-                    attempt.next()
+    def _refuse(self, _: Attempt | None, refusal: do.Refuse) -> None:
+        if refusal.ask in self._holds:
+            self._holds[refusal.ask].set_exception(refusal.error)
+        else:
+            self._answers[refusal.ask] = refusal.error
 
-        self.deeds.behind(attempt, end())
-        return report
+    def _grant(self, ask: int) -> None:
+        granted = self._holds.get(ask)
+        if granted is not None and not granted.done():
+            granted.set_result(None)
 
-    def _hurry(self, attempt: Attempt) -> None:
-        """It is to end: what waits for other nodes does so no longer."""
-        if self.deeds.gangs is not None:
-            self.deeds.gangs.give_up(attempt.key, "it is to end")
+    def _start_timer(self, _: Attempt | None, timer: do.StartTimer) -> None:
+        def fire() -> None:
+            del self._timers[timer.timer]
+            self.feed(ev.TimerFired(timer.timer))
 
-    def _drop(self, attempt: Attempt) -> None:
+        self._timers[timer.timer] = asyncio.get_running_loop().call_later(timer.seconds, fire)
+
+    def _remove(self, attempt: Attempt, action: do.RemoveAttempt) -> None:
         del self.attempts[attempt.key]
-        if self.deeds.meeting is not None and all(job != attempt.args.job for job, _ in self.attempts):
-            self.deeds.meeting.close(attempt.args.job)
+        if action.last and self.services is not None:
+            self.services.meeting.close(attempt.args.job)
         self._log_cap.look(attempt.cappable_logs())
         attempt.remove()
         self._groups.clear_attempt(attempt.key)
 
-    async def cap_logs(self) -> None:
-        """For ever: keep the logs of ranks below their limit."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            paths = [path for attempt in self.attempts.values() for path in attempt.cappable_logs()]
-            if paths:
-                await asyncio.to_thread(self._log_cap.look, paths)
+    def _adopt_rendezvous(self, attempt: Attempt, _: do.AdoptRendezvous) -> None:
+        if self.services is not None:
+            self.services.meeting.take_over(attempt)
 
-    def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
-        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.leaving)
+    def _fail_rendezvous(self, attempt: Attempt, action: do.FailRendezvous) -> None:
+        if self.services is not None:
+            self.services.meeting.fail(attempt, action.why)
 
-    def _find(self, job: int, attempt: int) -> Attempt:
-        found = self.attempts.get((job, attempt))
-        if found is None:
-            raise UsageError(f"job {job} attempt {attempt} is not on this node", "ask inventory for what is")
-        return found
+    def _start_turns(self, attempt: Attempt, _: do.StartTurns) -> None:
+        if self.services is None or self.services.saves is None:
+            return
+        loop, key = asyncio.get_running_loop(), attempt.key
 
-    def _again(self, attempt: Attempt) -> JobReport:
-        """The answer to a repeated call, published too, for a controller that lost the first report."""
-        report = attempt.report()
-        self._publish(report)
-        return report
+        def lost(why: str) -> None:
+            with contextlib.suppress(RuntimeError):  # this agent is about to end; the next one will see
+                loop.call_soon_threadsafe(self.feed, ev.DevicesLost(key, why))
 
-    def _later(self, attempt: Attempt, verb: Callable[[], object]) -> JobReport:
-        """Carry out a verb once the deeds before it are done."""
+        self.services.saves.take_turns(attempt, lost)
 
-        async def deed() -> None:
-            if attempt.key in self.attempts and not attempt.leaving:
-                verb()
+    def _remove_raw(self, _: Attempt | None, action: on_images.RemoveRaw) -> None:
+        if self._images is not None:
+            self._spawn(logged(self._images.remove_raw(action.job, action.serial)))
 
-        self.deeds.behind(attempt, deed())
-        return attempt.report()
+    def _drop_images(self, _: Attempt | None, action: on_images.DropImages) -> None:
+        if self._images is not None:
+            self._images.images.end_job(action.job)
+            self._spawn(logged(self._images.drop_all(action.job)))
 
-    # the next agent
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> dict[type, Callable[[Any, Any], Any]]:
+        steps = self.steps
+        return {
+            do.CreateAttempt: self._create,
+            do.CheckSeats: steps.check_seats,
+            do.CommitRecord: steps.commit,
+            do.SpawnRanks: steps.spawn,
+            do.TerminateRanks: steps.terminate,
+            do.SweepRanks: steps.sweep,
+            do.KillRanks: steps.kill,
+            do.ReadEnding: steps.read_ending,
+            do.TidyRank: steps.tidy,
+            do.FindDeviceFault: steps.find_fault,
+            do.ReadLastLines: steps.last_lines,
+            do.CheckLevel: steps.check_level,
+            do.SuspendRanks: steps.suspend,
+            do.ResumeRanks: steps.resume,
+            do.DiscardImage: steps.discard,
+            do.WriteEndpoints: self._write_endpoints,
+            do.FindControlPages: lambda attempt, _: self.services is not None and attempt.worlds(),
+            do.PackRendezvous: lambda attempt, _: self._required().meeting.pack(attempt.args.job),
+            do.CutGang: lambda attempt, step: self._required().gangs.cut(attempt.key, step),
+            do.SendCutResult: self._send_result,
+            do.ReleaseRanks: self._release,
+            do.StopTurns: nothing,
+        }
+
+    def _image_steps(self, images: ImageSteps) -> dict[type, Callable[[Any, Any], Any]]:
+        return {
+            on_images.MeasureRanks: images.measure,
+            on_images.DumpRanks: images.dump,
+            on_images.UndoDump: images.undo,
+            on_images.FinishDump: images.finish,
+            do.StopTurns: images.stop_turns,
+            on_images.DiscardRaw: images.discard_raw,
+            on_images.StoreImage: images.store,
+            on_images.PushImage: images.push,
+            on_images.PruneImages: images.prune,
+            on_images.DropImage: images.drop,
+            on_images.FetchImages: lambda _, step: images.fetch(step),
+            on_images.HasRaw: images.has_raw,
+            on_images.ReadyImages: images.ready,
+            on_images.MakeGeneration: images.make_generation,
+            on_images.RestoreRanks: images.restore,
+            on_images.RestoreDevices: images.restore_devices,
+        }
+
+    def _required(self) -> Services:
+        if self.services is None:
+            raise WorldError("this node has no depot")
+        return self.services
+
+    def _create(self, _: Attempt | None, step: do.CreateAttempt) -> tuple[tuple[int, str], ...]:
+        attempt = self._known(self.steps.create(step))
+        return attempt.logs()
+
+    def _known(self, attempt: Attempt) -> Attempt:
+        attempt.bind(lambda: self._machine.attempts.get(attempt.key))
+        self.attempts[attempt.key] = attempt
+        return attempt
+
+    async def _write_endpoints(self, attempt: Attempt, step: do.WriteEndpoints) -> None:
+        if self.services is None or not any(rank.boxed for rank in attempt.ranks):
+            return
+        if step.reset:
+            self.services.meeting.fresh(attempt)
+        await self.services.meeting.write(attempt, step.sitting)
+
+    async def _send_result(self, attempt: Attempt, step: do.SendCutResult) -> None:
+        if self.services is not None:
+            await self.services.gangs.send_result(attempt.key, step)
+
+    async def _release(self, attempt: Attempt, _: do.ReleaseRanks) -> None:
+        if self.services is not None:
+            await self.services.gangs.release(attempt.key)
+
+    def _shim_gone(self, attempt: Attempt, rank: Rank) -> None:
+        rank.close()
+        self.feed(ev.RankGone(attempt.key, rank.number, rank.generation))
+
+    # -- an agent's life --------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
         """Take over every attempt an earlier agent left, and go on with what it was doing."""
@@ -331,56 +350,43 @@ class Supervisor:
                 log.error("%s; moved aside", error)
                 directory.rename(directory.with_name(f".damaged.{directory.name}.{int(boottime())}"))
                 continue
-            self.attempts[attempt.key] = attempt
-            self._take_over(attempt)
+            self._known(attempt)
+            endings = {rank.number: rank.ending() for rank in attempt.ranks} if attempt.over else {}
+            outcomes = {number: outcome for number, outcome in endings.items() if outcome is not None}
+            self.feed(ev.Adopted(attempt.args, attempt.memo, attempt.logs(), outcomes))
         self.clear_groups()
         log.info("adopted %d attempts", len(self.attempts))
-
-    def _take_over(self, attempt: Attempt) -> None:
-        memo = attempt.memo
-        if attempt.over:
-            for rank in attempt.ranks:
-                rank.outcome = rank.ending() or rank.outcome
-            return
-        if memo.ending == "stop" and memo.phase != "stopping":
-            self._leave(attempt)
-            return
-        if self.deeds.meeting is not None:
-            self.deeds.meeting.take_over(attempt)
-        if self.deeds.full is not None:
-            self.deeds.full.take_over(attempt)
-        if memo.phase != "starting" and not attempt.imaged:
-            for rank in attempt.ranks:
-                self.deeds.watcher.add(attempt, rank)
-        if memo.phase == "starting":
-            self.deeds.behind(attempt, self.deeds.launch(attempt))
-        elif memo.phase == "stopping":
-            self.deeds.behind(attempt, self.deeds.stop(attempt))
-        elif memo.phase == "suspending":
-            self.deeds.behind(attempt, self.deeds.suspend(attempt))
-        elif memo.phase == "resuming":
-            self.deeds.behind(attempt, self.deeds.resume(attempt))
-        elif memo.hold_until:
-            self.deeds.arm_hold(attempt)
 
     def patrol(self) -> None:
         """One round of the safety poll: shims whose death went unnoticed, groups of ranks that are gone, wrappers that could
         not wrap something."""
-        self.deeds.watcher.check()
+        self._watcher.check()
         self.clear_groups()
-        for attempt in self.attempts.values():
+        for attempt in list(self.attempts.values()):
             if attempt.memo.phase == "running":
                 level, why = complaints(attempt)
                 if level != -1 and level != attempt.memo.cap:
-                    self.deeds.tell(attempt, cap=level, cap_why=why)
+                    self.feed(ev.LevelLowered(attempt.key, level, why))
 
-    async def close(self) -> None:
-        """Stop watching; ranks live on."""
-        for attempt in self.attempts.values():
-            if attempt.kill_timer is not None:
-                attempt.kill_timer.cancel()
-        await self.deeds.close()
+    async def cap_logs(self) -> None:
+        """Keep the logs of ranks below their limit, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            paths = [path for attempt in self.attempts.values() for path in attempt.cappable_logs()]
+            if paths:
+                await asyncio.to_thread(self._log_cap.look, paths)
 
     def clear_groups(self) -> None:
         """Remove the groups of ranks that are gone; only an agent that knows all of its attempts may, at work or at its end."""
         self._groups.clear(self.attempts)
+
+    async def close(self) -> None:
+        """Stop watching; ranks live on."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._watcher.close()
+        if self._images is not None:
+            self._images.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

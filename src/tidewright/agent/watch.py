@@ -22,7 +22,7 @@ class Watcher:
     def add(self, attempt: Attempt, rank: Rank) -> None:
         """Watch a rank's shim; one that is gone already is told of soon."""
         loop = asyncio.get_running_loop()
-        if rank in self._watched or rank.outcome is not None:
+        if rank in self._watched:
             return
         self._watched[rank] = attempt
         pidfd = self._open(rank)

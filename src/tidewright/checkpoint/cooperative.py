@@ -12,9 +12,6 @@ from ..model.job import Level
 from .processes import alive, send
 from .protocol import Gang, Image, Placement, Verdict
 
-EXIT_REQUEUE = 75
-"""EX_TEMPFAIL of sysexits.h."""
-
 
 class CooperativeDriver:
     """``level`` COOPERATIVE, or REQUEUE for programs that promise nothing."""

@@ -16,6 +16,9 @@ from ..model.job import Level
 GANG_FREEZE_BOUND_US = 60 * SECOND
 """Longest hold of a gang without a barrier: far below torch's 30 minutes for gloo (10 for NCCL) process groups."""
 
+EXIT_REQUEUE = 75
+"""EX_TEMPFAIL of sysexits.h: a program that was told to save itself and end asks to be started again."""
+
 
 class RankHandle(Struct, frozen=True, kw_only=True):
     """A running rank: its main process (pid and start time), its shim, and the marks its descendants bear."""

@@ -76,9 +76,9 @@ class World:
         """Begin to listen to the fabric."""
         for event in self.translator.unheard():
             self._post(event)
-        self._fabric.watch(self._on_node, self._on_report)
         for name in self._book.nodes:
             self._await(name, "its agent has not answered since the controller was started")
+        self._fabric.watch(self._on_node, self._on_report)
 
     @property
     def connected(self) -> list[str]:
@@ -311,10 +311,14 @@ class World:
         before = self._book.incarnations.get(node)
         if before is not None and before != inventory.incarnation:
             # Two steps: what the agent still lists is of attempts that the first step ends.
-            self._between(lambda: self._in_line(node, inventory))
+            self._between(lambda: self._compare(node, inventory))
             why = "it was started anew; whatever ran on it is gone"
             down = NodeDown(node, why, self.translator.copies.kept(node, inventory.images))
-            return [down, *self.translator.gone(node), NodeUp(inventory.node, inventory.incarnation)]
+            return [down, *self.translator.gone(node)]
+        return self._compare(node, inventory)
+
+    def _compare(self, node: str, inventory: wire.Inventory) -> list[Event]:
+        """Bring what the node has and the book in line, and let calls through."""
         for entry in inventory.jobs:
             self._note_logs(node, entry)
         self.nodes[node] = inventory
@@ -339,7 +343,7 @@ class World:
 
     def _cleared(self, node: str, report: wire.JobReport) -> list[Event]:
         strays = self._strays.get(node)
-        if strays is None or report.state not in GONE:
+        if strays is None or report.state not in (*GONE, "suspended"):
             return []
         strays.pop((report.job, report.attempt), None)
         if strays:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from ..agent import attempt, rank, supervisor
+from ..agent import attempt, rank, rank_steps
 from ..agent.attempt import Attempt
 from ..checkpoint import cgroup, cooperative
 from ..live import clock, lock, store
@@ -144,7 +144,7 @@ AGENT = (
     Target("group made", cgroup.Groups, "create"),
     Target("freezer", cgroup.Groups, "_write"),
     Target("group removed", rank, "remove"),
-    Target("group removed", supervisor, "remove"),
+    Target("group removed", rank_steps, "remove"),
     Target("records removed", Attempt, "remove"),
 )
 """What an agent does to its node. Reports are the harness's own to count, as it is told them."""

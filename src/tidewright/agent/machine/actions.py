@@ -1,0 +1,339 @@
+"""What the machine has done for it. Each action about an attempt is carried out on all its ranks on this node.
+
+Those below ``Effect`` have no result. Those below ``Step`` end in an event, ``Done`` with the result named in their docstring or
+``Failed``; the machine goes on with what it was doing then. ``INSTANT`` steps are carried out before anything else happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from ...base.errors import TideError, WorldError
+from ...checkpoint.protocol import Image
+from ...model.job import Level
+from ...wire.agent import JobReport, LaunchArgs, NewSeat, Peer
+from .outcomes import Outcome
+from .record import AttemptRecord
+
+Key = tuple[int, int]
+"""(job, attempt)"""
+Failure = Literal["", "damaged image", "device state lost", "ranks lost", "unneeded"]
+
+
+class ActionFailed(WorldError):
+    """A step could not be carried out. ``no_room``: the disk is full; ``ranks``: those that ended over it; ``cause``: the error
+    that a caller is to see."""
+
+    def __init__(
+        self,
+        message: str,
+        kind: Failure = "",
+        *,
+        no_room: bool = False,
+        ranks: tuple[int, ...] = (),
+        cause: TideError | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.no_room, self.ranks = kind, no_room, ranks
+        self.cause = cause or WorldError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Has no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Ends in ``Done`` or ``Failed``."""
+
+    INSTANT: ClassVar[bool] = False
+
+
+class Do(NamedTuple):
+    """An action about the attempt ``key`` (None: about the node). ``number`` names the step in its ``Done`` or ``Failed``; 0:
+    it has no result."""
+
+    number: int
+    key: Key | None
+    action: Effect | Step
+
+
+# -- answers, reports, records, timers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Effect):
+    """To the request ``ask``."""
+
+    ask: int
+    report: JobReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """The request ``ask``."""
+
+    ask: int
+    error: TideError
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Effect):
+    """To every controller that is connected."""
+
+    report: JobReport
+
+
+@dataclass(frozen=True, slots=True)
+class Log(Effect):
+    """``bug``: a script of the machine failed; ``text`` is its traceback."""
+
+    level: Literal["info", "warning", "error", "bug"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer(Effect):
+    """``TimerFired(timer)`` after so many seconds."""
+
+    timer: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer(Effect):
+    timer: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRecord(Effect):
+    """Put the record on disk where there is room: a full disk costs the next agent its memory, not the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord(Step):
+    """Put the record on disk; ``what`` depends on it. Fails on a full disk."""
+
+    what: str = "the record"
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAttempt(Step):
+    """Put a new attempt on disk, whole and once, and fill in ``cpus`` and ``memory_limit`` of its record. Result: path of each
+    rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices) with nothing left."""
+
+    args: LaunchArgs
+    record: AttemptRecord
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSeats(Step):
+    """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``. Fails for devices that do
+    not exist."""
+
+    launch: LaunchArgs | None
+    seats: tuple[NewSeat, ...]
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAttempt(Effect):
+    """Drop its records; logs stay. ``last``: no other attempt of the job is here."""
+
+    last: bool
+
+
+# -- processes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRanks(Step):
+    """Start every rank that was not started before. Result: outcome by rank, of those that could not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRanks(Effect):
+    """``RankGone`` when the shim of one of ``ranks`` is no more."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchRanks(Effect):
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateRanks(Step):
+    """SIGTERM to everything of ``ranks`` but their shims."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRanks(Step):
+    """SIGKILL to everything of ``ranks`` but their shims, frozen or not, until nothing is left. Result: ranks that survive."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KillRanks(Step):
+    """End ``ranks`` and their shims, which say nothing of it."""
+
+    ranks: tuple[int, ...]
+
+
+class Ending(NamedTuple):
+    """What is known of a rank's end: ``outcome`` None when its shim lives (``alive``) or left no record."""
+
+    alive: bool
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnding(Step):
+    """Result: an ``Ending``."""
+
+    rank: int
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TidyRank(Step):
+    """Remove the freezer groups of a rank of ``generation``. Result: False while something is in them."""
+
+    rank: int
+    generation: int
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class FindDeviceFault(Step):
+    """Result: why a rank on these devices may have died through no fault of its own; empty when they are sound."""
+
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLastLines(Step):
+    """Result: the last lines of a rank's log."""
+
+    rank: int
+
+
+# -- rendezvous and control pages ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEndpoints(Step):
+    """Tell the ranks where they meet, once it is open for ``sitting`` (empty: as it is). ``reset``: they start from the
+    beginning, and find nothing there. Fails where the host of the meeting is not to be had."""
+
+    sitting: str
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRendezvous(Effect):
+    """Ranks that an earlier agent left may meet here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackRendezvous(Step):
+    """Result: what the ranks have left for each other here, to travel with an image."""
+
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class FailRendezvous(Effect):
+    """The ranks do not come back here: others need not wait for them."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindControlPages(Step):
+    """Result: whether any rank has joined others through the wrapper, and can be quiesced by it."""
+
+    INSTANT: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class CutGang(Step):
+    """Quiesce the ranks of a gang, those of ``others`` (agents of its other nodes) included. Result: microseconds from the
+    request to the standstill. Fails with all ranks running on. Without ``hurry`` longer steps are trained to their end."""
+
+    others: tuple[Peer, ...]
+    cut: int
+    hurry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendCutResult(Step):
+    """Tell ``others`` what became of the cut; empty ``why``: it holds. Never fails: who hears nothing releases its ranks."""
+
+    others: tuple[Peer, ...]
+    cut: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRanks(Step):
+    """Quiesced ranks build their connections anew and run on. Harmless for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantHold(Effect):
+    """Another node may hold the ranks here for its cut: the answer to ``HoldAsked``."""
+
+    ask: int
+
+
+# -- suspension ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLevel(Step):
+    """Result: why the ranks cannot be suspended by ``level`` now; empty when they can."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRanks(Step):
+    """By a level below FULL. Result: an ``Image``; None when they end by themselves within their grace. Fails with the ranks
+    running as before."""
+
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRanks(Step):
+    """The other way."""
+
+    level: Level
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardImage(Step):
+    """An image of a level below FULL will not be restored."""
+
+    level: Level
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class StartTurns(Effect):
+    """Ranks that share a device by swapping take turns on it; ``DevicesLost`` when that comes to an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTurns(Step):
+    """No turns until the next ``StartTurns``."""

@@ -1,0 +1,68 @@
+"""Going on with what an earlier agent was doing, by the record that it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...model.job import Level
+from .actions import AdoptRendezvous, StartTurns, WatchRanks
+from .attempt import AttemptState
+from .ending import leave, mark_lost, stop
+from .imaging import clear, finish, recover, store
+from .launching import launch
+from .outcomes import KILLED
+from .suspending import arm_hold, resume, suspend
+from .table import ON_ADOPTION
+
+
+def adopt(state: AttemptState, node: str, drop: Callable[[], None], *, images: bool, boot: str) -> None:
+    """``drop`` is called when nothing of an attempt that lives elsewhere is left; ``boot`` is this boot of the node."""
+    record = state.record
+    if record.ending == "stop" and record.phase != "stopping":
+        leave(state, drop)
+        return
+    state.emit(AdoptRendezvous())
+    stands = record.phase == "suspended" or (record.phase == "suspending" and state.imaged)
+    if record.boot not in ("", boot) and not stands:
+        state.queue(mark_lost(state, "its node was started anew"))
+        return
+    if images:
+        _adopt_images(state)
+    if record.phase != "starting" and not state.imaged:
+        state.emit(WatchRanks(state.living()))
+    _go_on(state, node, images)
+
+
+def _go_on(state: AttemptState, node: str, images: bool) -> None:
+    record = state.record
+    match ON_ADOPTION.get(record.phase):
+        case "launch":
+            state.queue(launch(state, images=images))
+        case "suspend":
+            state.begin_cut(record.cut)
+            state.queue(suspend(state, node, images=images))
+        case "resume":
+            state.queue(resume(state, images=images))
+        case "stop":
+            state.queue(stop(state, images=images))
+        case _ if record.hold_until:
+            arm_hold(state)
+
+
+def _adopt_images(state: AttemptState) -> None:
+    """What is left to do about images, before anything else is done."""
+    record = state.record
+    state.forget_unmade()
+    dumping = record.phase == "suspending" and record.level == Level.FULL and not state.imaged
+    if record.checkpointing or dumping:
+        state.queue(recover(state))
+    elif record.phase in ("running", "stopping") and not state.imaged:
+        state.emit(StartTurns())
+    if record.phase == "suspended" and state.imaged:
+        state.outcomes.update(dict.fromkeys(state.numbers, KILLED))
+    elif record.phase == "stopping" and state.imaged:
+        state.queue(finish(state))
+    if record.shot is not None and not record.shot.stored and not record.shot.lost:
+        state.start(store(state, record.shot.serial))
+    elif record.shot is not None:
+        clear(state, record.shot.serial)

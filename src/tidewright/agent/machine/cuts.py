@@ -1,0 +1,116 @@
+"""Quiescing a gang. The agent of its first node leads the cut; the others wait for its decision.
+
+The cut itself is ``checkpoint.barrier``; control pages are read and written by the shell (``agent.gang``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from ...base.errors import WorldError
+from ...base.units import SECOND
+from ...wire.agent import Peer
+from .actions import ActionFailed, CutGang, GrantHold, PackRendezvous, Refuse, ReleaseRanks, SendCutResult
+from .attempt import AttemptState
+from .scripts import Script
+
+CUT_US = 60 * SECOND
+"""Longest hold of a gang whose ranks do not all come to a standstill; a step of training takes seconds at most."""
+DECISION_S = CUT_US / SECOND + 15
+"""How long a node waits for the leader's decision: a cut, and what the leader may have had to finish before."""
+
+ENDS = "it is to end"
+ABANDONED = "another cut was made before this node was asked for its part of this one"
+
+Quiesced = tuple[int, str]
+"""Microseconds from the request to the standstill, and what the ranks have left for each other where they meet."""
+
+
+def others_of(state: AttemptState, node: str, peers: tuple[Peer, ...] | None = None) -> tuple[Peer, ...]:
+    """The agents of the gang's other nodes."""
+    return tuple(peer for peer in (state.record.peers if peers is None else peers) if peer.node != node)
+
+
+def quiesce(
+    state: AttemptState, node: str, cut: int, *, hurry: bool = True, pack: bool = False
+) -> Generator[Any, Any, Quiesced]:
+    """Bring the whole gang to a standstill. The leader packs what its ranks have left before any node may release them.
+    Raises ActionFailed, with all ranks running on."""
+    peers = state.record.peers
+    if state.record.ending == "stop":
+        raise ActionFailed(ENDS)
+    if len(peers) > 1 and peers[0].node != node:
+        return (yield from _follow(state, cut))
+    others = others_of(state, node)
+    state.hold_for(cut)
+    try:
+        hold_us = yield CutGang(others, cut, hurry)
+        left = (yield from _pack(state, cut)) if pack else ""
+    except ActionFailed as error:
+        yield SendCutResult(others, cut, str(error) or "its leader failed")
+        raise
+    yield SendCutResult(others, cut, "")
+    return hold_us, left
+
+
+def _pack(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
+    try:
+        left: str = yield PackRendezvous()
+        return left
+    except ActionFailed as error:
+        yield from release(state, cut)
+        raise ActionFailed(f"what its ranks have left for each other cannot be kept: {error}") from error
+
+
+def _follow(state: AttemptState, cut: int) -> Generator[Any, Any, Quiesced]:
+    began = state.scripts.now.mono_us
+    why = ABANDONED if cut in state.failed_cuts else (yield from _decision(state, cut))
+    if why:
+        state.failed_cuts.append(cut)
+        yield from release(state, cut)
+        raise ActionFailed(why)
+    return state.scripts.now.mono_us - began, ""
+
+
+def _decision(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
+    """Why there is no cut, or empty."""
+    gate = state.decision(cut)
+    late = "no decision from the node that leads the cut"
+    timer = state.scripts.after(DECISION_S, lambda: state.scripts.open(gate, late))
+    why: str = yield gate
+    state.scripts.cancel(timer)
+    state.decided.pop(cut, None)
+    return why
+
+
+def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, None]:
+    """Let the ranks of the gang on this node build their connections anew and run on; not from another cut than ``cut``."""
+    if cut is not None and state.held_for not in (None, cut):
+        return
+    state.held_for = None
+    try:
+        yield ReleaseRanks()
+    except ActionFailed as error:
+        state.log("error", f"its ranks could not be released: {error}")
+
+
+def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], why: str) -> Generator[Any, Any, None]:
+    """There will be no such cut: other nodes, if this one would lead it, need not wait for a decision."""
+    others = others_of(state, node, peers)
+    state.failed_cuts.append(cut)
+    if others and peers[0].node == node:
+        yield SendCutResult(others, cut, why)
+
+
+def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
+    """Another node wants the ranks here held for its cut. Not before what was asked for here needs no other cut: its image would
+    be taken of the later one, or its end would release the ranks from it. And not for one that is over: no node would release
+    them."""
+    while cut is not None and (others := [gate for each, gate in state.underway.items() if each != cut]):
+        yield others[0]
+    if cut in state.failed_cuts:
+        state.emit(Refuse(ask, WorldError(f"cut {cut} is over")))
+    else:
+        state.hold_for(cut)
+        state.emit(GrantHold(ask))

@@ -1,0 +1,34 @@
+"""Starting ranks."""
+
+from __future__ import annotations
+
+from .actions import ActionFailed, SpawnRanks, WatchRanks, WriteEndpoints
+from .attempt import AttemptState
+from .cuts import release
+from .ending import end_all
+from .outcomes import Outcome
+from .restoring import restore
+from .scripts import Script
+
+NO_IMAGES = "this node cannot bring back full images"
+
+
+def launch(state: AttemptState, *, images: bool) -> Script:
+    """Start every rank that has not been; ``running`` is reported before any of their ends. ``images``: the node restores."""
+    record = state.record
+    if not state.args.image:
+        try:
+            yield WriteEndpoints(record.sitting, reset=True)
+        except ActionFailed as error:
+            state.log("warning", f"its ranks will not find each other: {error}")
+        state.outcomes.update((yield SpawnRanks()))
+    elif why := (yield from restore(state)) if images else NO_IMAGES:
+        state.outcomes.update(dict.fromkeys(state.numbers, Outcome(127, error=why, fault="world")))
+    else:
+        yield from release(state)
+    failed = any(outcome.error for outcome in state.outcomes.values())
+    if record.phase == "starting" and not failed:
+        state.tell(phase="running", verb="launch", whole=0)
+    state.emit(WatchRanks(state.living()))
+    if record.phase == "starting":
+        yield from end_all(state)

@@ -1,0 +1,171 @@
+"""Suspension by every level, and the way back from those below FULL."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from ...base.units import SECOND
+from ...checkpoint.protocol import GANG_FREEZE_BOUND_US
+from ...model.job import Level
+from .actions import (
+    ActionFailed,
+    CheckLevel,
+    CommitRecord,
+    FindControlPages,
+    ResumeRanks,
+    SaveRecord,
+    SuspendRanks,
+    WatchRanks,
+    WriteEndpoints,
+)
+from .attempt import AttemptState
+from .cuts import quiesce, refuse, release
+from .ending import end_all, unquiesce
+from .imaging import clear, count, finish, store, take_image
+from .restoring import restore
+from .scripts import Script
+
+
+def suspend(state: AttemptState, node: str, *, images: bool) -> Script:
+    """By ``record.level``. An attempt that was told to end meanwhile is left alone."""
+    cut = state.record.cut
+    try:
+        if state.record.phase == "suspending":
+            yield from _suspend_by_level(state, node, images=images)
+    finally:
+        state.end_cut(cut)
+
+
+def _suspend_by_level(state: AttemptState, node: str, *, images: bool) -> Script:
+    record, began = state.record, state.scripts.now.mono_us
+    refusal = yield from _refusal(state)
+    if refusal:
+        lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if record.level == Level.FULL else {}
+        state.unless_over(phase="running", error=refusal, **lower)
+        if record.cut:
+            yield from refuse(state, node, record.cut, record.peers, refusal)
+    elif record.level == Level.FULL and images:
+        yield from _suspend_to_image(state, node, began)
+    else:
+        yield from _suspend(state, node, Level(record.level), began)
+
+
+def _refusal(state: AttemptState) -> Generator[Any, Any, str]:
+    """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out. Asked for in turn with
+    everything else: a rank whose image is being taken looks like one in a debugger."""
+    begun = state.record.image is not None or state.record.ending
+    return "" if begun else (yield CheckLevel(state.record.level))
+
+
+def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script:
+    record = state.record
+    if level in (Level.COOPERATIVE, Level.REQUEUE):
+        state.end_by("cooperative")
+        record.why = "told to save itself and let go"
+        state.emit(SaveRecord())
+    try:
+        yield from _quiesce(state, node, level)
+        image = yield SuspendRanks(level)
+    except ActionFailed as error:
+        state.failed_cuts.append(record.cut)
+        yield from unquiesce(state)
+        state.unless_over(phase="running", error=str(error))
+        return
+    if image is None:
+        state.arm_kill(lambda: end_all(state))
+        return
+    record.image = image
+    if record.bounded and not record.quiet and state.args.world_size > 1:
+        record.hold_until = state.scripts.now.boot_s + GANG_FREEZE_BOUND_US / SECOND
+        arm_hold(state)
+    state.unless_over(phase="suspended", took_us=micros(state, began))
+
+
+def _quiesce(state: AttemptState, node: str, level: Level) -> Generator[Any, Any, None]:
+    """Before a freeze: a gang that has no connections cannot time out, however long it is frozen."""
+    record = state.record
+    if level != Level.FREEZE or not (yield FindControlPages()):
+        return
+    try:
+        yield from quiesce(state, node, record.cut)
+    except ActionFailed as error:
+        if not record.bounded:
+            raise
+        state.log("info", f"is frozen as it is: {error}")
+        return
+    record.quiet = True
+    try:
+        yield CommitRecord()
+    except ActionFailed as error:  # the next agent would not know that it must release them
+        yield from unquiesce(state)
+        raise ActionFailed(f"cannot record that its ranks are quiesced: {error}") from error
+
+
+def arm_hold(state: AttemptState) -> None:
+    """Thaw the ranks at ``record.hold_until``."""
+    state.scripts.after(max(0.0, state.record.hold_until - state.scripts.now.boot_s), lambda: _hold_over(state))
+
+
+def _hold_over(state: AttemptState) -> None:
+    record = state.record
+    if record.phase == "suspended" and 0 < record.hold_until <= state.scripts.now.boot_s + 0.01:
+        state.log("warning", "thawed at the end of its bounded hold")
+        state.tell(phase="resuming", verb="resume", why="its bounded hold is over")
+        state.queue(resume(state, images=False))
+
+
+def _suspend_to_image(state: AttemptState, node: str, began: int) -> Script:
+    """Into an image, and away. The image counts from the moment the record names it; only then are processes ended."""
+    record = state.record
+    if record.image is None:
+        try:
+            taken = yield from take_image(state, node, record.serial, leave_running=False)
+            yield from count(state, *taken)
+        except ActionFailed as error:
+            state.failed_cuts.append(record.cut)
+            state.unless_over(phase="running", error=str(error), no_room=error.no_room)
+            return
+    yield from finish(state)
+    state.unless_over(phase="suspended", took_us=micros(state, began))
+    state.start(store(state, record.serial))
+
+
+def resume(state: AttemptState, *, images: bool) -> Script:
+    """Let a suspended attempt run."""
+    record, began = state.record, state.scripts.now.mono_us
+    if record.phase != "resuming":
+        return
+    if record.level == Level.FULL and images:
+        yield from _resume_from_image(state, began)
+        return
+    if record.image is None:
+        return
+    try:
+        try:
+            yield WriteEndpoints("")
+        except ActionFailed as error:
+            state.log("warning", f"its ranks will not find each other: {error}")
+        yield ResumeRanks(Level(record.level), record.image)
+    except ActionFailed as error:
+        state.unless_over(phase="suspended", error=str(error))
+        return
+    record.image, record.hold_until = None, 0.0
+    yield from unquiesce(state)
+    state.unless_over(phase="running", took_us=micros(state, began))
+
+
+def _resume_from_image(state: AttemptState, began: int) -> Script:
+    if why := (yield from restore(state)):
+        state.unless_over(phase="suspended", error=why)
+        return
+    state.record.image = None
+    yield from release(state)
+    state.unless_over(phase="running", took_us=micros(state, began), error="", whole=0)
+    state.emit(WatchRanks(state.living()))
+    clear(state, state.record.serial)
+
+
+def micros(state: AttemptState, began: int) -> int:
+    """Microseconds since ``began``, at least 1."""
+    return max(1, state.scripts.now.mono_us - began)

@@ -1,0 +1,310 @@
+"""The agent's machine, action by action: what goes out for an event, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tidewright.agent.machine import actions as do
+from tidewright.agent.machine import events as ev
+from tidewright.agent.machine import image_actions as on_images
+from tidewright.agent.machine.node import NodeMachine
+from tidewright.agent.machine.outcomes import Outcome
+from tidewright.agent.machine.record import AttemptRecord
+from tidewright.agent.machine.scripts import Instant
+from tidewright.agent.machine.table import TABLE
+from tidewright.base.errors import Conflict, TideError, UsageError
+from tidewright.checkpoint.protocol import Image
+from tidewright.model.job import Level
+from tidewright.wire.agent import (
+    CheckpointArgs,
+    ForgetArgs,
+    JobReport,
+    LaunchArgs,
+    Peer,
+    Phase,
+    RankSeat,
+    ResumeArgs,
+    StopArgs,
+    SuspendArgs,
+    Verb,
+)
+
+KEY = 1, 0
+IMAGE = Image(driver="criu", job=1, attempt=0)
+PEERS = (Peer("a", "127.0.0.1", 1), Peer("b", "127.0.0.1", 2))
+RESULTS: dict[type, Any] = {
+    do.CreateAttempt: ((0, "/log"),),
+    do.CheckSeats: {},
+    do.SpawnRanks: {},
+    do.CheckLevel: "",
+    do.FindControlPages: True,
+    do.CutGang: 5,
+    do.PackRendezvous: "left",
+    on_images.MeasureRanks: {},
+    on_images.DumpRanks: on_images.Dumped(100, IMAGE),
+    do.SuspendRanks: IMAGE,
+    on_images.StoreImage: 50,
+    on_images.PushImage: False,
+    on_images.HasRaw: True,
+    on_images.ReadyImages: {},
+    on_images.MakeGeneration: on_images.Renewed({}),
+    on_images.RestoreRanks: {},
+    do.SweepRanks: (),
+    do.TidyRank: True,
+    do.FindDeviceFault: "",
+    do.ReadLastLines: (),
+}
+
+
+class Shell:
+    """Carries out every step at once, but for those of a type in ``slow``, whose numbers are kept; ``fails`` by type."""
+
+    def __init__(self, node: str = "a") -> None:
+        self.machine = NodeMachine(node, images=True)
+        self.done: list[do.Effect | do.Step] = []
+        self.slow: dict[type, list[int]] = {}
+        self.fails: dict[type, do.ActionFailed] = {}
+        self.mono_us = 0
+        self.answers: list[JobReport | TideError] = []
+
+    def feed(self, event: ev.Event) -> None:
+        self.mono_us += 1
+        for number, _, action in self.machine.handle(Instant(self.mono_us, self.mono_us / 1e6, 0.0), event):
+            self.done.append(action)
+            if isinstance(action, do.Answer):
+                self.answers.append(action.report)
+            elif isinstance(action, do.Refuse):
+                self.answers.append(action.error)
+            elif isinstance(action, do.Log):
+                assert action.level != "bug", action.text
+            elif number and type(action) in self.slow:
+                self.slow[type(action)].append(number)
+            elif number:
+                self.finish(number, type(action))
+
+    def finish(self, number: int, kind: type) -> None:
+        error = self.fails.get(kind)
+        self.feed(ev.Failed(number, error) if error else ev.Done(number, RESULTS.get(kind)))
+
+    def ask(self, verb: str, args: Any, op_id: str = "") -> JobReport:
+        count = len(self.answers)
+        self.feed(ev.Asked(1, verb, args, op_id))
+        assert len(self.answers) == count + 1, "every request is answered once, and at once"
+        answer = self.answers[-1]
+        if isinstance(answer, TideError):
+            raise answer
+        return answer
+
+    def names(self, *of: type) -> list[str]:
+        return [type(each).__name__ for each in self.done if isinstance(each, of)]
+
+    def published(self) -> list[JobReport]:
+        return [each.report for each in self.done if isinstance(each, do.Publish)]
+
+    @property
+    def record(self) -> AttemptRecord:
+        return self.machine.attempts[KEY].record
+
+
+def seats(*ranks: int) -> tuple[RankSeat, ...]:
+    return tuple(RankSeat(rank, rank, (rank,)) for rank in ranks)
+
+
+def running(node: str = "a", peers: tuple[Peer, ...] = ()) -> Shell:
+    shell = Shell(node)
+    args = LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0), world_size=max(1, len(peers)), peers=peers)
+    shell.ask("launch", args, "start")
+    assert shell.record.phase == "running"
+    shell.done.clear()
+    return shell
+
+
+ARGS: dict[Verb, Any] = {
+    "launch": LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0)),
+    "suspend": SuspendArgs(job=1, attempt=0, level=Level.FREEZE),
+    "resume": ResumeArgs(job=1, attempt=0),
+    "checkpoint": CheckpointArgs(job=1, attempt=0, serial=9),
+    "stop": StopArgs(job=1, attempt=0),
+}
+
+
+def at(phase: Phase) -> Shell:
+    """A node that has taken over an attempt in some phase, and is not done with anything yet."""
+    shell = Shell()
+    shell.slow = {kind: [] for kind in do.Step.__subclasses__() if not kind.INSTANT}
+    image = IMAGE if phase in ("suspended", "resuming") else None
+    record = AttemptRecord(phase=phase, image=image, ending="stop" if phase == "stopping" else "", level=Level.FREEZE)
+    shell.feed(ev.Adopted(ARGS["launch"], record, (), {0: Outcome(3)} if phase in ("exited", "failed") else {}))
+    shell.done.clear()
+    return shell
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+@pytest.mark.parametrize("verb", list(ARGS))
+def test_every_verb_in_every_state_is_answered_at_once_and_says_what_will_be(phase: Phase, verb: Verb) -> None:
+    becomes = {"suspend": "suspending", "resume": "resuming", "stop": "stopping"}
+    shell = at(phase)
+    report = shell.ask(verb, ARGS[verb], "op")
+    begins = TABLE[phase, verb].value == "begin" and verb in becomes
+    assert report.state == (becomes[verb] if begins else phase)
+    assert shell.ask(verb, ARGS[verb], "op").state == report.state, "asked again it changes nothing"
+    if begins:
+        shell.done.clear()
+        assert shell.ask(verb, ARGS[verb], "op").state == report.state
+        assert not shell.names(do.SuspendRanks, do.ResumeRanks)
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+def test_forget_is_for_what_has_ended_or_left(phase: Phase) -> None:
+    shell, args = at(phase), ForgetArgs(job=1, attempt=0)
+    if phase in ("exited", "failed"):
+        shell.ask("forget", args)
+        assert shell.machine.attempts == {}
+        with pytest.raises(Conflict):
+            shell.ask("launch", ARGS["launch"])
+        return
+    with pytest.raises(Conflict, match=phase):
+        shell.ask("forget", args)
+    shell.slow.clear()
+    left = msgspec.structs.replace(args, left=True)
+    shell = at(phase)
+    shell.slow = {kind: [] for kind in shell.slow if kind is not do.KillRanks}
+    shell.ask("forget", left)
+    assert shell.machine.reports() == (), "of what has left nobody hears any more"
+
+
+def test_what_is_not_here_is_refused_or_gone() -> None:
+    shell = Shell()
+    assert shell.ask("stop", ARGS["stop"]).lost
+    for verb in ("suspend", "resume", "checkpoint"):
+        with pytest.raises(UsageError, match="not on this node"):
+            shell.ask(verb, ARGS[verb])
+
+
+def test_the_image_counts_before_any_process_is_ended_and_is_stored_behind() -> None:
+    shell = running()
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=1), "s")
+    order = shell.names(on_images.DumpRanks, do.CommitRecord, on_images.FinishDump, on_images.StoreImage)
+    assert order == ["DumpRanks", "CommitRecord", "FinishDump", "StoreImage"]
+    assert [report.state for report in shell.published()][:2] == ["suspending", "suspended"]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_ranks_running() -> None:
+    shell = running()
+    shell.fails[do.CommitRecord] = do.ActionFailed("disk full", no_room=True)
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=1), "s")
+    last = shell.published()[-1]
+    assert (last.state, last.error, last.no_room) == ("running", "disk full", True)
+    assert shell.names(on_images.DiscardRaw, on_images.UndoDump, do.ReleaseRanks, on_images.FinishDump) == [
+        "DiscardRaw",
+        "UndoDump",
+        "ReleaseRanks",
+    ]
+
+
+def test_what_ranks_have_left_is_packed_before_any_node_hears_of_the_cut() -> None:
+    """A node that has heard may let its ranks run on, and what they leave then is not of the image."""
+    shell = running("a", PEERS)
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=7, peers=PEERS), "s")
+    order = shell.names(do.CutGang, do.PackRendezvous, do.SendCutResult, on_images.DumpRanks)
+    assert order == ["CutGang", "PackRendezvous", "SendCutResult", "DumpRanks"]
+    (sent,) = [each for each in shell.done if isinstance(each, do.SendCutResult)]
+    assert (sent.others, sent.cut, sent.why) == (PEERS[1:], 7, "")
+
+
+@pytest.mark.parametrize("step", [do.CutGang, do.PackRendezvous])
+def test_every_node_hears_why_there_is_no_cut(step: type) -> None:
+    shell = running("a", PEERS)
+    shell.fails[step] = do.ActionFailed("no number")
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=7, peers=PEERS), "s")
+    (sent,) = [each for each in shell.done if isinstance(each, do.SendCutResult)]
+    assert "no number" in sent.why and "no number" in shell.published()[-1].error
+    assert shell.names(do.ReleaseRanks) == (["ReleaseRanks"] if step is do.PackRendezvous else [])
+
+
+def test_a_leader_that_refuses_tells_those_who_wait_for_its_decision() -> None:
+    for verb in ("suspend", "checkpoint"):
+        shell = running("a", PEERS)
+        RESULTS[do.CheckLevel] = "rank 0 has opened a terminal"
+        try:
+            args = {
+                "suspend": SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS),
+                "checkpoint": CheckpointArgs(job=1, attempt=0, serial=6, peers=PEERS),
+            }
+            shell.ask(verb, args[verb], "s")
+        finally:
+            RESULTS[do.CheckLevel] = ""
+        (sent,) = [each for each in shell.done if isinstance(each, do.SendCutResult)]
+        assert sent.why == "rank 0 has opened a terminal" and not shell.names(do.CutGang)
+
+
+def follower() -> Shell:
+    shell = running("b", PEERS)
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    assert not shell.names(do.CutGang, on_images.DumpRanks)
+    return shell
+
+
+def test_a_node_that_does_not_lead_waits_for_the_decision() -> None:
+    shell = follower()
+    shell.feed(ev.CutDecided((1, 1), 6, "another attempt"))
+    shell.feed(ev.CutDecided(KEY, 5, "another cut"))
+    assert shell.record.phase == "suspending"
+    shell.feed(ev.CutDecided(KEY, 6, ""))
+    assert shell.record.phase == "suspended" and shell.record.image is not None
+
+
+def test_a_decision_may_come_before_it_is_waited_for() -> None:
+    shell = running("b", PEERS)
+    shell.feed(ev.CutDecided(KEY, 6, ""))
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    assert shell.record.phase == "suspended"
+
+
+def test_ranks_run_on_when_no_decision_comes_and_when_they_are_to_end() -> None:
+    shell = follower()
+    (timer,) = [each for each in shell.done if isinstance(each, do.StartTimer)]
+    shell.feed(ev.TimerFired(timer.timer))
+    assert shell.record.phase == "running" and shell.names(do.ReleaseRanks)
+    assert "no decision" in shell.published()[-1].error
+    shell = follower()
+    shell.ask("stop", ARGS["stop"])
+    assert shell.record.phase == "stopping" and shell.names(do.ReleaseRanks, do.TerminateRanks) == [
+        "ReleaseRanks",
+        "TerminateRanks",
+    ]
+
+
+def test_a_node_that_takes_an_image_is_held_for_that_image_only() -> None:
+    """Releasing its ranks afterwards would release them from the later cut, too, of which nobody would know."""
+    shell = running("b", PEERS)
+    shell.slow[on_images.DumpRanks] = []
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    shell.feed(ev.CutDecided(KEY, 5, ""))
+    assert shell.slow[on_images.DumpRanks]
+    for ask, serial in ((1, 5), (2, None), (3, 6)):
+        shell.feed(ev.HoldAsked(ask, KEY, serial))
+    granted = [each.ask for each in shell.done if isinstance(each, do.GrantHold)]
+    assert granted == [1, 2], "the cut of the image itself, and one of a leader that does not say for what"
+    shell.finish(shell.slow[on_images.DumpRanks][0], on_images.DumpRanks)
+    order = [type(each).__name__ for each in shell.done if isinstance(each, do.ReleaseRanks | do.GrantHold)]
+    assert order == ["GrantHold", "GrantHold", "ReleaseRanks", "GrantHold"]
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["it-runs-on", "it-has-ended"])
+def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(over: bool) -> None:
+    """Nobody would ever hear of it, and the job's next attempt counts on the images that the controller knows."""
+    shell = running()
+    shell.slow[on_images.StoreImage] = []
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=3), "c")
+    if over:
+        RESULTS[do.ReadEnding] = do.Ending(False, Outcome(0))
+        shell.feed(ev.RankGone(KEY, 0, 0))
+        assert shell.record.phase == "exited"
+    count = len(shell.published())
+    shell.finish(shell.slow[on_images.StoreImage][0], on_images.StoreImage)
+    assert shell.names(on_images.DropImage, on_images.PruneImages) == (["DropImage"] if over else ["PruneImages"])
+    assert (len(shell.published()) > count) is not over
