@@ -148,19 +148,19 @@ RAISES = """
 import signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from _tidewright import page
-from _tidewright.here import here
+from _tidewright.process_control import control
 
 def late(*_):
     raise TimeoutError
 
 signal.signal(signal.SIGALRM, late)
-here.words[page.HOLD] = page.STOP
-here.page = type("Page", (), {"behind": staticmethod(lambda: False)})
+control.words[page.HOLD] = page.STOP
+control.page = type("Page", (), {"behind": staticmethod(lambda: False)})
 signal.setitimer(signal.ITIMER_REAL, 0.1)
 try:
-    here.between_steps()
+    control.between_steps()
 except TimeoutError:
-    print(here.words[page.STANDING])
+    print(control.words[page.STANDING])
 """
 
 

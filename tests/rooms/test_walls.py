@@ -73,7 +73,11 @@ def test_launch_needs_only_the_standard_library_and_torch_when_called() -> None:
 
 def test_the_wrapper_loads_no_torch_and_starts_without_the_package() -> None:
     inject = PACKAGE / "launch" / "inject"
-    begun = [path.stem for path in (inject / "_tidewright").glob("*.py") if path.stem in ("hooks", "patches", "here")]
+    begun = [
+        path.stem
+        for path in (inject / "_tidewright").glob("*.py")
+        if path.stem in ("hooks", "patches", "process_control")
+    ]
     assert len(begun) == 3
     loaded = loaded_by(["sitecustomize", *(f"_tidewright.{name}" for name in begun)], [str(inject)])
     assert "_tidewright" in loaded and not loaded & {"torch", "tidewright", "numpy"}

@@ -28,9 +28,9 @@ def _chain():
 
 def _end():
     """The last of all that is done at exit, because it was registered first: what others do there may need groups."""
-    here = sys.modules.get("_tidewright.here")
-    if here is not None:
-        here.here.end()
+    found = sys.modules.get("_tidewright.process_control")
+    if found is not None:
+        found.control.end()
 
 
 if os.environ.get("TIDE_BOX"):

@@ -11,13 +11,12 @@ import types
 import torch
 import torch.distributed as dist
 
-from . import inner as inners
+from . import backend_group, splice
 from . import page as pg
-from . import splice
-from .here import here
 from .messages import Channels
+from .op_stream import OpStream, ident
+from .process_control import control
 from .work import Work
-from .world import ident
 
 CROWD = 16
 """Operations nobody has waited for, above which the complete ones are looked for."""
@@ -39,9 +38,9 @@ class Group(dist.ProcessGroup):
         nth = world.count(name, ranks)
         self.ident = ident(world.name, name, *ranks, nth)
         self.key = f"{world.name}/groups/{name}/{self.ident:x}"
-        self.number = self._done = 0
-        self.at = here.enlist(self, self.ident, pg.GROUP, len(ranks), () if whole else tuple(ranks))
-        self._issued = self.at + pg.ISSUED
+        self.control = control
+        self.stream = OpStream(control, self.ident, pg.GROUP, len(ranks), () if whole else tuple(ranks))
+        self.at = self.stream.at
         self._inner = None
         self.without = []
         """Its ranks that have ended; it is not connected any more then."""
@@ -59,37 +58,26 @@ class Group(dist.ProcessGroup):
 
     def _create(self):
         """Being created counts as the first operation, as every member must take part in it."""
-        here.groups.append(self)
-        number = self._begin()
+        control.groups.append(self)
+        number = self.stream.announce()
         try:
-            self._inner, self.sockets = inners.make(self, 0)
+            self._inner, self.sockets = backend_group.make(self, 0)
         except BaseException:
-            here.groups.remove(self)
-            here.retire(self.at)
+            control.groups.remove(self)
+            self.stream.unregister()
             raise
-        self._done = number
-
-    def _begin(self):
-        self.number = number = self.number + 1
-        words = here.words
-        words[self._issued] = number
-        if words[pg.HOLD] or here.down:
-            here.stop([(self.at, number)])
-        return number
+        self.stream.done = number
 
     def issue(self, method, args, kwargs):
         """Have the inner group do an operation that all members issue in the same order."""
         if self.coalescing:
             return getattr(self._inner, method)(*args, **kwargs)
-        self.number = number = self.number + 1
-        words = here.words
-        words[self._issued] = number
-        if words[pg.HOLD] or self._inner is None:
-            here.stop([(self.at, number)])
+        stream = self.stream
+        number = stream.announce()
         try:
             found = getattr(self._inner or self.inner(), method)(*args, **kwargs)
         except BaseException:
-            self.number = words[self._issued] = number - 1
+            stream.retract()
             raise
         work = None
         if found is not None:
@@ -98,7 +86,7 @@ class Group(dist.ProcessGroup):
             live.add(work)
             if len(live) > CROWD:
                 self._prune()
-        self._done = number
+        stream.done = number
         if splice.active():
             splice.after_backward(_finish)
         return work
@@ -107,12 +95,12 @@ class Group(dist.ProcessGroup):
         """The group that does the work. Raises when it could not be built again."""
         if self._inner is None:
             ended = self.without and f"ranks {self.without} of the world have ended"
-            raise RuntimeError(f"this process group is not connected: {ended or here.failed or 'destroyed'}")
+            raise RuntimeError(f"this process group is not connected: {ended or control.failure or 'destroyed'}")
         return self._inner
 
     def settled(self):
         """Whether everything issued is complete and refers to no connection. Called by the thread that prepares a cut."""
-        if self._done != here.words[self._issued] or not self.channels.settled():
+        if not self.stream.settled() or not self.channels.settled():
             return False
         if self.live and self.queued:
             torch.cuda.synchronize()
@@ -125,18 +113,18 @@ class Group(dist.ProcessGroup):
     @property
     def made(self):
         """Whether it was connected, and not only stopped at its creation."""
-        return self._done > 0
+        return self.stream.done > 0
 
     def drop(self):
         """Let go of all connections."""
         inner, self._inner = self._inner, None
         self.channels.drop()
         if inner is not None:
-            inners.close(inner)
+            backend_group.close(inner)
 
     def build(self, build):
         """Connect again, and repeat what was posted and not met."""
-        self._inner, self.sockets = inners.make(self, build)
+        self._inner, self.sockets = backend_group.make(self, build)
         self.channels.repost()
 
     def forked(self):
@@ -145,10 +133,10 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self):
         """As torch's ProcessGroup: the group is destroyed."""
-        if self in here.groups:
-            here.groups.remove(self)
-        here.closing |= self.sockets
-        here.retire(self.at)
+        if self in control.groups:
+            control.groups.remove(self)
+        control.closing |= self.sockets
+        self.stream.unregister()
         self.channels.gone()
         self.finish_quietly()
         self.drop()
@@ -196,7 +184,7 @@ class Group(dist.ProcessGroup):
         return BackendView(self, device)
 
     def _get_sequence_number_for_group(self):
-        return self.number
+        return self.stream.number
 
     def _set_sequence_number_for_group(self):
         pass
@@ -215,7 +203,7 @@ class Group(dist.ProcessGroup):
         """As torch's ProcessGroup. Holds for later builds too."""
         self.timeout = timeout
         for device in self.devices:
-            inners._limit(self.inner()._get_backend(torch.device(device)), timeout)
+            backend_group._limit(self.inner()._get_backend(torch.device(device)), timeout)
 
     # Operations that are not collectives.
 
@@ -233,30 +221,30 @@ class Group(dist.ProcessGroup):
 
     def _start_coalescing(self, device):
         """What follows until ``_end_coalescing`` counts as one operation."""
-        self._done = self._begin() - 1
+        self.stream.done = self.stream.announce() - 1
         self.inner()._start_coalescing(device)
         self.coalescing = True
 
     def _end_coalescing(self, device):
         self.coalescing = False
         found = self.inner()._end_coalescing(device)
-        self._done = self.number
-        work = Work(found, self, self.number)
+        self.stream.done = self.stream.number
+        work = Work(found, self, self.stream.number)
         self.live.add(work)
         return work
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """As torch's ProcessGroup: returns when all are there."""
-        number = self._begin()
+        number = self.stream.announce()
         try:
             return self.inner().monitored_barrier(timeout, wait_all_ranks)
         finally:
-            self._done = number
+            self.stream.done = number
 
 
 def _finish():
     """Wait for all that is under way."""
-    for group in here.groups:
+    for group in control.groups:
         for work in list(group.live):
             work.wait()
 

@@ -76,12 +76,14 @@ class Loader:
 
 def attempt(module):
     """A change of ours that does not fit this module must not cost the program its import: it costs a level."""
-    from . import patches, reach
+    from . import agent_endpoint, patches
 
     try:
         getattr(patches, PATCHES[module.__name__])(module)
     except Exception as error:
-        reach.say("freeze", f"{module.__name__} is not as the wrapper knows it: {type(error).__name__}: {error}")
+        agent_endpoint.report_level(
+            "freeze", f"{module.__name__} is not as the wrapper knows it: {type(error).__name__}: {error}"
+        )
 
 
 def install():

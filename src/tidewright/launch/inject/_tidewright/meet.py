@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 
-from . import frames, reach
+from . import agent_endpoint, frames
 
 PATIENCE_S = 120.0
 """How long the store may be gone (its agent being started again) before a rank gives up."""
@@ -146,7 +146,7 @@ class Link:
         return answer
 
     def _connect(self):
-        where = reach.read()
+        where = agent_endpoint.read()
         if not where:
             raise OSError("no reach.json")
         found = self._open(where["address"], int(where["port"]))

@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 
-from . import reach
+from . import agent_endpoint
 
 _asked = threading.local()
 """``call``: the arguments of the ``_new_process_group_helper`` under way."""
@@ -79,7 +79,7 @@ def _helper(c10d):
             others = ["torchcomms"]
         if others:
             if others != ["fake"]:
-                reach.say("cooperative", f"a process group over {', '.join(others)}")
+                agent_endpoint.report_level("cooperative", f"a process group over {', '.join(others)}")
             return original(*args, **kwargs)
         _asked.call, _asked.devices = call, devices
         return _with_ours(c10d, original, args, kwargs)
@@ -156,7 +156,7 @@ def _name_of(store, rank):
     if ours and store.name.startswith("w/"):
         return store.name
     if not ours:
-        reach.say("freeze", f"a store of the program's own: {type(store).__name__}")
+        agent_endpoint.report_level("freeze", f"a store of the program's own: {type(store).__name__}")
     return world.agreed(store, rank)
 
 
@@ -206,7 +206,7 @@ def _split(c10d, original):
 def optimizer(module):
     """torch.optim.optimizer: count steps, and stand still where one begins."""
     from . import steps
-    from .here import here
+    from .process_control import control
 
     steps.watch(module)
     original = module.Optimizer.zero_grad
@@ -214,7 +214,7 @@ def optimizer(module):
     @functools.wraps(original)
     def zero_grad(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        here.between_steps()
+        control.between_steps()
 
     module.Optimizer.zero_grad = zero_grad
 
@@ -260,7 +260,7 @@ def _telling(module, name, what):
 
     @functools.wraps(original)
     def telling(*args, **kwargs):
-        reach.say("cooperative", what)
+        agent_endpoint.report_level("cooperative", what)
         return original(*args, **kwargs)
 
     setattr(module, name, telling)

@@ -1,45 +1,6 @@
-"""What the agent has written into the box: where the rendezvous store is, who shares the devices; and what we say back.
+"""``agent_endpoint``, by the name under which ranks of images made before import it with their first patched module."""
 
-Read anew whenever the rank comes back from standing still, because by then all of it may have changed.
-"""
+from .agent_endpoint import LEVELS, box, read
+from .agent_endpoint import report_level as say
 
-from __future__ import annotations
-
-import json
-import os
-
-LEVELS = ("freeze", "cooperative", "none")
-
-
-def box():
-    """The rank's box, "" outside one."""
-    return os.environ.get("TIDE_BOX", "")
-
-
-def read():
-    """The content of reach.json, empty when there is none to be read."""
-    try:
-        with open(os.path.join(box(), "reach.json")) as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-_said = set()
-
-
-def say(level, why):
-    """Tell the agent, once, that this program can be suspended at ``level`` at best."""
-    if (level, why) in _said or not box():
-        return
-    _said.add((level, why))
-    line = json.dumps({"level": level, "why": why}) + "\n"
-    try:
-        file = os.open(os.path.join(box(), "said.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return
-    try:
-        os.write(file, line.encode())
-    finally:
-        os.close(file)
+__all__ = ["LEVELS", "box", "read", "say"]

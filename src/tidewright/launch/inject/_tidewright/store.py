@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from . import frames
 from . import page as pg
-from .here import here
 from .meet import Late, link
+from .process_control import control
 
 LATE = getattr(dist, "DistStoreError", RuntimeError)
 DEFAULT_TIMEOUT = datetime.timedelta(seconds=300)
@@ -37,7 +37,7 @@ class TidewrightStore(dist.Store):
 
     def __init__(self, name, timeout=DEFAULT_TIMEOUT):
         super().__init__()
-        here.appear()
+        control.attach()
         if self.depends:
             _alive.append(self)
         self.name = name
@@ -63,7 +63,7 @@ class TidewrightStore(dist.Store):
     def _await(self, code, keys, timeout=None):
         wait_s = (self._late if timeout is None else timeout).total_seconds()
         if self.depends:
-            here.words[pg.STORE_WAIT] = 1
+            control.words[pg.STORE_WAIT] = 1
         try:
             return link.ask(code, self._world, [_raw(key) for key in keys], wait_s=wait_s)
         except Late:
@@ -71,7 +71,7 @@ class TidewrightStore(dist.Store):
             raise LATE(f"wait timeout after {wait_s * 1000:.0f}ms, keys: {names}") from None
         finally:
             if self.depends:
-                here.words[pg.STORE_WAIT] = min(1, link.waiting)
+                control.words[pg.STORE_WAIT] = min(1, link.waiting)
 
     def set(self, key, value):
         """As torch's Store."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from . import page as pg
 from . import splice
-from .here import here
+from .process_control import control
 
 
 class Work(dist.Work):
@@ -29,7 +29,7 @@ class Work(dist.Work):
         if inner is None:
             return self._outcome()
         waiting = self._group.at + pg.WAITING
-        here.words[waiting] = self._number
+        control.words[waiting] = self._number
         splice.give_up()
         try:
             done = inner.wait(timeout) if timeout else inner.wait()
@@ -38,7 +38,7 @@ class Work(dist.Work):
             raise
         finally:
             splice.take()
-            here.words[waiting] = 0
+            control.words[waiting] = 0
             self._group.kept.discard(self)
             if self._error is not None or not self._group.queued:
                 self.detach(inner)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import uuid
 
 from . import frames
-from .here import here
 from .meet import link
+from .op_stream import ident
+from .process_control import control
 
 _epochs = {}
-
-
-def ident(*names):
-    """A 63-bit number all ranks agree on without asking."""
-    text = "\0".join(str(name) for name in names)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1 or 1
 
 
 def named(kind, where):
@@ -50,7 +44,7 @@ class World:
         self.ident = ident(name, size)
         self._control = (name + "/control").encode()
         self._groups = {}
-        here.join(self.ident, rank, size)
+        control.join(self.ident, rank, size)
 
     def count(self, name, ranks):
         """How many groups of this name and these members there have been, this one included."""

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from . import reach
-from .here import here
+from . import agent_endpoint
+from .process_control import control
 from .store import TidewrightStore
 
 PATIENCE = datetime.timedelta(minutes=5)
@@ -72,8 +72,10 @@ def _make(group, build):
 
 def _gloo(group, store, limit):
     options = Gloo._Options()
-    host = reach.read().get("host", "")
-    device, loop = here.watch(lambda: Gloo.create_device(hostname=host) if host else Gloo.create_default_device())
+    host = agent_endpoint.read().get("host", "")
+    device, loop = control.watch_device(
+        lambda: Gloo.create_device(hostname=host) if host else Gloo.create_default_device()
+    )
     options._devices = [device]
     options._threads = 2  # as torch's own
     options._timeout = limit
