@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tidewright.checkpoint.barrier import Cutter
+from tidewright.checkpoint.cutter import Cutter
 from tidewright.checkpoint.pages import GROUP, HELD, PAIRED, RECV, RUNNING, SEND, STOP, Entry, PageState
 
 Name = tuple[str, object]

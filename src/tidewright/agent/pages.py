@@ -27,9 +27,8 @@ class LocalPages:
 
     def hold(self) -> None:
         """Stop all. What is read after this is final, but for what processes are let do."""
-        for box in self._boxes.values():
-            (box / "ctl").mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(open_inside(box, f"ctl/{pg.HOLD_FILE}", os.O_WRONLY | os.O_CREAT))
+        for number in self._boxes:
+            self._mark_held(number)
         pages = [page for _, page in self._pages()]
         for page in pages:
             _clear_cuts(page)
@@ -41,8 +40,8 @@ class LocalPages:
     def read(self) -> list[PageState]:
         """All pages; those that were made since the hold are stopped first."""
         pages = list(self._pages())
-        if any(self._held(box) for box in self._boxes.values()):
-            fresh = [page for box, page in pages if page.words[pg.HOLD] == pg.FREE and self._held(self._boxes[box])]
+        if any(self._held(number) for number in self._boxes):
+            fresh = [page for box, page in pages if page.words[pg.HOLD] == pg.FREE and self._held(box)]
             for page in fresh:
                 _stop(page)
             if fresh:
@@ -50,7 +49,7 @@ class LocalPages:
         return [_state(box, page) for box, page in pages]
 
     def publish(self, cuts: Cuts) -> None:
-        """Set how far entries may go; move pages that are held on to the phase."""
+        """Set how far entries may go; move pages that are held on to the phase; to DROP only those that have drained."""
         pages = {(box, page.path.name): page for box, page in self._pages()}
         for order in cuts.orders:
             page = pages.get((order.box, order.name))
@@ -58,26 +57,36 @@ class LocalPages:
                 page.words[_at(order.index) + pg.CUT] = order.number
         phase = cuts.phase | (pg.P2P if cuts.p2p else 0) | (pg.ANYBODY if cuts.anybody else 0)
         for page in pages.values():
-            if page.words[pg.HOLD]:
+            if page.words[pg.HOLD] and (cuts.phase != pg.DROP or _drained(page)):
                 page.words[pg.TICKET] = cuts.ticket
                 page.words[pg.HOLD] = phase
             _ring(page)
 
     def release(self) -> None:
-        """Let all go. When any has dropped its connections, all build theirs anew."""
+        """Let all go. Those that were told to drop their connections build them anew, whether they have done so or not yet. A rank
+        that does not come from a cut is told nothing of the kind: it would leave the others in the middle of an operation."""
+        for number in self._boxes:
+            self._unmark_held(number)
         pages = [page for _, page in self._pages()]
-        dropped = any(_dropped(page) for page in pages)
-        for box in self._boxes.values():
-            (box / "ctl" / pg.HOLD_FILE).unlink(missing_ok=True)
         for page in pages:
             _clear_cuts(page)
-            if dropped:
+            if page.words[pg.HOLD] == pg.DROP and _drained(page) and page.words[pg.EXITING] != pg.EXIT_DONE:
                 page.words[pg.BUILD] += 1
+        _fence(pages)  # a process that reads HOLD as free reads the new BUILD next
+        for page in pages:
             page.words[pg.HOLD] = pg.FREE
             _ring(page)
 
-    def _held(self, box: Path) -> bool:
-        return (box / "ctl" / pg.HOLD_FILE).exists()
+    def _held(self, number: int) -> bool:
+        return (self._boxes[number] / "ctl" / pg.HOLD_FILE).exists()
+
+    def _mark_held(self, number: int) -> None:
+        box = self._boxes[number]
+        (box / "ctl").mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(open_inside(box, f"ctl/{pg.HOLD_FILE}", os.O_WRONLY | os.O_CREAT))
+
+    def _unmark_held(self, number: int) -> None:
+        (self._boxes[number] / "ctl" / pg.HOLD_FILE).unlink(missing_ok=True)
 
     def _pages(self) -> Iterator[tuple[int, pg.Page]]:
         for number, box in self._boxes.items():
@@ -105,9 +114,9 @@ def _ring(page: pg.Page) -> None:
     futex.wake(futex.address_of(page.map, pg.VERSION * 8))
 
 
-def _dropped(page: pg.Page) -> bool:
-    words = page.words
-    return not words[pg.EXITING] and (words[pg.HOLD] == pg.DROP or words[pg.STATE] == pg.PARKED)
+def _drained(page: pg.Page) -> bool:
+    """Whether the process may drop its connections, or has: nothing of it is on its way."""
+    return page.words[pg.HOLD] & 15 >= pg.DRAIN and page.words[pg.STATE] in (pg.DRAINED, pg.PARKED)
 
 
 def _clear_cuts(page: pg.Page) -> None:
@@ -140,6 +149,7 @@ def _state(box: int, page: pg.Page) -> PageState:
         entries=tuple(_entry(page, index) for index in range(words[pg.COUNT])),
         step_us=words[pg.STEP_US],
         standing=bool(words[pg.STANDING]),
+        ended=words[pg.EXITING] == pg.EXIT_DONE,
     )
 
 

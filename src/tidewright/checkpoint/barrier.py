@@ -1,10 +1,8 @@
 """The consistent cut: all ranks of a gang stand still between the same operations, with nothing on its way.
 
-A rank announces each operation (a collective of a group, a message) in its control page before it issues it. To cut:
-*hold*, read what was issued, and let nobody issue more, except where somebody must so that an operation that was
-issued already can complete: then the cut is *raised* to include it. That ends, because only what an issued operation
-itself waits for is ever included. When every member of every group has issued the same, all is *drained*, and when all
-is complete on every rank, connections are *dropped*.
+To cut: *hold*, read what was issued, and let ranks go on as far as ``cutter`` finds. When every member of every group has
+issued the same, all is *drained*, and when all is complete on every rank, connections are *dropped*. What happens when is
+decided by ``cut_machine``; here it is carried out on the nodes.
 
 Refuses to know what a page looks like in memory, and where its node is.
 """
@@ -13,360 +11,93 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ..base.errors import WorldError
-from .pages import (
-    ANY,
-    DRAIN,
-    DRAINED,
-    DROP,
-    GROUP,
-    HELD,
-    PAIRED,
-    PARKED,
-    RECV,
-    RUNNING,
-    SEND,
-    STATES,
-    STOP,
-    Cuts,
-    Entry,
-    Order,
-    Pages,
-    PageState,
-)  # fmt: skip
+from . import cut_machine as cm
+from .cut_machine import CutReport
+from .cutter import LONGEST_STEP_US, UNHURRIED_STEP_US, Cutter, Key
+from .pages import DROP, Cuts, Order, Pages, PageState
 
-__all__ = ["CutReport", "Cutter", "Cuts", "PageState", "Pages", "cut", "release"]
-
-POLL_S = 0.0005
-"""Between two looks at the pages."""
-LONGEST_STEP_US, UNHURRIED_STEP_US, STEPS_WAITED, LEAST_WAIT_S = 1_000_000, 5_000_000, 2, 0.05
-"""Ranks whose steps are no longer are let go on until all stand where one begins, which makes their images alike. Longer ones are
-not waited for where others want the devices; where nobody does, some seconds of training are no loss, but then somebody may."""
-GRACE = 20
-"""Looks for which a rank may seem to wait for a message that its counterpart has issued already. Then its tag must be
-another one, and the counterpart is let go on."""
-
-
-class CutReport(msgspec.Struct, frozen=True):
-    """A cut that holds. ``hold_us``: from the hold until all stood still; ``ranks``: processes that stand still."""
-
-    hold_us: int
-    worlds: int
-    ranks: int
-    raises: int = 0
-
-
-Key = tuple[int, int, str]
-"""A page: party, box, name."""
-Name = tuple[int, int]
-"""What is counted: identity and kind of an entry."""
-
-
-class Verdict(NamedTuple):
-    """What a look at all pages comes to: how far each may go, and what the cut still waits for."""
-
-    orders: dict[Key, dict[int, int]]
-    ready: bool
-    why: list[str]
-
-
-class Cutter:
-    """Decides how far each process may go. Pure: pages in, verdicts out; remembers the cut, which only ever rises."""
-
-    def __init__(self, longest_step_us: int = LONGEST_STEP_US) -> None:
-        self.cuts: dict[Name, int] = {}
-        self._longest_step_us = longest_step_us
-        self.raises = 0
-        self._looks: dict[tuple[Key, int, int], int] = {}
-
-    def look(self, pages: Mapping[Key, PageState]) -> Verdict:
-        """The next verdict."""
-        late = [f"{_who(page)} is still {STATES[page.state]}" for page in pages.values() if _unsettled(page)]
-        if late:
-            return Verdict({}, False, late)
-        for page in pages.values():
-            for entry in page.entries:
-                self._raise(entry, entry.issued)
-        scene = _Scene(pages, self.cuts)
-        needed = self._needed(scene)
-        while self._let_go(pages, needed):
-            needed = self._needed(scene)
-        why = [*scene.missing(), *(self._explain(scene, key) for key in needed)]
-        orders = {
-            key: {e.index: self.cuts[_name(e)] for e in page.entries if not e.gone} for key, page in pages.items()
-        }
-        even = all(_even(page, orders[key]) for key, page in pages.items())
-        return Verdict(orders, even and not why, why)
-
-    def between_steps(self, pages: Mapping[Key, PageState]) -> bool:
-        """Whether all that train stand where a step begins. The cut rises by the operations at which others were stopped."""
-        late = [page for page in pages.values() if self.trains(page) and not page.standing]
-        for page in late:
-            for entry in page.entries:
-                self._raise(entry, entry.want)
-        return not late
-
-    def trains(self, page: PageState) -> bool:
-        """Whether it comes to where a step begins soon enough to be waited for."""
-        return bool(page.world) and not page.over and 0 < page.step_us <= self._longest_step_us
-
-    def _raise(self, entry: Entry, number: int) -> bool:
-        if entry.gone or number <= self.cuts.get(_name(entry), -1):
-            return False
-        self.cuts[_name(entry)] = number
-        return True
-
-    def _let_go(self, pages: Mapping[Key, PageState], needed: Iterable[Key]) -> bool:
-        """Include what processes that are needed were stopped at. True when the cut rose."""
-        rose = [self._raise(entry, entry.want) for key in needed for entry in pages[key].entries if entry.want]
-        self.raises += sum(rose)
-        return any(rose)
-
-    def _needed(self, scene: _Scene) -> list[Key]:
-        """Processes that must go on so that what was issued can complete; then those for which these wait, and so on."""
-        found = [key for key in scene.pages if scene.behind(key)]
-        seen = set(found)
-        for key in found:
-            for other in self._waited_for(scene, key):
-                if other not in seen and not scene.pages[other].over:
-                    seen.add(other)
-                    found.append(other)
-        return found
-
-    def _waited_for(self, scene: _Scene, key: Key) -> list[Key]:
-        """By message or through the store. Collectives need no look: whoever has not issued one is behind."""
-        page = scene.pages[key]
-        found: list[Key] = []
-        for entry in page.entries:
-            if entry.waiting and entry.what in (SEND, RECV) and not entry.kind & PAIRED:
-                if scene.issued_opposite(page, entry) < entry.waiting or self._patience_ends(key, entry):
-                    found += scene.at(page.world, (entry.peer,))
-            elif entry.waiting and entry.what == ANY and self._patience_ends(key, entry):
-                found += scene.at(page.world, entry.members or range(page.size))
-        if page.store_wait and self._patience_ends(key, None):
-            found += scene.at(page.world, range(page.size))
-        return found
-
-    def _patience_ends(self, key: Key, entry: Entry | None) -> bool:
-        """What it waits for may be on its way already. Once it has waited for GRACE looks, it is not."""
-        mark = (key, entry.index if entry else -1, entry.waiting if entry else 0)
-        self._looks[mark] = self._looks.get(mark, 0) + 1
-        return self._looks[mark] > GRACE
-
-    def _explain(self, scene: _Scene, key: Key) -> str:
-        page = scene.pages[key]
-        stopped = [entry for entry in page.entries if entry.want]
-        doing = "stopped at an operation" if stopped else "not at any operation"
-        waits = [entry for entry in page.entries if entry.waiting]
-        if waits:
-            doing = f"waiting in operation {waits[0].waiting} of {_label(waits[0])}"
-        elif page.store_wait:
-            doing = "waiting for a key of the store"
-        lacks = scene.lacks(key)
-        if not lacks:
-            return f"{_who(page)} is {doing}, and others wait for it"
-        what, has, cut = lacks[0]
-        return f"{_who(page)} has issued {has} of {cut} operations of {what}, which others are in, and is {doing}"
-
-
-class _Scene:
-    """All pages of one look, and what follows from them together."""
-
-    def __init__(self, pages: Mapping[Key, PageState], cuts: Mapping[Name, int]) -> None:
-        self.pages, self._cuts = pages, cuts
-        self._places = {(page.world, page.rank): key for key, page in pages.items() if page.world and not page.dead}
-        self._duties: dict[tuple[int, int], dict[Name, str]] = defaultdict(dict)
-        """What each rank of each world takes part in."""
-        self._entries = {(key, _name(entry)): entry for key, page in pages.items() for entry in page.entries}
-        for page in pages.values():
-            for entry in page.entries:
-                self._add_duties(page, entry)
-
-    def _add_duties(self, page: PageState, entry: Entry) -> None:
-        if entry.gone or not page.world:
-            return
-        if entry.what == GROUP:
-            for rank in entry.members or range(page.size):
-                self._duties[page.world, rank].setdefault(_name(entry), _label(entry))
-        elif entry.kind & PAIRED and entry.what != ANY:
-            for rank in (page.rank, entry.peer):
-                self._duties[page.world, rank].setdefault(_name(entry), _label(entry))
-
-    def at(self, world: int, ranks: Iterable[int]) -> list[Key]:
-        """The pages of these ranks, as far as there are any."""
-        return [self._places[world, rank] for rank in ranks if (world, rank) in self._places]
-
-    def lacks(self, key: Key) -> list[tuple[str, int, int]]:
-        """What a process must still issue: of what, how much it has, how much the cut includes."""
-        page = self.pages[key]
-        if page.over:
-            return []
-        found = []
-        for name, label in self._duties.get((page.world, page.rank), {}).items():
-            entry = self._entries.get((key, name))
-            issued = entry.issued if entry else 0
-            if issued < self._cuts[name] and not (entry and entry.gone):
-                found.append((label, issued, self._cuts[name]))
-        return found
-
-    def behind(self, key: Key) -> bool:
-        """Whether others have issued what this process has not."""
-        return bool(self.lacks(key))
-
-    def issued_opposite(self, page: PageState, entry: Entry) -> int:
-        """How many messages the other end of a channel has issued."""
-        other = RECV if entry.what == SEND else SEND
-        for key in self.at(page.world, (entry.peer,)):
-            found = self._entries.get((key, (entry.ident, other)))
-            return found.issued if found else 0
-        return 0
-
-    def missing(self) -> list[str]:
-        """Ranks of a world that have not come yet, and neither left nor died."""
-        known = {(page.world, page.rank) for page in self.pages.values()}
-        known |= {page.left for page in self.pages.values()}
-        worlds = {page.world: page.size for page in self.pages.values() if page.world and not page.over}
-        return [
-            f"rank {rank} of a process group of {size} has not joined it yet"
-            for world, size in worlds.items()
-            for rank in range(size)
-            if (world, rank) not in known
-        ]
-
-
-def _name(entry: Entry) -> Name:
-    """What an entry counts; the two ends of a paired channel count one thing together."""
-    return entry.ident, PAIRED if entry.kind & PAIRED else entry.what
-
-
-def _even(page: PageState, orders: Mapping[int, int]) -> bool:
-    """Whether a process has issued all that it may; one that has been let go on may not have woken yet."""
-    return page.over or all(
-        entry.issued == orders[entry.index] and not 0 < entry.want <= orders[entry.index]
-        for entry in page.entries
-        if not entry.gone
-    )
-
-
-def _unsettled(page: PageState) -> bool:
-    """Still coming back from the last hold: its page may be half written."""
-    return not page.over and page.state not in (RUNNING, HELD)
-
-
-def _label(entry: Entry) -> str:
-    if entry.what == GROUP:
-        return f"a process group of {entry.peer}"
-    return {SEND: f"messages to rank {entry.peer}", RECV: f"messages from rank {entry.peer}"}.get(
-        entry.what, "messages from any rank"
-    )
-
-
-def _who(page: PageState) -> str:
-    return f"rank {page.rank if page.world else page.box} (pid {page.pid} of job rank {page.box})"
+__all__ = [
+    "LONGEST_STEP_US",
+    "UNHURRIED_STEP_US",
+    "CutReport",
+    "Cutter",
+    "Cuts",
+    "PageState",
+    "Pages",
+    "cut",
+    "release",
+]
 
 
 def cut(parties: Sequence[Pages], *, timeout_us: int, longest_step_us: int = LONGEST_STEP_US) -> CutReport:
     """Bring all processes on all nodes to a standstill. Blocks; polls.
 
-    Ranks whose training steps take no longer than ``longest_step_us`` are let go on to where one begins, two steps at most.
+    Ranks whose training steps take no longer than ``longest_step_us`` go on to where one begins, two steps at most.
     Raises ``WorldError``, with all of them running on, when that takes longer than ``timeout_us``: it says which rank
     does not come. Without any control page there is nothing to cut, and a process that makes one now begins held.
     """
-    began = time.monotonic()
-    hold = _Hold(parties, began + timeout_us / 1e6, Cutter(longest_step_us))
+    machine = cm.CutMachine(secrets.randbits(62) + 1, timeout_us, longest_step_us)
     try:
-        report = hold.run()
+        return _run(machine, parties)
+    except WorldError:
+        raise
     except BaseException:
         release(parties)
         raise
-    return msgspec.structs.replace(report, hold_us=int((time.monotonic() - began) * 1e6))
 
 
-class _Hold:
-    """One cut under way."""
+def _run(machine: cm.CutMachine, parties: Sequence[Pages]) -> CutReport:
+    action = machine.begin(_now_us())
+    cause: WorldError | None = None
+    while not isinstance(action, cm.Finished):
+        if isinstance(action, cm.Failed):
+            raise WorldError(action.why) from cause
+        event: cm.Event
+        try:
+            event = _do(action, parties)
+        except WorldError as error:
+            cause, event = cause or error, cm.Broke(str(error))
+        action = machine.handle(event, _now_us())
+    return action.report
 
-    def __init__(self, parties: Sequence[Pages], until: float, cutter: Cutter) -> None:
-        self._parties, self._until, self._cutter = parties, until, cutter
-        self._began = time.monotonic()
-        self._ticket = secrets.randbits(62) + 1
 
-    def run(self) -> CutReport:
-        self._stop()
-        if any(page.phase == DROP for page in self._read().values() if not page.over):
-            release(self._parties)  # they stand still since an earlier cut, whose leader has died
-            self._stop()
-        self._until += time.monotonic() - self._began  # a node may have had something to finish before
-        pages = self._even_out()
-        kinds = {entry.kind for page in pages.values() for entry in page.entries}
-        messages = Cuts(DRAIN, self._ticket, p2p=bool(kinds & {SEND, RECV, ANY}), anybody=ANY in kinds)
-        self._reach(messages, (DRAINED, PARKED), "complete what it has issued")
-        pages = self._reach(Cuts(DROP, self._ticket), (PARKED,), "let go of its connections")
-        alive = [page for page in pages.values() if not page.dead]
-        return CutReport(0, len({page.world for page in alive if page.world}), len(alive), self._cutter.raises)
+def _now_us() -> int:
+    return int(time.monotonic() * 1e6)
 
-    def _stop(self) -> None:
-        for party in self._parties:
+
+def _do(action: cm.Action, parties: Sequence[Pages]) -> cm.Event:
+    """Carry it out on each node. Raises WorldError when one could not."""
+    if isinstance(action, cm.Read):
+        if action.after_us:
+            time.sleep(action.after_us / 1e6)
+        return cm.PagesRead({(at, p.box, p.name): p for at, party in enumerate(parties) for p in party.read()})
+    if isinstance(action, cm.Release):
+        release(parties)
+    for at, party in enumerate(parties):
+        if isinstance(action, cm.Hold):
             party.hold()
+        elif isinstance(action, cm.Publish):
+            party.publish(msgspec.structs.replace(action.cuts, orders=_orders(action.orders, at)))
+    return cm.Done()
 
-    def _read(self) -> dict[Key, PageState]:
-        return {(at, p.box, p.name): p for at, party in enumerate(self._parties) for p in party.read()}
 
-    def _even_out(self) -> dict[Key, PageState]:
-        """Until every member of every group has issued the same."""
-        last: dict[Key, dict[int, int]] = {}
-        while True:
-            pages = self._read()
-            verdict = self._cutter.look(pages)
-            if verdict.orders != last:
-                self._publish(verdict.orders)
-                last = verdict.orders
-            if verdict.ready and (self._waited_enough(pages) or self._cutter.between_steps(pages)):
-                return pages
-            self._nap("; ".join(verdict.why[:3]) or "a rank that may go on does not")
-
-    def _waited_enough(self, pages: Mapping[Key, PageState]) -> bool:
-        """Whoever has not come to a new step within two, in an evaluation perhaps, will not come soon."""
-        step_s = max((page.step_us for page in pages.values() if self._cutter.trains(page)), default=0) / 1e6
-        return not step_s or time.monotonic() - self._began > max(LEAST_WAIT_S, STEPS_WAITED * step_s)
-
-    def _publish(self, orders: dict[Key, dict[int, int]]) -> None:
-        for at, party in enumerate(self._parties):
-            mine = tuple(
-                Order(box, name, index, number)
-                for (party_at, box, name), numbers in orders.items()
-                if party_at == at
-                for index, number in numbers.items()
-            )
-            party.publish(Cuts(STOP, self._ticket, orders=mine))
-
-    def _reach(self, cuts: Cuts, states: tuple[int, ...], what: str) -> dict[Key, PageState]:
-        """Publish a phase until every process is in one of ``states``; one that has just appeared hears of it too."""
-        told: set[Key] = set()
-        while True:
-            pages = self._read()
-            if not told.issuperset(pages):
-                for party in self._parties:
-                    party.publish(cuts)
-                told.update(pages)
-            late = [page for page in pages.values() if not page.dead and page.state not in states]
-            if not late:
-                return pages
-            self._nap(f"{_who(late[0])} does not {what}")
-
-    def _nap(self, why: str) -> None:
-        if time.monotonic() > self._until:
-            raise WorldError(f"the ranks could not be brought to a standstill: {why}")
-        time.sleep(POLL_S)
+def _orders(orders: Mapping[Key, Mapping[int, int]], at: int) -> tuple[Order, ...]:
+    """Those for one node."""
+    return tuple(
+        Order(box, name, index, number)
+        for (party, box, name), numbers in orders.items()
+        if party == at
+        for index, number in numbers.items()
+    )
 
 
 def release(parties: Sequence[Pages]) -> None:
-    """Let all go. Whoever has dropped its connections reads reach.json again, builds them anew and runs on.
+    """Let all run on. A rank that has dropped its connections reads reach.json again, and builds them anew.
 
     Every party is tried; the first failure is raised at the end.
     """
@@ -374,14 +105,12 @@ def release(parties: Sequence[Pages]) -> None:
     dropped = False
     for party in parties:
         try:
-            dropped = dropped or any(
-                page.phase == DROP or page.state == PARKED for page in party.read() if not page.over
-            )
+            dropped = dropped or any(page.phase == DROP for page in party.read() if not page.closed)
         except Exception as error:
             failure = failure or error
     for party in parties:
         try:
-            if dropped:  # whose connections were dropped at one end must build them anew at both
+            if dropped:  # at one end: those that have drained at the other drop theirs, too, and build them anew
                 party.publish(Cuts(DROP))
             party.release()
         except Exception as error:

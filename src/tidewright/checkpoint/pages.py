@@ -45,7 +45,8 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
     """One control page as it was read. ``box``: the rank's number in the job; ``rank``: that in the ``world``.
 
     ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there. ``step_us``: how long
-    its last training step took, 0: not known; ``standing``: it stands still where one begins.
+    its last training step took, 0: not known; ``standing``: it stands still where one begins. ``exiting``: it issues nothing more; ``ended``: its connections are closed
+    for good as well.
     """
 
     box: int
@@ -64,11 +65,17 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
     entries: tuple[Entry, ...] = ()
     step_us: int = 0
     standing: bool = False
+    ended: bool = False
 
     @property
     def over(self) -> bool:
         """Whether it issues nothing more, whoever waits for it."""
         return self.dead or self.exiting
+
+    @property
+    def closed(self) -> bool:
+        """Whether its connections are closed for good."""
+        return self.dead or self.ended
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +108,7 @@ class Pages(Protocol):
         """All pages."""
 
     def publish(self, cuts: Cuts) -> None:
-        """Let processes go as far as that, and on to the next phase."""
+        """Let processes go as far as that, and on to the next phase; to DROP only those that have drained."""
 
     def release(self) -> None:
-        """Let all go; those that have dropped their connections, and all others on this node, build them anew."""
+        """Let all go; those that were told to drop their connections build them anew."""

@@ -68,6 +68,11 @@ class Channels:
         """Whether every message that is counted has been posted."""
         return all(stream.settled() for stream in list(self._channels.values()))
 
+    def resume(self):
+        """Connections stay after all: messages may come again."""
+        for message in list(self.posted.values()):
+            message.unmet = False
+
     def drop(self):
         """Let go of connections; what is posted stays on the list."""
         for message in list(self.posted.values()):
@@ -165,16 +170,25 @@ class Posted:
                 self.source = inner._source_rank()
         except RuntimeError as error:
             failure = error
-        met = failure is None and self.inner is inner and not self.unmet
-        if self.inner is inner:
+        dropped = self.inner is not inner
+        if not dropped:
             self.inner = None
         del inner
+        met = failure is None and not dropped and self._meant(count)
         control.words[self._waiting_at] = 0
         splice.take()
         if met:
             self._end()
         elif failure is not None and not control.disconnecting(count):
             self._fail(failure)  # otherwise it was dropped, or woken by a message that means nothing: posted again
+
+    def _meant(self, disconnect_count):
+        """Whether what came is the message. When none was on its way, that is seen by what follows: connections that are dropped."""
+        control = self._control
+        with control.cond:
+            while self.unmet and control.disconnect_count == disconnect_count:
+                control.cond.wait()
+        return control.disconnect_count == disconnect_count
 
     def _fail(self, error):
         self._error = error

@@ -44,8 +44,9 @@ RUN, STOP, DRAIN, DROP, RECONNECT = "run", "stop", "drain", "drop", "reconnect"
 ASKED = (RUN, STOP, DRAIN, DROP, RECONNECT)
 """What the agent may ask for."""
 
-NOTHING, COMPLETE, DISCONNECT, CONNECT = "nothing", "complete", "disconnect", "connect"
-"""What the process does in answer. COMPLETE: wait until all that was issued is complete, or the page changes."""
+NOTHING, COMPLETE, RESUME, DISCONNECT, CONNECT = "nothing", "complete", "resume", "disconnect", "connect"
+"""What the process does in answer. COMPLETE: wait until all that was issued is complete, or the page changes. RESUME: messages may come again,
+as connections stay."""
 
 TRANSITIONS = {
     (RUNNING, RUN): (NOTHING, RUNNING),
@@ -58,8 +59,8 @@ TRANSITIONS = {
     (HELD, DRAIN): (COMPLETE, HELD),
     (HELD, DROP): (COMPLETE, HELD),
     (HELD, RECONNECT): (COMPLETE, HELD),
-    (DRAINED, RUN): (NOTHING, RUNNING),
-    (DRAINED, STOP): (NOTHING, HELD),
+    (DRAINED, RUN): (RESUME, RUNNING),
+    (DRAINED, STOP): (RESUME, HELD),
     (DRAINED, DRAIN): (NOTHING, DRAINED),
     (DRAINED, DROP): (DISCONNECT, DROPPING),
     (DRAINED, RECONNECT): (DISCONNECT, DROPPING),
@@ -75,6 +76,8 @@ TRANSITIONS = {
 COMPLETED = {
     (COMPLETE, RUNNING): DRAINED,
     (COMPLETE, HELD): DRAINED,
+    (RESUME, RUNNING): RUNNING,
+    (RESUME, HELD): HELD,
     (DISCONNECT, DROPPING): PARKED,
     (CONNECT, CONNECTING): RUNNING,
 }

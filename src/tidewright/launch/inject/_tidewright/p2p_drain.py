@@ -31,6 +31,7 @@ def settle(groups, ticket, anybody, wanted):
     world = groups[0].world
     _tell(world, ticket, "first", groups)
     heard = _Heard(world, ticket, wanted)
+    _finish_with_ended(groups, heard, wanted)
     if anybody:
         for group in groups:
             _settle_anybody(group, heard, wanted)
@@ -83,6 +84,19 @@ class _Heard:
 
 def _posted(group):
     return [message for message in list(group.channels.posted.values()) if not message.complete]
+
+
+def _finish_with_ended(groups, heard, wanted):
+    """What the other end has met before it ended completes now or never: that rank will not connect again."""
+    last = [
+        message
+        for group in groups
+        for message in _posted(group)
+        if message.kind != pg.ANY and not heard.lives(group, message.peer)
+    ]
+    _start(last)
+    while any(not message.complete and message.inner is not None for message in last) and wanted():
+        time.sleep(NAP_S)
 
 
 def _due_receives(group, heard):
@@ -152,11 +166,15 @@ def _complete(messages, wanted, count=None):
     count = len(messages) if count is None else count
     if not count:
         return
+    _start(messages)
+    while sum(message.complete for message in messages) < count and wanted():
+        time.sleep(NAP_S)
+
+
+def _start(messages):
     for message in messages:
         if not message.complete and not message.lock.locked():
             threading.Thread(target=_attempt, args=(message,), daemon=True).start()
-    while sum(message.complete for message in messages) < count and wanted():
-        time.sleep(NAP_S)
 
 
 def _attempt(message):

@@ -78,25 +78,28 @@ class ProcessControl:
         with self.cond:
             if self.page is not None:
                 return
-            directory = os.path.join(agent_endpoint.box(), "ctl")
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            path = os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(4)}.page")
-            self._publish(pg.Page(path, create=True))
-            self._address = futex.address_of(self.page.map, pg.VERSION * 8)
-            self._begin_held(os.path.join(directory, pg.HOLD_FILE))
+            page = self._create_page()
+            self._publish(page)
+            while self.words[pg.HOLD] == pg.FREE and self._hold_begun():  # the agent will see the page, and write HOLD
+                time.sleep(NAP_S)
+            self.page = page
         threading.Thread(target=self.watch, name="tidewright", daemon=True).start()
+
+    def _create_page(self):
+        directory = os.path.join(agent_endpoint.box(), "ctl")
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        page = pg.Page(os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(4)}.page"), create=True)
+        self._address = futex.address_of(page.map, pg.VERSION * 8)
+        return page
+
+    def _hold_begun(self):
+        return os.path.exists(os.path.join(agent_endpoint.box(), "ctl", pg.HOLD_FILE))
 
     def _publish(self, page):
         self.words = page.words
         self._introduce()
         self.words[pg.STATE] = self.machine.page_state
         self.words[pg.MAGIC_AT] = pg.MAGIC
-        self.page = page
-
-    def _begin_held(self, hold_file):
-        """While the agent holds, wait until it has seen the page: HOLD is a word that only the agent writes."""
-        while self.words[pg.HOLD] == pg.FREE and os.path.exists(hold_file):
-            time.sleep(NAP_S)
 
     def _introduce(self):
         self.words[pg.PID] = os.getpid()
@@ -219,7 +222,7 @@ class ProcessControl:
         """
         if self.page is None or self.words[pg.EXITING]:
             return
-        self.words[pg.EXITING] = 1
+        self.words[pg.EXITING] = pg.EXIT_BEGUN
         with self.cond:
             while not self.machine.exit(self.words[pg.HOLD], self.words[pg.BUILD]):
                 self.cond.wait()
@@ -229,6 +232,7 @@ class ProcessControl:
             group.drop()
         self.link.end()
         self.words[pg.STATE] = self.machine.page_state
+        self.words[pg.EXITING] = pg.EXIT_DONE
 
     # The thread that obeys.
 
@@ -263,7 +267,10 @@ class ProcessControl:
         connected = None
         if action == cs.COMPLETE:
             if not self._complete(hold, build):
+                self._resume()
                 return self.words[pg.HOLD] != hold or self.words[pg.BUILD] != build
+        elif action == cs.RESUME:
+            self._resume()
         elif action == cs.DISCONNECT:
             self._disconnect()
         else:
@@ -301,6 +308,13 @@ class ProcessControl:
             self.wakes = p2p_drain.settle(groups, words[pg.TICKET], bool(hold & pg.ANYBODY), wanted)
         return wanted()
 
+    def _resume(self):
+        self.wakes = []
+        with self.cond:
+            for group in self.groups:
+                group.channels.resume()
+            self.cond.notify_all()
+
     def _about_to_pass(self):
         """Whether a thread was stopped at an operation that the cut includes, and has not woken yet."""
         with self.cond:
@@ -331,7 +345,7 @@ class ProcessControl:
         self._rewrite()
         self.link.reopen()
         with self._forks:
-            return connections.rebuild(self.groups, lambda: self.words[pg.BUILD])
+            return connections.rebuild(self.groups, self.words)
 
     def _rewrite(self):
         """The page says what we know: the file under it may be another one, or have gone on without us."""
