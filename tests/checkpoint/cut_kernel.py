@@ -97,7 +97,8 @@ class Kernel:
         self.ready: list[Task] = []
         self.owners: list[Owner] = []
         self._sleepers: list[tuple[float, int, Task, int]] = []
-        self._serial = 0
+        self._aside: list[tuple[int, int, Task]] = []
+        self._serial = self._steps = 0
 
     def owner(self, name: str) -> Owner:
         self.owners.append(Owner(name))
@@ -163,7 +164,13 @@ class Kernel:
         return until()
 
     def _step(self) -> bool:
+        self._steps += 1
+        while self._aside and self._aside[0][0] <= self._steps:
+            self._bring_back()
         choice = [task for task in self.ready if not task.owner.frozen]
+        if not choice and self._aside:
+            self._bring_back()
+            return True
         if not choice:
             for owner in self.owners:
                 owner.flush()
@@ -178,7 +185,7 @@ class Kernel:
                 owner.flush()
             owner.last = task
         chance = self.rng.random()
-        if chance < 0.2:
+        if chance < 0.1:
             for other in self.owners:
                 if other.buffer and self.rng.random() < 0.3:
                     other.flush(self.rng.randint(0, len(other.buffer)))
@@ -189,7 +196,16 @@ class Kernel:
         if task.let.dead:
             task.over = True
             owner.tasks.discard(task)
+        elif not task.waiting and chance > 0.8:  # changed in the middle of something, for long
+            self.ready.remove(task)
+            self._serial += 1
+            heapq.heappush(self._aside, (self._steps + int(10 ** (2.5 * self.rng.random())), self._serial, task))
         return True
+
+    def _bring_back(self) -> None:
+        task = heapq.heappop(self._aside)[2]
+        if not task.over:
+            self.ready.append(task)
 
     def _advance(self) -> bool:
         while self._sleepers:

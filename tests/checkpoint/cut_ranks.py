@@ -558,7 +558,7 @@ def _append_one(
     elif kind < 0.75:
         source, target = rng.sample(range(size), 2)
         tag, any_source = rng.choice((1, 2)), rng.random() < 0.25
-        tag = 9 if any_source else tag
+        tag = 100 + token if any_source else tag  # of its own: a message that is met in place of another may be missed elsewhere
         programs[source].append(Op("send", token, peer=target, tag=tag, wait=rng.random() < 0.4))
         receive = "any" if any_source else "recv"
         programs[target].append(Op(receive, token, peer=source, tag=tag, wait=rng.random() < 0.5))

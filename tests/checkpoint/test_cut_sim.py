@@ -57,8 +57,11 @@ class NodePages(agent_pages.LocalPages):
 class RemotePages:
     """The same over a network that is slow, and loses requests and answers: who has asked hears of it as of a node that fails."""
 
-    def __init__(self, pages: NodePages, kernel: Kernel, owner: Owner, loss: float) -> None:
+    def __init__(
+        self, pages: NodePages, kernel: Kernel, owner: Owner, loss: float, under_way: set[float]
+    ) -> None:
         self._pages, self._kernel, self._owner, self._loss = pages, kernel, owner, loss
+        self._under_way = under_way
 
     def _ask(self, act: Callable[[], Any]) -> Any:
         kernel, found = self._kernel, []
@@ -70,12 +73,15 @@ class RemotePages:
 
         def serve() -> None:
             kernel.sleep(kernel.rng.uniform(1e-4, 5e-3))
-            found.append(act())
             if twice:
                 act()
+            found.append(act())
+            self._under_way.discard(number)
             assert asker is not None
             kernel.wake(asker)
 
+        number = kernel.rng.random()
+        self._under_way.add(number)
         kernel.spawn(serve, self._owner)
         lost = kernel.rng.random() < self._loss
         while not found:
@@ -137,6 +143,8 @@ class Story:
         self.director = self.kernel.owner("director")
         self.leader = self.kernel.owner("leader")
         self.stood = self.failed = 0
+        self.under_way: set[float] = set()
+        """Requests that a node has not answered yet; a node waits for a leader's word for longer than these take."""
         self.finished = False
         self.lost_rank = False
 
@@ -176,7 +184,7 @@ class Story:
         found: list[Any] = [NodePages(self.gang, nodes[0], self.leader)]
         for node in nodes[1:]:
             pages = NodePages(self.gang, node, node.agent)
-            found.append(RemotePages(pages, self.kernel, node.agent, self.plan.loss))
+            found.append(RemotePages(pages, self.kernel, node.agent, self.plan.loss, self.under_way))
         return found
 
     def _direct(self) -> None:
@@ -227,8 +235,9 @@ class Story:
         """Other nodes let go when they hear nothing, or a new leader comes first."""
         self.kernel.kill(self.leader)
         self.leader = self.kernel.owner("leader")
+        while self.under_way:
+            self.kernel.sleep(0.01)
         if self.rng.random() < 0.5:
-            self.kernel.sleep(1.0)  # longer than a request of the leader may be under way
             self._each_alone()
 
     def _each_alone(self) -> None:
