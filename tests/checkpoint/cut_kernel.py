@@ -1,7 +1,10 @@
-"""A deterministic machine for the cut: tasks that may be changed at every access to shared memory, memory with store buffers, virtual
-time. What it stands for has the interface of the modules ``threading``, ``time`` and ``futex``, so the wrapper's code runs unchanged.
+"""A deterministic machine for the cut: tasks that may be changed at every access to shared memory, memory with store
+buffers, virtual
+time. What it stands for has the interface of the modules ``threading``, ``time`` and ``futex``, so the wrapper's code runs
+unchanged.
 
-Each owner (a rank's process, an agent) has a store buffer, as a processor of the x86 kind has: what it writes is seen by others some time
+Each owner (a rank's process, an agent) has a store buffer, as a processor of the x86 kind has: what it writes is seen by
+others some time
 later, in order; locks, system calls and fences write it through (Sewell et al., x86-TSO, CACM 2010).
 """
 
@@ -15,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import greenlet
-
 
 SLICES = (0, 1, 2, 4, 8, 16, 64, 256)
 """Accesses to shared memory before others may run."""

@@ -166,6 +166,10 @@ class World:
         keys = self._rank.gang.store.keys
         return bool(self._ask(lambda: (key in keys,))[0])
 
+    def agree(self, key: str, value: bytes) -> bytes:
+        keys = self._rank.gang.store.keys
+        return bytes(self._ask(lambda: keys.setdefault(key, value)))
+
     def ended(self) -> None:
         for key in ("ended", f"ended/{self.rank}"):
             self.tell(key, b"1")
@@ -238,7 +242,9 @@ class Collective:
     def is_completed(self) -> bool:
         done = self.wire.done.get((self.number, self.rank))
         if done is None and self.wire.closed:
-            self.wire.gang.violate(f"ranks {self.wire.closed} left operation {self.number}, in which rank {self.rank} is")
+            self.wire.gang.violate(
+                f"ranks {self.wire.closed} left operation {self.number}, in which rank {self.rank} is"
+            )
         return done is not None and self.wire.gang.kernel.now >= done
 
     def wait(self) -> None:
@@ -268,9 +274,7 @@ class Post:
         send, receive = (self, other) if self.kind == pg.SEND else (other, self)
         if self.rank in self.wire.closed and (receive.kind != pg.ANY or send.what is not None):
             return False  # one that waits for any source keeps its connections open, until a message that means nothing
-        return (
-            send.kind == pg.SEND != receive.kind and send.peer == receive.rank and receive.peer in (-1, send.rank)
-        )
+        return send.kind == pg.SEND != receive.kind and send.peer == receive.rank and receive.peer in (-1, send.rank)
 
     def wait(self, timeout: object = None) -> None:
         """As gloo: one that waits for any source does not notice that connections close."""
@@ -558,7 +562,9 @@ def _append_one(
     elif kind < 0.75:
         source, target = rng.sample(range(size), 2)
         tag, any_source = rng.choice((1, 2)), rng.random() < 0.25
-        tag = 100 + token if any_source else tag  # of its own: a message that is met in place of another may be missed elsewhere
+        tag = (
+            100 + token if any_source else tag
+        )  # of its own: a message that is met in place of another may be missed elsewhere
         programs[source].append(Op("send", token, peer=target, tag=tag, wait=rng.random() < 0.4))
         receive = "any" if any_source else "recv"
         programs[target].append(Op(receive, token, peer=source, tag=tag, wait=rng.random() < 0.5))
@@ -575,4 +581,3 @@ def _append_one(
 def _append(programs: list[list[Op]], ranks: Any, op: Op) -> None:
     for rank in ranks:
         programs[rank].append(op)
-

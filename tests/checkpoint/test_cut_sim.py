@@ -1,4 +1,5 @@
-"""The cut, simulated whole: the wrapper's own control of a process and the agent's own pages, leader and release, over ranks, messages
+"""The cut, simulated whole: the wrapper's own control of a process and the agent's own pages, leader and release, over
+ranks, messages
 and a network that are changed between any two words written. A seed decides everything."""
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ class NodePages(agent_pages.LocalPages):
 class RemotePages:
     """The same over a network that is slow, and loses requests and answers: who has asked hears of it as of a node that fails."""
 
-    def __init__(
-        self, pages: NodePages, kernel: Kernel, owner: Owner, loss: float, under_way: set[float]
-    ) -> None:
+    def __init__(self, pages: NodePages, kernel: Kernel, owner: Owner, loss: float, under_way: set[float]) -> None:
         self._pages, self._kernel, self._owner, self._loss = pages, kernel, owner, loss
         self._under_way = under_way
 
@@ -106,7 +105,8 @@ class RemotePages:
 
 @dataclass(frozen=True)
 class Plan:
-    """What befalls a gang. ``loss``: of requests and answers; ``kills``: leaders die; ``stops``: ranks are stopped for a while."""
+    """What befalls a gang. ``loss``: of requests and answers; ``kills``: leaders die; ``stops``: ranks are stopped for a
+    while."""
 
     size: int
     nodes: int
@@ -172,8 +172,8 @@ class Story:
 
     def states(self) -> list[object]:
         return [
-            (rank.number, rank.control.machine.state, rank.at, len(rank.program), rank.memory.get(pg.HOLD), rank.memory.get(pg.BUILD),
-             rank.control.machine.built)
+            (rank.number, rank.control.machine.state, rank.at, len(rank.program), rank.memory.get(pg.HOLD),
+             rank.memory.get(pg.BUILD), rank.control.machine.built)
             for rank in self.gang.living()
         ]  # fmt: skip
 

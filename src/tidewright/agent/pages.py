@@ -58,12 +58,13 @@ class LocalPages:
         phase = cuts.phase | (pg.P2P if cuts.p2p else 0) | (pg.ANYBODY if cuts.anybody else 0)
         for page in pages.values():
             if page.words[pg.HOLD] and (cuts.phase != pg.DROP or _drained(page)):
-                page.words[pg.TICKET] = cuts.ticket
+                page.words[pg.TICKET] = cuts.ticket or page.words[pg.TICKET]
                 page.words[pg.HOLD] = phase
             _ring(page)
 
     def release(self) -> None:
-        """Let all go. Those that were told to drop their connections build them anew, whether they have done so or not yet. A rank
+        """Let all go. Those that were told to drop their connections build them anew, whether they have done so or not yet.
+        A rank
         that does not come from a cut is told nothing of the kind: it would leave the others in the middle of an operation."""
         for number in self._boxes:
             self._unmark_held(number)

@@ -45,7 +45,8 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
     """One control page as it was read. ``box``: the rank's number in the job; ``rank``: that in the ``world``.
 
     ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there. ``step_us``: how long
-    its last training step took, 0: not known; ``standing``: it stands still where one begins. ``exiting``: it issues nothing more; ``ended``: its connections are closed
+    its last training step took, 0: not known; ``standing``: it stands still where one begins. ``exiting``: it issues nothing
+    more; ``ended``: its connections are closed
     for good as well.
     """
 

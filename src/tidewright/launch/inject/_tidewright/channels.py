@@ -183,7 +183,8 @@ class Posted:
             self._fail(failure)  # otherwise it was dropped, or woken by a message that means nothing: posted again
 
     def _meant(self, disconnect_count):
-        """Whether what came is the message. When none was on its way, that is seen by what follows: connections that are dropped."""
+        """Whether what came is the message. When none was on its way, that is seen by what follows: connections that are
+        dropped."""
         control = self._control
         with control.cond:
             while self.unmet and control.disconnect_count == disconnect_count:

@@ -10,18 +10,22 @@
     ENDED       the program is over; connections closed for good    PARKED
 
                     STOP                DRAIN, DROP               DROP
-        RUNNING ------------> HELD ---- (complete) ----> DRAINED -------> DROPPING -- (disconnect) --> PARKED
-         ^  ^                  ^ |                        |  |              ^                            |
-         |  |                  | '-- RUN --.      STOP    |  |              |                            |
-         |  |                  '-----------+--------------'  '-- RECONNECT -'                            |
-         |  '------------------------------'------- RUN                             RUN, RECONNECT       |
-         '----------------------- (connect) ----------------- CONNECTING <-------------------------------'
+        RUNNING ------------> HELD ---- (complete) ----> DRAINED ------- (part) -------> DROPPING -- (disconnect) --> PARKED
+         ^  ^                  ^ |                          |                                                             |
+         |  '------ RUN -------+-'        RUN, STOP: (stay) |                                                             |
+         |                     '----------------------------'                                                             |
+         '---------------------- (connect) --------------------- CONNECTING <--------- RUN, RECONNECT --------------------'
 
         RUNNING -- exit, once the agent asks for RUN --> ENDED
 
 In parentheses: what the process does on the way; it looks at its page again when it is done with that. What the agent asks for
 follows from two words of the page, HOLD and BUILD (``asked``). RECONNECT: connections that are there were dropped at their other
-end, and are made anew. A process that is asked for RECONNECT before it has drained completes what it has issued first.
+end, and are made anew; a process that has not drained completes what it has issued first.
+
+A rank that has drained does not know whether others have been told to drop their connections, and its node may release it alone,
+having lost the leader of the cut. So it asks before it goes on (*stay*) or drops its own (*part*), in the store that all
+ranks share: the
+first who asks decides for all. A rank that wants to stay and hears that others part does as they do, and the other way round.
 
 One thread obeys; the threads of the program only ask whether they may issue an operation. Standard library only.
 """
@@ -44,9 +48,10 @@ RUN, STOP, DRAIN, DROP, RECONNECT = "run", "stop", "drain", "drop", "reconnect"
 ASKED = (RUN, STOP, DRAIN, DROP, RECONNECT)
 """What the agent may ask for."""
 
-NOTHING, COMPLETE, RESUME, DISCONNECT, CONNECT = "nothing", "complete", "resume", "disconnect", "connect"
-"""What the process does in answer. COMPLETE: wait until all that was issued is complete, or the page changes. RESUME: messages may come again,
-as connections stay."""
+NOTHING, COMPLETE, STAY, PART, DISCONNECT, CONNECT = "nothing", "complete", "stay", "part", "disconnect", "connect"
+"""What the process does in answer. COMPLETE: wait until all that was issued is complete, or the page changes. STAY, PART:
+agree with the other ranks of this cut whether connections are kept (a rank asks for STAY) or dropped (PART); the first to
+ask decides."""
 
 TRANSITIONS = {
     (RUNNING, RUN): (NOTHING, RUNNING),
@@ -59,29 +64,30 @@ TRANSITIONS = {
     (HELD, DRAIN): (COMPLETE, HELD),
     (HELD, DROP): (COMPLETE, HELD),
     (HELD, RECONNECT): (COMPLETE, HELD),
-    (DRAINED, RUN): (RESUME, RUNNING),
-    (DRAINED, STOP): (RESUME, HELD),
+    (DRAINED, RUN): (STAY, DRAINED),
+    (DRAINED, STOP): (STAY, DRAINED),
     (DRAINED, DRAIN): (NOTHING, DRAINED),
-    (DRAINED, DROP): (DISCONNECT, DROPPING),
-    (DRAINED, RECONNECT): (DISCONNECT, DROPPING),
+    (DRAINED, DROP): (PART, DRAINED),
+    (DRAINED, RECONNECT): (PART, DRAINED),
     (PARKED, RUN): (CONNECT, CONNECTING),
     (PARKED, STOP): (NOTHING, PARKED),
     (PARKED, DRAIN): (NOTHING, PARKED),
     (PARKED, DROP): (NOTHING, PARKED),
     (PARKED, RECONNECT): (CONNECT, CONNECTING),
+    **{(DROPPING, asked): (DISCONNECT, DROPPING) for asked in ASKED},
     **{(ENDED, asked): (NOTHING, ENDED) for asked in ASKED},
 }
-"""By state and what the agent asks for: what to do, and the state meanwhile. DROPPING and CONNECTING look at nothing."""
+"""By state and what the agent asks for: what to do, and the state meanwhile. While CONNECTING it looks at nothing."""
 
 COMPLETED = {
     (COMPLETE, RUNNING): DRAINED,
     (COMPLETE, HELD): DRAINED,
-    (RESUME, RUNNING): RUNNING,
-    (RESUME, HELD): HELD,
     (DISCONNECT, DROPPING): PARKED,
     (CONNECT, CONNECTING): RUNNING,
 }
 """By what was done, and the state meanwhile: the state afterwards."""
+AGREED = {STAY: HELD, PART: DROPPING}
+"""By what was agreed, whoever asked for what: the state afterwards."""
 
 
 class IllegalTransition(RuntimeError):
@@ -104,11 +110,13 @@ def asked(hold, build, built):
 
 
 class ControlMachine:
-    """One per process. ``disconnected`` and ``built`` are read by every operation, so they are plain attributes."""
+    """One per process. ``blocked`` and ``built`` are read by every operation, so they are plain attributes."""
 
     def __init__(self):
         self.state = RUNNING
         self.built = 0
+        self.blocked = False
+        """Whether no operation may be issued, whatever the page says."""
         self.disconnected = False
         """Whether there are no connections that may be used."""
         self.disconnect_count = 0
@@ -144,6 +152,16 @@ class ControlMachine:
         if action == CONNECT:
             self.built, self.failure = build, None
 
+    def agreed(self, word, build):
+        """What all ranks of the cut have agreed on, STAY or PART; ``build``: the word BUILD when this one asked."""
+        if self.finished:
+            return
+        if self.state != DRAINED:
+            raise IllegalTransition(f"{word} was agreed on while {self.state}")
+        self._enter(AGREED[word])
+        if word == STAY:
+            self.built = build
+
     def failed(self, error, build):
         """It could not be done: operations that need connections raise ``error``; ``build`` is not tried again."""
         if not self.finished:
@@ -154,21 +172,21 @@ class ControlMachine:
         """The program issues nothing more. Whether it may end now; while the agent holds, it waits as operations do."""
         if self.state == ENDED:
             return True
-        if self.disconnected or asked(hold, build, self.built) != RUN:
+        if self.blocked or asked(hold, build, self.built) != RUN:
             return False
         self._enter(ENDED)
         return True
 
     def may_issue(self, hold, build, included):
         """Whether an operation may be issued; ``included``: whether the cut includes it, called when that matters."""
-        if self.disconnected:
+        if self.blocked:
             return False
         what = asked(hold, build, self.built)
         return what == RUN or (what in (STOP, DRAIN) and included())
 
     def disconnecting(self, hold, build, disconnect_count):
         """Whether connections break or broke since ``disconnect_count`` for a cut: then that is no failure."""
-        if self.disconnected or self.disconnect_count != disconnect_count:
+        if self.blocked or self.disconnect_count != disconnect_count:
             return True
         return asked(hold, build, self.built) not in (RUN, STOP)
 
@@ -177,7 +195,7 @@ class ControlMachine:
         if self.finished:
             return False
         what = asked(hold, build, self.built)
-        if what == STOP and not self.disconnected:
+        if what == STOP and not self.blocked:
             # The agent tells neither of messages nor of keys that others wait for: hence the limit.
             return not late and not behind
         return what != RUN
@@ -185,4 +203,4 @@ class ControlMachine:
     def _enter(self, state):
         disconnected = state in (DROPPING, PARKED, CONNECTING, ENDED)
         self.disconnect_count += disconnected and not self.disconnected
-        self.state, self.disconnected = state, disconnected
+        self.state, self.disconnected, self.blocked = state, disconnected, disconnected or state == DRAINED

@@ -33,7 +33,7 @@ class OpStream:
         words = control.words
         words[self._issued] = number
         # In this order: see ``control_states.asked``.
-        if words[pg.HOLD] or words[pg.BUILD] != control.machine.built or control.machine.disconnected:
+        if words[pg.HOLD] or words[pg.BUILD] != control.machine.built or control.machine.blocked:
             control.stop([(self.at, number)])
         return number
 
@@ -58,6 +58,6 @@ def announce_together(streams):
         stream.number += 1
         words[stream._issued] = stream.number
         wants.append((stream.at, stream.number))
-    if words[pg.HOLD] or words[pg.BUILD] != control.machine.built or control.machine.disconnected:
+    if words[pg.HOLD] or words[pg.BUILD] != control.machine.built or control.machine.blocked:
         control.stop(wants)
     return wants[0][1]

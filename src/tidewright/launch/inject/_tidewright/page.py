@@ -46,7 +46,8 @@ SIZE = HEAP_AT + 128 * 1024
 """STEP_US: how long the last training step took, 0 until one has begun and ended; STANDING: 1 while a thread stands still where
 one begins."""
 EXIT_DONE, EXIT_BEGUN = 1, 3
-"""Values of EXITING, when not 0: the program issues nothing more. EXIT_BEGUN: its connections are still there, or are to come back;
+"""Values of EXITING, when not 0: the program issues nothing more. EXIT_BEGUN: its connections are still there, or are to
+come back;
 EXIT_DONE: they are closed for good. The wrapper of images made before says EXIT_DONE for both."""
 # Words the agent writes.
 HOLD, VERSION, BUILD, TICKET, HOST_PID = 32, 33, 34, 35, 36

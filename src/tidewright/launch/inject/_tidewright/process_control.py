@@ -19,6 +19,7 @@ from . import agent_endpoint, connections, event_loop_fds, futex, memory, splice
 from . import control_states as cs
 from . import page as pg
 from .meet import link
+from .page_entries import PageEntries
 
 NAP_S = 0.0005
 """Between two looks at work that is being completed."""
@@ -26,6 +27,9 @@ NAP_S = 0.0005
 CLOSING_S = 5.0
 """Longest wait for sockets to close: one that another thread of the program opened meanwhile may be among them. Also the longest
 wait for operations whose other end has been dropped."""
+
+REFUSED_S = 0.05
+"""Pause of a rank that is told to drop its connections when others have agreed to keep them: that cut will fail."""
 
 STAND_S = 1.5
 """Longest stand between two steps before all ranks stand still somewhere."""
@@ -46,9 +50,9 @@ class ProcessControl:
         self.closing = set()
         """Sockets of groups that were destroyed."""
         self._address = 0
-        self._place = (0, 0, 0)
-        self._streams = []
-        self._stopped = set()
+        self._entries = PageEntries()
+        self._ticket = 0
+        """Of the cut for which operations were completed."""
         self._begun = 0.0
         """When the training step under way began."""
         self._loops = []
@@ -112,29 +116,17 @@ class ProcessControl:
     def join(self, world, rank, size):
         """This process is a member of a world from now on."""
         self.attach()
-        words = self.words
-        if words[pg.WORLD]:
-            words[pg.LEFT_WORLD], words[pg.LEFT_RANK] = words[pg.WORLD], words[pg.RANK]
-        words[pg.WORLD] = 0
-        self.page.clear()
-        self._streams = []
-        words[pg.RANK], words[pg.WORLD_SIZE], words[pg.WORLD] = self._place = (rank, size, world)
+        self._entries.join(self.page, world, rank, size)
 
     def register_op_stream(self, owner, ident, kind, peer, members=()):
         """A new entry of the page; returns the index of its first word. ``owner.number`` is what it counts."""
         with self.cond:
-            at = self.page.add(ident, kind, peer, members)
-            self._streams.append((at, ident, kind, peer, members, owner))
-            return at
+            return self._entries.add(self.page, owner, ident, kind, peer, members)
 
     def unregister(self, at):
         """An entry whose group is destroyed."""
         with self.cond:
-            self.words[at + pg.KIND] |= pg.GONE
-            self._streams = [
-                (place, ident, kind | pg.GONE if place == at else kind, *rest)
-                for place, ident, kind, *rest in self._streams
-            ]
+            self._entries.remove(self.page, at)
 
     def watch_device(self, make):
         """Call ``make``, which makes the device of a backend: that, and the event loop it came with."""
@@ -157,7 +149,7 @@ class ProcessControl:
             raise RuntimeError("this process is ending: its process groups are gone")
         splice.give_up()
         with self.cond:
-            self._stopped.update(wants)
+            self._entries.stopped.update(wants)
             while True:
                 for at, number in wants:
                     words[at + pg.WANT] = number
@@ -169,7 +161,7 @@ class ProcessControl:
                     words[at + pg.WANT] = 0
                 if self._may_issue(wants):
                     break
-            self._stopped.difference_update(wants)
+            self._entries.stopped.difference_update(wants)
         splice.take()
 
     def _may_issue(self, wants):
@@ -265,12 +257,13 @@ class ProcessControl:
     def _do(self, action, hold, build):
         """Whether it is done. False: the page has changed meanwhile, and is read again."""
         connected = None
+        if action in (cs.STAY, cs.PART):
+            self._agree(action, build)
+            return True
         if action == cs.COMPLETE:
             if not self._complete(hold, build):
                 self._resume()
                 return self.words[pg.HOLD] != hold or self.words[pg.BUILD] != build
-        elif action == cs.RESUME:
-            self._resume()
         elif action == cs.DISCONNECT:
             self._disconnect()
         else:
@@ -291,13 +284,13 @@ class ProcessControl:
         groups, words = list(self.groups), self.words
         stale = build != self.machine.built and hold & 15 < pg.DRAIN
         until = time.monotonic() + CLOSING_S
-        self.wakes = []
+        self.wakes, self._ticket = [], words[pg.TICKET] if hold & 15 >= pg.DRAIN else 0
 
         def wanted():
             return words[pg.HOLD] == hold and words[pg.BUILD] == build and not self.finished
 
         while wanted():
-            if not self._about_to_pass() and all(group.settled() for group in groups):
+            if self._settled(groups):
                 break
             if stale and time.monotonic() >= until:  # the other end is gone
                 break
@@ -308,6 +301,20 @@ class ProcessControl:
             self.wakes = p2p_drain.settle(groups, words[pg.TICKET], bool(hold & pg.ANYBODY), wanted)
         return wanted()
 
+    def _agree(self, asked_for, build):
+        """A node that has lost the leader releases its ranks, while others may be told to drop. All ranks do the same."""
+        made, word = [group for group in self.groups if group.made], asked_for
+        if made and self._ticket:
+            word = made[0].world.agree(f"cut/{self._ticket}", asked_for.encode()).decode()
+        if word == cs.STAY:
+            self._resume()
+        with self.cond:
+            self.machine.agreed(word, build)
+            self._show()
+            self.cond.notify_all()
+        if word == cs.STAY != asked_for:
+            time.sleep(REFUSED_S)
+
     def _resume(self):
         self.wakes = []
         with self.cond:
@@ -315,10 +322,15 @@ class ProcessControl:
                 group.channels.resume()
             self.cond.notify_all()
 
+    def _settled(self, groups):
+        """Three looks: between the first two a thread may come to ``stop``, between the last two it may leave it."""
+        if not all(group.settled() for group in groups) or self._about_to_pass():
+            return False
+        return all(group.settled() for group in groups)
+
     def _about_to_pass(self):
-        """Whether a thread was stopped at an operation that the cut includes, and has not woken yet."""
         with self.cond:
-            return any(number <= self.words[at + pg.CUT] for at, number in self._stopped)
+            return self._entries.stopped_before_the_cut(self.words)
 
     def _disconnect(self):
         """No connection is left afterwards, and nothing that waits with a timer."""
@@ -342,23 +354,11 @@ class ProcessControl:
         """The word BUILD of these connections."""
         splice.reset()
         self._introduce()
-        self._rewrite()
+        with self.cond:
+            self._entries.rewrite(self.page)
         self.link.reopen()
         with self._forks:
             return connections.rebuild(self.groups, self.words)
-
-    def _rewrite(self):
-        """The page says what we know: the file under it may be another one, or have gone on without us."""
-        words = self.words
-        with self.cond:
-            words[pg.MAGIC_AT] = pg.MAGIC
-            words[pg.RANK], words[pg.WORLD_SIZE], words[pg.WORLD] = self._place
-            self.page.clear()
-            for at, ident, kind, peer, members, owner in self._streams:
-                assert self.page.add(ident, kind, peer, members) == at
-                words[at + pg.ISSUED] = owner.number
-            for at, number in self._stopped:
-                words[at + pg.WANT], words[at + pg.ISSUED] = number, number - 1
 
     def _fail(self, error):
         """Connections could not be had again: operations that need them raise this."""

@@ -69,6 +69,10 @@ class World:
         """Whether somebody has left it."""
         return bool(frames.to_number(link.ask(frames.CHECK, self._control, [key.encode()])[0]))
 
+    def agree(self, key, value):
+        """The word that the first of all ranks has left under ``key``: this one's, if it is the first."""
+        return link.ask(frames.CAS, self._control, [key.encode(), b"", value])[0]
+
     def ended(self):
         """Say that this rank will not come again. Nobody waits for it, so it does not matter much if it is lost."""
         with contextlib.suppress(OSError, RuntimeError):
