@@ -1,11 +1,8 @@
 """A deterministic machine for the cut: tasks that may be changed at every access to shared memory, memory with store
-buffers, virtual
-time. What it stands for has the interface of the modules ``threading``, ``time`` and ``futex``, so the wrapper's code runs
-unchanged.
+buffers, virtual time. It offers what the modules ``threading``, ``time`` and ``futex`` do, so the wrapper's code runs unchanged.
 
 Each owner (a rank's process, an agent) has a store buffer, as a processor of the x86 kind has: what it writes is seen by
-others some time
-later, in order; locks, system calls and fences write it through (Sewell et al., x86-TSO, CACM 2010).
+others some time later, in order; locks, system calls and fences write it through (Sewell et al., x86-TSO, CACM 2010).
 """
 
 from __future__ import annotations

@@ -85,14 +85,14 @@ class Link:
             drops = self._begin(waits)
             try:
                 kernel.sleep(kernel.rng.uniform(1e-4, 2e-3))
-                while drops == self._drops:
-                    found = act()
-                    if found is not None:
-                        store.changed.notify_all()
-                        return found
-                    if not waits:
-                        return None
-                    with store.changed:
+                with store.changed:
+                    while drops == self._drops:
+                        found = act()
+                        if found is not None:
+                            store.changed.notify_all()
+                            return found
+                        if not waits:
+                            return None
                         store.changed.wait()
             finally:
                 self._end(waits)
@@ -196,8 +196,8 @@ class Wire:
     def connect(self, rank: int) -> None:
         self.made.add(rank)
         self.changed.notify_all()
-        while not self.made >= set(self.ranks) - self.gang.left():
-            with self.changed:
+        with self.changed:
+            while not self.made >= set(self.ranks) - self.gang.left():
                 self.changed.wait()
 
     def close(self, rank: int) -> None:
@@ -248,8 +248,8 @@ class Collective:
         return done is not None and self.wire.gang.kernel.now >= done
 
     def wait(self) -> None:
-        while not self.is_completed():
-            with self.wire.changed:
+        with self.wire.changed:
+            while not self.is_completed():
                 done = self.wire.done.get((self.number, self.rank))
                 self.wire.changed.wait(None if done is None else done - self.wire.gang.kernel.now)
 
@@ -278,14 +278,14 @@ class Post:
 
     def wait(self, timeout: object = None) -> None:
         """As gloo: one that waits for any source does not notice that connections close."""
-        while self.met is None or self.wire.gang.kernel.now < self.met:
-            if self.kind != pg.ANY and self.rank in self.wire.closed:
-                raise RuntimeError("connection closed")
-            if self.kind != pg.ANY and self.met is None and self.peer in self.wire.closed:
-                raise RuntimeError("connection closed by peer")
-            if timeout is not None and self.met is None:
-                return
-            with self.wire.changed:
+        with self.wire.changed:
+            while self.met is None or self.wire.gang.kernel.now < self.met:
+                if self.kind != pg.ANY and self.rank in self.wire.closed:
+                    raise RuntimeError("connection closed")
+                if self.kind != pg.ANY and self.met is None and self.peer in self.wire.closed:
+                    raise RuntimeError("connection closed by peer")
+                if timeout is not None and self.met is None:
+                    return
                 self.wire.changed.wait(None if self.met is None else self.met - self.wire.gang.kernel.now)
 
     def _source_rank(self) -> int:

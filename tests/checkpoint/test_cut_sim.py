@@ -1,6 +1,5 @@
 """The cut, simulated whole: the wrapper's own control of a process and the agent's own pages, leader and release, over
-ranks, messages
-and a network that are changed between any two words written. A seed decides everything."""
+ranks, messages and a network that are changed between any two words written. A seed decides everything."""
 
 from __future__ import annotations
 

@@ -64,8 +64,9 @@ class LocalPages:
 
     def release(self) -> None:
         """Let all go. Those that were told to drop their connections build them anew, whether they have done so or not yet.
-        A rank
-        that does not come from a cut is told nothing of the kind: it would leave the others in the middle of an operation."""
+
+        A rank that does not come from a cut is told nothing of the kind: it would leave the others in the middle of an operation.
+        """
         for number in self._boxes:
             self._unmark_held(number)
         pages = [page for _, page in self._pages()]
@@ -132,6 +133,14 @@ def _fence(pages: list[pg.Page]) -> None:
 
 
 def _state(box: int, page: pg.Page) -> PageState:
+    """The page as it was while its process was in one world: entries of another one would be taken for that world's."""
+    while True:
+        found = _read(box, page)
+        if page.words[pg.WORLD] == found.world:
+            return found
+
+
+def _read(box: int, page: pg.Page) -> PageState:
     words = page.words
     return PageState(
         box=box,

@@ -46,8 +46,7 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
 
     ``dead``: its process is gone. ``left``: the world this process was in before, and its rank there. ``step_us``: how long
     its last training step took, 0: not known; ``standing``: it stands still where one begins. ``exiting``: it issues nothing
-    more; ``ended``: its connections are closed
-    for good as well.
+    more; ``ended``: its connections are closed for good as well.
     """
 
     box: int

@@ -26,6 +26,8 @@ class PageEntries:
 
     def add(self, page, owner, ident, kind, peer, members):
         """A new entry; the index of its first word. ``owner.number`` is what it counts."""
+        if page.words[pg.COUNT] != len(self._streams):  # of another page, which was not written again yet
+            self.rewrite(page)
         at = page.add(ident, kind, peer, members)
         self._streams.append((at, ident, kind, peer, members, owner))
         return at
