@@ -67,7 +67,7 @@ class ProcessControl:
 
     @property
     def failure(self):
-        """Why connections could not be had again."""
+        """Why there are no connections."""
         return self.machine.failure
 
     @property
@@ -304,7 +304,7 @@ class ProcessControl:
     def _agree(self, asked_for, build):
         """A node that has lost the leader releases its ranks, while others may be told to drop. All ranks do the same."""
         made, word = [group for group in self.groups if group.made], asked_for
-        if made and self._ticket:
+        if made and self._ticket and _alone:
             word = made[0].world.agree(f"cut/{self._ticket}", asked_for.encode()).decode()
         if word == cs.STAY:
             self._resume()
@@ -396,5 +396,5 @@ control = ProcessControl()
 os.register_at_fork(before=control.before_fork, after_in_parent=control.after_fork, after_in_child=control.forked)
 
 here = control
-sys.modules.setdefault(f"{__package__}.here", sys.modules[__name__])
-"""The ``sitecustomize`` of an image made before looks there, at exit, for what it is to end."""
+_alone = sys.modules.setdefault(f"{__package__}.here", sys.modules[__name__]) is sys.modules[__name__]
+"""False in a process of an older image that has an older control as well, which closes the link to the store by itself."""
