@@ -45,9 +45,9 @@ from typing import Any
 from facts import keep
 from tidewright.agent.attempt import Attempt
 from tidewright.agent.layout import Layout
-from tidewright.agent.meet import Meet
-from tidewright.agent.meeting import Meeting
 from tidewright.agent.prepare import House, specs
+from tidewright.agent.rendezvous.coordinator import RendezvousCoordinator
+from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.checkpoint.cgroup import detect
 from tidewright.checkpoint.criu import find_criu
 from tidewright.checkpoint.processes import PROC
@@ -98,11 +98,11 @@ class Site:
         self._layout.prepare()
         full = os.geteuid() == 0 and PROC.exists() and not isinstance(find_criu(), str)
         self._house = House(self._layout, open_backend("bench"), detect(), full=full)
-        self._meet, self._jobs = Meet(), 0
+        self._meet, self._jobs = RendezvousServer(), 0
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._do(self._meet.start("127.0.0.1"))
-        self._meeting = Meeting("bench", "127.0.0.1", "a token", self._meet)
+        self._meeting = RendezvousCoordinator("bench", "127.0.0.1", "a token", self._meet)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.agent.meet import Meet
-from tidewright.agent.meet_keys import Shelf
+from tidewright.agent.rendezvous.server import RendezvousServer
+from tidewright.agent.rendezvous.store import KeyValueStore
 from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright import frames as fr
 
 
-async def talk(meet: Meet, token: str, requests: list[tuple[int, list[bytes]]], late_ms: int = 0):
+async def talk(meet: RendezvousServer, token: str, requests: list[tuple[int, list[bytes]]], late_ms: int = 0):
     reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
     answers = []
     writer.write(fr.pack(fr.HELLO, [token.encode()]))
@@ -33,9 +33,9 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, list[bytes]]:
     return fr.unpack(await reader.readexactly(fr.length(await reader.readexactly(4))))
 
 
-def served(work, directory: Path | None = None):
+def served(work, directory: Path | None = None, **limits: int):
     async def main():
-        meet = Meet(directory)
+        meet = RendezvousServer(directory, **limits)
         await meet.start()
         try:
             return await work(meet)
@@ -46,7 +46,7 @@ def served(work, directory: Path | None = None):
 
 
 def test_operations_answer_as_torchs_store_does() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         token = meet.open_job("1")
         return await talk(
             meet,
@@ -81,7 +81,7 @@ def test_operations_answer_as_torchs_store_does() -> None:
 
 
 def test_a_read_waits_for_its_key_and_gives_up_in_time() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         token = meet.open_job("1")
         late = await talk(meet, token, [(fr.GET, [b"k"])], late_ms=20)
         reading = asyncio.create_task(talk(meet, token, [(fr.GET, [b"k"])]))
@@ -94,12 +94,12 @@ def test_a_read_waits_for_its_key_and_gives_up_in_time() -> None:
 
 
 def test_only_a_jobs_own_token_opens_its_keys() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         one, two = meet.open_job("1"), meet.open_job("2")
         await talk(meet, one, [(fr.SET, [b"k", b"v"])])
         return await talk(meet, two, [(fr.CHECK, [b"k"])]), await refused(meet)
 
-    async def refused(meet: Meet):
+    async def refused(meet: RendezvousServer):
         reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
         writer.write(fr.pack(fr.HELLO, [b"guess"]))
         found = await answer(reader)
@@ -113,7 +113,7 @@ def test_only_a_jobs_own_token_opens_its_keys() -> None:
 
 
 def test_a_stranger_may_say_little() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         meet.open_job("1")
         reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
         writer.write(fr.HEAD.pack(fr.SHORT + 1) + b"x")
@@ -126,7 +126,7 @@ def test_a_stranger_may_say_little() -> None:
 def test_ranks_of_an_earlier_time_are_hung_up_on() -> None:
     """Those that wait, and those that ask: a rank whose node was cut off takes nothing from those that came instead."""
 
-    async def work(meet: Meet) -> None:
+    async def work(meet: RendezvousServer) -> None:
         token = meet.open_job("1")
         lines = [await asyncio.open_connection("127.0.0.1", meet.port) for _ in range(2)]
         for reader, writer in lines:
@@ -145,7 +145,7 @@ def test_ranks_of_an_earlier_time_are_hung_up_on() -> None:
 
 
 def test_a_job_that_is_over_leaves_no_file_though_nobody_asked_for_it(tmp_path: Path) -> None:
-    async def work(meet: Meet, file: bool) -> None:
+    async def work(meet: RendezvousServer, file: bool) -> None:
         assert list(tmp_path.glob("*.meet")) == [tmp_path / "1.meet"] * file
         if file:
             meet.close_job("1")
@@ -160,7 +160,7 @@ def test_a_job_that_is_over_leaves_no_file_though_nobody_asked_for_it(tmp_path: 
 def test_sums_are_numbers_of_64_bits_and_ranks_are_ranks() -> None:
     most = 2**63 - 1
 
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         return await talk(
             meet, meet.open_job("1"),
             [
@@ -176,7 +176,7 @@ def test_sums_are_numbers_of_64_bits_and_ranks_are_ranks() -> None:
 
 
 def test_keys_travel_with_an_image() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         token = meet.open_job("1")
         await talk(meet, token, [(fr.SET, [b"k", b"v"]), (fr.PUSH, [b"q", b"1"])])
         data = meet.dump("1")
@@ -188,11 +188,11 @@ def test_keys_travel_with_an_image() -> None:
 
 
 def test_damaged_and_missing_keys_are_refused() -> None:
-    meet = Meet()
+    meet = RendezvousServer()
     with pytest.raises(WorldError, match="no rendezvous keys"):
         meet.dump("1")
 
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         with pytest.raises(WorldError, match="damaged"):
             meet.load("1", b"\xffnonsense")
 
@@ -201,14 +201,14 @@ def test_damaged_and_missing_keys_are_refused() -> None:
 
 @pytest.mark.parametrize("cut_off", [0, 1, 7])
 def test_an_agent_that_was_killed_starts_with_all_it_had_answered(tmp_path: Path, cut_off: int) -> None:
-    async def first(meet: Meet):
+    async def first(meet: RendezvousServer):
         token = meet.open_job("1", "token")
         await talk(meet, token, [(fr.ADD, [b"n", fr.number(1)]) for _ in range(10)])
         if cut_off:  # a record that was being written
             with (tmp_path / "1.meet").open("ab") as file:
                 file.write(fr.pack(fr.ADD, [b"w", b"n", fr.number(1)])[:-cut_off])
 
-    async def second(meet: Meet):
+    async def second(meet: RendezvousServer):
         return await talk(meet, meet.open_job("1", "token"), [(fr.GET, [b"n"])])
 
     served(first, tmp_path)
@@ -230,7 +230,7 @@ def test_any_bytes_leave_the_server_standing(junk: bytes) -> None:
 
 
 def test_junk_on_the_wire_ends_that_connection_only() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         token = meet.open_job("1")
         for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, fr.pack(fr.SET, [b"x"])):
             reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
@@ -249,10 +249,10 @@ def test_junk_on_the_wire_ends_that_connection_only() -> None:
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40))
 def test_rounds_never_share_a_number_between_attempts(size: int, arrivals: list[tuple[int, int]]) -> None:
     """Ranks come under new names at any time; a round ends exactly when all are in it, and its number is new."""
-    shelf, numbers, here = Shelf(), [], {}
+    shelf, numbers, here = KeyValueStore(), [], {}
     for rank, name in ((rank % size, b"%d-%d" % (rank % size, name)) for rank, name in arrivals):
         known = any(name in found.over for found in shelf.rounds.values())
-        answer_ = shelf.act(fr.GATHER, b"w", [b"%d" % rank, b"%d" % size, name])
+        answer_ = shelf.apply(fr.GATHER, b"w", [b"%d" % rank, b"%d" % size, name]).answer
         if known:
             continue
         here[rank] = name
@@ -264,27 +264,27 @@ def test_rounds_never_share_a_number_between_attempts(size: int, arrivals: list[
 
 
 def test_a_rank_that_ended_is_not_waited_for() -> None:
-    shelf = Shelf()
-    shelf.act(fr.SET, b"w", [b"ended/1", b"1"])
-    assert shelf.act(fr.GATHER, b"w", [b"0", b"2", b"name"]) is not None
+    shelf = KeyValueStore()
+    shelf.apply(fr.SET, b"w", [b"ended/1", b"1"])
+    assert shelf.apply(fr.GATHER, b"w", [b"0", b"2", b"name"]).answer is not None
 
 
-def test_strangers_who_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.agent.meet.MOST_UNKNOWN", 8)
-
-    async def work(meet: Meet):
+def test_strangers_who_say_nothing_keep_nobody_out() -> None:
+    async def work(meet: RendezvousServer):
         token = meet.open_job("1")
         silent = [await asyncio.open_connection("127.0.0.1", meet.port) for _ in range(30)]
         answers = await talk(meet, token, [(fr.SET, [b"a", b"1"]), (fr.GET, [b"a"])])
         assert [code for code, _ in answers] == [fr.OK] * 3
-        assert len(meet._unknown) <= 8
+        assert meet._machine.unknown <= 8
         for _, writer in silent:
             writer.close()
 
-    served(work)
+    served(work, most_unknown=8)
 
 
-async def prove(meet: Meet, ticket: bytes, store: bytes = b"") -> tuple[list[tuple[int, list[bytes]]], bytes]:
+async def prove(
+    meet: RendezvousServer, ticket: bytes, store: bytes = b""
+) -> tuple[list[tuple[int, list[bytes]]], bytes]:
     """A rank's way in; ``store`` in place of the store's own challenge. What it answered, and what was sent to it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
     rank = b"r" * fr.NONCE
@@ -299,7 +299,7 @@ async def prove(meet: Meet, ticket: bytes, store: bytes = b"") -> tuple[list[tup
 
 
 def test_a_ticket_is_proved_and_not_sent() -> None:
-    async def work(meet: Meet):
+    async def work(meet: RendezvousServer):
         ticket = meet.open_job("1").encode()
         meet.open_job("2")
         return (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_meet import served, talk
-from tidewright.agent.meet import Meet
+from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.launch.inject._tidewright import frames as fr
 from tidewright.launch.inject._tidewright.meet import Late, Link
 
@@ -20,7 +20,7 @@ from tidewright.launch.inject._tidewright.meet import Late, Link
 class Lossy:
     """Stands between ranks and the store, and breaks a connection now and then before or after an answer comes."""
 
-    def __init__(self, meet: Meet, dice: random.Random) -> None:
+    def __init__(self, meet: RendezvousServer, dice: random.Random) -> None:
         self._meet, self._dice = meet, dice
         self.broken = self.port = 0
 
@@ -77,7 +77,7 @@ def test_nothing_is_counted_twice_or_taken_twice(reach: Callable[[int, str], Non
             link.ask(fr.SET, b"w", [seen, b"%d" % turn])
             assert link.ask(fr.DELETE, b"w", [seen]) == [fr.number(1)]
 
-    async def work(meet: Meet) -> int:
+    async def work(meet: RendezvousServer) -> int:
         lossy = Lossy(meet, random.Random(seed))
         await lossy.start()
         reach(lossy.port, meet.open_job("1"))
@@ -108,15 +108,15 @@ def counted(number: int, code: int, *parts: bytes) -> tuple[int, list[bytes]]:
 def test_the_next_agent_and_an_image_know_what_was_answered(tmp_path: Path) -> None:
     one = fr.number(1)
 
-    async def first(meet: Meet) -> bytes:
+    async def first(meet: RendezvousServer) -> bytes:
         await talk(meet, meet.open_job("1", "token"), [counted(1, fr.ADD, b"n", one)])
         return meet.dump("1")
 
-    async def again(meet: Meet) -> list[tuple[int, list[bytes]]]:
+    async def again(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         asked = [counted(1, fr.ADD, b"n", one), counted(2, fr.ADD, b"n", one), counted(2, fr.ADD, b"n", one)]
         return (await talk(meet, meet.open_job("1", "token"), asked))[1:]
 
-    async def elsewhere(meet: Meet) -> list[tuple[int, list[bytes]]]:
+    async def elsewhere(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         meet.load("1", image)
         return await again(meet)
 
@@ -129,7 +129,7 @@ def test_the_next_agent_and_an_image_know_what_was_answered(tmp_path: Path) -> N
 def test_a_set_whose_answer_is_lost_undoes_nothing_that_was_done_since() -> None:
     """And neither does a copy of it that comes after the next request was answered."""
 
-    async def work(meet: Meet) -> list[tuple[int, list[bytes]]]:
+    async def work(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         reset, add = counted(1, fr.SET, b"n", b"0"), (fr.ADD, [b"n", fr.number(1)])
         later = counted(2, fr.SET, b"m", b"1")
         return (await talk(meet, meet.open_job("1"), [reset, add, reset, later, reset, (fr.GET, [b"n"])]))[1:]
@@ -141,7 +141,7 @@ def test_a_set_whose_answer_is_lost_undoes_nothing_that_was_done_since() -> None
 
 @pytest.mark.parametrize("code", [fr.ONCE, fr.GET, fr.HELLO, 99])
 def test_what_is_not_to_be_counted_is_refused(code: int) -> None:
-    async def work(meet: Meet) -> list[tuple[int, list[bytes]]]:
+    async def work(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         return await talk(
             meet, meet.open_job("1"), [counted(1, code, b"n"), (fr.ONCE, [b"me"]), (fr.SET, [b"a", b"b"])]
         )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tidewright.agent.meet import Meet
+from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.launch.inject._tidewright import frames as fr
 
 WORLD = b"w/control"
 
 
-def gather(meet: Meet, rank: int, name: bytes) -> int | None:
+def gather(meet: RendezvousServer, rank: int, name: bytes) -> int | None:
     """The number of the round that ``rank`` ends in; None while others are missing."""
-    answer = meet._jobs["1"].shelf.act(fr.GATHER, WORLD, [str(rank).encode(), b"2", name])
+    answer = meet._machine.store("1").apply(fr.GATHER, WORLD, [str(rank).encode(), b"2", name]).answer
     return None if answer is None else fr.to_number(answer[0])
 
 
 def test_a_rank_that_was_let_go_before_the_dump_is_not_there_afterwards() -> None:
-    meet = Meet(None)
+    meet = RendezvousServer(None)
     meet.open_job("1", "ticket")
     assert gather(meet, 0, b"a0") is None and gather(meet, 1, b"a1") == 1 and gather(meet, 0, b"a0") == 1
     assert gather(meet, 1, b"b1") is None, "its node let it go while the other node was still dumping"

@@ -13,13 +13,13 @@ import pytest
 from msgspec import structs
 
 from tests.agent.test_meet import talk
-from tidewright.agent import meet as meet_module
 from tidewright.agent.attempt import Attempt
 from tidewright.agent.depot import Depot
 from tidewright.agent.layout import Layout
 from tidewright.agent.machine.record import AttemptRecord
-from tidewright.agent.meet import Meet
-from tidewright.agent.meeting import Meeting
+from tidewright.agent.rendezvous import journal as journal_module
+from tidewright.agent.rendezvous.coordinator import RendezvousCoordinator
+from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright import frames as fr
 from tidewright.wire.agent import LaunchArgs, Peer, RankSeat
@@ -34,8 +34,8 @@ class Node:
         self.root = root / name
         self.layout = Layout(self.root)
         self.layout.ranks.mkdir(parents=True)
-        self.name, self.meet = name, Meet(self.root / "meetings")
-        self.meeting = Meeting(name, "127.0.0.1", TOKEN, self.meet)
+        self.name, self.meet = name, RendezvousServer(self.root / "meetings")
+        self.meeting = RendezvousCoordinator(name, "127.0.0.1", TOKEN, self.meet)
         self.depot = Depot(TOKEN, {"meeting": self.meeting.door})
 
     @property
@@ -50,7 +50,7 @@ class Node:
         return found
 
     async def say(self, *requests: tuple[int, list[bytes]]) -> list[list[bytes]]:
-        answers = await talk(self.meet, self.meeting.ticket(JOB), list(requests))
+        answers = await talk(self.meet, self.meeting.access_token(JOB), list(requests))
         assert {code for code, _ in answers} == {fr.OK}
         return [parts for _, parts in answers[1:]]
 
@@ -79,10 +79,10 @@ class Two:
 
 def left(**keys: bytes) -> str:
     """What an image says was left by ranks."""
-    other = Meet()
+    other = RendezvousServer()
     other.open_job("1")
     for name, value in keys.items():
-        other._jobs["1"].shelf.act(fr.SET, b"w", [name.encode(), value])
+        other._machine.store("1").apply(fr.SET, b"w", [name.encode(), value])
     return base64.b64encode(other.dump("1")).decode()
 
 
@@ -103,7 +103,7 @@ def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
         two.host.meeting.unpack(two.hosts, left(old=b"1"))
         await knocking
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
-        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.meeting.ticket(JOB))
+        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.meeting.access_token(JOB))
         await two.host.say((fr.SET, [b"new", b"2"]))
         two.host.meeting.unpack(two.hosts, left(old=b"1"))  # a second try in the same sitting
         assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
@@ -140,7 +140,7 @@ def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
 def test_only_the_host_puts_back(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.guest.meeting.unpack(two.guests, left(old=b"1"))
-        assert two.guest.meet.sitting("1") == ""
+        assert two.guest.meet.generation("1") == ""
 
     run(tmp_path, work)
 
@@ -230,11 +230,10 @@ def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> No
     run(tmp_path, work)
 
 
-def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.agent.meeting.DOOR_S", 0.3)
-
+def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
-        with pytest.raises(WorldError, match=r"node host has not opened the meeting of job 1"):
+        two.guest.meeting = RendezvousCoordinator("guest", "127.0.0.1", TOKEN, two.guest.meet, open_s=0.3)
+        with pytest.raises(WorldError, match=r"node host has not opened the rendezvous of job 1"):
             await two.guest.meeting.write(two.guests, "again")
 
     run(tmp_path, work)
@@ -243,35 +242,35 @@ def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, monk
 def test_the_next_agent_lets_ranks_meet_before_it_is_asked_to(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.meeting.unpack(two.hosts, left(old=b"1"))
-        two.host.meet = Meet(two.host.root / "meetings")
+        two.host.meet = RendezvousServer(two.host.root / "meetings")
         await two.host.meet.start()
-        two.host.meeting = Meeting("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.meeting = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
         two.host.meeting.take_over(two.hosts)
         assert await two.host.say((fr.GET, [b"old"])) == [[b"1"]]
-        assert two.host.meet.sitting("1") == "again"
+        assert two.host.meet.generation("1") == "again"
 
     run(tmp_path, work)
 
 
 def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was counted is counted once, and the file is whole again once there is room."""
-    write, room = meet_module._write_all, [True]
+    write, room = journal_module.write_all, [True]
 
     def limited(handle: int, data: bytes) -> None:
         write(handle, data if room[0] else data[:3])
         if not room[0]:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(meet_module, "_write_all", limited)
+    monkeypatch.setattr(journal_module, "write_all", limited)
 
     async def work(two: Two) -> None:
         two.host.meeting.unpack(two.hosts, left(old=b"1"))
         one = fr.number(1)
         for room[0] in (True, False, False, True, True):
             await two.host.say((fr.ADD, [b"n", one]))
-        two.host.meet = Meet(two.host.root / "meetings")
+        two.host.meet = RendezvousServer(two.host.root / "meetings")
         await two.host.meet.start()
-        two.host.meeting = Meeting("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.meeting = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
         two.host.meeting.take_over(two.hosts)
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
 

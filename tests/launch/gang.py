@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidewright.agent.meet import Meet
 from tidewright.agent.pages import LocalPages
+from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.checkpoint.barrier import CutReport, cut, release
 
 PROGRAMS = Path(__file__).parent / "inject_programs"
@@ -31,7 +31,7 @@ class Server:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.directory = directory
-        self.meet = Meet(directory)
+        self.meet = RendezvousServer(directory)
         self.token = self.meet_token()
         self.address, self.port = "127.0.0.1", self.do(self.meet.start("127.0.0.1"))
 
@@ -51,7 +51,7 @@ class Server:
         async def moved() -> int:
             data = self.meet.dump("1")
             await self.meet.stop()
-            self.meet = Meet()
+            self.meet = RendezvousServer()
             self.meet.load("1", data)
             self.meet.open_job("1", self.token)
             return await self.meet.start(address)

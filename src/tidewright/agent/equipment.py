@@ -28,8 +28,8 @@ from .depot import Depot, Handler
 from .gang import Gangs
 from .images import Images
 from .layout import Layout, write_if_room
-from .meet import Meet
-from .meeting import Meeting
+from .rendezvous.coordinator import RendezvousCoordinator
+from .rendezvous.server import RendezvousServer
 from .saves import Saves
 from .services import Services
 from .supervisor import Supervisor
@@ -88,7 +88,7 @@ class Equipment:
         self.why_not = self._criu if isinstance(self._criu, str) else ""
         self.criu = "" if isinstance(self._criu, str) else self._criu.version
         self.node = replace(backend.discover(), full=not self.why_not)
-        self._meet = Meet(layout.root / "meetings")
+        self._meet = RendezvousServer(layout.root / "meetings")
         self._depot: Depot | None = None
         self._images: Images | None = None
         self._turns: Turns | None = None
@@ -107,7 +107,7 @@ class Equipment:
         if self.node.kind != "cpu":
             self._turns = Turns(self.node.device_memory, driver if isinstance(driver, GpuDriver) else None)
         ways = self._turns.ways if self._turns is not None else lambda attempt: {}
-        meeting = Meeting(name, self._address, self._token, self._meet, ways)
+        meeting = RendezvousCoordinator(name, self._address, self._token, self._meet, ways)
         handlers: dict[str, Handler] = {**gangs.handlers(), "meeting": meeting.door}
         if driver is not None:
             drivers[Level.FULL] = driver

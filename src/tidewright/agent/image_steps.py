@@ -22,9 +22,9 @@ from .images import Images
 from .machine import actions as do
 from .machine import image_actions as on_images
 from .machine.outcomes import Outcome
-from .meeting import Meeting
 from .rank import Rank
 from .rank_steps import RankSteps
+from .rendezvous.coordinator import RendezvousCoordinator
 from .saves import Saves
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ Facts = dict[int, dict[str, Any]]
 class ImageSteps:
     """``saves`` dumps and restores, ``images`` keeps."""
 
-    def __init__(self, house: prepare.House, steps: RankSteps, saves: Saves, images: Images, meeting: Meeting) -> None:
+    def __init__(
+        self, house: prepare.House, steps: RankSteps, saves: Saves, images: Images, meeting: RendezvousCoordinator
+    ) -> None:
         self._house, self._steps, self._saves, self.images, self._meeting = house, steps, saves, images, meeting
         self._storage = FairThreads(STORE_AT_ONCE, "store")
         self._coming: dict[tuple[int, int], tuple[Path, Facts]] = {}

@@ -18,7 +18,7 @@ from .images import Images
 from .in_flight import Unneeded
 from .machine import actions as do
 from .machine.scripts import Instant
-from .meeting import Meeting
+from .rendezvous.coordinator import RendezvousCoordinator
 from .saves import Saves
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Services:
     """What a node has beyond processes: gangs over several nodes, a place where ranks meet, full images."""
 
     gangs: Gangs
-    meeting: Meeting
+    meeting: RendezvousCoordinator
     saves: Saves | None = None
     images: Images | None = None
 

@@ -1,0 +1,195 @@
+"""Where the ranks of a job meet, and how each of them learns it: ``reach.json`` in its directory.
+
+The first node of a gang hosts the rendezvous; the others poll its agent for the endpoint. A job's access token is derived
+from the cluster's token, which ranks never see. The decisions are made in generations.py and polling.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...base.atomic import write_atomically
+from ...base.errors import WorldError
+from ...wire.agent import Peer
+from ..attempt import Attempt
+from ..depot import DepotClient, Silent
+from . import generations as gn
+from . import polling
+from .server import RendezvousServer
+
+POLL_S = 15.0
+"""How long one answer of the host may take; nothing ends an agent, or the attempt, meanwhile."""
+SETTING_OUT = ("starting", "resuming")
+"""Phases in which ranks have not come yet."""
+
+
+class RendezvousCoordinator:
+    """``address`` is this node's own, as ranks on other nodes reach it. ``ways`` says how ranks that share devices do
+    so; where it does not, they find out themselves. ``open_s``: how long another node's endpoint is waited for."""
+
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        token: str,
+        server: RendezvousServer,
+        ways: Callable[[Attempt], Mapping[int, str]] = lambda attempt: {},
+        *,
+        open_s: float = polling.OPEN_S,
+    ) -> None:
+        self._node, self._address, self._token, self._server = node, address, token, server
+        self._ways, self._open_s = ways, open_s
+        self._machine = gn.GenerationMachine()
+
+    def access_token(self, job: int) -> str:
+        """What opens the rendezvous of one job, and of no other."""
+        return hmac.new(self._token.encode(), f"meeting of job {job}".encode(), hashlib.sha256).hexdigest()
+
+    def open(self, job: int) -> int:
+        """Let the ranks of a job meet here; the port."""
+        self._server.open_job(str(job), self.access_token(job))
+        return self._server.port
+
+    def pack(self, job: int) -> str:
+        """The keys of a job here, to travel with an image."""
+        self.open(job)
+        return base64.b64encode(self._server.dump(str(job))).decode()
+
+    def unpack(self, attempt: Attempt, left: str) -> None:
+        """Put keys back where the ranks will look for them, once for a generation that other nodes join. Raises WorldError
+        when they are damaged."""
+        held = self._held(attempt)
+        self._do(
+            gn.GenerationRestored(attempt.args.job, attempt.memo.sitting, hosts(attempt), alone(attempt), held, left)
+        )
+
+    def fresh(self, attempt: Attempt) -> None:
+        """Ranks start from the beginning, and find nothing that others of the job have written."""
+        self._do(gn.GenerationLaunched(attempt.args.job, attempt.memo.sitting, hosts(attempt), self._held(attempt)))
+
+    def take_over(self, attempt: Attempt) -> None:
+        """Ranks that an earlier agent left may want to meet before anything else is asked of this one."""
+        present = any(path.is_dir() for path in attempt.boxes().values())
+        settled = attempt.memo.phase not in SETTING_OUT
+        held = self._held(attempt) if present else ""
+        self._do(gn.GenerationAdopted(attempt.args.job, attempt.memo.sitting, hosts(attempt), present, settled, held))
+
+    def fail(self, attempt: Attempt, why: str) -> None:
+        """No node need wait for this generation."""
+        self._do(gn.GenerationFailed(attempt.args.job, attempt.memo.sitting, why))
+
+    def close(self, job: int) -> None:
+        """No ranks of the job are here any more."""
+        self._do(gn.JobLeft(job))
+
+    async def door(self, args: dict[str, Any]) -> int:
+        """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their generation."""
+        job, generation = int(args["job"]), str(args.get("sitting", ""))
+        return self._do(gn.EndpointPolled(job, generation, self._server.generation(str(job))))
+
+    def _held(self, attempt: Attempt) -> str:
+        """What the keys here are for, those in a file of an earlier agent too."""
+        if not hosts(attempt):
+            return ""
+        self.open(attempt.args.job)
+        return self._server.generation(str(attempt.args.job))
+
+    def _do(self, event: gn.Event) -> int:
+        """Carry out what follows from an event; the port where that is an answer."""
+        port = polling.CLOSED
+        for action in self._machine.step(event):
+            match action:
+                case gn.OpenKeys(job):
+                    self.open(job)
+                case gn.LoadKeys(job, generation, keys):
+                    self._load(job, keys, generation)
+                case gn.NameGeneration(job, generation):
+                    self._server.name_generation(str(job), generation)
+                case gn.CloseKeys(job):
+                    self._server.close_job(str(job))
+                case gn.ShowEndpoint():
+                    port = self._server.port
+                case gn.RefuseEndpoint(job, reason):
+                    raise WorldError(f"its ranks of job {job} could not be brought back: {reason}")
+        return port
+
+    def _load(self, job: int, keys: str, generation: str) -> None:
+        try:
+            self._server.load(str(job), base64.b64decode(keys), generation)
+        except ValueError as error:
+            raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
+
+    async def write(self, attempt: Attempt, sitting: str = "") -> None:
+        """Write to the ranks here where the rendezvous is, once it is open for the generation ``sitting``. Raises WorldError
+        when its node is not known, does not answer or could not prepare it, and when the ranks are to end."""
+        job, peers = attempt.args.job, attempt.memo.peers
+        if hosts(attempt):
+            address, port = self._address, self.open(job)
+        elif not peers or peers[0].node == self._node:
+            raise WorldError("the node where its ranks meet is not connected")
+        else:
+            address, port = peers[0].address, await self._poll(attempt, peers[0], sitting)
+        self._write_reach(attempt, {"address": address, "port": port, "token": self.access_token(job)})
+
+    def _write_reach(self, attempt: Attempt, where: dict[str, Any]) -> None:
+        crowd = Counter(device for devices in attempt.memo.devices.values() for device in devices)
+        ways = self._ways(attempt)
+        for rank in attempt.ranks:
+            devices = attempt.memo.devices.get(rank.number, ())
+            words = {
+                **where,
+                "host": self._address,
+                "devices": list(devices),
+                "share": max((crowd[device] for device in devices), default=1),
+                **({"turns": ways[rank.number]} if rank.number in ways else {}),
+            }
+            account = rank.spec.account if rank.spec else None
+            write_atomically(
+                rank.directory / "box" / "reach.json",
+                json.dumps(words).encode(),
+                owner=None if account is None else (account.uid, account.gid),
+            )
+
+    async def _poll(self, attempt: Attempt, peer: Peer, generation: str) -> int:
+        client, job = DepotClient(peer, self._token), attempt.args.job
+        poll = polling.EndpointPoll(peer.node, job, generation, time.monotonic(), open_s=self._open_s)
+        try:
+            while True:
+                step = poll.next(time.monotonic(), ending=bool(attempt.memo.ending))
+                if isinstance(step, polling.PollHost):
+                    step = await self._ask(client, poll, {"job": job, "sitting": generation})
+                match step:
+                    case polling.EndpointOpen(port):
+                        return port
+                    case polling.PollFailed(reason):
+                        raise WorldError(reason)
+                    case polling.PollDelay(seconds):
+                        await asyncio.sleep(seconds)
+        finally:
+            client.close()
+
+    async def _ask(self, client: DepotClient, poll: polling.EndpointPoll, what: dict[str, Any]) -> polling.Step:
+        """One poll, in a thread. Raises WorldError when the host refuses."""
+        try:
+            port = int(await asyncio.to_thread(client.ask, "meeting", what, POLL_S))
+        except Silent as error:
+            return poll.silent(time.monotonic(), str(error))
+        return poll.answered(time.monotonic(), port)
+
+
+def hosts(attempt: Attempt) -> bool:
+    """Whether the ranks of an attempt meet here: the first of them is here."""
+    return any(seat.rank == 0 for seat in attempt.args.ranks)
+
+
+def alone(attempt: Attempt) -> bool:
+    """Whether all its ranks are here."""
+    return len(attempt.args.ranks) == attempt.args.world_size
