@@ -23,9 +23,14 @@ from tidewright.agent.rendezvous.machine import RendezvousMachine
 from tidewright.agent.rendezvous.store import KeyValueStore, decode, encode
 from tidewright.launch.inject._tidewright import frames as fr
 
-JOB, TOKEN, WORLD, CONTROL = "1", "the token", b"w/1", b"w/1/control"
+JOB, WORLD, CONTROL = "1", b"w/1", b"w/1/control"
 CALM_MS, PATIENCE_MS = 1500.0, 60_000.0
 """From when on nothing breaks any more, and until when everything has to be done then."""
+
+
+def token(generation: str) -> str:
+    """What opens the keys to the ranks of a generation."""
+    return f"token of {generation}"
 
 
 class Killed(Exception):
@@ -112,8 +117,11 @@ class Host:
         return store.generation
 
     def _open(self) -> None:
-        if not self.machine.token(JOB):
-            self.handle(ms.JobOpened(JOB, TOKEN, self.journal or b""))
+        if not self.machine.tokens(JOB):
+            self.handle(ms.JobOpened(JOB, ("nothing opens it yet",), self.journal or b""))
+        store = self.machine.store(JOB)
+        assert store is not None
+        self.handle(ms.JobOpened(JOB, (token(store.generation),)))
 
     def _decide(self, event: Callable[[], gn.Event]) -> list[gn.Action]:
         """A decision of the coordinator, carried out; what it answers another node."""
@@ -128,6 +136,7 @@ class Host:
                         store.generation = generation
                         store.abandon_rounds()
                         self.handle(ms.StoreReplaced(JOB, store))
+                        self._open()
                     case gn.NameGeneration(_, generation):
                         self.handle(ms.GenerationNamed(JOB, generation))
                     case _:
@@ -225,9 +234,8 @@ class Host:
         number = getattr(action, "connection", 0)
         match action:
             case ms.SendFrame() if number in self.lines:
-                found = self.machine._connections.get(number)
-                asked = found is not None and found.serial and action.data[4:5] == bytes([fr.OK])
-                assert not (asked and self.foreign(number)), "a rank read what another generation wrote"
+                known = number not in self.machine._unknown and action.data[4:5] == bytes([fr.OK])
+                assert not (known and self.foreign(number)), "a rank read what another generation wrote"
                 self.lines[number].send(action.data, up=False)
                 self.sim.at(0, self.advance, number, self.lives)
             case ms.CloseConnection() | ms.AbortConnection() if number in self.lines:
@@ -283,7 +291,7 @@ class Client:
         self.sim, self.rank, self.generation = sim, rank, generation
         self.line: Line | None = None
         self.held = self.gone = self.zombie = self.told = False
-        """Standing still; ended; cut off from all but the connection it has; its request was sent on this line."""
+        """Standing still; ended; of an earlier generation, and not ended; its request was sent on this line."""
         self.stage = ""
 
     @property
@@ -296,6 +304,7 @@ class Client:
 
     def go(self) -> None:
         """Do what comes next."""
+        self.gone |= self.zombie and self.sim.now > CALM_MS
         if self.gone or (self.held and self.still):
             return
         if self.rank.pending is None:
@@ -310,7 +319,7 @@ class Client:
             self.line.send(fr.pack(code, [world, fr.number(wait_ms), *parts]), up=True)
 
     def _connect(self) -> None:
-        if self.zombie or not self.sim.host.alive:
+        if not self.sim.host.alive:
             self.sim.at(5 + self.sim.dice.random() * 30, self.go)
             return
         self.line, self.frames, self.told = self.sim.line(self), FrameBuffer(), False
@@ -334,13 +343,23 @@ class Client:
             if self.stage == "challenged":
                 self.stage = "proved"
                 self.store_nonce = parts[0]
-                line.send(fr.pack(fr.PROVE, [fr.proof(b"rank", TOKEN.encode(), self.nonce, parts[0])]), up=True)
+                line.send(
+                    fr.pack(fr.PROVE, [fr.proof(b"rank", token(self.generation).encode(), self.nonce, parts[0])]),
+                    up=True,
+                )
             elif self.stage == "proved":
-                assert parts == [fr.proof(b"store", TOKEN.encode(), self.nonce, self.store_nonce)]
-                self.stage = "known"
-                self.go()
+                self._proved(outcome, parts)
             else:
                 self._answered(outcome, parts)
+
+    def _proved(self, outcome: int, parts: list[bytes]) -> None:
+        if outcome == fr.BAD:
+            assert self.zombie or self.gone, "a rank is not let in"
+            return
+        proof = fr.proof(b"store", token(self.generation).encode(), self.nonce, self.store_nonce)
+        assert parts == [proof], "the server does not prove that it knows the token"
+        self.stage = "known"
+        self.go()
 
     def _answered(self, outcome: int, parts: list[bytes]) -> None:
         op, self.told = self.rank.program[self.rank.at], False
@@ -435,7 +454,7 @@ class Sim:
         self.generation = f"generation {self.generations}"
         self.cuts += 1
         for each in self.clients:
-            each.zombie = each.stage == "known" and self.breaks(0.4)
+            each.zombie = self.breaks(0.4)
             each.gone = not each.zombie
             if each.gone:
                 each.drop()

@@ -49,8 +49,12 @@ class Node:
         (found.ranks[0].directory / "box").mkdir(parents=True, exist_ok=True)
         return found
 
+    @property
+    def token(self) -> str:
+        return self.meeting.access_token(JOB, self.meet.generation(str(JOB)))
+
     async def say(self, *requests: tuple[int, list[bytes]]) -> list[list[bytes]]:
-        answers = await talk(self.meet, self.meeting.access_token(JOB), list(requests))
+        answers = await talk(self.meet, self.token, list(requests))
         assert {code for code, _ in answers} == {fr.OK}
         return [parts for _, parts in answers[1:]]
 
@@ -103,7 +107,7 @@ def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
         two.host.meeting.unpack(two.hosts, left(old=b"1"))
         await knocking
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
-        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.meeting.access_token(JOB))
+        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.token)
         await two.host.say((fr.SET, [b"new", b"2"]))
         two.host.meeting.unpack(two.hosts, left(old=b"1"))  # a second try in the same sitting
         assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
@@ -273,5 +277,69 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
         two.host.meeting = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
         two.host.meeting.take_over(two.hosts)
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
+
+    run(tmp_path, work)
+
+
+async def enters(node: Node, token: str) -> bool:
+    return (await talk(node.meet, token, []))[0][0] == fr.OK
+
+
+def test_ranks_of_an_earlier_generation_are_not_let_in_again(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        before = two.host.token
+        assert await enters(two.host, before)
+        two.hosts.memo.sitting = "once more"
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        assert two.host.token != before and await enters(two.host, two.host.token)
+        assert not await enters(two.host, before) and not await enters(two.host, two.host.meeting.access_token(JOB))
+        await two.host.meeting.write(two.hosts, "once more")
+        assert json.loads((two.hosts.ranks[0].directory / "box" / "reach.json").read_text())["token"] == two.host.token
+
+    run(tmp_path, work)
+
+
+def test_an_agent_of_an_earlier_version_has_its_ranks_let_in(tmp_path: Path) -> None:
+    """It asks for the port, and derives the token of the job. Ranks here that have theirs of the generation stay."""
+
+    async def work(two: Two) -> None:
+        assert await two.host.meeting.door({"job": JOB, "sitting": "again"}) == 0
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        job = two.host.meeting.access_token(JOB)
+        assert not await enters(two.host, job)
+        assert await two.host.meeting.door({"job": JOB, "sitting": "again"}) == two.host.meet.port
+        assert await enters(two.host, job) and await enters(two.host, two.host.token)
+        two.hosts.memo.sitting = "once more"
+        two.host.meeting.unpack(two.hosts, left(old=b"1"))
+        assert not await enters(two.host, job)
+
+    run(tmp_path, work)
+
+
+def test_a_host_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
+    async def work(two: Two) -> None:
+        async def port(args: dict[str, object]) -> int:
+            return 4711
+
+        two.host.depot._handlers["meeting"] = port
+        await two.guest.meeting.write(two.guests, "again")
+        reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
+        assert (reach["port"], reach["token"]) == (4711, two.guest.meeting.access_token(JOB))
+
+    run(tmp_path, work)
+
+
+def test_keys_of_an_earlier_version_open_to_the_token_of_the_job(tmp_path: Path) -> None:
+    """Its ranks run on under the next agent, and come back with the token that they have."""
+
+    async def work(two: Two) -> None:
+        two.host.meeting.open(JOB)
+        two.host.meet.name_generation(str(JOB), "again")
+        two.host.meet = RendezvousServer(two.host.root / "meetings")
+        await two.host.meet.start()
+        two.host.meeting = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.meeting.take_over(two.hosts)
+        assert await enters(two.host, two.host.meeting.access_token(JOB)) and await enters(two.host, two.host.token)
 
     run(tmp_path, work)

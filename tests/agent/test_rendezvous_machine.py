@@ -26,7 +26,7 @@ class Server:
         self.sent: dict[int, list[tuple[int, list[bytes]]]] = {}
         self.last: list[ms.Action] = []
         self.connections = 0
-        self.step(ms.JobOpened("1", "token", journal))
+        self.step(ms.JobOpened("1", ("token",), journal))
 
     def step(self, event: ms.Event) -> None:
         self.last = self.machine.step(event)
@@ -274,6 +274,9 @@ LOAD, OPEN = gn.LoadKeys(1, "g", "keys"), gn.OpenKeys(1)
         (gn.EndpointPolled(1, "g", "g"), (OPEN, gn.ShowEndpoint())),
         (gn.EndpointPolled(1, "", "g"), (OPEN, gn.ShowEndpoint())),
         (gn.EndpointPolled(1, "g", "before"), (gn.HideEndpoint(),)),
+        (gn.EndpointPolled(1, "g", "g", True, True), (gn.NameGeneration(1, "g"), OPEN, gn.ShowEndpoint())),
+        (gn.EndpointPolled(1, "g", "g", True, False), (OPEN, gn.ShowEndpoint())),
+        (gn.EndpointPolled(1, "g", "before", True, True), (gn.HideEndpoint(),)),
         (gn.JobLeft(1), (gn.CloseKeys(1),)),
     ],
 )

@@ -98,6 +98,16 @@ def serve_earlier_generations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RendezvousMachine, "_received", lenient)
 
 
+def let_anyone_in(patch: pytest.MonkeyPatch) -> None:
+    """Tokens of earlier generations open the keys, too."""
+    opened = RendezvousMachine._job_opened
+
+    def lenient(self: RendezvousMachine, event: Any) -> None:
+        opened(self, type(event)(event.job, (*self.tokens(event.job), *event.tokens), event.journal))
+
+    patch.setattr(RendezvousMachine, "_job_opened", lenient)
+
+
 def wake_none(kind: str, but: int = 0) -> Callable[[pytest.MonkeyPatch], None]:
     """Of those that wait for a key, say, only the first ``but`` are looked at."""
 
@@ -175,7 +185,7 @@ DEFECTS = [
     forget_answers, journal_only_what_was_answered, answer_before_the_journal, replay_torn_records, load_again,
     serve_earlier_generations, wake_none(KEY, 1), wake_none(QUEUE), wake_none(ROUND, 1),
     wake_nobody_for_ended_ranks, share_a_number, count_ranks_that_are_gone, open_early, keep_the_journal_unsound,
-    forget_timers,
+    forget_timers, let_anyone_in,
 ]  # fmt: skip
 
 

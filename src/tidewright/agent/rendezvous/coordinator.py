@@ -1,7 +1,11 @@
 """Where the ranks of a job meet, and how each of them learns it: ``reach.json`` in its directory.
 
-The first node of a gang hosts the rendezvous; the others poll its agent for the endpoint. A job's access token is derived
-from the cluster's token, which ranks never see. The decisions are made in generations.py and polling.py.
+The first node of a gang hosts the rendezvous; the others poll its agent for the endpoint. The decisions are made in
+generations.py and polling.py.
+
+Access tokens are derived from the cluster's token, which ranks never see, for each generation of a job: a rank of an earlier
+one, whose node was cut off for a while, is not let in again. Where ranks or agents of an earlier version take part, which know
+the token of the job alone, that one opens the keys, too.
 """
 
 from __future__ import annotations
@@ -49,14 +53,22 @@ class RendezvousCoordinator:
         self._ways, self._open_s = ways, open_s
         self._machine = gn.GenerationMachine()
 
-    def access_token(self, job: int) -> str:
-        """What opens the rendezvous of one job, and of no other."""
-        return hmac.new(self._token.encode(), f"meeting of job {job}".encode(), hashlib.sha256).hexdigest()
+    def access_token(self, job: int, generation: str = "") -> str:
+        """What opens the rendezvous of one generation of a job, and of no other; without a generation: of the job."""
+        of = f"meeting of job {job}" + (f", generation {generation}" if generation else "")
+        return hmac.new(self._token.encode(), of.encode(), hashlib.sha256).hexdigest()
 
     def open(self, job: int) -> int:
         """Let the ranks of a job meet here; the port."""
-        self._server.open_job(str(job), self.access_token(job))
+        self._server.open_job(str(job))  # for what its journal says of its generation
+        held, own = self._server.generation(str(job)), self.access_token(job, self._own(job))
+        both = () if self._own(job) or not held else (self.access_token(job, held),)
+        self._server.open_job(str(job), own, *both)
         return self._server.port
+
+    def _own(self, job: int) -> str:
+        """The generation whose ranks have a token of their own; empty when they have that of the job."""
+        return self._server.generation(str(job)) if self._server.own_token(str(job)) else ""
 
     def pack(self, job: int) -> str:
         """The keys of a job here, to travel with an image."""
@@ -90,10 +102,13 @@ class RendezvousCoordinator:
         """No ranks of the job are here any more."""
         self._do(gn.JobLeft(job))
 
-    async def door(self, args: dict[str, Any]) -> int:
-        """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their generation."""
-        job, generation = int(args["job"]), str(args.get("sitting", ""))
-        return self._do(gn.EndpointPolled(job, generation, self._server.generation(str(job))))
+    async def door(self, args: dict[str, Any]) -> int | dict[str, Any]:
+        """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their generation; and
+        the generation whose token they need, where the agent asks by ``tokens`` that it knows of such."""
+        job, generation, old = int(args["job"]), str(args.get("sitting", "")), "tokens" not in args
+        held, own = self._server.generation(str(job)), self._server.own_token(str(job))
+        port = self._do(gn.EndpointPolled(job, generation, held, old, own))
+        return port if old else {"port": port, "generation": self._own(job)}
 
     def _held(self, attempt: Attempt) -> str:
         """What the keys here are for, those in a file of an earlier agent too."""
@@ -113,6 +128,7 @@ class RendezvousCoordinator:
                     self._load(job, keys, generation)
                 case gn.NameGeneration(job, generation):
                     self._server.name_generation(str(job), generation)
+                    self.open(job)
                 case gn.CloseKeys(job):
                     self._server.close_job(str(job))
                 case gn.ShowEndpoint():
@@ -126,18 +142,20 @@ class RendezvousCoordinator:
             self._server.load(str(job), base64.b64decode(keys), generation)
         except ValueError as error:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
+        self.open(job)
 
     async def write(self, attempt: Attempt, sitting: str = "") -> None:
         """Write to the ranks here where the rendezvous is, once it is open for the generation ``sitting``. Raises WorldError
         when its node is not known, does not answer or could not prepare it, and when the ranks are to end."""
         job, peers = attempt.args.job, attempt.memo.peers
         if hosts(attempt):
-            address, port = self._address, self.open(job)
+            address, found = self._address, polling.EndpointOpen(self.open(job), self._own(job))
         elif not peers or peers[0].node == self._node:
             raise WorldError("the node where its ranks meet is not connected")
         else:
-            address, port = peers[0].address, await self._poll(attempt, peers[0], sitting)
-        self._write_reach(attempt, {"address": address, "port": port, "token": self.access_token(job)})
+            address, found = peers[0].address, await self._poll(attempt, peers[0], sitting)
+        token = self.access_token(job, found.generation)
+        self._write_reach(attempt, {"address": address, "port": found.port, "token": token})
 
     def _write_reach(self, attempt: Attempt, where: dict[str, Any]) -> None:
         crowd = Counter(device for devices in attempt.memo.devices.values() for device in devices)
@@ -158,17 +176,17 @@ class RendezvousCoordinator:
                 owner=None if account is None else (account.uid, account.gid),
             )
 
-    async def _poll(self, attempt: Attempt, peer: Peer, generation: str) -> int:
+    async def _poll(self, attempt: Attempt, peer: Peer, generation: str) -> polling.EndpointOpen:
         client, job = DepotClient(peer, self._token), attempt.args.job
         poll = polling.EndpointPoll(peer.node, job, generation, time.monotonic(), open_s=self._open_s)
         try:
             while True:
                 step = poll.next(time.monotonic(), ending=bool(attempt.memo.ending))
                 if isinstance(step, polling.PollHost):
-                    step = await self._ask(client, poll, {"job": job, "sitting": generation})
+                    step = await self._ask(client, poll, {"job": job, "sitting": generation, "tokens": 1})
                 match step:
-                    case polling.EndpointOpen(port):
-                        return port
+                    case polling.EndpointOpen():
+                        return step
                     case polling.PollFailed(reason):
                         raise WorldError(reason)
                     case polling.PollDelay(seconds):
@@ -179,10 +197,12 @@ class RendezvousCoordinator:
     async def _ask(self, client: DepotClient, poll: polling.EndpointPoll, what: dict[str, Any]) -> polling.Step:
         """One poll, in a thread. Raises WorldError when the host refuses."""
         try:
-            port = int(await asyncio.to_thread(client.ask, "meeting", what, POLL_S))
+            found = await asyncio.to_thread(client.ask, "meeting", what, POLL_S)
         except Silent as error:
             return poll.silent(time.monotonic(), str(error))
-        return poll.answered(time.monotonic(), port)
+        if not isinstance(found, dict):  # an agent of a version before
+            return poll.answered(time.monotonic(), int(found))
+        return poll.answered(time.monotonic(), int(found["port"]), str(found["generation"]))
 
 
 def hosts(attempt: Attempt) -> bool:

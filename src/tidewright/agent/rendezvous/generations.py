@@ -14,6 +14,7 @@ generation only then. What ranks on other nodes write from then on is never over
 | JobLeft | | CloseKeys |
 | EndpointPolled | for a generation that failed | RefuseEndpoint |
 | | for another generation than the keys are for | HideEndpoint |
+| | else, for a node that knows the job's token alone | NameGeneration, OpenKeys, ShowEndpoint |
 | | else | OpenKeys, ShowEndpoint |
 
 Any other event has no action. Pure: what the keys are for (``held``) is an argument, because they outlive this.
@@ -78,11 +79,14 @@ class JobLeft:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPolled:
-    """Another node asks where ranks meet; ``generation`` is empty when any will do."""
+    """Another node asks where ranks meet; ``generation`` is empty when any will do. ``old``: it is of a version that knows
+    the token of the job alone, and ``own_token`` says that this does not open the keys."""
 
     job: int
     generation: str
     held: str
+    old: bool = False
+    own_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class LoadKeys:
 
 @dataclass(frozen=True, slots=True)
 class NameGeneration:
-    """The keys are for this generation."""
+    """The keys are for this generation, and the token of the job opens them, too."""
 
     job: int
     generation: str
@@ -188,4 +192,5 @@ class GenerationMachine:
             return (RefuseEndpoint(event.job, reason),)
         if event.generation and event.held != event.generation:
             return (HideEndpoint(),)
-        return OpenKeys(event.job), ShowEndpoint()
+        share = (NameGeneration(event.job, event.held),) if event.old and event.own_token else ()
+        return (*share, OpenKeys(event.job), ShowEndpoint())

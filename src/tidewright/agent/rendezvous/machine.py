@@ -60,7 +60,7 @@ class _Connection:
 @dataclass(slots=True)
 class _Job:
     name: str
-    token: str
+    tokens: tuple[str, ...]
     store: KeyValueStore
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
     sound: bool = False
@@ -115,10 +115,10 @@ class RendezvousMachine:
         found = self._jobs.get(job)
         return None if found is None else found.store
 
-    def token(self, job: str) -> str:
-        """What opens a job; empty when it is not open."""
+    def tokens(self, job: str) -> tuple[str, ...]:
+        """What opens a job; nothing when it is not open."""
         found = self._jobs.get(job)
-        return "" if found is None else found.token
+        return () if found is None else found.tokens
 
     def waiting(self, job: str) -> int:
         """How many requests of a job wait."""
@@ -183,28 +183,29 @@ class RendezvousMachine:
             found.state, found.challenge = ConnectionState.CHALLENGED, shown
             self._do(ms.SendFrame(connection, fr.pack(fr.OK, [found.nonce])))
             return
-        job = None
+        job, token = None, ""
         if len(parts) == 1 and code == (fr.HELLO if fresh else fr.PROVE):
             rank, server = found.challenge, found.nonce
-            job = self._whose(
+            job, token = self._whose(
                 shown, (lambda token: token) if fresh else lambda token: fr.proof(b"rank", token, rank, server)
             )
         if job is None:
             self._do(ms.SendFrame(connection, fr.pack(fr.BAD, [b"unknown token"])))
             self._close(connection)
             return
-        answer = [] if fresh else [fr.proof(b"store", job.token.encode(), found.challenge, found.nonce)]
+        answer = [] if fresh else [fr.proof(b"store", token.encode(), found.challenge, found.nonce)]
         found.state, found.job, found.store = ConnectionState.IDLE, job, job.store
         del self._unknown[connection]
         self._do(ms.CancelWait(connection))
         self._do(ms.SendFrame(connection, fr.pack(fr.OK, answer)))
 
-    def _whose(self, shown: bytes, wanted: Callable[[bytes], bytes]) -> _Job | None:
-        """Every job's token is compared, each in constant time."""
-        found = None
+    def _whose(self, shown: bytes, wanted: Callable[[bytes], bytes]) -> tuple[_Job | None, str]:
+        """The job that is opened, and by which token. Every job's are compared, each in constant time."""
+        found: tuple[_Job | None, str] = None, ""
         for job in self._jobs.values():
-            if hmac.compare_digest(wanted(job.token.encode()), shown):
-                found = job
+            for token in job.tokens:
+                if hmac.compare_digest(wanted(token.encode()), shown):
+                    found = job, token
         return found
 
     def _expired(self, event: ms.WaitExpired) -> None:
@@ -295,9 +296,9 @@ class RendezvousMachine:
     def _job_opened(self, event: ms.JobOpened) -> None:
         found = self._jobs.get(event.job)
         if found is not None:
-            found.token = event.token or found.token
+            found.tokens = event.tokens
             return
-        job = self._jobs[event.job] = _Job(event.job, event.token, journal_format.replay(event.journal))
+        job = self._jobs[event.job] = _Job(event.job, event.tokens, journal_format.replay(event.journal))
         self._rewrite(job)
 
     def _job_closed(self, event: ms.JobClosed) -> None:
@@ -321,7 +322,7 @@ class RendezvousMachine:
 
     def _named(self, event: ms.GenerationNamed) -> None:
         job = self._jobs[event.job]
-        job.store.generation = event.generation
+        job.store.generation, job.store.own_token = event.generation, event.own_token
         self._rewrite(job)
 
     def _note(self, job: _Job, record: bytes) -> None:

@@ -44,10 +44,11 @@ class WaitExpired:
 
 @dataclass(frozen=True, slots=True)
 class JobOpened:
-    """Ranks that show ``token`` may connect from now on. ``journal``: what an earlier agent has left of its keys."""
+    """Ranks that show one of ``tokens`` may connect from now on, and no others. ``journal``: what an earlier agent has left
+    of its keys, where the job is not open yet."""
 
     job: str
-    token: str
+    tokens: tuple[str, ...]
     journal: bytes = b""
 
 
@@ -68,10 +69,12 @@ class StoreReplaced:
 
 @dataclass(frozen=True, slots=True)
 class GenerationNamed:
-    """What the keys of an open job are for, where that is not known any more."""
+    """What the keys of an open job are for, where that is not known any more, and whether its ranks have a token of their own
+    (``KeyValueStore.own_token``)."""
 
     job: str
     generation: str
+    own_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,10 @@ class PollDelay:
 
 @dataclass(frozen=True, slots=True)
 class EndpointOpen:
-    """It is open at this port."""
+    """It is open at this port, for ranks with the token of this generation (empty: of the job)."""
 
     port: int
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ class EndpointPoll:
             return PollFailed(why)
         return PollFailed("its ranks are to end") if ending else PollHost()
 
-    def answered(self, now: float, port: int) -> Step:
+    def answered(self, now: float, port: int, generation: str = "") -> Step:
         """The host's agent has answered."""
         self._heard = now
-        return self._backed_off() if port == CLOSED else EndpointOpen(port)
+        return self._backed_off() if port == CLOSED else EndpointOpen(port, generation)
 
     def silent(self, now: float, reason: str) -> Step:
         """It has not."""

@@ -73,15 +73,16 @@ class RendezvousServer:
 
     # Jobs
 
-    def open_job(self, job: str, token: str = "") -> str:
-        """Let ranks of ``job`` connect; returns the access token that they show (a new one unless given)."""
-        known = self._machine.token(job)
+    def open_job(self, job: str, *tokens: str) -> str:
+        """Let ranks of ``job`` connect that show one of ``tokens``; returns the first. Without any those that it has stay, and
+        a job that is not open yet gets a new one."""
+        known = self._machine.tokens(job)
         if not known:
             journal = self._journal(job)
-            self.handle(ms.JobOpened(job, token or secrets.token_hex(16), journal.read() if journal else b""))
-        elif token and token != known:
-            self.handle(ms.JobOpened(job, token))
-        return self._machine.token(job)
+            self.handle(ms.JobOpened(job, tokens or (secrets.token_hex(16),), journal.read() if journal else b""))
+        elif tokens and tokens != known:
+            self.handle(ms.JobOpened(job, tokens))
+        return self._machine.tokens(job)[0]
 
     def close_job(self, job: str) -> None:
         """Forget the job and its keys."""
@@ -100,6 +101,11 @@ class RendezvousServer:
         store = self._machine.store(job)
         return "" if store is None else store.generation
 
+    def own_token(self, job: str) -> bool:
+        """Whether the ranks of a job that is here have a token of their generation (``KeyValueStore.own_token``)."""
+        store = self._machine.store(job)
+        return store is not None and store.own_token
+
     def load(self, job: str, data: bytes = b"", generation: str = "") -> None:
         """Replace a job's keys by those that were dumped, or by none. Ranks that are connected belong to those that were
         here before, and are cut off. Raises ``WorldError`` when ``data`` is damaged."""
@@ -108,14 +114,14 @@ class RendezvousServer:
             store = decode(data) if data else KeyValueStore()
         except msgspec.DecodeError as error:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
-        store.generation = generation
+        store.generation, store.own_token = generation, bool(generation)
         # A node may have resumed its ranks before this dump was made. Those that had joined a round by then are no more:
         # were they counted, the round would end without the ranks that come now, which would wait without end.
         store.abandon_rounds()
         self.handle(ms.StoreReplaced(job, store))
 
     def name_generation(self, job: str, generation: str) -> None:
-        """Say what the keys of an open job are for, where that is not known any more."""
+        """Say what the keys of an open job are for, where that is not known any more or ranks have the job's token."""
         self.handle(ms.GenerationNamed(job, generation))
 
     # The machine

@@ -86,6 +86,8 @@ class KeyValueStore(msgspec.Struct):
     """What each client that counts its requests was answered last; who asked most recently comes last."""
     generation: str = msgspec.field(default="", name="sitting")
     """The request by which its ranks started or came back from images, of all the times that they did."""
+    own_token: bool = False
+    """Its ranks have an access token of this generation, and that of the job opens nothing."""
 
     def apply(self, code: int, world: bytes, parts: Parts) -> OperationResult:
         """Do one operation. Raises KeyError, IndexError, ValueError and TypeError for what is none; nothing is changed then."""
