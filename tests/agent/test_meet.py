@@ -7,6 +7,7 @@ import socket
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -339,3 +340,59 @@ def test_a_rank_leaves_a_store_that_cannot_prove_the_ticket(monkeypatch: pytest.
             ranks._greet(line, b"the ticket")
         impostor.join()
     assert b"the ticket" not in heard
+
+
+def test_requests_that_come_at_once_are_answered_in_order_as_fast_as_they_are_taken() -> None:
+    """More than the socket's buffers hold, and the peer sends nothing after them."""
+    value, times = b"v" * 100_000, 200
+
+    async def work(meet: RendezvousServer) -> None:
+        token = meet.open_job("1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+        writer.write(fr.pack(fr.HELLO, [token.encode()]) + fr.pack(fr.SET, [b"w", fr.number(0), b"k", value]))
+        for index in range(times):
+            writer.write(fr.pack(fr.ADD, [b"w", fr.number(0), b"n", fr.number(1)]))
+            writer.write(fr.pack(fr.GET if index % 2 else fr.WAIT, [b"w", fr.number(0), b"k"]))
+        writer.write_eof()
+        await asyncio.sleep(0.1)
+        assert [(await answer(reader))[0] for _ in range(2)] == [fr.OK] * 2
+        for index in range(times):
+            assert fr.to_number((await answer(reader))[1][0]) == index + 1
+            assert (await answer(reader))[1] == ([value] if index % 2 else [])
+        assert await reader.read() == b""
+        writer.close()
+
+    served(work)
+
+
+def test_a_rank_that_hangs_up_while_it_waits_is_forgotten_at_once() -> None:
+    async def work(meet: RendezvousServer) -> None:
+        token = meet.open_job("1")
+        _, writer = await asyncio.open_connection("127.0.0.1", meet.port)
+        writer.write(fr.pack(fr.HELLO, [token.encode()]) + fr.pack(fr.POP, [b"w", fr.number(0), b"q"]))
+        while not meet._machine.waiting("1"):
+            await asyncio.sleep(0.01)
+        writer.close()
+        while meet._machine.waiting("1"):
+            await asyncio.sleep(0.01)
+
+    served(work)
+
+
+def test_keys_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    """A journal, and the keys in an image, from before tokens belonged to a generation."""
+    old = {"keys": {b"w": {b"k": b"v"}}, "queues": {}, "answers": {b"me": (1, [b"a"])}, "sitting": "g",
+           "rounds": {b"w": {"number": 3, "here": {0: b"zero"}, "over": {b"x": 3}}}}  # fmt: skip
+    text = msgspec.msgpack.encode(old)
+    (tmp_path / "1.meet").write_bytes(fr.HEAD.pack(len(text)) + text + fr.pack(fr.SET, [b"w", b"l", b"w"]))
+
+    async def work(meet: RendezvousServer):
+        token = meet.open_job("1", "token")
+        assert meet.generation("1") == "g" and not meet.own_token("1")
+        meet.load("2", text, "h")
+        assert meet.generation("2") == "h" and meet.own_token("2")
+        gather = (fr.GATHER, [b"1", b"2", b"one"])
+        return await talk(meet, token, [(fr.MGET, [b"k", b"l"]), gather])
+
+    answers = served(work, tmp_path)
+    assert answers[1:] == [(fr.OK, [b"v", b"w"]), (fr.OK, [fr.number(4)])]
