@@ -308,3 +308,143 @@ def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(over: bo
     shell.finish(shell.slow[on_images.StoreImage][0], on_images.StoreImage)
     assert shell.names(on_images.DropImage, on_images.PruneImages) == (["DropImage"] if over else ["PruneImages"])
     assert (len(shell.published()) > count) is not over
+
+
+# -- what the simulation found ------------------------------------------------------------------------------------------
+
+
+def granted(shell: Shell) -> list[int]:
+    return [each.ask for each in shell.done if isinstance(each, do.GrantHold)]
+
+
+def refused(shell: Shell) -> list[TideError | JobReport]:
+    return [answer for answer in shell.answers if isinstance(answer, TideError)]
+
+
+def test_no_later_cut_begins_before_an_image_that_was_asked_for_is_done() -> None:
+    """Its leader has released its ranks long ago: the image here would be taken of the later cut, and no two parts of it fit."""
+    shell = running("b", PEERS)
+    shell.slow[do.CheckLevel] = []
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    shell.feed(ev.CutDecided(KEY, 5, ""))
+    shell.feed(ev.HoldAsked(6, KEY, 6))
+    assert granted(shell) == []
+    shell.finish(shell.slow.pop(do.CheckLevel)[0], do.CheckLevel)
+    assert shell.published()[-1].image.serial == 5 and granted(shell) == [6]  # type: ignore[union-attr]
+
+
+def test_a_cut_whose_image_was_not_asked_for_yet_is_void_once_the_ranks_are_held_for_another() -> None:
+    shell = running("b", PEERS)
+    shell.feed(ev.HoldAsked(5, KEY, 5))
+    shell.feed(ev.CutDecided(KEY, 5, ""))
+    shell.feed(ev.HoldAsked(6, KEY, 6))
+    assert granted(shell) == [5, 6]
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    assert "another cut" in shell.published()[-1].error
+    assert not shell.names(on_images.DumpRanks, do.ReleaseRanks), "they are held for the other cut"
+
+
+def test_who_asks_too_late_for_a_cut_may_not_hold_the_ranks() -> None:
+    shell = follower()
+    shell.feed(ev.CutDecided(KEY, 6, "rank 1 does not come"))
+    assert shell.record.phase == "running"
+    shell.feed(ev.HoldAsked(9, KEY, 6))
+    assert granted(shell) == [] and "is over" in str(refused(shell)[-1])
+
+
+def test_a_freeze_is_not_decided_by_what_was_said_of_an_earlier_one() -> None:
+    shell = running("b", PEERS)
+    args = SuspendArgs(job=1, attempt=0, level=Level.FREEZE, peers=PEERS)
+    shell.ask("suspend", args, "1.0.suspend.1000")
+    shell.feed(ev.CutDecided(KEY, 1000, "no"))
+    assert shell.record.phase == "running"
+    shell.feed(ev.CutDecided(KEY, 1000, ""))
+    shell.ask("suspend", args, "1.0.suspend.2000")
+    assert shell.record.phase == "suspending", "it waits for a decision of its own"
+    shell.feed(ev.CutDecided(KEY, 2000, ""))
+    assert shell.record.phase == "suspended"
+
+
+def resuming(step: type) -> Shell:
+    """Comes back from an image, and is at a step of that."""
+    shell = running()
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=1), "s")
+    shell.done.clear()
+    shell.slow[step] = []
+    launch = msgspec.structs.replace(ARGS["launch"], image=1)
+    shell.ask("resume", ResumeArgs(job=1, attempt=0, serial=1, launch=launch), "r")
+    assert shell.slow[step]
+    return shell
+
+
+def test_ranks_that_come_back_while_their_attempt_leaves_are_ended() -> None:
+    shell = resuming(on_images.RestoreRanks)
+    shell.ask("forget", ForgetArgs(job=1, attempt=0, left=True))
+    shell.finish(shell.slow[on_images.RestoreRanks][0], on_images.RestoreRanks)
+    order = [each for each in shell.done if isinstance(each, on_images.RestoreRanks | do.KillRanks | do.RemoveAttempt)]
+    assert order[-2:] == [do.KillRanks((0,)), do.RemoveAttempt(True)] and shell.machine.attempts == {}
+
+
+def test_an_attempt_that_is_stopped_while_its_ranks_wait_to_come_back_ends() -> None:
+    shell = resuming(do.WriteEndpoints)
+    shell.ask("stop", ARGS["stop"])
+    shell.fails[do.WriteEndpoints] = do.ActionFailed("its ranks are to end")
+    shell.finish(shell.slow[do.WriteEndpoints][0], do.WriteEndpoints)
+    assert shell.record.phase == "exited" and not shell.names(on_images.RestoreRanks)
+
+
+def test_the_end_of_ranks_before_does_not_end_an_attempt_that_comes_back() -> None:
+    shell = Shell()
+    shell.slow[on_images.ReadyImages] = []
+    record = AttemptRecord(phase="resuming", verb="resume", level=Level.FULL, serial=1)
+    shell.feed(ev.Adopted(msgspec.structs.replace(ARGS["launch"], image=1), record))
+    RESULTS[do.ReadEnding] = do.Ending(False, Outcome(0))
+    shell.ask("stop", ARGS["stop"])
+    shell.feed(ev.RankGone(KEY, 0, 0))
+    assert shell.record.phase == "stopping"
+    shell.finish(shell.slow[on_images.ReadyImages][0], on_images.ReadyImages)
+    assert shell.record.phase == "exited" and not shell.names(on_images.RestoreRanks)
+
+
+def test_a_suspended_attempt_whose_agent_died_while_it_was_stopped_ends() -> None:
+    shell = Shell()
+    record = AttemptRecord(phase="stopping", verb="stop", ending="stop", image=IMAGE, level=Level.FULL, serial=1)
+    shell.feed(ev.Adopted(ARGS["launch"], record))
+    assert shell.record.phase == "exited" and shell.names(on_images.FinishDump, on_images.DiscardRaw)
+
+
+@pytest.mark.parametrize("phase", ["starting", "running", "suspending", "resuming", "stopping"])
+def test_what_was_going_on_before_its_node_was_started_anew_is_lost(phase: Phase) -> None:
+    """The controller has given its devices to others as soon as the node is back."""
+    shell = Shell()
+    shell.machine.boot = "second"
+    ending = "stop" if phase == "stopping" else ""
+    image = IMAGE if phase == "resuming" else None
+    record = AttemptRecord(phase=phase, boot="first", ending=ending, image=image, level=Level.FULL, serial=1)
+    shell.feed(ev.Adopted(ARGS["launch"], record))
+    last = shell.published()[-1]
+    assert (last.state, last.lost) == ("exited", True)
+    assert not shell.names(do.SpawnRanks, on_images.RestoreRanks, do.SuspendRanks)
+
+
+def test_an_image_outlives_the_restart_of_its_node() -> None:
+    shell = Shell()
+    shell.machine.boot = "second"
+    record = AttemptRecord(phase="suspended", boot="first", image=IMAGE, level=Level.FULL, serial=1)
+    shell.feed(ev.Adopted(ARGS["launch"], record))
+    assert shell.record.phase == "suspended"
+
+
+def test_ranks_that_were_released_are_not_brought_back_once_more_by_the_next_agent() -> None:
+    """Those on other nodes train on with them."""
+    shell = resuming(do.ReleaseRanks)
+    left = msgspec.json.decode(msgspec.json.encode(shell.record), type=AttemptRecord)
+    following = Shell()
+    following.feed(ev.Adopted(shell.machine.attempts[KEY].args, left))
+    assert following.record.phase == "running" and following.names(do.ReleaseRanks)
+    assert not following.names(on_images.RestoreRanks, do.KillRanks)
+    shell = following
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=2), "s2")
+    shell.done.clear()
+    shell.ask("resume", ResumeArgs(job=1, attempt=0, serial=2, launch=shell.machine.attempts[KEY].args), "r2")
+    assert shell.names(on_images.RestoreRanks), "the next image is another matter"

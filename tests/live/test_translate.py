@@ -107,6 +107,23 @@ def test_suspend_and_resume_answers() -> None:
     assert failed.events == [ev.ResumeFailed(1, 1, "cgroup gone", node="n0")]
 
 
+def test_what_a_node_answered_to_an_earlier_request_is_no_answer_to_the_next() -> None:
+    """Its gang would be taken for torn before that node was asked, and be undone on the others."""
+    play = two_nodes()
+    commands = play.feed(ev.Hold(1, "h"))
+    for _ in range(2):
+        while not (asked := [each for each in commands if isinstance(each, SuspendRanks)]):
+            play.now += 1_000_000
+            commands = play.feed(ev.Tick())
+        play.translator.calls(asked[0])
+        assert play.report("suspended", node="n0", verb="suspend").calls == []
+        refusal = play.report("running", node="n1", verb="suspend", error="busy")
+        assert [call.method for call in refusal.calls] == ["resume"]
+        undone = play.report("running", node="n0", verb="resume")
+        assert [type(event) for event in undone.events] == [ev.SuspendFailed]
+        commands = play.feed(*undone.events)
+
+
 def test_reports_of_attempts_that_are_over_end_those_and_nothing_else() -> None:
     play = Play()
     play.running()

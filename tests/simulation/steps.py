@@ -290,7 +290,7 @@ class Steps:
     def _(self, step: on_images.FinishDump, key: Key) -> None:
         record = msgspec.json.decode(self.node.disk.attempts[key][1])
         image = self.node.disk.raw.get((key[0], self.state(key).record.serial), {})
-        alive = any(process.alive for process in self.mine(key))
+        alive = any(process.alive for process in self.mine(key)) and self.state(key).record.ending != "stop"
         if alive and ("image" not in record or set(image) != set(self.state(key).numbers)):
             self.node.ledger.wrong.append(
                 f"{key} on {self.node.name}: ranks are ended before their image counts {image} {record}"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..base.units import SECOND
 from ..engine.book import Book
-from ..engine.commands import Command, StopRanks
+from ..engine.commands import Command, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, SuspendFailed
 from ..model.job import State
 from ..wire import agent as wire
@@ -54,7 +54,15 @@ class Translator:
 
     def calls(self, command: Command) -> list[Call]:
         """The calls that carry out a command; none for commands that are not about ranks."""
+        if isinstance(command, SuspendRanks | ResumeRanks):
+            self._ask_anew((command.job, command.attempt))
         return self.orders.calls(command)
+
+    def _ask_anew(self, key: Key) -> None:
+        """What nodes answered to an earlier request of the kind, a refusal perhaps, is no answer to this one."""
+        known = self._reports.get(key, {})
+        for node, report in known.items():
+            known[node] = replace(report, verb="", error="", took_us=0)
 
     def answers(self, command: Command) -> list[Event]:
         """Events of commands that nobody is there to obey: what is to be stopped is but an image."""
