@@ -361,6 +361,11 @@ def test_gangs_come_to_a_cut_and_back() -> None:
     assert sum(story.stood for story in stories) > SEEDS // 2
 
 
+def test_a_rank_whose_stand_ends_as_it_looks_goes_on() -> None:
+    """It waited without a limit when its time had passed between two looks at the clock."""
+    simulate(22768)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_gangs_come_to_a_cut_and_back_many_times() -> None:

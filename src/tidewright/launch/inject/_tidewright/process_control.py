@@ -184,8 +184,8 @@ class ProcessControl:
             with self.cond:
                 while self._stays(until):
                     # No timer once all stand still: this may last for ever, in an image even.
-                    left = max(0.0, until - time.monotonic())
-                    self.cond.wait(left if words[pg.HOLD] & 15 == pg.STOP and left else None)
+                    left = max(NAP_S, until - time.monotonic())
+                    self.cond.wait(left if words[pg.HOLD] & 15 == pg.STOP else None)
         finally:  # a signal's handler may raise
             words[pg.STANDING] = 0
         splice.take()
