@@ -215,7 +215,7 @@ def test_malformed_bodies_name_the_field(running, body: bytes, says: str) -> Non
         head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
         status, _, data = _raw(world.state, head + body)
         error = json.loads(data)
-        assert status == 400 and says in error["error"] and error["remedy"] and error["schema"] == "tidewright/v1"
+        assert status == 400 and says in error["error"] and error["remedy"] and error["schema"] == "tidewright/v2"
 
 
 def test_bodies_over_the_limit_are_turned_away(running) -> None:  # type: ignore[no-untyped-def]

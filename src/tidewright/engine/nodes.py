@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE
+from ..model.cause import Cause, Code, reported
 from ..model.job import State
 from ..model.job_record import JobRecord
 from ..model.node import MAX_DEVICES_PER_NODE, DeviceFault, NodeSpec, bits
@@ -60,7 +61,7 @@ def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
     if lost:
         described, book.outages.changed[index] = _until_moved(old, node, lost)
     if _shape(described) != _shape(old):
-        _revoke_on(book, index, "it came back with other devices")
+        _revoke_on(book, index, Code.OTHER_DEVICES())
     book.replace_node(index, described)
     close_devices(book, index)
     if described.full != old.full:
@@ -78,11 +79,11 @@ def _until_moved(old: NodeSpec, node: NodeSpec, lost: list[int]) -> tuple[NodeSp
     """How a node is described while jobs hold devices that are gone: longer than it is, or, when what is left of its devices
     is numbered anew, as it was."""
     beyond = node.kind == old.kind and min(lost) >= node.devices
-    why = f"the node came back with {node.devices} devices" if beyond else "the node came back with other devices"
+    why = Code.CAME_BACK_WITH(node.devices) if beyond else Code.CAME_BACK_OTHER()
     size = max(lost) + 1 if beyond else old.devices
     gone = range(node.devices, size) if beyond else lost
-    faults = tuple(DeviceFault(device, why, broken=old.kind != "cpu") for device in gone)
-    return (replace(node, devices=size) if beyond else old), Changed(node, faults, whole=not beyond)
+    faults = tuple(DeviceFault(device, "", broken=old.kind != "cpu") for device in gone)
+    return (replace(node, devices=size) if beyond else old), Changed(node, faults, not beyond, why)
 
 
 def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> list[int]:
@@ -136,7 +137,7 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
     book.outages.faults.pop(index, None)  # said anew when it is back
     close_devices(book, index)
     images.node_lost(book, event.name, frozenset(event.kept))
-    why = f"node {event.name} is down: {event.why}"
+    why = Code.NODE_DOWN(event.name, reported(event.why))
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)
     for job in _suspended(book):
@@ -147,7 +148,7 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
             restart(book, job, why, keeps_work=False, from_image=True)
     for job in [job for job in book.with_images if _must_go_back(book.jobs[job])]:
         row = book.table.row[job]
-        book.tell(job, "IMAGE", f"{why}; {images.roll_back(book, job, row)}")
+        book.tell(job, "IMAGE", Code.WITH(why, images.roll_back(book, job, row)))
 
 
 def _suspended(book: Book) -> list[int]:
@@ -169,7 +170,7 @@ def _must_go_back(record: JobRecord) -> bool:
     return bool(waiting) and all(image.serial != record.restore_from for image in record.images)
 
 
-def _lose(book: Book, job: int, why: str) -> None:
+def _lose(book: Book, job: int, why: Cause) -> None:
     """A job lost at least one node: stop what survives, then start over. Survivors of a job with an image are rolled back,
     so nothing they still do is of use."""
     record = book.jobs[job]
@@ -186,13 +187,13 @@ def node_silent(book: Book, event: ev.NodeSilent) -> None:
         _close(book, index, event.why)
 
 
-def _close(book: Book, index: int, why: str) -> None:
+def _close(book: Book, index: int, why: Cause | str) -> None:
     book.node_down[index] = why
     book.set_node_up(index)
-    _revoke_on(book, index, why)
+    _revoke_on(book, index, reported(why))
 
 
-def _revoke_on(book: Book, index: int, why: str) -> None:
+def _revoke_on(book: Book, index: int, why: Cause) -> None:
     for job in list(book.promise_order.get(index, ())):
         book.revoke(job)
-        book.tell(job, "REVOKED", f"node {book.board.layout.nodes[index].name}: {why}")
+        book.tell(job, "REVOKED", Code.NODE_CLOSED(book.board.layout.nodes[index].name, why))
