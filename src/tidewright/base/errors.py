@@ -27,7 +27,7 @@ class UsageError(TideError):
         self.message = message
         self.remedy = remedy
         self.cause: Any = None
-        """The same as data (model.cause.Cause), where the engine refused."""
+        """The same as data, where there is any: a model.cause.Cause, or the CauseView of an answer."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}" if self.remedy else self.message

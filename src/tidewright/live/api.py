@@ -24,6 +24,7 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..engine.wall_time import wall_time
+from ..model.cause import Code
 from ..model.job import LONGEST_US
 from ..plan.plan import Planner
 from ..plan.render import render
@@ -141,7 +142,7 @@ class Api:
         if ended is None and job in self.parts.loop.limbo:
             return say.almost_ended(self.parts.loop.limbo[job])
         if ended is None:
-            raise NotFound(f"no job {job}", "list jobs with tide ps --all")
+            raise intake.refusal(Code.NO_SUCH_JOB(job), "notfound")
         return say.ended_job(ended, full=True, logs=self._logs(job))
 
     def _find(self, request: Request) -> int:
@@ -191,7 +192,7 @@ class Api:
         op_id = body.op_id or new_op_id()
         for name in body.to:
             if name not in self._book.nodes:
-                raise NotFound(f"no node {name!r}", "list nodes with tide nodes")
+                raise intake.refusal(Code.NO_SUCH_NODE(name), "notfound")
         return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
 
     async def scale(self, request: Request) -> Response:

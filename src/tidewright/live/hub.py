@@ -11,7 +11,6 @@ from ..engine.commands import Command, Ended
 from ..engine.wall_time import wall_time
 from ..model.cause import Cause
 from ..model.job import State
-from ..plan.render import render
 from ..wire.api import JobEvent
 from .causes import cause_view_or_none
 from .say import exit_code, state_name
@@ -63,9 +62,10 @@ class Hub:
         at = wall_time(book.wall_offsets, book.now, book.now)
         for number, (job, name, state, why, code) in enumerate(found):
             yield
+            cause = cause_view_or_none(why)
             event = JobEvent(
-                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=render(why),
-                cause=cause_view_or_none(why), what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
+                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=cause.text if cause else "",
+                cause=cause, what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
             )  # fmt: skip
             self._fresh.append(event)
 

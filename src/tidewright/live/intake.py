@@ -11,7 +11,7 @@ from ..engine import events as ev
 from ..engine.admit import refuse
 from ..engine.book import Book
 from ..engine.commands import Reply
-from ..model.cause import Code
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec
 from ..model.launchable import unlaunchable
 from ..plan.render import remedy, render
@@ -71,10 +71,10 @@ async def check(book: Book, body: api.SubmitRequest) -> None:
     pause = Pause()
     for at, spec in enumerate(body.specs):
         wrong = unlaunchable(spec)
-        refusal = (Code.SPEC_WRONG(tuple(wrong[:SHOWN_MISTAKES])), "usage") if wrong else refuse(book, spec)
-        if refusal is not None and f"{body.op_id}.{at}" not in book.answers:
-            error, kind = refusal
-            raise_refusal(Reply("", error=Code.ONE_OF_SPECS(at, error) if len(body.specs) > 1 else error, kind=kind))
+        refused = (Code.SPEC_WRONG(tuple(wrong[:SHOWN_MISTAKES])), "usage") if wrong else refuse(book, spec)
+        if refused is not None and f"{body.op_id}.{at}" not in book.answers:
+            error, kind = refused
+            raise refusal(Code.ONE_OF_SPECS(at, error) if len(body.specs) > 1 else error, kind)
         await pause()
 
 
@@ -100,7 +100,11 @@ async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
 def raise_refusal(reply: Reply) -> None:
     """What the engine refused, as an error."""
     if reply.error:
-        kind = {"notfound": NotFound, "conflict": Conflict}.get(reply.kind, UsageError)
-        error = kind(render(reply.error), remedy(reply.error))
-        error.cause = reply.error
-        raise error
+        raise refusal(reply.error, reply.kind)
+
+
+def refusal(why: Cause, kind: str) -> UsageError:
+    """A refusal as an error. ``kind`` as of a Reply."""
+    error = {"notfound": NotFound, "conflict": Conflict}.get(kind, UsageError)(render(why), remedy(why))
+    error.cause = why
+    return error

@@ -51,7 +51,8 @@ def exit_code(ended: Ended) -> int:
 
 
 def _story(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ...]:
-    return tuple(api.StoryLine(at, what, render(why), cause_view(why)) for at, what, why in lines)
+    views = ((at, what, cause_view(why)) for at, what, why in lines)
+    return tuple(api.StoryLine(at, what, cause.text, cause) for at, what, cause in views)
 
 
 def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
@@ -59,13 +60,14 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     table, row, record = book.table, book.table.row[job], book.jobs[job]
     spec, allocation, story = record.spec, record.allocation or (), record.history
     reason, why = _why(book, job, story, now)
+    cause = cause_view_or_none(why)
     cap = record.level_cap.why if record.level_cap else None
     wall = max(1, now - int(table.submit[row]))
     running = int(table.rate[row]) and now - int(table.accrued[row])
     ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
     delivered = int(table.attained[row]) + running * int(table.held_milli[row])
     return api.JobView(
-        id=job, name=spec.name, state=state_name(int(table.state[row])), why=render(why), cause=cause_view_or_none(why),
+        id=job, name=spec.name, state=state_name(int(table.state[row])), why=cause.text if cause else "", cause=cause,
         reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
         start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),

@@ -15,7 +15,7 @@ def render(why: Cause | str | None) -> str:
     """A cause in words; words stay as they are. Never raises: of a cause that lacks arguments its code is shown."""
     if why is None or isinstance(why, str):
         return why or ""
-    return _filled(_FORMS[why.code].sentence, why)
+    return _filled(_FORMS[why.code].sentence, why) if why.args else _PLAIN[why.code]
 
 
 def remedy(why: Cause | str | None) -> str:
@@ -148,3 +148,5 @@ def _filled(pieces: Pieces, why: Cause) -> str:
 
 
 _FORMS: dict[Code, _Form] = {code: _form(code) for code in Code}
+_PLAIN: dict[Code, str] = {code: _filled(form.sentence, Cause(code)) for code, form in _FORMS.items()}
+"""Causes without arguments, which most changes of state have."""
