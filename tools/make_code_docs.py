@@ -66,7 +66,7 @@ def _arguments(code: Code) -> Iterator[str]:
 
 
 def _plain(template: str) -> str:
-    return re.sub(r"\{(\w+):?\w*\}", r"‹\1›", template)
+    return re.sub(r"\{(\w+):?\w*\}", r"‹\1›", template.replace("{kinds:kinds}", "{kinds} "))
 
 
 def main() -> int:

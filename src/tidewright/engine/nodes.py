@@ -9,7 +9,7 @@ from ..base.units import WHOLE_DEVICE
 from ..model.cause import Cause, Code, reported
 from ..model.job import State
 from ..model.job_record import JobRecord
-from ..model.node import MAX_DEVICES_PER_NODE, DeviceFault, NodeSpec, bits
+from ..model.node import DeviceFault, NodeSpec, bits, usable
 from . import events as ev
 from . import images, refusals
 from .book import HELD, QUEUED, RUNNING, Book
@@ -25,7 +25,7 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
     """Nodes appear or come back; many at once cost as much as one."""
     fresh: dict[str, NodeSpec] = {}
     for event in arrivals:
-        node = _usable(event.node)
+        node = usable(event.node)
         book.incarnations[node.name] = event.incarnation
         if node.name not in book.nodes and node.devices > 0:
             fresh[node.name] = node
@@ -35,21 +35,13 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
         index = book.nodes.get(event.node.name)
         if index is None:
             continue
-        node = _usable(event.node)
+        node = usable(event.node)
         refusals.lift(book, index)
         if node.name not in fresh and (node != book.board.layout.nodes[index] or index in book.outages.changed):
             _describe_again(book, index, node)
         book.node_down.pop(index, None)
         book.dead.pop(index, None)
         book.set_node_up(index)
-
-
-def _usable(node: NodeSpec) -> NodeSpec:
-    """The node as the book can hold it: with as many devices as a snapshot's 64-bit masks can name."""
-    if 0 <= node.devices <= MAX_DEVICES_PER_NODE:
-        return node
-    note = f"only {MAX_DEVICES_PER_NODE} of its {node.devices} devices are used"
-    return replace(node, devices=max(0, min(node.devices, MAX_DEVICES_PER_NODE)), note=note)
 
 
 def _describe_again(book: Book, index: int, node: NodeSpec) -> None:

@@ -41,7 +41,7 @@ def _free_on(board: Board, kinds: int, nodes: int) -> int:
 
 
 def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, Cause]:
-    names, count = "/".join(view.layout.kinds[kind] for kind in bits(kinds)) or "the kind asked for", request.count
+    names, count = "/".join(view.layout.kinds[kind] for kind in bits(kinds)), request.count
     if request.pinned_node >= 0:
         return _at_home(view, board, request)
     if free < count or request.memory:

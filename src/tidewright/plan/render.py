@@ -85,6 +85,7 @@ def _held_by(jobs: Sequence[int]) -> str:
 KINDS: dict[str, Kind] = {
     "": Kind(str, str),
     "quoted": Kind(str, repr),
+    "kinds": Kind(str, lambda kinds: f"{kinds} " if kinds else ""),
     "where": Kind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
     "n": Kind(int, str),
     "us": Kind(int, format_duration),
