@@ -23,7 +23,7 @@ def sentences(source: Source) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in free:
             continue
-        if SENTENCE.search(node.value):
+        if SENTENCE.search(node.value) and not node.value.startswith("-"):  # an option to type
             yield f"{source.path}:{node.lineno}: {node.value!r}"
 
 
