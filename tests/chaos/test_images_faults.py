@@ -160,7 +160,9 @@ def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, tm
     newest = hosts.view(job).images[-1].serial
     assert damaged and hosts.kill_rank(host, "main", DICE)
     story = runs_again(hosts, job)
-    assert says(hosts.view(job), Code.IMAGE_UNUSABLE) and f"image {newest} is unusable" in story and "is damaged" in story
+    assert (
+        says(hosts.view(job), Code.IMAGE_UNUSABLE) and f"image {newest} is unusable" in story and "is damaged" in story
+    )
     ends_right(hosts, job, plain(QUICK, 1, LONGER, tmp_path))
 
 

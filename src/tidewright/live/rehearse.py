@@ -37,7 +37,9 @@ def _line(book: Book, job: int) -> str:
             f"{layout.nodes[part.node].name}[{','.join(map(str, bits(part.mask)))}]" for part in allocation
         )
         return (
-            f"would start now on {names}" if job in book.allocations else f"would start on {names} once they are released"
+            f"would start now on {names}"
+            if job in book.allocations
+            else f"would start on {names} once they are released"
         )
     held = book.hold_reason(job) if book.state(job) is State.HELD else None
     blocked = book.blocked.get(job)
