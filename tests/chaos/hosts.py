@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.unmodified.harness import Outcome, differences, read, run_plain, user_environment
@@ -28,8 +28,9 @@ from tidewright.base.errors import TideError
 from tidewright.base.units import SECOND
 from tidewright.checkpoint.cgroup import remove, wait_until
 from tidewright.checkpoint.processes import PROC, grouped, send
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
-from tidewright.wire.api import JobView
+from tidewright.wire.api import CauseView, JobView
 
 NODE_TIMEOUT_S = 2
 EVERY_S = 3
@@ -37,10 +38,11 @@ EVERY_S = 3
 HOSTS = {"a": "1:0", "b": "1:1", "c": "2:0-1"}
 
 NAMED_IMAGE = re.compile(r"\bimage (\d+)\b")
-GOOD_IMAGE = re.compile(r"(?:goes on from|rolled back \S+ to) image (\d+)\b|\bimage (\d+) cannot be used any more")
-LENGTH = r"(?:\d+(?:\.\d)?(?:ms|s)|\d+[dhm]\d\d[hms])"
-AMOUNT = re.compile(rf"\b(?:{LENGTH} of work lost|rolled back {LENGTH})\b")
-"""The engine's words for what is lost with the images that are, and lengths as ``format_duration`` writes them."""
+"""In the words of an agent."""
+GOOD_IMAGE = {Code.RUNS_FROM_IMAGE, Code.ROLLED_BACK, Code.IMAGE_UNUSABLE}
+"""These name an image that there was, in ``serial``."""
+AMOUNT = {Code.ROLLED_BACK, Code.NO_IMAGE_LEFT, Code.NO_IMAGE}
+"""These say how much work is lost."""
 
 
 class Hosts(Pool):
@@ -337,9 +339,27 @@ def owns_up(view: JobView) -> bool:
     """Whether the last words on a failed job name an image that it had, and how much of its work was lost."""
     had = {image.serial for image in view.images}
     for line in view.story[:-1]:  # the last one says what is to be judged
-        had |= {int(serial) for found in GOOD_IMAGE.findall(line.why) for serial in found if serial}
-    named = {int(serial) for serial in NAMED_IMAGE.findall(view.why)}
-    return bool(named) and named <= had and bool(AMOUNT.search(view.why))
+        had |= {one.args["serial"] for one in within(line.cause) if one.code in GOOD_IMAGE}
+    named, amount = set(), False
+    for one in within(view.cause):
+        said = NAMED_IMAGE.findall(one.text) if one.code == Code.REPORTED else []
+        named |= {int(serial) for serial in (*said, one.args.get("serial", 0))} - {0}
+        amount |= one.code in AMOUNT
+    return bool(named) and named <= had and amount
+
+
+def within(cause: object) -> Iterator[CauseView]:
+    """A cause and every cause among its arguments."""
+    if isinstance(cause, CauseView):
+        yield cause
+        for value in cause.args.values():
+            for inner in value if isinstance(value, tuple) else (value,):
+                yield from within(inner)
+
+
+def says(view: JobView, code: Code) -> bool:
+    """Whether the history of a job has this code."""
+    return any(one.code == code for line in view.story for one in within(line.cause))
 
 
 def plain(program: Program, world: int, steps: int, root: Path) -> Outcome:

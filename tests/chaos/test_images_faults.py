@@ -15,9 +15,10 @@ from tests.unmodified.pool import FINAL
 from tests.unmodified.programs import script
 from tidewright.checkpoint.processes import send
 from tidewright.checkpoint.program import find_criu
+from tidewright.model.cause import Code
 from tidewright.wire.api import JobView
 
-from .hosts import EVERY_S, HOSTS, Hosts, plain
+from .hosts import EVERY_S, HOSTS, Hosts, plain, says
 from .storm import Kind
 
 pytestmark = [
@@ -89,7 +90,8 @@ def imaged_again(view: JobView, before: JobView) -> bool:
 def test_a_killed_rank_goes_on_from_its_image(hosts: Hosts, expected: Outcome, part: str) -> None:
     job, host = begin(hosts, every_s=SOON_S)
     assert hosts.kill_rank(host, part, DICE)
-    assert "rolled back" in (story := runs_again(hosts, job)) and "goes on from image" in story
+    runs_again(hosts, job)
+    assert says(hosts.view(job), Code.ROLLED_BACK) and says(hosts.view(job), Code.RUNS_FROM_IMAGE)
     ends_right(hosts, job, expected)
 
 
@@ -126,7 +128,7 @@ def test_an_agent_that_hangs_is_noticed_and_its_job_goes_on_elsewhere(hosts: Hos
     hosts.stopped = [hung]
     send(hosts.stopped, signal.SIGSTOP)
     story = runs_again(hosts, job)
-    assert f"node {host} is down" in story and "has not moved" in story
+    assert says(hosts.view(job), Code.NODE_DOWN) and f"node {host} is down" in story and "has not moved" in story
     assert not hosts.ranks(host, job), "its ranks still run"
     assert hosts.view(job).where[0].node != host
     hosts.until(lambda: hosts.states()[host] == "up" and hosts.agent(host) not in (None, hung))
@@ -158,7 +160,9 @@ def test_every_copy_of_an_image_damaged_costs_one_more_interval(hosts: Hosts, tm
     newest = hosts.view(job).images[-1].serial
     assert damaged and hosts.kill_rank(host, "main", DICE)
     story = runs_again(hosts, job)
-    assert f"image {newest} cannot be used any more" in story and "is damaged" in story
+    assert (
+        says(hosts.view(job), Code.IMAGE_UNUSABLE) and f"image {newest} is unusable" in story and "is damaged" in story
+    )
     ends_right(hosts, job, plain(QUICK, 1, LONGER, tmp_path))
 
 
@@ -188,7 +192,7 @@ def test_criu_killed_in_a_save_leaves_the_job_running(hosts: Hosts, expected: Ou
         hosts.until(lambda before=before: imaged_again(hosts.view(job), before))  # type: ignore[misc]
         if hosts.view(job).attempt == before.attempt:
             break
-        assert "goes on from image" in hosts.story_of(job)
+        assert says(hosts.view(job), Code.RUNS_FROM_IMAGE)
     else:
         raise AssertionError(f"none of three jobs ran on: {hosts.story_of(job)}")
     ends_right(hosts, job, expected)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.base.units import SECOND
 from tidewright.checkpoint.program import find_criu
+from tidewright.live.causes import cause_view
+from tidewright.model.cause import Cause, Code, reported
 from tidewright.wire.api import JobView, StoryLine
 
 from .hosts import Hosts, owns_up
@@ -72,19 +75,20 @@ def test_a_hundred_faults_over_ten_jobs(hosts: Hosts, seed: int) -> None:
 @pytest.mark.parametrize(
     ("why", "enough"),
     [
-        ("cannot be resumed: image 7 is damaged; no image is left, 1m05s of work lost", True),
-        ("image 3 is damaged; rolled back 250ms to image 7, which is damaged, too", True),
-        ("no image is left, 1m05s of work lost", False),  # which was it?
-        ("image 8 is damaged; no image is left, 1m05s of work lost", False),  # it never had that one
-        ("image 7 is damaged, all of its work is lost", False),  # how much?
-        ("the image was lost", False),
-        ("exit code 1", False),
+        (Code.WITH(Code.NOT_RESUMABLE(reported("image 7 is damaged")), Code.NO_IMAGE_LEFT(65 * SECOND)), True),
+        (Code.WITH(reported("image 3 is damaged"), Code.ROLLED_BACK(250_000, 7)), True),
+        (Code.NO_IMAGE_LEFT(65 * SECOND), False),  # which was it?
+        (Code.WITH(reported("image 8 is damaged"), Code.NO_IMAGE_LEFT(65 * SECOND)), False),  # it never had that one
+        (reported("image 7 is damaged, all of its work is lost"), False),  # how much?
+        (reported("the image was lost"), False),
+        (Code.EXIT_CODE(1), False),
     ],
 )
-def test_a_failure_names_its_image_and_how_much_is_lost(why: str, enough: bool) -> None:
-    told = ("goes on from image 3", "image 7 cannot be used any more", "image 8 could not be made: no room", why)
-    story = tuple(StoryLine(at=at, what="IMAGE", why=line) for at, line in enumerate(told))
-    assert owns_up(JobView(id=1, name="job", state="failed", why=why, story=story)) == enough
+def test_a_failure_names_its_image_and_how_much_is_lost(why: Cause, enough: bool) -> None:
+    failed = Code.IMAGE_FAILED(8, reported("no room"))
+    told = [cause_view(one) for one in (Code.RUNS_FROM_IMAGE(3), Code.IMAGE_UNUSABLE(7), failed, why)]
+    story = tuple(StoryLine(at, "IMAGE", view.text, view) for at, view in enumerate(told))
+    assert owns_up(JobView(id=1, name="job", state="failed", cause=told[-1], story=story)) == enough
 
 
 def pretence(name: str) -> Callable[[], str]:

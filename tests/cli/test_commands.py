@@ -83,7 +83,7 @@ def test_ps(tide: Terminal) -> None:
 def test_ps_names_and_json(tide: Terminal) -> None:
     assert tide("ps", "-o", "name").out == "17\n18\n"
     listing = json.loads(tide("ps", "-o", "json").out)
-    assert listing["schema"] == "tidewright/v1" and [job["id"] for job in listing["jobs"]] == [17, 18]
+    assert listing["schema"] == "tidewright/v2" and [job["id"] for job in listing["jobs"]] == [17, 18]
 
 
 def test_ps_asks_for_what_was_asked(tide: Terminal) -> None:
@@ -116,7 +116,7 @@ def test_the_last_column(tide: Terminal, job: object, last: str) -> None:
 
 @pytest.mark.parametrize("command", ["nodes", "usage", "top", "show 17", "why 17", "ps"])
 def test_json_everywhere_with_its_schema(tide: Terminal, command: str) -> None:
-    assert json.loads(tide(*command.split(), "-o", "json").out)["schema"] == "tidewright/v1"
+    assert json.loads(tide(*command.split(), "-o", "json").out)["schema"] == "tidewright/v2"
 
 
 def test_nodes_usage_and_top(tide: Terminal) -> None:

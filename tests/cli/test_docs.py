@@ -15,6 +15,11 @@ def test_the_page_is_fresh(pytestconfig: pytest.Config) -> None:
     assert tool["PAGE"].read_text() == tool["page"](), "run python tools/make_cli_docs.py"
 
 
+def test_the_page_of_codes_is_fresh(pytestconfig: pytest.Config) -> None:
+    tool = runpy.run_path(str(pytestconfig.rootpath / "tools" / "make_code_docs.py"))
+    assert tool["PAGE"].read_text() == tool["page"](), "run python tools/make_code_docs.py"
+
+
 def test_commands_under_commands_are_on_the_page(pytestconfig: pytest.Config) -> None:
     page = (pytestconfig.rootpath / "docs" / "cli.md").read_text()
     top = click.Context(tide)

@@ -43,7 +43,7 @@ def test_ls(at: Terminal, stores: list[ImageStore]) -> None:
     assert lines[2].split()[:4] == ["18", "3", "0", "east"]
     assert "2 images; the stores take" in listed.err
     reply = json.loads(at("images", "ls", "-o", "json").out)
-    assert reply["schema"] == "tidewright/v1" and [one["job"] for one in reply["images"]] == [17, 18]
+    assert reply["schema"] == "tidewright/v2" and [one["job"] for one in reply["images"]] == [17, 18]
     assert at("images", "ls", "18", "-o", "name").out == "18.3.0\n"
     missing = at("images", "ls", "99")
     assert missing.code == 3 and "no image of job 99" in missing.err

@@ -1,4 +1,4 @@
-"""Replay across versions: sentences may change, deeds may not."""
+"""Replay compares data: codes, arguments and deeds. What an earlier version said in a sentence stands for any cause."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from tidewright.base.errors import Bug
-from tidewright.drive.record import TurnRecord, encode
+from tidewright.drive.record import TurnRecord, decode, encode
 from tidewright.drive.replay import replay
 from tidewright.engine import events as ev
 from tidewright.engine.commands import Reply
 from tidewright.engine.engine import Engine
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 
 EVENTS = [ev.Submit(JobSpec(name="a", command=("x",)), "op-1"), ev.Cancel(99, "op-2")]
@@ -24,13 +25,36 @@ def recorded(change: dict[str, object]) -> list[bytes]:
     return [encode(TurnRecord(1, 5, EVENTS, commands))]
 
 
-def test_other_sentences_replay_only_without_wording() -> None:
-    body = recorded({"error": "no such job as 99"})
-    replay(body, wording=False)
-    with pytest.raises(Bug, match=r"recorded was .*no such job as 99"):
-        replay(body)
+def test_a_sentence_of_an_earlier_version_stands_for_any_cause() -> None:
+    replay(recorded({"error": Code.TEXT("no such job as 99", "look again")}))
 
 
-def test_other_deeds_never_replay() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"error": Code.NO_SUCH_JOB(98)},
+        {"error": Code.BEING_STOPPED(99)},
+        {"error": None},
+        {"kind": "conflict"},
+        {"job": 1},
+    ],
+)
+def test_other_codes_arguments_and_deeds_never_replay(change: dict[str, object]) -> None:
     with pytest.raises(Bug, match="turn 1 replays differently"):
-        replay(recorded({"kind": "conflict"}), wording=False)
+        replay(recorded(change))
+
+
+def test_a_sentence_is_no_excuse_for_another_deed() -> None:
+    with pytest.raises(Bug, match="turn 1 replays differently"):
+        replay(recorded({"error": Code.TEXT("no such job as 99"), "kind": "conflict"}))
+
+
+def test_a_recorded_refusal_in_words_is_read_with_its_remedy() -> None:
+    """As turns were written before causes were data."""
+    body = recorded({})[0].replace(
+        b'"error":{"code":"NoSuchJob","args":[99]}', b'"error":"no job 99","remedy":"list jobs"'
+    )
+    assert b'"error":"no job 99"' in body
+    (answer,) = [one for one in decode(body).commands if isinstance(one, Reply) and one.error]
+    assert answer.error == Code.TEXT("no job 99", "list jobs")
+    replay([body])

@@ -13,11 +13,14 @@ from tidewright.drive.whatif import amended, explain, starts
 from tidewright.engine import events as ev
 from tidewright.engine.amend import amend
 from tidewright.engine.settings import live_settings
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import Dependency, JobSpec, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start, Suspend
-from tidewright.plan.reasons import CONSEQUENCE, Reason
+from tidewright.plan.reasons import Reason
+from tidewright.plan.sentences import CONSEQUENCE
 from tidewright.policy.registry import make
+from tidewright.testing.causes import codes, within
 from tidewright.testing.worldlet import Worldlet
 
 GIB = 2**30
@@ -59,7 +62,7 @@ def test_the_change_offered_starts_the_job_in_simulation(seed: int, policy: str)
         assert busy.engine.snapshot() == before, "asking changes nothing"
         assert said.waiting
         assert said.reason is not None and said.consequence == CONSEQUENCE[said.reason]
-        assert said.text
+        assert said.why
         if said.change is None:
             continue
         fork = busy.engine.fork()
@@ -77,7 +80,7 @@ def test_fewer_devices_are_offered_and_the_holders_are_named() -> None:
     assert (said.reason, said.need, said.free) == (Reason.NO_CAPACITY, 8, 4)
     assert [(one.job, one.name, one.tier, one.devices) for one in said.holders] == [(holder, "big", "premium", 12)]
     assert said.change is not None
-    assert (said.change.flag, said.change.text) == ("-g 4", "4 devices instead of 8")
+    assert (said.change.flag, said.change.what) == ("-g 4", Code.FEWER_DEVICES(4, 8))
 
 
 def test_spreading_is_offered_before_shrinking() -> None:
@@ -114,7 +117,7 @@ def test_jobs_that_wait_for_people_or_jobs_say_so_and_offer_nothing() -> None:
     later, held = busy.submit(1, after=(Dependency("afterok", first),)), busy.submit(1)
     busy.tell(ev.Hold(held, "h"))
     assert why(busy, later).reason is Reason.DEPENDENCY
-    assert str(first) in why(busy, later).text
+    assert why(busy, later).why == Code.WAITS_FOR_JOBS((first,))
     assert why(busy, held).reason is Reason.USER_HOLD
     assert why(busy, later).change is None
     assert not why(busy, first).waiting
@@ -139,7 +142,7 @@ def test_a_pool_without_a_working_node_is_the_reason(event) -> None:
     job = busy.reply(ev.Submit(JobSpec(command=("true",)), "a"), "a").job
     said = why(busy, job)
     assert said.reason is Reason.NODES_DOWN
-    assert ("no node yet" if event is None else event.why) in said.text
+    assert (Code.POOL_EMPTY() if event is None else reported(event.why)) in within(said.why)
     assert said.change is None
 
 
@@ -149,7 +152,7 @@ def test_nobody_waits_behind_zero_jobs() -> None:
         busy.submit(8, tier="basic")
     said = why(busy, busy.submit(8, tier="basic"))
     assert said.reason is not Reason.BEHIND
-    assert " 0 jobs" not in said.text
+    assert Code.BEHIND_JOBS not in codes(said.why)
 
 
 def test_only_holders_on_nodes_that_could_take_the_job_are_named() -> None:

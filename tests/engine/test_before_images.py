@@ -26,11 +26,11 @@ def test_an_older_snapshot_opens_and_the_rest_of_its_journal_replays() -> None:
     assert book.specs and not each(book, "images") and not book.settings.checkpoints
     assert set(book.table.origin[: book.table.n].tolist()) == {-1}
     assert book.world_failures.nodes_up == len(book.nodes) - len(book.node_down)
-    replay(_old("journal").split(b"\n")[61:], engine=engine, wording=False)
+    replay(_old("journal").split(b"\n")[61:], engine=engine)
 
 
 def test_an_older_journal_replays_to_the_same_deeds_from_its_beginning() -> None:
     settings = msgspec.json.decode((OLD / "before_images.settings.json").read_bytes(), type=EngineSettings)
-    engine = replay(_old("journal").split(b"\n"), settings, wording=False)
+    engine = replay(_old("journal").split(b"\n"), settings)
     assert engine.book.steps == 101
     assert Engine.restore(engine.snapshot()).snapshot() == engine.snapshot()

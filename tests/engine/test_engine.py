@@ -10,10 +10,12 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.lifecycle import TRANSITIONS
 from tidewright.engine.settings import live_settings
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import FINAL, ArrayMember, Dependency, JobSpec, State
 from tidewright.model.node import Part, rank_layout
 from tidewright.plan.moves import Migrate, Resize, Resume, Start, Stop, Suspend
 from tidewright.plan.plan import Wake
+from tidewright.testing.causes import codes, history
 from tidewright.testing.worldlet import Worldlet
 
 FULL = (Part(0, 0xFF),)
@@ -91,7 +93,7 @@ def test_a_failed_suspension_takes_back_what_was_promised_on_its_devices() -> No
     world.tell(ev.SuspendFailed(victim, 1, "no memory"))
     assert world.state(victim) is State.RUNNING
     assert late not in world.engine.book.promises
-    assert "could not be suspended: no memory" in world.engine.book.story_text(late)
+    assert Code.JOB_NOT_SUSPENDED(victim, reported("no memory")) in history(world, late)
     world.obey = True
     world.plan(Suspend(victim, "again"))
     assert world.state(victim) is State.RUNNING, "left alone for a while after a failure"
@@ -112,23 +114,23 @@ def test_migration_and_resize_go_through_suspension_to_the_promised_devices(move
 
 
 @pytest.mark.parametrize(
-    ("allocation", "said"),
+    ("allocation", "why"),
     [
-        ((Part(1, 1),), "no longer free"),
-        ((Part(0, 0x1FF),), "do not exist"),
-        ((Part(0, 1), Part(0, 2)), "twice"),
-        ((Part(0, 3),), "2 devices where 1 to 1"),
-        ((Part(0, 1, 500),), "share"),
-        ((Part(7, 1),), "do not exist"),
+        ((Part(1, 1),), Code.DEVICES_TAKEN()),
+        ((Part(0, 0x1FF),), Code.NO_SUCH_DEVICES()),
+        ((Part(0, 1), Part(0, 2)), Code.NO_SUCH_DEVICES()),
+        ((Part(0, 3),), Code.WRONG_COUNT(2, 1, 1)),
+        ((Part(0, 1, 500),), Code.WRONG_SHARE()),
+        ((Part(7, 1),), Code.NO_SUCH_DEVICES()),
     ],
 )
-def test_a_start_that_does_not_hold_is_refused_with_its_reason(allocation, said: str) -> None:
+def test_a_start_that_does_not_hold_is_refused_with_its_reason(allocation, why) -> None:
     world = Worldlet()
     running(world, OTHER)
     job = world.submit()
     world.plan(Start(job, allocation, "x"))
     assert world.state(job) is State.QUEUED
-    assert said in world.engine.book.story_text(job)
+    assert world.engine.book.jobs[job].history[-1][1:] == ("REFUSED", why)
 
 
 def test_shares_fill_a_device_and_no_more() -> None:
@@ -207,7 +209,7 @@ def test_dependencies_release_or_cancel() -> None:
     late = ev.Submit(JobSpec(command=("true",), after=(Dependency("afterok", bad),)), "late")
     reply = world.reply(late, "late")
     assert world.state(reply.job) is State.CANCELLED
-    assert "cancelled at once" in reply.warning
+    assert reply.warning == Code.CANCELLED_AT_ONCE(Code.DEPENDENCY_UNMET("afterok", bad))
 
 
 def test_an_array_runs_as_many_members_as_it_may() -> None:
@@ -219,22 +221,21 @@ def test_an_array_runs_as_many_members_as_it_may() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "remedy"),
+    ("fields", "why"),
     [
-        ({"devices": 17}, "the whole pool has 16", "-g 16"),
-        ({"devices": 9, "ranks": 9, "placement": "one-node"}, "one node has 8", "-g 8"),
-        ({"device_types": ("b200",)}, "no node has devices of type b200", "the pool has: h100"),
-        ({"gpu_memory": 2**40}, "the largest has 80.0GiB", "--gpu-mem 81920MiB"),
-        ({"command": ()}, "command: empty", "correct these"),
-        ({"after": (Dependency("afterok", 99),)}, "job 99, which is not known", "tide ps"),
+        ({"devices": 17}, Code.NEVER_FITS(17, (), "consolidate", 16)),
+        ({"devices": 9, "ranks": 9, "placement": "one-node"}, Code.NEVER_FITS(9, (), "one-node", 8)),
+        ({"device_types": ("b200",)}, Code.NO_SUCH_TYPE(("b200",), ("h100",))),
+        ({"gpu_memory": 2**40}, Code.SHARE_TOO_LARGE(2**40, 80 * 2**30)),
+        ({"command": ()}, Code.SPEC_WRONG(("command: empty; say what to run",))),
+        ({"after": (Dependency("afterok", 99),)}, Code.UNKNOWN_DEPENDENCY(99)),
     ],
 )
-def test_what_can_never_run_is_refused_with_what_would_fit(fields, said: str, remedy: str) -> None:
+def test_what_can_never_run_is_refused_with_what_would_fit(fields, why) -> None:
     world = Worldlet(device_memory=80 * 2**30)
     fields = {"command": ("true",), "ranks": fields.get("devices", 1), **fields}
     reply = world.reply(ev.Submit(JobSpec(**fields), "op"), "op")
-    assert said in reply.error
-    assert remedy in reply.remedy
+    assert reply.error == why
 
 
 def test_the_same_request_again_gets_the_same_answer_and_no_second_job() -> None:
@@ -249,7 +250,7 @@ def test_promises_beyond_the_pool_are_accepted_with_a_forecast() -> None:
     assert not world.reply(ev.Submit(JobSpec(command=("true",), tier="premium", devices=2, ranks=2), "a"), "a").warning
     warned = world.reply(ev.Submit(JobSpec(command=("true",), tier="premium", devices=2, ranks=2), "b"), "b")
     assert not warned.error
-    assert "4 of 2 devices" in warned.warning and "0.50" in warned.warning
+    assert warned.warning == Code.OVERSUBSCRIBED("premium", 4000, 2, 500)
 
 
 def test_a_user_hold_lasts_until_released_or_until_its_time() -> None:
@@ -267,7 +268,7 @@ def test_a_gang_is_frozen_only_for_a_bounded_time_and_keeps_its_devices() -> Non
     world = Worldlet(settings=live_settings(check_every=1), kind="cpu")
     job = running(world, (Part(0, 3),))
     refused = world.reply(ev.Hold(job, "a"), "a")
-    assert refused.kind == "conflict" and "process-group timeout" in refused.error and "--for" in refused.remedy
+    assert refused.kind == "conflict" and codes(refused.error) == [Code.NOT_SUSPENDABLE, Code.GANG_TIMEOUT]
     assert world.reply(ev.Hold(job, "b", world.now + 2 * MINUTE), "b").error
     assert not world.reply(ev.Hold(job, "c", world.now + 30 * SECOND), "c").error
     assert world.state(job) is State.HELD
@@ -280,7 +281,7 @@ def test_freezing_on_a_device_that_keeps_its_memory_is_refused() -> None:
     world = Worldlet(settings=live_settings(check_every=1))
     job = running(world)
     reply = world.reply(ev.Hold(job, "a"), "a")
-    assert "keeps its memory on h100" in reply.error
+    assert reply.error is not None and Code.KEEPS_MEMORY("h100") in reply.error.args
 
 
 def test_a_frozen_job_comes_back_only_on_its_node() -> None:
@@ -334,7 +335,7 @@ def test_a_plan_may_stop_a_job_for_good() -> None:
     world = Worldlet()
     job = running(world)
     world.plan(Stop(job, "early stop"))
-    assert world.ended[job].why == "early stop"
+    assert world.ended[job].why == Code.TEXT("early stop")
 
 
 def test_thoughts_that_cannot_change_anything_are_skipped() -> None:

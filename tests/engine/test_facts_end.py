@@ -10,9 +10,11 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.model.node import Part
 from tidewright.plan.moves import Migrate, Resume, Start, Suspend
+from tidewright.testing.causes import history
 from tidewright.testing.worldlet import Worldlet
 
 ONE, ELSEWHERE = (Part(0, 1),), (Part(1, 1),)
@@ -119,7 +121,7 @@ def test_a_move_that_fails_says_what_became_of_it() -> None:
     pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
     pool.plan(Migrate(job, ELSEWHERE, "x"))
     assert pool.state(job) is State.RUNNING
-    assert "it stays where it is" in pool.engine.book.story_text(job)
+    assert Code.STAYS(reported("torn")) in history(pool, job)
 
 
 def test_a_scaling_that_fails_says_what_became_of_it() -> None:
@@ -128,4 +130,4 @@ def test_a_scaling_that_fails_says_what_became_of_it() -> None:
     pool.plan(Start(job, (Part(0, 15),), "test"))
     pool.answers[co.SuspendRanks] = lambda command: ev.SuspendFailed(command.job, command.attempt, "torn")
     assert not pool.reply(ev.Scale(job, 2, "s"), "s").error
-    assert "not scaled to 2 devices" in pool.engine.book.story_text(job)
+    assert Code.NOT_SCALED(2, 4) in history(pool, job)

@@ -10,12 +10,15 @@ from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
+from tidewright.engine.hold import outlook
 from tidewright.engine.settings import live_settings
 from tidewright.live.say import live_job
+from tidewright.model.cause import Cause, Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
 from tidewright.plan.moves import Resume, Start, Suspend
 from tidewright.policy.registry import make
+from tidewright.testing.causes import history, within
 from tidewright.testing.worldlet import Worldlet
 
 ONE = (Part(0, 1),)
@@ -44,8 +47,8 @@ def asked(given: list[co.Command]) -> int:
     return sum(isinstance(command, co.SuspendRanks) for command in given)
 
 
-def why(pool: Worldlet, job: int) -> str:
-    return live_job(pool.engine.book, job, pool.now).why
+def why(pool: Worldlet, job: int) -> Cause | None:
+    return outlook(pool.engine.book, job, pool.now)
 
 
 def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can_be() -> None:
@@ -54,10 +57,12 @@ def test_a_hold_whose_suspension_fails_is_kept_and_carried_out_as_soon_as_it_can
     refuse(pool)
     assert not pool.reply(ev.Hold(job, "h"), "h").error
     assert pool.state(job) is State.RUNNING
-    assert "could not be suspended for its user: no memory; tried again" in why(pool, job)
-    assert "no memory; tried again in 1.0s" in explain(pool.engine, make("fifo"), job).text
-    assert "no memory; tried again in 0ms" in explain(pool.engine, make("fifo"), job, pool.now + SECOND).text
-    assert "could not be suspended for its user: no memory" in pool.engine.book.story_text(job)
+    assert why(pool, job) == Code.HOLD_PENDING(reported("no memory"), SECOND)
+    assert live_job(pool.engine.book, job, pool.now).cause.code == "HoldPending"
+    assert explain(pool.engine, make("fifo"), job).why == why(pool, job)
+    later = explain(pool.engine, make("fifo"), job, pool.now + SECOND).why
+    assert later == Code.HOLD_PENDING(reported("no memory"), 0)
+    assert Code.HOLD_FAILED(reported("no memory")) in history(pool, job)
     allow(pool)
     pool.later(10 * SECOND)
     assert pool.state(job) is State.HELD and pool.engine.book.jobs[job].user_hold is not None
@@ -84,7 +89,7 @@ def test_a_job_whose_image_has_no_room_is_frozen_for_its_user(ranks: int) -> Non
     given = pool.tell(ev.Hold(job, "h"))
     assert [command.level for command in given if isinstance(command, co.SuspendRanks)] == [Level.FULL, Level.FREEZE]
     assert pool.state(job) is State.HELD and not each(pool.engine.book, "hold_retry")
-    assert "frozen, as there is no room for an image: no room on /var" in pool.engine.book.story_text(job)
+    assert Code.FROZEN_NO_ROOM(reported("no room on /var")) in history(pool, job)
     pool.plan(Start(other, (Part(0, 0b1111),), "its devices are free"))
     assert pool.state(other) is State.RUNNING
     pool.tell(ev.Cancel(other, "c"))
@@ -103,7 +108,7 @@ def test_a_job_that_cannot_be_frozen_waits_for_room(kind: str, fields: dict) -> 
     job = running(pool, **fields)
     no_room(pool)
     pool.tell(ev.Hold(job, "h"))
-    assert pool.state(job) is State.RUNNING and "no room on /var; tried again" in why(pool, job)
+    assert pool.state(job) is State.RUNNING and reported("no room on /var") in within(why(pool, job))
 
 
 def test_a_preemption_without_room_freezes_nothing() -> None:
@@ -183,7 +188,7 @@ def test_a_program_that_rules_out_every_level_is_held_when_it_starts_over() -> N
     )
     pool.later(HOUR)
     assert asked(pool.said) == 1, "nothing is asked that cannot be"
-    assert "it holds a device" in why(pool, job)
+    assert reported("it holds a device") in within(why(pool, job))
     pool.tell(ev.Exited(job, 1, 137, lost=True))
     assert pool.state(job) is State.HELD and not each(pool.engine.book, "hold_retry")
 
@@ -197,7 +202,7 @@ def test_a_hold_of_a_job_that_comes_up_without_a_level_waits_too() -> None:
     pool.tell(ev.LevelLowered(job, 1, int(Level.NONE), "it holds a device"))
     given = pool.tell(ev.Started(job, 1))
     assert not asked(given) and pool.state(job) is State.RUNNING
-    assert "it holds a device" in why(pool, job)
+    assert reported("it holds a device") in within(why(pool, job))
 
 
 def test_a_gang_that_could_not_be_frozen_for_a_moment_is_frozen_in_time_or_not_at_all() -> None:

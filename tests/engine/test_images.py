@@ -14,11 +14,13 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
 from tidewright.plan.moves import Migrate, Resume, Start, Suspend
 from tidewright.plan.reasons import Reason
 from tidewright.policy.registry import make
+from tidewright.testing.causes import codes, history, history_codes
 from tidewright.testing.worldlet import Worldlet
 
 ONE, TWO = (Part(0, 1),), (Part(0, 1), Part(1, 1))
@@ -60,10 +62,6 @@ def imaged(world: Worldlet, job: int, after: int = EVERY) -> int:
     return order.serial
 
 
-def story(world: Worldlet, job: int) -> str:
-    return world.engine.book.story_text(job)
-
-
 # -- levels -------------------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +90,7 @@ def test_a_gang_at_full_level_is_suspended_over_nodes_and_held_without_a_bound()
     assert pool.engine.book.allocations == {}
     bare = world(full=False)
     gang = running(bare, (Part(0, 3),))
-    assert "process-group timeout" in bare.reply(ev.Hold(gang, "h"), "h").error
+    assert Code.GANG_TIMEOUT in codes(bare.reply(ev.Hold(gang, "h"), "h").error)
 
 
 def test_a_frozen_gang_needs_no_bound_where_it_stops_at_a_cut() -> None:
@@ -101,15 +99,18 @@ def test_a_frozen_gang_needs_no_bound_where_it_stops_at_a_cut() -> None:
     assert not pool.reply(ev.Hold(job, "h"), "h").error
     assert pool.state(job) is State.HELD and not pool.engine.book.jobs[job].held_in_place
     spread = running(pool, TWO, preempt="freeze")
-    assert "spans several nodes" in pool.reply(ev.Hold(spread, "s"), "s").error
+    assert Code.SPANS_NODES in codes(pool.reply(ev.Hold(spread, "s"), "s").error)
 
 
 def test_a_program_lowers_the_level_of_its_attempt_and_no_further_one() -> None:
     pool = world()
     job = running(pool)
     pool.tell(ev.LevelLowered(job, 1, int(Level.NONE), "it maps an io_uring"))
-    assert level(pool, job) is Level.NONE and "io_uring" in story(pool, job)
-    assert "io_uring" in pool.reply(ev.Hold(job, "h"), "h").error
+    assert level(pool, job) is Level.NONE and Code.LEVEL_CAPPED in history_codes(pool, job)
+    assert (
+        Code.NOT_SUSPENDABLE(job, reported("it maps an io_uring"), 60 * SECOND)
+        == pool.reply(ev.Hold(job, "h"), "h").error
+    )
     pool.tell(ev.LevelLowered(job, 1, int(Level.FREEZE), "weaker news"))
     assert level(pool, job) is Level.NONE, "what was ruled out stays ruled out"
     pool.tell(ev.Exited(job, 1, 137, lost=True))
@@ -143,7 +144,7 @@ def test_an_image_has_no_home_but_needs_a_node_like_its_own() -> None:
     job = suspended(pool)
     for node in (3, 4):
         pool.plan(Resume(job, (Part(node, 1),), "there"))
-        assert "its image needs nodes" in story(pool, job).splitlines()[-1]
+        assert history_codes(pool, job)[-1] is Code.NOT_RESTORABLE
     pool.plan(Resume(job, (Part(2, 1),), "there"))
     assert pool.state(job) is State.RUNNING
     assert co.ResumeRanks(job, 1, int(Level.FULL), (Part(2, 1),), 1) in pool.said
@@ -157,10 +158,10 @@ def test_a_planner_is_shown_where_an_image_can_go() -> None:
     pool.planner = make("fifo")
     pool.later(MINUTE)
     assert pool.state(job) is State.SUSPENDED, "its image cannot be restored on the node that is free"
-    assert "0 are free" in explain(pool.engine, pool.planner, job).text
+    assert explain(pool.engine, pool.planner, job).why == Code.DEVICES_SHORT(1, "cpu", 0)
     pool.tell(ev.NodeUp(pool.nodes[0].__class__(name="n0", kind="cpu", devices=1), "2"))
     said = explain(pool.engine, pool.planner, job)
-    assert said.reason is Reason.NODES_DOWN and "nodes like those it was taken on" in said.text
+    assert said.reason is Reason.NODES_DOWN and said.why == Code.NO_IMAGE_NODES(1)
 
 
 def test_a_cancelled_image_ends_at_once_and_its_holders_are_told() -> None:
@@ -184,7 +185,7 @@ def test_an_image_dies_with_a_node_that_holds_a_part_unless_there_is_a_copy() ->
     lost, kept, stored = suspended(pool, TWO), suspended(pool, TWO), suspended(pool, TWO)
     pool.tell(ev.ImageCopied(kept, 1, "n2"), ev.ImageCopied(stored, 1, "*"), ev.NodeDown("n1", "power"))
     assert [pool.state(job) for job in (lost, kept, stored)] == [State.QUEUED, State.SUSPENDED, State.SUSPENDED]
-    assert "no image is left" not in story(pool, lost) and ideal(pool, lost) == 0
+    assert Code.NO_IMAGE_LEFT not in history_codes(pool, lost) and ideal(pool, lost) == 0
     assert pool.engine.book.image_nodes(kept) == ("n0", "n2")
     pool.tell(ev.NodeDown("n2", "power"))
     assert pool.state(kept) is State.QUEUED
@@ -264,7 +265,7 @@ def test_failed_images_are_tried_ever_more_rarely_and_silence_is_a_failure() -> 
             pool.tell(ev.CheckpointFailed(job, 1, serial, "disk full"))
         else:
             pool.later(10 * SECOND)
-            assert "no answer" in story(pool, job)
+            assert Code.NO_ANSWER() in history(pool, job)
         pauses.append((pool.engine.book.jobs[job].checkpoint_at - pool.now) // EVERY)
     assert pauses == [2, 4, 8]
     pool.tell(ev.Checkpointed(job, 1, serial, SAVE))
@@ -298,11 +299,11 @@ def test_the_worlds_fault_rolls_a_job_back_to_its_image(end: str) -> None:
     }
     pool.tell(how[end])
     assert pool.state(job) is State.QUEUED, "at once, and without a mark against it"
-    assert "rolled back 41s to image 1" in story(pool, job)
+    assert Code.ROLLED_BACK(41 * SECOND, 1) in history(pool, job)
     assert ideal(pool, job) == EVERY and pool.engine.book.jobs[job].lost_us == 41 * SECOND
     pool.plan(Start(job, ELSEWHERE, "failover"))
     assert co.Launch(job, 2, ELSEWHERE, 1) in pool.said
-    assert pool.state(job) is State.RUNNING and "goes on from image 1" in story(pool, job)
+    assert pool.state(job) is State.RUNNING and Code.RUNS_FROM_IMAGE(1) in history(pool, job)
     pool.later(SECOND, ev.Exited(job, 2, 0))
     ended = pool.ended[job]
     assert (ended.ideal_us, ended.lost_us) == (EVERY + SECOND, 41 * SECOND)
@@ -371,7 +372,7 @@ def test_a_damaged_image_falls_back_to_the_one_before_and_then_to_the_beginning(
         pool.later(MINUTE)
     pool.plan(Start(job, ONE, "again"))
     assert co.Launch(job, 4, ONE, 0) in pool.said
-    assert "image 2 cannot be used" in story(pool, job) and "rolled back 1m40s to image 1" in story(pool, job)
+    assert Code.IMAGE_UNUSABLE(2) in history(pool, job) and Code.ROLLED_BACK(100 * SECOND, 1) in history(pool, job)
     assert pool.engine.book.jobs[job].lost_us == 2 * EVERY + 7 * SECOND
 
 
@@ -413,7 +414,7 @@ def test_a_job_that_waits_to_start_from_an_image_goes_further_back_when_that_die
     assert pool.engine.book.jobs[job].restore_from == 1 and ideal(pool, job) == EVERY
     pool.tell(ev.NodeDown("n2", "power"))
     assert not pool.engine.book.jobs[job].restore_from and ideal(pool, job) == 0
-    assert "no image is left" in story(pool, job)
+    assert Code.NO_IMAGE_LEFT in history_codes(pool, job)
 
 
 def test_switches_written_as_numbers_are_kept_as_switches() -> None:
@@ -479,7 +480,7 @@ def test_a_planner_is_told_where_images_lie_and_a_job_comes_back_there() -> None
     pool.planner = make("sla")
     pool.tell(ev.NodeUp(pool.nodes[0], "1"))
     assert pool.state(job) is State.RUNNING and pool.engine.book.allocations[job][0].node == 2
-    assert "where its image lies (n2)" in story(pool, job)
+    assert Code.AT_ITS_IMAGE(("n2",)) in history(pool, job)
     pool.tell(ev.NodeDown("n2", "power"))
     assert pool.engine.view().homes == {} and before.homes == {job: (2,)}, "a view does not change"
 

@@ -8,10 +8,12 @@ from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
 from tidewright.engine.settings import live_settings
 from tidewright.live.rehearse import rehearse
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import JobSpec, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
 from tidewright.policy.registry import make
+from tidewright.testing.causes import history
 from tidewright.testing.worldlet import Worldlet
 
 GIB = 2**30
@@ -24,16 +26,16 @@ def world(kind: str, **fields) -> Worldlet:
 
 def test_a_share_that_is_only_counted_is_accepted_with_a_warning_also_by_a_dry_run() -> None:
     pool = world("cpu")
-    assert "counted but not enforced" in pool.reply(ev.Submit(SHARE, "s"), "s").warning
+    assert pool.reply(ev.Submit(SHARE, "s"), "s").warning == Code.SHARE_NOT_ENFORCED()
     _, warnings = rehearse(pool.engine, make("fifo"), [SHARE])
-    assert "counted but not enforced" in warnings[0]
+    assert warnings[0] == Code.SHARE_NOT_ENFORCED()
     assert not pool.reply(ev.Submit(JobSpec(command=("true",)), "t"), "t").warning
 
 
 def test_a_pool_with_gpus_too_is_told_how_to_keep_off_the_slots() -> None:
     pool = world("cpu")
     pool.tell(ev.NodeUp(NodeSpec(name="g", kind="h100", devices=2, device_memory=80 * GIB), "1"))
-    assert "--type h100 keeps it off them" in pool.reply(ev.Submit(SHARE, "s"), "s").warning
+    assert pool.reply(ev.Submit(SHARE, "s"), "s").warning == Code.SHARE_NOT_ENFORCED_ON_CPU(("h100",))
     only = JobSpec(command=("true",), gpu_memory=4 * GIB, device_types=("h100",))
     assert not pool.reply(ev.Submit(only, "t"), "t").warning
 
@@ -48,11 +50,11 @@ def test_a_job_that_was_evicted_has_failed_by_itself_even_with_an_image(retries:
     pool.tell(ev.Checkpointed(job, 1, 1, SECOND), ev.ImageCopied(job, 1, "*"))
     notice = "it uses 5000 MiB of device 0 and asked for 4096 MiB"
     pool.tell(ev.Noticed(job, 1, notice), ev.Noticed(job, 1, notice), ev.Noticed(job, 9, "of another attempt"))
-    assert pool.engine.book.story_text(job).count(notice) == 1
-    assert "another attempt" not in pool.engine.book.story_text(job)
+    assert history(pool, job).count(reported(notice)) == 1
+    assert reported("of another attempt") not in history(pool, job)
     pool.tell(ev.Exited(job, 1, 137, why=f"evicted: {notice}", own=True))
     if retries:
         assert pool.state(job) is State.HELD and not pool.engine.book.jobs[job].restore_from
     else:
         assert pool.ended[job].state == State.FAILED and pool.ended[job].code == 137
-        assert "evicted" in pool.ended[job].why
+        assert pool.ended[job].why == reported(f"evicted: {notice}")

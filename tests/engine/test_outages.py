@@ -11,10 +11,12 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.model.node import DeviceFault, NodeSpec, Part
 from tidewright.plan.moves import Start, Suspend
 from tidewright.policy.registry import make
+from tidewright.testing.causes import history, history_codes, within
 from tidewright.testing.worldlet import Worldlet
 
 BROKEN = DeviceFault(0, "XID 79: the GPU has fallen off the bus; restart the host", broken=True)
@@ -30,11 +32,6 @@ def pool(nodes: int = 2, devices: int = 2, **node: object) -> Worldlet:
 def where(world: Worldlet, job: int) -> dict[str, int]:
     book = world.engine.book
     return {book.board.layout.nodes[part.node].name: part.mask for part in book.allocations.get(job, ())}
-
-
-def story(world: Worldlet, job: int) -> str:
-    ended = world.ended.get(job)
-    return str(ended.story) if ended else world.engine.book.story_text(job)
 
 
 def refuse(world: Worldlet, *nodes: str, fault: str = "world", error: str = "no space left on device") -> None:
@@ -62,7 +59,7 @@ def test_a_job_on_a_faulty_device_is_moved_with_its_work(fault: DeviceFault) -> 
     world.tell(ev.NodeHealth("n0", (fault,)))
     assert world.state(job) is State.RUNNING and where(world, job) != {"n0": 1}
     assert world.engine.book.table.attempt[0] == 1, "moved, not started again"
-    assert f"device 0 of n0 is out of service: {fault.why}" in story(world, job)
+    assert Code.DEVICE_OUT(0, "n0", reported(fault.why)) in history(world, job)
     assert world.engine.book.board.free[0] & 1 == 0
 
 
@@ -70,7 +67,7 @@ def test_a_job_that_cannot_be_suspended_is_started_again_only_where_nothing_can_
     world = pool()
     job = world.submit(preempt="none")
     world.tell(ev.NodeHealth("n0", (WORN,)))
-    assert where(world, job) == {"n0": 1} and "it runs on there" in story(world, job)
+    assert where(world, job) == {"n0": 1} and Code.RUNS_ON_THERE in history_codes(world, job)
     world.tell(ev.NodeHealth("n0", (BROKEN,)))
     assert world.state(job) is State.RUNNING and where(world, job) != {"n0": 1}
     assert world.engine.book.table.attempt[0] == 2
@@ -115,7 +112,7 @@ def test_nothing_is_placed_on_a_faulty_device_until_it_is_sound() -> None:
     first, second = world.submit(), world.submit()
     assert where(world, first) == {"n0": 2} and world.state(second) is State.QUEUED
     why = explain(world.engine, world.planner, second)
-    assert "n0 device 0 (XID 79" in why.text
+    assert Code.DEVICE_BECAUSE("n0", 0, reported(BROKEN.why)) in within(why.why)
     world.tell(ev.NodeHealth("n0"))
     assert where(world, second) == {"n0": 1}
 
@@ -137,7 +134,7 @@ def test_devices_reserved_on_a_faulty_device_are_given_elsewhere() -> None:
     world.plan(Suspend(holder, "room"), Start(waiting, (Part(0, 1),), "room"))
     assert waiting in world.engine.book.promises
     world.tell(ev.NodeHealth("n0", (BROKEN,)))
-    assert waiting not in world.engine.book.promises and "out of service" in story(world, waiting)
+    assert waiting not in world.engine.book.promises and Code.DEVICES_OUT("n0") in history(world, waiting)
 
 
 def test_faults_survive_a_snapshot() -> None:
@@ -223,7 +220,7 @@ def test_a_refused_launch_is_tried_elsewhere_at_once_and_is_never_the_jobs_failu
     refuse(world, "n0")
     job = world.submit()
     assert world.state(job) is State.RUNNING and list(where(world, job)) == ["n1"]
-    assert "could not be launched on n0: no space left on device" in story(world, job)
+    assert Code.LAUNCH_FAILED_ON("n0", reported("no space left on device")) in history(world, job)
 
 
 def test_a_pool_that_refuses_everything_keeps_the_job_and_says_why() -> None:
@@ -233,7 +230,7 @@ def test_a_pool_that_refuses_everything_keeps_the_job_and_says_why() -> None:
     for _ in range(40):
         world.later(6 * MINUTE)
     assert world.state(job) in (State.QUEUED, State.HELD)
-    assert "no space left on device" in story(world, job)
+    assert reported("no space left on device") in history(world, job)
     refuse(world)
     world.later(10 * MINUTE)
     assert world.state(job) is State.RUNNING
@@ -245,9 +242,9 @@ def test_a_node_that_refuses_launches_in_a_row_is_cordoned_for_a_while() -> None
     jobs = [world.submit(4) for _ in range(3)]
     assert list(where(world, jobs[0])) == ["n1"]
     book = world.engine.book
-    assert "refused 3 launches in a row" in book.outages.cordoned[0].why
+    assert book.outages.cordoned[0].why == Code.CORDONED(3, MINUTE, reported("no space left on device"))
     why = explain(world.engine, world.planner, jobs[2])
-    assert "n0 (refused 3 launches in a row" in why.text, why
+    assert Code.NODE_BECAUSE("n0", book.outages.cordoned[0].why) in within(why.why), why
     assert sum(isinstance(one, co.Launch) and one.allocation[0].node == 0 for one in world.said) == 3
     refuse(world)
     world.later(live_settings().cordon_us + SECOND)
@@ -303,7 +300,7 @@ def test_what_no_node_can_run_fails_after_two(nodes: int) -> None:
     world = pool(nodes)
     refuse(world, "n0", "n1", "n2", fault="user", error="no such program")
     job = world.submit()
-    assert world.state(job) is State.FAILED and world.ended[job].why == "no such program"
+    assert world.state(job) is State.FAILED and world.ended[job].why == reported("no such program")
     assert world.ended[job].attempts == min(nodes, 2)
 
 

@@ -11,9 +11,11 @@ from tidewright.base.units import SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.settings import live_settings
+from tidewright.model.cause import Cause, Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import NodeSpec, Part, device_count
 from tidewright.plan.moves import Resize, Start, Suspend
+from tidewright.plan.render import remedy
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -72,11 +74,11 @@ def test_a_move_to_where_the_job_is_changes_nothing_and_is_refused() -> None:
     pool = world()
     job, gang = running(pool, Part(0, 1)), running(pool, Part(0, 2), Part(1, 3))
     pool.tell(ev.NodeDrain("n0", True, "service"))
-    for moved, nodes, said in ((job, ("n0", "n0"), "n0"), (gang, ("n1", "n0"), "n0 and n1")):
+    for moved, nodes, there in ((job, ("n0", "n0"), ("n0",)), (gang, ("n1", "n0"), ("n0", "n1"))):
         given = len(pool.said)
         reply = move(pool, moved, *nodes)
-        assert reply.error == f"job {moved} already runs on {said}, all of it" and reply.kind == "conflict"
-        assert f"tide migrate {moved}" in reply.remedy and len(pool.said) == given + 1, "nothing but the answer"
+        assert (reply.error, reply.kind) == (Code.ALREADY_THERE(moved, there), "conflict")
+        assert len(pool.said) == given + 1, "nothing but the answer"
     assert not move(pool, gang, "n1").error and where(pool, gang) == {"n1": 3}, "some of it was elsewhere"
 
 
@@ -91,15 +93,15 @@ def test_a_suspended_image_is_brought_back_where_its_user_says() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        (("n9",), "no node 'n9'"),
-        (("n1",), "n1 has 2 even when empty"),
-        (("n2",), "no room for the 3 devices of job 1 on n2; held by job 2"),
-        (("n3",), "takes no work: broken"),
-        (("n4",), "no room"),
-        ((), "no room"),
+        (("n9",), Code.NO_SUCH_NODE("n9")),
+        (("n1",), Code.NODES_TOO_SMALL(1, 3, ("n1",), 2)),
+        (("n2",), Code.NO_ROOM(3, 1, ("n2",), (2,))),
+        (("n3",), Code.NODE_UNSCHEDULABLE("n3", reported("broken"))),
+        (("n4",), Code.NO_ROOM(3, 1, ("n4",), ())),
+        ((), Code.NO_ROOM(3, 1, (), (2,))),
     ],
 )
-def test_a_move_is_refused_with_its_reason(nodes: tuple[str, ...], reason: str) -> None:
+def test_a_move_is_refused_with_its_reason(nodes: tuple[str, ...], reason: Cause) -> None:
     pool = Worldlet(1, 4, settings=live_settings(check_every=1), kind="cpu", full=True)
     for name, devices, full in (("n1", 2, True), ("n2", 4, True), ("n3", 4, True), ("n4", 4, False)):
         pool.tell(ev.NodeUp(NodeSpec(name=name, kind="cpu", devices=devices, full=full), "1"))
@@ -107,7 +109,7 @@ def test_a_move_is_refused_with_its_reason(nodes: tuple[str, ...], reason: str) 
     job = running(pool, Part(0, 7))
     running(pool, Part(2, 0xF))
     reply = move(pool, job, *nodes)
-    assert reason in reply.error and reply.remedy
+    assert reply.error == reason and remedy(reason)
     assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 3}
 
 
@@ -115,38 +117,38 @@ def test_a_move_off_the_only_node_says_that_there_is_no_other() -> None:
     pool = world(nodes=1)
     job, _ = running(pool, Part(0, 1)), running(pool, Part(0, 2))
     reply = move(pool, job)
-    assert reply.error == f"job {job} is on every node there is" and "tide nodes" in reply.remedy
+    assert reply.error == Code.ON_EVERY_NODE(job)
 
 
 def test_only_jobs_on_other_nodes_stand_in_the_way_of_a_move() -> None:
     pool = world(nodes=2)
     job, _, other = running(pool, Part(0, 1)), running(pool, Part(0, 2)), running(pool, Part(1, 0xF))
-    assert move(pool, job).error == f"no room for the 1 device of job {job} on the other nodes; held by job {other}"
+    assert move(pool, job).error == Code.NO_ROOM(1, job, (), (other,))
 
 
 @pytest.mark.parametrize(
     ("fields", "full", "reason"),
     [
-        ({"preempt": "freeze"}, True, "its memory cannot leave its node"),
-        ({}, False, "its memory cannot leave its node"),
-        ({"preempt": "requeue"}, True, "would start again elsewhere"),
-        ({"preempt": "none"}, True, "preempt: none"),
+        ({"preempt": "freeze"}, True, Code.MEMORY_PINNED("freeze")),
+        ({}, False, Code.MEMORY_PINNED("freeze")),
+        ({"preempt": "requeue"}, True, Code.WOULD_RESTART_ELSEWHERE("requeue")),
+        ({"preempt": "none"}, True, Code.PREEMPT_NONE()),
     ],
 )
-def test_a_job_that_cannot_be_imaged_does_not_move(fields: dict, full: bool, reason: str) -> None:
+def test_a_job_that_cannot_be_imaged_does_not_move(fields: dict, full: bool, reason: Cause) -> None:
     pool = world(full=full)
     job = running(pool, Part(0, 1), **fields)
-    assert reason in move(pool, job, "n1").error
+    assert move(pool, job, "n1").error == Code.NOT_MOVABLE(job, reason)
     assert where(pool, job) == {"n0": 1}
 
 
 def test_only_a_job_that_is_somewhere_moves() -> None:
     pool = world()
     queued = pool.submit(1)
-    assert "queued" in move(pool, queued).error
+    assert move(pool, queued).error == Code.NOT_MOVABLE_NOW(queued, "queued")
     held = running(pool, Part(0, 1))
     pool.reply(ev.Hold(held, "h"), "h")
-    assert "suspended by its user" in move(pool, held).error
+    assert move(pool, held).error == Code.HELD_STILL(held)
     assert move(pool, 77).kind == "notfound"
 
 
@@ -215,25 +217,26 @@ def test_a_job_in_an_image_is_not_scaled_beyond_the_nodes_that_can_restore_it(pl
     pool.plan(Start(job, (Part(0, 3),), "test"))
     pool.plan(Suspend(job, "room"))
     refused = scale(pool, job, devices)
-    assert f"they have {most}, not {devices}" in refused.error and refused.remedy.endswith(f"tide scale {job} {most}")
+    assert refused.error == Code.FEW_RESTORE_NODES(job, "cpu", most, devices)
+    assert remedy(refused.error).endswith(f"tide scale {job} {most}")
     assert each(pool.engine.book, "size_override") == {} and not scale(pool, job, most).error
 
 
 @pytest.mark.parametrize(
     ("devices", "fields", "reason"),
     [
-        (5, {}, "asked for 4 devices"),
-        (-1, {}, "asked for 4 devices"),
-        (2, {"ranks": 2}, "several devices"),
-        (2, {"preempt": "none"}, "preempt: none"),
-        (2, {"preempt": "requeue"}, "start over"),
+        (5, {}, Code.SCALE_OUT_OF_RANGE(1, 4, 5, 4)),
+        (-1, {}, Code.SCALE_OUT_OF_RANGE(1, 4, -1, 1)),
+        (2, {"ranks": 2}, Code.RANKS_NOT_SHARABLE(1, 4)),
+        (2, {"preempt": "none"}, Code.NOT_RESIZABLE(1, Code.PREEMPT_NONE())),
+        (2, {"preempt": "requeue"}, Code.NOT_RESIZABLE(1, Code.WOULD_START_OVER())),
     ],
 )
-def test_a_scaling_is_refused_with_its_reason(devices: int, fields: dict, reason: str) -> None:
+def test_a_scaling_is_refused_with_its_reason(devices: int, fields: dict, reason: Cause) -> None:
     pool = world()
     job = running(pool, Part(0, 0xF), **fields)
     reply = scale(pool, job, devices)
-    assert reason in reply.error and reply.remedy
+    assert reply.error == reason and remedy(reason)
     assert each(pool.engine.book, "size_override") == {} and where(pool, job) == {"n0": 4}
 
 
@@ -242,7 +245,7 @@ def test_growing_needs_free_devices_and_refusing_leaves_the_old_wish() -> None:
     job = running(pool, Part(0, 0xF))
     assert not scale(pool, job, 2).error
     running(pool, Part(0, 0xC))
-    assert "no 3 are free for it" in scale(pool, job, 3).error
+    assert scale(pool, job, 3).error == Code.NOT_ENOUGH_FREE(job, 2, 3)
     assert each(pool.engine.book, "size_override") == {job: 2} and where(pool, job) == {"n0": 2}
 
 
@@ -301,7 +304,7 @@ def test_a_job_that_can_only_be_frozen_is_not_spread_over_nodes() -> None:
     for parts in ((Part(0, 3), Part(1, 1)), (Part(1, 7),)):
         pool.plan(Resize(job, parts, "grow"))
         assert pool.state(job) is State.RUNNING and where(pool, job) == {"n0": 2}
-        assert pool.engine.book.jobs[job].history[-1][1:] == ("REFUSED", "its memory cannot leave n0")
+        assert pool.engine.book.jobs[job].history[-1][1:] == ("REFUSED", Code.PINNED("n0"))
     pool.plan(Resize(job, (Part(0, 7),), "grow"))
     assert where(pool, job) == {"n0": 3}
 
@@ -314,9 +317,7 @@ def test_a_move_to_named_nodes_spreads_a_job_as_little_as_can_be() -> None:
         running(pool, Part(node, mask))
     assert not move(pool, job, "n1", "n2").error
     assert where(pool, job) == {"n1": 3, "n2": 1}
-    assert "no room for the 4 devices" in move(pool, rank_pairs, "n1", "n2").error, (
-        "a rank sees two devices of one node"
-    )
+    assert move(pool, rank_pairs, "n1", "n2").error.code is Code.NO_ROOM, "a rank sees two devices of one node"
 
 
 def test_a_share_moves_to_the_device_that_is_fullest() -> None:

@@ -11,10 +11,12 @@ import pytest
 from tidewright.engine import events as ev
 from tidewright.engine.commands import Think
 from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.model.cause import Code
 from tidewright.model.job import ArrayMember, Dependency, JobSpec, State, problems
 from tidewright.model.node import Part
 from tidewright.plan.moves import Resume, Start
 from tidewright.plan.plan import Plan, Wake
+from tidewright.testing.causes import codes
 from tidewright.testing.worldlet import Worldlet
 
 
@@ -60,7 +62,7 @@ def test_a_chain_of_dependent_jobs_may_be_longer_than_the_stack() -> None:
         last = world.submit(after=after(last))
     world.tell(ev.Cancel(1, "c"))
     assert len(world.ended) == 1501 and {job.state for job in world.ended.values()} == {State.CANCELLED}
-    assert world.ended[last].why == f"its dependency on job {last - 1} can no longer be met"
+    assert world.ended[last].why == Code.DEPENDENCY_FAILED(last - 1)
 
 
 def test_a_node_described_anew_keeps_what_runs_on_it() -> None:
@@ -99,7 +101,7 @@ def test_a_hold_of_a_job_that_comes_up_is_judged_as_one_of_a_running_job() -> No
     world.obey = False
     job = world.submit(1)
     assert world.state(job) is State.STARTING
-    assert "would free nothing" in world.reply(ev.Hold(job, "h"), "h").error
+    assert Code.KEEPS_MEMORY in codes(world.reply(ev.Hold(job, "h"), "h").error)
     world.tell(ev.Started(job, 1))
     assert world.state(job) is State.RUNNING
 

@@ -1,7 +1,8 @@
-"""Snapshots of format 1 (a dict by job for each fact) open, and what follows is decided as it was then, to the byte.
+"""Snapshots of format 1 (a dict by job for each fact) and 2 (sentences where now are causes) open, and what follows is decided
+as it was then.
 
-``old/format1-N``: books of hostile worlds in which, taken together, every one of those facts says something, and their next
-40 turns.
+``old/format1-N``, ``old/format2-N``: books of hostile worlds in which, taken together, every one of those facts says something,
+and their next 40 turns.
 """
 
 from __future__ import annotations
@@ -16,31 +17,35 @@ from tests.engine.records import each
 from tidewright.base.errors import Bug, UsageError
 from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
-from tidewright.model.job_record import GROUPS
+from tidewright.model.cause import Code
+from tidewright.model.job_record import GROUPS, LevelCap
+from tidewright.plan.render import remedy, render
 from tidewright.testing.swarm import Swarm
 
 OLD = Path(__file__).parent / "old"
-BOOKS = range(5)
+BOOKS = [f"format1-{number}" for number in range(5)]
+OF_SENTENCES = [f"format2-{number}" for number in range(4)]
 ALWAYS = {"spec", "state"}
 HOURS = {"rollback_free_us"}
 """Says nothing in worlds of a few seconds."""
 
 
-def old(number: int, what: str) -> bytes:
-    return zlib.decompress((OLD / f"format1-{number}.{what}").read_bytes())
+def old(name: str, what: str) -> bytes:
+    return zlib.decompress((OLD / f"{name}.{what}").read_bytes())
 
 
-@pytest.mark.parametrize("number", BOOKS)
-def test_a_snapshot_of_format_1_opens_and_decides_as_it_would_have(number: int) -> None:
-    engine = Engine.restore(old(number, "snapshot"))
-    replay(old(number, "journal").split(b"\n"), engine=engine)
+@pytest.mark.parametrize("name", [*BOOKS, *OF_SENTENCES])
+def test_an_older_snapshot_opens_and_decides_as_it_would_have(name: str) -> None:
+    engine = Engine.restore(old(name, "snapshot"))
+    replay(old(name, "journal").split(b"\n"), engine=engine)
     again = Engine.restore(engine.snapshot())
     assert again.snapshot() == engine.snapshot()
 
 
-def test_together_they_say_something_of_every_field() -> None:
-    books = [Engine.restore(old(number, "snapshot")).book for number in BOOKS]
-    for name in {field for fields in GROUPS.values() for field in fields} - ALWAYS - HOURS:
+@pytest.mark.parametrize(("names", "unsaid"), [(BOOKS, set()), (OF_SENTENCES, {"held_in_place"})])
+def test_together_they_say_something_of_every_field(names: list[str], unsaid: set[str]) -> None:
+    books = [Engine.restore(old(name, "snapshot")).book for name in names]
+    for name in {field for fields in GROUPS.values() for field in fields} - ALWAYS - HOURS - unsaid:
         assert any(each(book, name) for book in books), name
 
 
@@ -57,8 +62,8 @@ def test_what_a_snapshot_lacks_of_a_record_is_as_in_a_fresh_one() -> None:
 
 
 def test_another_format_is_refused_and_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="snapshot format 3, expected 2"):
-        Engine.restore(msgspec.msgpack.encode({"format": 3}))
+    with pytest.raises(UsageError, match="snapshot format 4, expected 3"):
+        Engine.restore(msgspec.msgpack.encode({"format": 4}))
     with pytest.raises(UsageError, match="not a snapshot"):
         Engine.restore(b"\xc1")
 
@@ -71,3 +76,25 @@ def test_a_snapshot_that_names_what_it_does_not_have_is_a_bug() -> None:
         data[name] = [*data[name], 10**6]
         with pytest.raises(Bug):
             Engine.restore(msgspec.msgpack.encode(data))
+
+
+def test_sentences_of_a_book_are_kept_as_the_text_that_they_were() -> None:
+    """Of histories, level caps, answers, cordons and blocked jobs."""
+    plain = msgspec.msgpack.decode(Engine.restore(old("format2-0", "snapshot")).snapshot())
+    plain["format"] = 2
+    job, record = next((job, record) for job, record in plain["jobs"].items() if record["history"])
+    record["history"] = [[5, "QUEUED", "admitted"]]
+    record["level_cap"], record["hold_retry"] = {"level": 1, "why": "it forks"}, None
+    plain["answers"] = {
+        "a": {"op_id": "a", "error": "no job 9", "remedy": "list jobs", "kind": "notfound", "warning": "slow"}
+    }
+    plain["outages"]["cordoned"] = {0: {"why": "refused 3 launches", "until": 7}}
+    plain["blocked"] = {job: {"job": job, "reason": "NoCapacity", "text": "needs 3 devices"}}
+    book = Engine.restore(msgspec.msgpack.encode(plain)).book
+    assert book.jobs[job].history == [(5, "QUEUED", Code.TEXT("admitted"))]
+    assert book.jobs[job].level_cap == LevelCap(1, Code.TEXT("it forks"))
+    answer = book.answers["a"]
+    assert (answer.error, answer.warning) == (Code.TEXT("no job 9", "list jobs"), Code.TEXT("slow"))
+    assert (render(answer.error), remedy(answer.error)) == ("no job 9", "list jobs")
+    assert book.outages.cordoned[0].why == Code.TEXT("refused 3 launches")
+    assert book.blocked[job].limit(0) == Code.TEXT("needs 3 devices")

@@ -192,7 +192,8 @@ def test_the_time_until_a_job_may_preempt_is_counted_from_when_it_is_asked_for()
     job, book = world.submit(1), world.engine.book
     book.blocked[job] = Blocked(job, Reason.NO_CAPACITY, "taken", at=book.now + 60 * SECOND)
     asked = book.now + 20 * SECOND  # nothing has happened in the book since
-    assert live_job(book, job, asked).why.endswith("preempted for it in 40s")
+    told = live_job(book, job, asked).cause
+    assert told is not None and (told.code, told.args["within"]) == ("PreemptsLater", 40 * SECOND)
 
 
 @pytest.mark.processes

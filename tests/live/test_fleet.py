@@ -149,7 +149,7 @@ def test_an_image_is_taken_when_a_user_wants_one_and_the_usual_times_stay() -> N
         job = await site.submit(4, checkpoint_us=-1)
         site.put(ev.TakeImage(job, "early"))
         await site.until(lambda: "early" in site.replies)
-        assert "starting" in site.replies["early"].error
+        assert "starting" in str(site.replies["early"].error)
         await site.until(lambda: site.state(job) == "RUNNING")
         site.put(ev.TakeImage(job, "i"))
         await site.until(lambda: site.book.jobs[job].image is not None)

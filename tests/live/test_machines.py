@@ -124,7 +124,7 @@ def test_a_gang_moves_between_machines_and_outlives_one(site: Site) -> None:
     site.until(lambda: site.where(job) == first)
     assert site.client().wait(job, 100).exit_code == 0, site.story()
     view = site.job(job)
-    assert view.attempt == 2 and any("goes on from image" in line.why for line in view.story)
+    assert view.attempt == 2 and any(line.cause.code == "RunsFromImage" for line in view.story)
     assert result(site, "moved")["hash"] == result(site, "alone")["hash"]
     done = (site.shared / "moved").read_text().split()
     twice = [int(line.partition(".")[2]) for line in dict.fromkeys(done) if done.count(line) > 1]

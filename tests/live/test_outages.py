@@ -69,8 +69,8 @@ def test_an_xid_closes_the_device_moves_its_jobs_and_is_told_everywhere(site: Fa
     site.devices("quarantine 1", "xid 0 31", "xid 1 13", "xid 0 79", "xid 1 92")
     site.until(lambda: site.moved(stuck) and site.moved(polite))
     assert not site.on(stuck, 0) and not site.on(polite, 0)
-    assert any("device 0 of" in line.why and "XID 79" in line.why for line in site.client().why(str(stuck)).story)
-    assert any("device 1 of" in line.why and "XID 92" in line.why for line in site.client().why(str(polite)).story)
+    assert any(line.cause.code == "DeviceOut" and "XID 79" in line.why for line in site.client().why(str(stuck)).story)
+    assert any(line.cause.code == "DeviceOut" and "XID 92" in line.why for line in site.client().why(str(polite)).story)
     assert 'reason="XID 79' in site.client().metrics()
     site.until(lambda: list(site.node().faults) == [0])  # device 1 is sound again after its quarantine
     full = [site.submit("sleep", "300", preempt="none") for _ in range(2)]

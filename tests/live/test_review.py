@@ -41,9 +41,9 @@ def test_a_queued_job_says_that_it_waits_not_that_it_was_admitted(running) -> No
     with running() as world, world.client() as client:
         holder, _ = client.submit([spec("holder"), spec("late")]).ids
         assert wait_until(lambda: client.job(holder).state == "running", 10)
-        assert client.job("late").why == "waits for devices"
+        assert client.job("late").cause.code == "WaitsForDevices"
         assert client.suspend("late").warning == "" and client.resume("late").warning == ""
-        assert client.job("late").why == "waits for devices"
+        assert client.job("late").cause.code == "WaitsForDevices"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tidewright.base.errors import DamagedJournal, UsageError
 from tidewright.drive.record import TurnRecord, encode
@@ -18,6 +20,7 @@ from tidewright.live.archive import row_of
 from tidewright.live.doctor import doctor, repair
 from tidewright.live.mark import Mark, MarkFile, read_mark
 from tidewright.live.store import Journal, JournalFull
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 
 TRANSACTIONS, EACH = 12, 3
@@ -271,7 +274,7 @@ def test_only_two_snapshots_are_kept_and_a_damaged_one_is_not_offered(tmp_path: 
 
 def _ended(job: int, team: str = "t", name: str = "n") -> Ended:
     spec = JobSpec(name=name, command=("x",), team=team)
-    return Ended(job, 8, spec, 0, 1, 2_000_000, 1_000_000, 10**9, 2 * 10**9, 1, 1, 0, "finished")
+    return Ended(job, 8, spec, 0, 1, 2_000_000, 1_000_000, 10**9, 2 * 10**9, 1, 1, 0, Code.FINISHED())
 
 
 def test_ended_jobs_are_found_again(tmp_path: Path) -> None:
@@ -293,6 +296,24 @@ def test_ended_jobs_are_found_again(tmp_path: Path) -> None:
     with pytest.raises(DamagedJournal, match="job 3"):
         archive.get(3)
     journal.close()
+
+
+def test_an_archived_record_of_sentences_is_read_and_is_sound(tmp_path: Path) -> None:
+    """As jobs were archived before causes were data; its bytes stay as they are."""
+    journal = Journal(tmp_path)
+    journal.append(_body(1))
+    ended = replace(_ended(1), story=((1, "QUEUED", Code.ADMITTED()), (2, "COMPLETED", Code.FINISHED())))
+    record = msgspec.json.encode(ended)
+    for code, words in (("Admitted", "admitted"), ("Finished", "it is done")):
+        record = record.replace(b'{"code":"%s"}' % code.encode(), b'"%s"' % words.encode())
+    assert record.count(b'"it is done"') == 2
+    journal.end(row_of(1, ended, record))
+    journal.commit()
+    found = journal.archive.get(1)
+    assert found is not None and found.why == Code.TEXT("it is done")
+    assert [why for _, _, why in found.story] == [Code.TEXT("admitted"), Code.TEXT("it is done")]
+    journal.close()
+    assert doctor(tmp_path).sound
 
 
 def test_doctor_on_a_sound_journal(tmp_path: Path) -> None:

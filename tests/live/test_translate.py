@@ -17,11 +17,13 @@ from tidewright.live.orders import Reach
 from tidewright.live.outstanding import outstanding
 from tidewright.live.say import ended_job
 from tidewright.live.translate import Translator
+from tidewright.model.cause import reported
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.job_record import Image
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan
+from tidewright.testing.causes import within
 from tidewright.wire.agent import ImageReport, JobReport, LaunchArgs, RankFailure
 from tidewright.wire.api import FailureView
 
@@ -199,7 +201,7 @@ def test_a_crash_while_a_gang_is_suspended_is_named(other: str) -> None:
     play.report(other, node="n0", **error)
     events = play.report("exited", node="n1", verb="suspend", code=3, first_failure=crash).events
     events = events or play.report("exited", node="n0", code=143, verb="stop", why="stopped on request").events
-    assert isinstance(events[0], ev.Exited) and "rank 2 on n1: exit code 3" in events[0].why
+    assert isinstance(events[0], ev.Exited) and reported("rank 2 on n1: exit code 3") in within(reported(events[0].why))
 
 
 def test_inventory_brings_a_node_in_line() -> None:

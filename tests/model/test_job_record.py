@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import fields
 
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 from tidewright.model.job_record import (
     ATTEMPT_GROUPS,
@@ -23,8 +24,9 @@ from tidewright.model.job_record import (
 from tidewright.model.node import Part
 
 PARTS = (Part(0, 1, 1000),)
+WHY = Code.CANCELLED()
 SAID = {
-    "ending": Ending(1, "why"), "level_cap": LevelCap(1, "why"), "hold_retry": HoldRetry(1, 1, "why"), "checkpoint_failures": 1,
+    "ending": Ending(1, WHY), "level_cap": LevelCap(1, WHY), "hold_retry": HoldRetry(1, 1, WHY), "checkpoint_failures": 1,
     "suspend_cooldown": Cooldown(1, 1), "checkpoint_at": 1, "saving": Saving(1, 1, 1), "replan_on_release": True,
     "suspended_as": "image", "held_in_place": True, "allocation": PARTS, "held_since": 1, "leaving": True, "reservation": PARTS,
 }  # fmt: skip

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.model.board import Board, Layout
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 from tidewright.model.node import Allocation, NodeSpec, Part, device_count
 from tidewright.placement.find import place
@@ -142,12 +143,12 @@ def waiting(state: str, home: tuple[int, ...], busy: int, devices: int = 1):
 def test_a_plan_brings_a_job_home_and_says_so(state, kind):
     move = waiting(state, (2,), busy=-1)
     assert isinstance(move, kind) and nodes(move.allocation) == [2]
-    assert move.why.endswith("; where its image lies (gpu-2)")
+    assert move.why.args[-1] == Code.AT_ITS_IMAGE(("gpu-2",))
 
 
 def test_a_plan_that_cannot_says_where_the_image_comes_from():
     move = waiting("suspended", (2,), busy=2)
-    assert nodes(move.allocation) == [0] and "its image comes from gpu-2" in move.why
+    assert nodes(move.allocation) == [0] and move.why.args[-1] == Code.IMAGE_FETCHED(("gpu-2",))
 
 
 def test_a_gang_is_planned_rank_by_rank():

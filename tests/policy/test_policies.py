@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec, Level
 from tidewright.plan.moves import Resize, Start, Suspend
 from tidewright.policy.profile import Profile
@@ -125,8 +126,9 @@ def test_sla_lets_a_job_run_its_minimum_where_its_pause_is_dear_or_unknown(colum
 def test_sla_says_from_when_on_room_may_be_made():
     plan, _ = premium_behind(2, save_us=SECOND // 2)
     assert plan.blocked[0].at == NOW + 3 * SECOND
-    assert plan.blocked[0].said(NOW).endswith("running jobs may be preempted for it in 3.0s")
-    assert plan.blocked[0].said(NOW + HOUR) == plan.blocked[0].text
+    limit = plan.blocked[0].why
+    assert plan.blocked[0].limit(NOW) == Code.PREEMPTS_LATER(limit, 3 * SECOND)
+    assert plan.blocked[0].limit(NOW + HOUR) == limit
     builder = ViewBuilder(pool(1, 1))
     builder.run(job(1, 600, "basic"))
     fresh(builder, job(1, 60, "standard"))

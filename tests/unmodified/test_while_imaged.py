@@ -40,6 +40,9 @@ while True:
 TRIES, MIB, LONGEST_S = 20, 500, 1.5
 """The last: by then the image of a rank of so many MiB is mostly done."""
 
+FAILED = {"SuspendFailed", "ImageFailed", "HoldFailed", "ResumeFailed", "LaunchFailed", "LaunchFailedOn"}
+"""Codes of a suspension, image or launch that failed."""
+
 
 class Imaged:
     """A job on a pool, of one rank or two, and what may be asked of it while an image is being taken."""
@@ -88,7 +91,7 @@ class Imaged:
         """It can be suspended in full as before, and nothing was ever refused or failed."""
         view = self.view()
         assert (view.level, view.level_why) == ("full", ""), view.level_why
-        bad = [line for line in view.story if "could not be" in line.why or "debugger" in line.why]
+        bad = [line for line in view.story if line.cause.code in FAILED or "debugger" in line.why]
         assert not bad, bad
 
     # what may happen

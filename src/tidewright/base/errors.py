@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TideError(Exception):
     """Root of every error Tidewright raises on purpose. ``exit_code`` is what the command line returns for it."""
@@ -24,6 +26,8 @@ class UsageError(TideError):
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.cause: Any = None
+        """The same as data, where there is any: a model.cause.Cause, or the CauseView of an answer."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}" if self.remedy else self.message

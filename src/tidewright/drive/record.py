@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..engine import upcast
 from ..engine.commands import Command
 from ..engine.events import Event
 from ..model.failure import RankFailure
@@ -40,8 +41,21 @@ def encode(record: TurnRecord) -> bytes:
 
 
 def decode(body: bytes) -> TurnRecord:
-    """Raises msgspec.DecodeError or ValidationError on anything that is not a turn of this version."""
-    return _decoder.decode(body)
+    """Raises msgspec.DecodeError or ValidationError on anything that is not a turn, of this version or an earlier one."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError:
+        return _decode_earlier(body)
+
+
+def _decode_earlier(body: bytes) -> TurnRecord:
+    """A turn that has sentences where now are causes."""
+    row = msgspec.json.decode(body)
+    if isinstance(row, list) and len(row) == len(TurnRecord.__struct_fields__) and isinstance(row[3], list):
+        for item in row[3]:
+            if isinstance(item, dict):
+                upcast.command(item)
+    return msgspec.convert(row, TurnRecord)
 
 
 def chain(previous: bytes, body: bytes) -> bytes:

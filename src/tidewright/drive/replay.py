@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from ..base.errors import Bug
 from ..engine.commands import Command
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
+from ..model.cause import Cause, Code
 from .record import TurnRecord, decode, encode, without_environments
 
 _ADDED = ("lost_us", "warning")
@@ -19,20 +18,12 @@ _SHOWN = 200
 """Characters of each of two commands that differ."""
 
 
-def replay(
-    records: Iterable[bytes],
-    settings: EngineSettings | None = None,
-    engine: Engine | None = None,
-    wording: bool = True,
-) -> Engine:
-    """Feed encoded turns to ``engine`` (default: a fresh one). Raises Bug at the first turn that answers differently.
-
-    Without ``wording``, sentences may differ: a journal outlives the version whose sentences it holds.
-    """
+def replay(records: Iterable[bytes], settings: EngineSettings | None = None, engine: Engine | None = None) -> Engine:
+    """Feed encoded turns to ``engine`` (default: a fresh one). Raises Bug at the first turn that answers differently."""
     engine = engine or Engine(settings)
     for body in records:
         record = decode(body)
-        why = difference(record, body, engine.step(record.now, record.events), wording)
+        why = difference(record, body, engine.step(record.now, record.events))
         if why:
             raise Bug(
                 f"turn {record.turn} replays differently: {why}; "
@@ -41,37 +32,27 @@ def replay(
     return engine
 
 
-def difference(record: TurnRecord, body: bytes, commands: list[Command], wording: bool = False) -> str:
+def difference(record: TurnRecord, body: bytes, commands: list[Command]) -> str:
     """The first command that is not the one recorded, in one line; empty when all are. ``body`` is the encoded record."""
-    again = encode(TurnRecord(record.turn, record.now, record.events, commands))
-    if again == body or (not wording and _same(record.commands, commands)):
+    if encode(TurnRecord(record.turn, record.now, record.events, commands)) == body or same(record.commands, commands):
         return ""
     return _difference(record.commands, commands)
 
 
-def _same(recorded: list[Command], commands: list[Command]) -> bool:
-    """Whether these are the same deeds, but for figures that the version which wrote the record did not give."""
-    then, now = _deeds(recorded), _deeds(commands)
-    for old, new in zip(then, now, strict=False):
-        for name in _ADDED:
-            if name not in old:
-                new.pop(name, None)
-    return bool(then == now)
-
-
-def _deeds(commands: list[Command]) -> Any:
-    """Commands without their sentences: every text with a space in it, which no id and no name has."""
-    return _blanked(msgspec.to_builtins(commands))
-
-
-def _blanked(value: Any) -> Any:
-    if isinstance(value, str):
-        return "" if " " in value else value
-    if isinstance(value, dict):
-        return {key: _blanked(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_blanked(item) for item in value]
-    return value
+def same(recorded: Any, again: Any) -> bool:
+    """Whether two values of commands are the same data. A sentence that an earlier version recorded stands for any cause, and
+    a figure that it did not give for any figure."""
+    if isinstance(recorded, Cause):
+        return isinstance(again, Cause) and (recorded.code is Code.TEXT or recorded == again)
+    if isinstance(recorded, list | tuple):
+        alike = isinstance(again, list | tuple) and len(again) == len(recorded)
+        return alike and all(map(same, recorded, again))
+    if not isinstance(recorded, Command):
+        return bool(recorded == again)
+    if type(recorded) is not type(again):
+        return False
+    pairs = [(name, getattr(recorded, name), getattr(again, name)) for name in recorded.__struct_fields__]
+    return all(same(then, now) or (name in _ADDED and not then) for name, then, now in pairs)
 
 
 def _difference(then: list[Command], now: list[Command]) -> str:

@@ -17,11 +17,13 @@ from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, Sto
 from ..engine.engine import Engine
 from ..engine.hold import outlook
 from ..engine.land import request
+from ..model.cause import Cause, Code, given, reported
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, device_count
 from ..plan.explain import Change, Explanation, Holder
 from ..plan.plan import Plan, Planner
-from ..plan.reasons import CONSEQUENCE, Blocked, Reason
+from ..plan.reasons import Blocked, Reason
+from ..plan.sentences import CONSEQUENCE
 
 _ROUNDS = 6
 """Thoughts a fork is given; each may free devices for the next."""
@@ -39,14 +41,15 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     story = tuple(book.jobs[job].history)
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
-        text = outlook(book, job, now) or f"it is {state.name.lower()}"
-        return Explanation(job=job, state=state.name, waiting=False, text=text, story=story)
+        why = outlook(book, job, now) or Code.STATE_IS(state.name.lower())
+        return Explanation(job=job, state=state.name, waiting=False, why=why, story=story)
     blocked, change = _binding(engine, planner, job, state, now)
-    away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ""
-    blocked = msgspec.structs.replace(blocked, text=f"{blocked.text}; out of service: {away}") if away else blocked
+    away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ()
+    if away:
+        blocked = msgspec.structs.replace(blocked, why=Code.OUT_OF_SERVICE(given(blocked.why), away))
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
-        job=job, state=state.name, waiting=True, reason=blocked.reason, text=blocked.said(now),
+        job=job, state=state.name, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
         ahead=_ahead(book, job), change=change, story=story,
     )  # fmt: skip
@@ -60,11 +63,11 @@ def _binding(engine: Engine, planner: Planner, job: int, state: State, now: int)
         return Blocked(job, held[0], held[1]), None
     if job in book.promises:
         occupants = _occupants(book, book.promises[job])
-        text = f"{device_count(book.promises[job])} devices are set aside for it; their last users are letting go"
-        return Blocked(job, Reason.DEVICES_PROMISED, text, holders=occupants), None
+        why = Code.RESERVATION_PENDING(device_count(book.promises[job]))
+        return Blocked(job, Reason.DEVICES_PROMISED, why, holders=occupants), None
     image = engine.snapshot()
     if starts(Engine.restore(image), planner, job):
-        return Blocked(job, Reason.THINKING, "the next plan starts it"), None
+        return Blocked(job, Reason.THINKING, Code.NEXT_PLAN_STARTS()), None
     blocked = _as_planned(engine, planner, job)
     return blocked, _smallest_change(engine, planner, job, image)
 
@@ -94,53 +97,46 @@ def _unsaid(book: Book, job: int) -> Blocked:
     spec, kinds = book.specs[job], int(book.table.kinds[book.table.row[job]])
     free, ahead = book.board.free_in(kinds), _ahead(book, job)
     holders = _in_the_way(book, job)
-    short = f"needs {_count(spec.floor, 'device')}, {free} {'is' if free == 1 else 'are'} free"
+    short = Code.FREE_SHORT(spec.floor, free)
     if ahead:
-        text, reason = f"{_waiters(ahead)} served first; it {short}", Reason.BEHIND
+        why, reason = Code.BEHIND_JOBS(ahead, short), Reason.BEHIND
     elif free >= spec.floor:
-        text, reason = f"it {short}, but they are kept for a job that is more urgent", Reason.RESERVED
+        why, reason = Code.KEPT_FOR_URGENT(short), Reason.RESERVED
     elif holders and all(book.specs[other].tier_rank >= spec.tier_rank for other in holders):
-        text, reason = f"it {short}; jobs of its tier or a higher one have the rest", Reason.TIER
+        why, reason = Code.TIER_HOLDS_REST(short), Reason.TIER
     else:
-        text, reason = f"it {short}; those that run are not sent away for it yet", Reason.NO_CAPACITY
-    return Blocked(job, reason, text, need=spec.floor, free=free, holders=holders)
+        why, reason = Code.NOT_PREEMPTED_YET(short), Reason.NO_CAPACITY
+    return Blocked(job, reason, why, need=spec.floor, free=free, holders=holders)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _waiters(number: int) -> str:
-    return "1 job that has waited longer is" if number == 1 else f"{number} jobs that have waited longer are"
-
-
-def _outage(book: Book) -> str:
-    """Which nodes take no work, and why."""
+def _outage(book: Book) -> Cause:
+    """Which nodes are unschedulable, and why."""
     nodes = book.board.layout.nodes
-    cordoned = {index: cordon.why for index, cordon in book.outages.cordoned.items()}
-    known = [
-        f"{nodes[index].name} ({why})" for index, why in sorted((cordoned | book.drained | book.node_down).items())
-    ]
+    cordoned: dict[int, Cause | str] = {index: cordon.why for index, cordon in book.outages.cordoned.items()}
+    known = tuple(
+        Code.NODE_BECAUSE(nodes[index].name, reported(why))
+        for index, why in sorted((cordoned | book.drained | book.node_down).items())
+    )
     if not nodes:
-        return "the pool has no node yet"
-    return "no node that could hold it takes work: " + (", ".join(known) or "none of its device types is up")
+        return Code.POOL_EMPTY()
+    return Code.ALL_UNSCHEDULABLE(known) if known else Code.TYPES_DOWN()
 
 
 _SHORTAGES = (Reason.NO_CAPACITY, Reason.FRAGMENTED, Reason.BEHIND, Reason.NODES_DOWN, Reason.TIER, Reason.HOME_BUSY)
 """Limits that devices out of service may be the cause of."""
 
 
-def out_of_service(book: Book, kinds: int) -> str:
-    """Devices and nodes of these kinds that take no new work by their own failure, and why; empty when there are none."""
+def out_of_service(book: Book, kinds: int) -> tuple[Cause, ...]:
+    """Devices and nodes of these kinds that take no new work by their own failure, and why."""
     layout, outages = book.board.layout, book.outages
-    texts = []
+    found = []
     for index, spec in enumerate(layout.nodes):
         if not kinds >> layout.node_kind[index] & 1 or index in book.node_down:
             continue
         if index in outages.cordoned:
-            texts.append(f"{spec.name} ({outages.cordoned[index].why})")
-        texts += [f"{spec.name} device {fault.device} ({fault.why})" for fault in outages.of(index)]
-    return ", ".join(texts)
+            found.append(Code.NODE_BECAUSE(spec.name, outages.cordoned[index].why))
+        found += [Code.DEVICE_BECAUSE(spec.name, fault.device, fault.why) for fault in outages.of(index)]
+    return tuple(found)
 
 
 def _ahead(book: Book, job: int) -> int:
@@ -208,24 +204,24 @@ def _candidates(book: Book, job: int) -> Iterator[Change]:
     """Changes worth trying, mildest first: where it runs, on what, with how much, for what promise."""
     spec, layout = book.specs[job], book.board.layout
     if spec.placement != "any" and spec.floor > 1:
-        yield Change("let its ranks spread over nodes", "--placement any", placement="any")
+        yield Change(Code.SPREAD(), "--placement any", placement="any")
     for kind in layout.kinds if spec.device_types else ():
         if kind not in spec.device_types:
             types = (*spec.device_types, kind)
-            yield Change(f"accept {kind} as well", f"--type {','.join(types)}", device_types=types)
+            yield Change(Code.ACCEPT_TYPE(kind), f"--type {','.join(types)}", device_types=types)
     for fewer in _fewer(book, job, spec):
-        yield Change(f"{fewer} device{'s' if fewer > 1 else ''} instead of {spec.floor}", f"-g {fewer}", devices=fewer)
+        yield Change(Code.FEWER_DEVICES(fewer, spec.floor), f"-g {fewer}", devices=fewer)
     share = _largest_free_share(book, spec)
     if 0 < share < spec.gpu_memory:
         yield Change(
-            f"{share / 2**30:.1f}GiB of a device instead of {spec.gpu_memory / 2**30:.1f}GiB",
+            Code.SMALLER_SHARE(share, spec.gpu_memory),
             f"--gpu-mem {share // 2**20}MiB",
             gpu_memory=share // 2**20 * 2**20,
         )
     tier: str = spec.tier
     while tier in _UP:
         tier = _UP[tier]
-        yield Change(f"tier {tier} instead of {spec.tier}", f"--sla {tier}", tier=tier)
+        yield Change(Code.HIGHER_TIER(tier, spec.tier), f"--sla {tier}", tier=tier)
 
 
 def _fewer(book: Book, job: int, spec: JobSpec) -> list[int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec as Spec
 from ..model.job import State, Tier, problems
 from ..model.job_record import Ending, JobRecord
-from ..plan.request import Unfit, request_of
+from ..plan.request import request_of
 from .book import HELD, Book, forget_oldest
 from .commands import Reply
 from .events import JobIdsUsed, Submit
@@ -13,6 +14,7 @@ from .leave import end, release, satisfied
 
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
+_ADMITTED = Code.ADMITTED()
 
 
 def submit(book: Book, event: Submit) -> None:
@@ -23,13 +25,13 @@ def submit(book: Book, event: Submit) -> None:
         return
     refusal = refuse(book, event.spec)
     if refusal is not None:
-        answer(book, Reply(event.op_id, error=refusal[0], remedy=refusal[1], kind=refusal[2]))
+        answer(book, Reply(event.op_id, error=refusal[0], kind=refusal[1]))
         return
     job = enter(book, event.spec)
     _count_in(book, event.spec)
     doomed = book.jobs[job].ending
     if event.op_id:
-        warning = f"it is cancelled at once: {doomed.why}" if doomed else _warnings(book, event.spec)
+        warning = Code.CANCELLED_AT_ONCE(doomed.why) if doomed else _warnings(book, event.spec)
         answer(book, Reply(event.op_id, job, warning=warning))
     if doomed:
         end(book, job, doomed.state, 1, doomed.why)
@@ -44,78 +46,64 @@ def answer(book: Book, reply: Reply) -> None:
     forget_oldest(book.answers, book.settings.remembered_answers)
 
 
-def refuse(book: Book, spec: Spec) -> tuple[str, str, str] | None:
-    """(error, remedy, kind) when the job cannot be accepted."""
+def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
+    """(error, kind) of a Reply when the job cannot be accepted."""
     wrong = problems(spec)
     if wrong:
-        return "the job cannot be run: " + "; ".join(wrong), "correct these and submit again", "usage"
+        return Code.SPEC_WRONG(tuple(wrong)), "usage"
     crowded = too_crowded(book, spec, spec.floor)
     if crowded is not None:
-        return (*crowded, "usage")
+        return crowded, "usage"
     for dependency in spec.after:
         if dependency.job not in book.specs and dependency.job not in book.outcomes:
-            return (
-                f"depends on job {dependency.job}, which is not known",
-                "list known jobs with tide ps --all",
-                "notfound",
-            )
+            return Code.UNKNOWN_DEPENDENCY(dependency.job), "notfound"
     misfit = never_fits(book, spec)
-    return None if misfit is None else (*misfit, "usage")
+    return None if misfit is None else (misfit, "usage")
 
 
-def too_crowded(book: Book, spec: Spec, devices: int) -> tuple[str, str] | None:
-    """(reason, what to do) when more ranks than the limit would take turns on each of ``devices`` devices."""
+def too_crowded(book: Book, spec: Spec, devices: int) -> Cause | None:
+    """Set when more ranks than the limit would take turns on each of ``devices`` devices."""
     most = book.settings.max_ranks_per_device
     if not most or spec.ranks <= devices * most:
         return None
     needed = next(count for count in range(-(-spec.ranks // most), spec.ranks + 1) if spec.ranks % count == 0)
-    return (
-        f"{spec.ranks} ranks on {devices} device{'s' * (devices > 1)}: at most {most} ranks may share a device",
-        f"ask for at least {needed} devices (-g {needed}), start {devices * most} ranks or fewer, or raise "
-        "engine.max_ranks_per_device in STATE/config.yaml",
-    )
+    return Code.TOO_CROWDED(spec.ranks, devices, most, needed, devices * most)
 
 
-def never_fits(book: Book, spec: Spec) -> tuple[str, str] | None:
-    """(reason, nearest request that fits) when no state of the pool could hold the job. An empty pool refuses nothing."""
+def never_fits(book: Book, spec: Spec) -> Cause | None:
+    """Set when no state of the pool could hold the job. An empty pool refuses nothing."""
     layout = book.board.layout
     wrong = request_of(layout, spec, floor=spec.floor).reject_pool(layout) if layout.nodes else None
     if wrong is None:
         return None
-    if wrong.code is Unfit.WRONG_KIND:
-        return f"no node has devices of type {', '.join(spec.device_types)}", f"the pool has: {', '.join(layout.kinds)}"
-    wanted, most = map(int, wrong.args)
-    if wrong.code is Unfit.DEVICE_TOO_SMALL:
-        return (
-            f"needs {wanted / 2**30:.1f}GiB of one device; the largest has {most / 2**30:.1f}GiB",
-            f"the nearest that fits: --gpu-mem {most // 2**20}MiB, or whole devices with -g",
-        )
-    where = "one node" if spec.placement == "one-node" else "the whole pool"
-    named = f" of type {', '.join(spec.device_types)}" if spec.device_types else ""
-    return f"needs {wanted} devices{named}; {where} has {most}", f"the nearest that fits: -g {most}"
+    if wrong.code is Code.WRONG_KIND:
+        return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
+    wanted, most = wrong.args
+    if wrong.code is Code.DEVICE_TOO_SMALL:
+        return Code.SHARE_TOO_LARGE(wanted, most)
+    return Code.NEVER_FITS(wanted, spec.device_types, spec.placement, most)
 
 
-def _warnings(book: Book, spec: Spec) -> str:
-    return "; ".join(filter(None, (forecast(book, spec), unenforced(book, spec))))
+def _warnings(book: Book, spec: Spec) -> Cause | None:
+    one, other = forecast(book, spec), unenforced(book, spec)
+    return Code.WITH(one, other) if one and other else one or other
 
 
-def unenforced(book: Book, spec: Spec) -> str:
+def unenforced(book: Book, spec: Spec) -> Cause | None:
     """A warning when a share of a device's memory may mean nothing where the job runs."""
     if not spec.gpu_memory or not book.settings.forecasts:
-        return ""
+        return None
     kinds = [kind for kind in book.board.layout.kinds if not spec.device_types or kind in spec.device_types]
     if "cpu" not in kinds:
-        return ""
-    if len(kinds) == 1:
-        return "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share their host's memory"
-    others = ",".join(kind for kind in kinds if kind != "cpu")
-    return f"on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {others} keeps it off them"
+        return None
+    others = tuple(kind for kind in kinds if kind != "cpu")
+    return Code.SHARE_NOT_ENFORCED_ON_CPU(others) if others else Code.SHARE_NOT_ENFORCED()
 
 
-def forecast(book: Book, spec: Spec) -> str:
+def forecast(book: Book, spec: Spec) -> Cause | None:
     """A warning when promised tiers together outgrow the pool (product decision: accepted, said, never silent)."""
     if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
-        return ""
+        return None
     layout = book.board.layout
     whole = max(layout.kind_memory, default=0)
     demand, of_shares, memory = _class_demand(book, int(spec.tier_rank))
@@ -123,11 +111,8 @@ def forecast(book: Book, spec: Spec) -> str:
     wanted = (demand - of_shares if whole else demand) + shared
     capacity = sum(layout.kind_devices)
     if not capacity or wanted <= capacity:
-        return ""
-    return (
-        f"{spec.tier} and higher tiers now ask for {f'{wanted:.1f}'.removesuffix('.0')} of {capacity} devices: "
-        f"while all of them run, the delivered GPU fraction is forecast near {capacity / wanted:.2f}"
-    )
+        return None
+    return Code.OVERSUBSCRIBED(spec.tier, round(wanted * 1000), capacity, round(capacity / wanted * 1000))
 
 
 def skip_ids(book: Book, event: JobIdsUsed) -> None:
@@ -189,9 +174,9 @@ def enter(book: Book, spec: Spec) -> int:
     })  # fmt: skip
     book.counts[HELD] += 1
     book.touched[job] = True
-    book.tell(job, "SUBMITTED", f"{spec.tier}, {spec.devices} device{'s' if spec.devices > 1 else ''}")
+    book.tell(job, "SUBMITTED", Code.SUBMITTED(spec.tier, spec.devices))
     _wait_for_others(book, job, spec)
-    release(book, job, "admitted")
+    release(book, job, _ADMITTED)
     return job
 
 
@@ -205,7 +190,7 @@ def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
             other.dependents = other.dependents or []
             other.dependents.append(job)
         elif not satisfied(dependency.kind, book.outcomes[dependency.job]):
-            record.ending = Ending(int(State.CANCELLED), f"{dependency.kind}:{dependency.job} can no longer be met")
+            record.ending = Ending(int(State.CANCELLED), Code.DEPENDENCY_UNMET(dependency.kind, dependency.job))
     array = spec.array
     if array is not None and array.limit:
         if book.array_active.get(array.parent, 0) >= array.limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..model.cause import Cause, Code
 from ..model.job import State
 from . import events as ev
 from . import hold as holds
@@ -28,21 +29,16 @@ def _known(book: Book, op_id: str, job: int) -> bool:
         return True
     outcome = book.outcomes.get(job)
     if outcome is None:
-        answer(book, Reply(op_id, job, f"no job {job}", "list jobs with tide ps --all", "notfound"))
+        answer(book, Reply(op_id, job, Code.NO_SUCH_JOB(job), "notfound"))
     else:
-        answer(
-            book,
-            Reply(
-                op_id, job, f"job {job} has already ended ({State(outcome).name})", "nothing is left to do", "conflict"
-            ),
-        )
+        answer(book, Reply(op_id, job, Code.ENDED_ALREADY(job, State(outcome).name), "conflict"))
     return False
 
 
 def cancel(book: Book, event: ev.Cancel) -> None:
     """End a job, whatever it is doing."""
     if _known(book, event.op_id, event.job):
-        stop(book, event.job, int(State.CANCELLED), "cancelled by its user")
+        stop(book, event.job, int(State.CANCELLED), Code.CANCELLED())
         answer(book, Reply(event.op_id, event.job))
 
 
@@ -53,7 +49,7 @@ def hold(book: Book, event: ev.Hold) -> None:
         return
     state = book.state(job)
     if state is State.STOPPING:
-        answer(book, Reply(event.op_id, job, f"job {job} is being stopped", "nothing is left to suspend", "conflict"))
+        answer(book, Reply(event.op_id, job, Code.BEING_STOPPED(job), "conflict"))
         return
     record = book.jobs[job]
     again = record.hold_retry is not None
@@ -61,9 +57,8 @@ def hold(book: Book, event: ev.Hold) -> None:
         unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
         refusal = None if again else holds.refusal(book, job, event.until)
         if refusal is not None:
-            answer(
-                book, Reply(event.op_id, job, f"job {job} cannot be suspended: {refusal}", _remedy(book), "conflict")
-            )
+            error = Code.NOT_SUSPENDABLE(job, refusal, book.settings.gang_freeze_bound_us)
+            answer(book, Reply(event.op_id, job, error, "conflict"))
             return
     record.user_hold = event.until
     if event.until:
@@ -72,21 +67,16 @@ def hold(book: Book, event: ev.Hold) -> None:
     answer(book, Reply(event.op_id, job, warning=warning))
 
 
-def _carry_out(book: Book, job: int, state: State) -> str:
+def _carry_out(book: Book, job: int, state: State) -> Cause | None:
     """Begin an accepted hold, by where the job is; returns what its user should know."""
     if state is State.RUNNING:
         reason = holds.begin(book, job)
-        return f"it runs on until it can be suspended: {reason}" if reason else ""
+        return Code.RUNS_UNTIL_SUSPENDABLE(reason) if reason else None
     if state in (State.QUEUED, State.SUSPENDED):
         if job in book.promises:
             book.revoke(job)
-        book.move(job, HELD, "suspended by its user")
-    return ""
-
-
-def _remedy(book: Book) -> str:
-    seconds = book.settings.gang_freeze_bound_us // 1_000_000
-    return f"freeze it for a moment with --for (at most {seconds}s), cancel it, or submit it with --preempt cooperative"
+        book.move(job, HELD, Code.HELD_BY_USER())
+    return None
 
 
 def unhold(book: Book, event: ev.Release) -> None:
@@ -96,18 +86,9 @@ def unhold(book: Book, event: ev.Release) -> None:
         return
     if book.jobs[job].user_hold is None:
         state = book.state(job).name
-        answer(
-            book,
-            Reply(
-                event.op_id,
-                job,
-                f"job {job} is not held by its user; it is {state}",
-                f"ask why: tide why {job}",
-                "conflict",
-            ),
-        )
+        answer(book, Reply(event.op_id, job, Code.NOT_HELD(job, state), "conflict"))
         return
-    holds.end(book, job, "released by its user")
+    holds.end(book, job, Code.HOLD_RELEASED())
     answer(book, Reply(event.op_id, job))
 
 
@@ -127,8 +108,7 @@ def _reshape(book: Book, event: Wish, do: Callable[[Book, Wish], list[int]]) -> 
     try:
         promised = do(book, event)
     except reshape.Refusal as refusal:
-        error, remedy, kind = refusal.said
-        answer(book, Reply(event.op_id, event.job, error, remedy, kind))
+        answer(book, Reply(event.op_id, event.job, refusal.why, refusal.kind))
         return
     answer(book, Reply(event.op_id, event.job))
     for job in promised:
@@ -145,21 +125,17 @@ def take_image(book: Book, event: ev.TakeImage) -> None:
     if refusal is None:
         answer(book, Reply(event.op_id, job))
     else:
-        remedy = f"see how it is with tide show {job}"
-        answer(book, Reply(event.op_id, job, f"no image of job {job} can be taken: {refusal}", remedy, "conflict"))
+        answer(book, Reply(event.op_id, job, Code.NO_IMAGE_NOW(job, refusal), "conflict"))
 
 
 def drain(book: Book, event: ev.NodeDrain) -> None:
     """Keep new work off a node, or let it back."""
     index = book.nodes.get(event.name)
     if index is None:
-        answer(
-            book,
-            Reply(event.op_id, error=f"no node {event.name!r}", remedy="list nodes with tide nodes", kind="notfound"),
-        )
+        answer(book, Reply(event.op_id, error=Code.NO_SUCH_NODE(event.name), kind="notfound"))
         return
     if event.on:
-        book.drained[index] = event.why or "drained by an operator"
+        book.drained[index] = event.why or Code.DRAINED()
         for job in list(book.promise_order.get(index, ())):
             book.revoke(job)
     else:

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Any
 
 from ..base.errors import Bug
-from ..base.units import HOUR, format_duration
+from ..base.units import HOUR
 from ..model.board import Board, Layout, extend, relaid
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
 from ..model.job_record import ATTEMPT_GROUPS, FieldGroup, JobRecord, fresh
 from ..model.node import Allocation, NodeSpec, milli_devices
@@ -20,6 +21,7 @@ from ..model.table import JobTable
 from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
+from ..plan.render import render
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
@@ -60,9 +62,9 @@ class Book(ImageCatalog):
         self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
-        self.node_down: dict[int, str] = {}
+        self.node_down: dict[int, Cause | str] = {}
         """Nodes that take no work, and why (down, silent, drained)."""
-        self.drained: dict[int, str] = {}
+        self.drained: dict[int, Cause | str] = {}
         self.outages, self.ledger = Outages(), PoolLedger()
         self.array_active: dict[str, int] = {}
         self.array_queue: dict[str, list[int]] = {}
@@ -106,15 +108,14 @@ class Book(ImageCatalog):
         """Forget all that was true of the attempt that is over; the caller sets the level."""
         self.jobs[job].reset(_OF_AN_ATTEMPT)
 
-    def move(self, job: int, state: int, why: str) -> int:
+    def move(self, job: int, state: int, why: Cause) -> int:
         """Take one step of the lifecycle; returns the job's row. Raises Bug with the story on an illegal one."""
         table, record = self.table, self.jobs[job]
         row, before = table.row[job], record.state
         resets = RESETS[before][state]
         if resets is None:
-            raise Bug(
-                f"job {job}: {NAMES[before]} -> {NAMES[state]} ({why}) is not a step of the lifecycle\n{self.story_text(job)}"
-            )
+            step = f"{NAMES[before]} -> {NAMES[state]} ({render(why)})"
+            raise Bug(f"job {job}: {step} is not a step of the lifecycle\n{self.story_text(job)}")
         record.reset(resets)
         record.state = state
         table.state[row] = state
@@ -125,7 +126,7 @@ class Book(ImageCatalog):
         self.tell(job, NAMES[state], why)
         return row
 
-    def tell(self, job: int, label: str, why: str) -> None:
+    def tell(self, job: int, label: str, why: Cause) -> None:
         """Add a line to the job's story."""
         keep = self.settings.story_length
         if not keep:
@@ -138,7 +139,7 @@ class Book(ImageCatalog):
     def story_text(self, job: int) -> str:
         """The job's history, one line each, times in seconds."""
         lines = self.jobs[job].history
-        return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {why}" for at, label, why in lines)
+        return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {render(why)}" for at, label, why in lines)
 
     def usual_level(self, spec: JobSpec) -> int:
         """How a job can be made to yield where not every node takes full images (model.job.Level)."""
@@ -327,19 +328,17 @@ class Book(ImageCatalog):
         for store in (self.jobs, self.homes, self.with_images, self.blocked, self.touched, self.avoided):
             store.pop(job, None)
 
-    def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, str] | None:
+    def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:
         """Why a job that is HELD is held. ``now``: the reader's time, if that is later than the book's."""
         record = self.jobs[job]
         if record.dependencies:
-            names = ", ".join(str(other) for other in record.dependencies)
-            return Reason.DEPENDENCY, f"waits for job {names}"
+            return Reason.DEPENDENCY, Code.WAITS_FOR_JOBS(record.dependencies)
         if record.user_hold is not None:
-            return Reason.USER_HOLD, "suspended by its user"
+            return Reason.USER_HOLD, Code.HELD_BY_USER()
         if record.waiting_array is not None:
-            return Reason.ARRAY_LIMIT, f"array {record.waiting_array} runs as many members as it may"
+            return Reason.ARRAY_LIMIT, Code.ARRAY_FULL(record.waiting_array)
         if record.backoff_until:
-            left = max(0, record.backoff_until - max(now, self.now))
-            return Reason.BACKOFF, f"failed before; tried again in {format_duration(left)}"
+            return Reason.BACKOFF, Code.BACKOFF(max(0, record.backoff_until - max(now, self.now)))
         return None
 
 

@@ -6,21 +6,21 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ..model.cause import Cause
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import Allocation
 
 
 class Reply(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The answer to a user's request. ``error`` is empty on success; ``remedy`` says what to do next."""
+    """The answer to a user's request. ``error``: why it is refused, None on success."""
 
     op_id: str
     job: int = -1
-    error: str = ""
-    remedy: str = ""
+    error: Cause | None = None
     kind: str = ""
     """``usage``, ``notfound`` or ``conflict`` when ``error`` is set."""
-    warning: str = ""
+    warning: Cause | None = None
 
 
 class Think(Struct, frozen=True, tag=True):
@@ -92,7 +92,7 @@ class StopRanks(Struct, frozen=True, tag=True):
     job: int
     attempt: int
     grace_us: int
-    why: str
+    why: Cause
 
 
 class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -113,8 +113,8 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
     preemptions: int
     attempts: int
     code: int
-    why: str
-    story: tuple[tuple[int, str, str], ...] = ()
+    why: Cause
+    story: tuple[tuple[int, str, Cause], ...] = ()
     """(time, state or move, why), oldest first."""
     lost_us: int = 0
     """Run time at full speed that was delivered and lost again: rolled back, or started over."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..model.cause import Code
 from ..model.job import State
-from ..model.node import DeviceFault
 from .book import QUEUED, RUNNING, Book
 from .land import begin_suspension, unsuspendable
 from .leave import stop
+from .outages import DeviceOutage
 
 
 def close_devices(book: Book, index: int) -> None:
@@ -19,7 +20,7 @@ def close_devices(book: Book, index: int) -> None:
     for job in list(book.promise_order.get(index, ())):
         if not book.board.open_for(book.promises[job]):
             book.revoke(job)
-            book.tell(job, "REVOKED", f"devices of {name} are out of service")
+            book.tell(job, "REVOKED", Code.DEVICES_OUT(name))
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         move_away(book, job)
 
@@ -33,7 +34,7 @@ def move_away(book: Book, job: int) -> None:
     if found is None:
         return
     index, fault = found
-    why = f"device {fault.device} of {book.board.layout.nodes[index].name} is out of service: {fault.why}"
+    why = Code.DEVICE_OUT(fault.device, book.board.layout.nodes[index].name, fault.why)
     reason = unsuspendable(book, job, book.table.row[job])
     if reason is None:
         begin_suspension(book, job, why)
@@ -41,12 +42,12 @@ def move_away(book: Book, job: int) -> None:
     elif fault.broken:
         stop(book, job, QUEUED, why)
     else:
-        book.tell(job, State.RUNNING.name, f"{why}; it runs on there: {reason}")
+        book.tell(job, State.RUNNING.name, Code.RUNS_ON_THERE(why, reason))
 
 
-def _fault_under(book: Book, job: int) -> tuple[int, DeviceFault] | None:
+def _fault_under(book: Book, job: int) -> tuple[int, DeviceOutage] | None:
     """(node, fault) of the worst device that a job holds."""
-    found: tuple[int, DeviceFault] | None = None
+    found: tuple[int, DeviceOutage] | None = None
     for node, mask, _ in book.allocations.get(job, ()):
         for fault in book.outages.of(node):
             if mask >> fault.device & 1 and (found is None or (fault.broken and not found[1].broken)):

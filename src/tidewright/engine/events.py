@@ -1,4 +1,7 @@
-"""Events: everything the engine can be told. Frozen, tagged, and the journal's own format."""
+"""Events: everything the engine can be told. Frozen, tagged, and the journal's own format.
+
+What agents, nodes and operators say comes in their own words (``str``), what the controller concludes as a ``Cause``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ..model.cause import Cause
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import DeviceFault, NodeSpec
@@ -83,7 +87,7 @@ class NodeDown(Struct, frozen=True, tag=True):
     """A node and everything on it is gone: its ranks are dead, frozen ones too."""
 
     name: str
-    why: str
+    why: Cause | str
     kept: tuple[tuple[int, int], ...] = ()
     """(job, serial) of images of which it was found to have its part still: it was only started anew."""
 
@@ -92,7 +96,7 @@ class NodeSilent(Struct, frozen=True, tag=True):
     """A node's agent does not answer. Its ranks live on; nothing new is placed there until ``NodeUp``."""
 
     name: str
-    why: str
+    why: Cause | str
 
 
 class NodeHealth(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -127,7 +131,7 @@ class StartFailed(Struct, frozen=True, tag=True, omit_defaults=True):
 
     job: int
     attempt: int
-    error: str
+    error: Cause | str
     fault: str = "world"
     image_lost: bool = False
     node: str = ""
@@ -143,7 +147,7 @@ class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
     attempt: int
     code: int
     lost: bool = False
-    why: str = ""
+    why: Cause | str = ""
     failure: RankFailure | None = None
     """The rank that failed first, if one did."""
     own: bool = False
@@ -168,7 +172,7 @@ class SuspendFailed(Struct, frozen=True, tag=True, omit_defaults=True):
 
     job: int
     attempt: int
-    error: str
+    error: Cause | str
     no_room: bool = False
 
 
@@ -186,7 +190,7 @@ class ResumeFailed(Struct, frozen=True, tag=True, omit_defaults=True):
 
     job: int
     attempt: int
-    error: str
+    error: Cause | str
     image_lost: bool = False
     node: str = ""
 
@@ -209,7 +213,7 @@ class CheckpointFailed(Struct, frozen=True, tag=True):
     job: int
     attempt: int
     serial: int
-    error: str
+    error: Cause | str
 
 
 class ImageCopied(Struct, frozen=True, tag=True):
@@ -227,7 +231,7 @@ class LevelLowered(Struct, frozen=True, tag=True):
     job: int
     attempt: int
     level: int
-    why: str
+    why: Cause | str
 
 
 class Noticed(Struct, frozen=True, tag=True):

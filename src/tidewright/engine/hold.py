@@ -5,7 +5,7 @@ An accepted hold is carried out as soon as the job can be suspended; until then 
 
 from __future__ import annotations
 
-from ..base.units import format_duration
+from ..model.cause import Cause, Code
 from ..model.job import Level, State
 from ..model.job_record import HoldRetry
 from . import events as ev
@@ -16,17 +16,19 @@ from .land import begin_suspension, unsuspendable
 from .leave import pause, release, unshield
 from .wall_time import corrected, engine_time
 
+_HELD_BY_USER = Code.HELD_BY_USER()
 
-def refusal(book: Book, job: int, until: int) -> str | None:
+
+def refusal(book: Book, job: int, until: int) -> Cause | None:
     """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
     row, record = book.table.row[job], book.jobs[job]
     until = engine_time(book.wall_offsets, until, book.now) if until else 0
     if record.held_in_place:
         thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
-        return None if 0 < until <= thaw_by else "its gang is frozen for a moment and has to be thawed in time"
+        return None if 0 < until <= thaw_by else Code.THAW_DUE()
     running, spec = record.state == State.RUNNING, record.spec
     if not running and book.table.level[row] == Level.NONE and spec.ranks > 1:
-        return "it is still coming up and cannot be frozen afterwards"
+        return Code.STILL_STARTING()
     reason = unsuspendable(book, job, row)
     if not running:
         return reason
@@ -39,7 +41,7 @@ def refusal(book: Book, job: int, until: int) -> str | None:
     return reason
 
 
-def begin(book: Book, job: int) -> str | None:
+def begin(book: Book, job: int) -> Cause | None:
     """Suspend a running job that its user holds, at once if it can be; otherwise it is tried again later. Returns why."""
     unshield(book, job)  # it is left alone by planners, not by its user
     reason = refusal(book, job, book.jobs[job].user_hold or 0)
@@ -50,7 +52,7 @@ def begin(book: Book, job: int) -> str | None:
     return reason
 
 
-def freeze_instead(book: Book, job: int, error: str) -> bool:
+def freeze_instead(book: Book, job: int, error: Cause) -> bool:
     """Stop a job whose image has no room: it keeps its memory and gives its devices back. False where that is impossible, or
     its user wants images and nothing else."""
     row = book.table.row[job]
@@ -59,17 +61,17 @@ def freeze_instead(book: Book, job: int, error: str) -> bool:
         return False
     unshield(book, job)
     book.table.level[row], book.table.origin[row] = int(Level.FREEZE), -1
-    suspend_for_user(book, job, f"suspended by its user; frozen, as there is no room for an image: {error}")
+    suspend_for_user(book, job, Code.FROZEN_NO_ROOM(error))
     return True
 
 
-def suspend_for_user(book: Book, job: int, why: str = "suspended by its user") -> None:
+def suspend_for_user(book: Book, job: int, why: Cause = _HELD_BY_USER) -> None:
     """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
     begin_suspension(book, job, why)
     book.freed = book.freed or not book.jobs[job].held_in_place
 
 
-def failed(book: Book, job: int, error: str) -> None:
+def failed(book: Book, job: int, error: Cause) -> None:
     """A held job could not be suspended: it runs on, and the suspension is tried again after a pause that grows."""
     known = book.jobs[job].hold_retry
     tries = known.tries + 1 if known else 1
@@ -77,7 +79,7 @@ def failed(book: Book, job: int, error: str) -> None:
     book.jobs[job].hold_retry = HoldRetry(tries, at, error)
     book.set_timer(at, "suspend", job, at)
     if known is None or known.error != error:
-        book.tell(job, "HOLD", f"could not be suspended for its user: {error}; tried again until it can be")
+        book.tell(job, "HOLD", Code.HOLD_FAILED(error))
 
 
 def retry(book: Book, job: int) -> None:
@@ -86,14 +88,12 @@ def retry(book: Book, job: int) -> None:
         begin(book, job)
 
 
-def outlook(book: Book, job: int, now: int) -> str:
-    """What is to be said of a running job that its user wants suspended; empty for any other."""
+def outlook(book: Book, job: int, now: int) -> Cause | None:
+    """What is to be said of a running job that its user wants suspended; None for any other."""
     known = book.jobs[job].hold_retry
     if known is None or book.state(job) is not State.RUNNING:
-        return ""
-    return (
-        f"could not be suspended for its user: {known.error}; tried again in {format_duration(max(0, known.at - now))}"
-    )
+        return None
+    return Code.HOLD_PENDING(known.error, max(0, known.at - now))
 
 
 def arm(book: Book, job: int) -> None:
@@ -108,7 +108,7 @@ def due(book: Book, job: int) -> None:
     if engine_time(book.wall_offsets, book.jobs[job].user_hold or 0, book.now) > book.now:
         arm(book, job)
     else:
-        end(book, job, "hold is over")
+        end(book, job, Code.HOLD_OVER())
 
 
 def clock_offset(book: Book, event: ev.ClockOffset) -> None:
@@ -122,7 +122,7 @@ def clock_offset(book: Book, event: ev.ClockOffset) -> None:
             arm(book, job)
 
 
-def end(book: Book, job: int, why: str) -> None:
+def end(book: Book, job: int, why: Cause) -> None:
     """A user's hold ends: the job goes back to where it would be without it."""
     record, state = book.jobs[job], book.state(job)
     record.user_hold = None
@@ -132,10 +132,10 @@ def end(book: Book, job: int, why: str) -> None:
         release(book, job, why)
     elif record.hold_retry is not None:
         record.hold_retry = None
-        book.tell(job, "HOLD", f"{why}; it was never suspended")
+        book.tell(job, "HOLD", Code.NEVER_SUSPENDED(why))
 
 
-def thaw_pinned(book: Book, job: int, why: str) -> None:
+def thaw_pinned(book: Book, job: int, why: Cause) -> None:
     """Resume a gang on the devices it kept."""
     row = book.move(job, int(State.RESUMING), why)
     book.table.home[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else

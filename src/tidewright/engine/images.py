@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..base.units import WHOLE_DEVICE, format_duration
+from ..base.units import WHOLE_DEVICE
+from ..model.cause import Cause, Code
 from ..model.job import Level
 from ..model.job_record import EVERYWHERE, Image, Saving
 from ..model.node import Allocation
@@ -100,7 +101,7 @@ def spoil(book: Book, job: int) -> None:
     bad = tuple(image for image in images if image.serial == serial)
     if bad:
         book.keep_images(job, tuple(image for image in images if image.serial != serial))
-        book.tell(job, "IMAGE", f"image {serial} cannot be used any more")
+        book.tell(job, "IMAGE", Code.IMAGE_UNUSABLE(serial))
         _drop(book, job, bad)
 
 
@@ -121,7 +122,7 @@ def _drop(book: Book, job: int, gone: tuple[Image, ...]) -> None:
         book.out.append(DropImages(job, record.attempt, serials, places))
 
 
-def roll_back(book: Book, job: int, row: int) -> str:
+def roll_back(book: Book, job: int, row: int) -> Cause:
     """Set the job's work back to its latest image, or to nothing; returns what is to be told of it."""
     record = book.jobs[job]
     image = record.image
@@ -132,14 +133,14 @@ def roll_back(book: Book, job: int, row: int) -> str:
     if image is None:
         record.restore_from = record.run_time_used_us = 0
         book.table.origin[row] = -1
-        return f"no image is left, {format_duration(had)} of work lost" if had else "starts from the beginning"
+        return Code.NO_IMAGE_LEFT(had) if had else Code.FROM_BEGINNING()
     record.restore_from = image.serial
     # What has to be run again is not charged to the time limit.
     used = record.run_time_used_us
     before = image.run_time_us if image.run_time_us >= 0 else max(0, used - (had - left))
     record.run_time_used_us = min(used, before)
     book.table.origin[row] = book.board.layout.kind_index(image.kind)
-    return f"rolled back {format_duration(had - left)} to image {image.serial}"
+    return Code.ROLLED_BACK(had - left, image.serial)
 
 
 def lose(book: Book, job: int, row: int, work_us: int) -> None:
@@ -173,14 +174,14 @@ def _bound_to(book: Book, allocation: Allocation) -> int:
     return kinds[0] if alike else -1
 
 
-def why_unfrozen(book: Book, allocation: Allocation) -> str | None:
+def why_unfrozen(book: Book, allocation: Allocation) -> Cause | None:
     """Why freezing what runs on these devices would be of no use, or None."""
     nodes = book.board.layout.nodes
     for part in allocation:
         kind = nodes[part.node].kind
         if kind not in book.settings.freeze_kinds:
-            return f"a frozen process keeps its memory on {kind} devices, so freezing it would free nothing"
-    return "it spans several nodes, which cannot be frozen at one instant" if len(allocation) > 1 else None
+            return Code.KEEPS_MEMORY(kind)
+    return Code.SPANS_NODES() if len(allocation) > 1 else None
 
 
 def settle_level(book: Book, job: int, row: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model.cause import Cause, Code, given
 from ..model.job import Level, State
 from ..model.node import Allocation
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
@@ -36,7 +37,7 @@ def land(book: Book, plan: Plan) -> list[int]:
     return promised
 
 
-def _refusal(book: Book, group: tuple[Move, ...]) -> str | None:
+def _refusal(book: Book, group: tuple[Move, ...]) -> Cause | None:
     """Why this group cannot land whole; the board is left as it was."""
     if len(group) == 1:
         return illegal(book, group[0])
@@ -46,10 +47,10 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> str | None:
     try:
         for move in group:
             if move.job in seen:
-                return f"job {move.job} is named twice in one gang"
+                return Code.NAMED_TWICE(move.job)
             seen[move.job] = True
             if isinstance(move, Stop):
-                return "a stop can end other jobs and is no part of a gang"
+                return Code.STOP_IN_GANG()
             reason = illegal(book, move)
             if reason is not None:
                 return reason
@@ -62,35 +63,35 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> str | None:
         board.undo(mark)
 
 
-def illegal(book: Book, move: Move) -> str | None:
+def illegal(book: Book, move: Move) -> Cause | None:
     """Why a move does not hold against the book as it is, or None."""
     job = move.job
     row = book.table.row.get(job)
     if row is None:
-        return f"job {job} has ended"
+        return Code.JOB_ENDED(job)
     state = book.table.state.item(row)
     if isinstance(move, _BEGINS):
         wanted = QUEUED if isinstance(move, Start) else SUSPENDED
         if state != wanted:
-            return f"job {job} is {State(state).name}"
+            return Code.JOB_IS(job, State(state).name)
         if job in book.promises:
-            return f"job {job} already has devices promised"
+            return Code.HAS_RESERVATION(job)
         return rejected(book, job, move.allocation) or _taken(book, move.allocation)
     if isinstance(move, Stop):
         return None
     if state != RUNNING:
-        return f"job {job} is {State(state).name}"
+        return Code.JOB_IS(job, State(state).name)
     reason = unsuspendable(book, job, row)
     if reason is None and not isinstance(move, Suspend):
         reason = rejected(book, job, move.allocation) or _no_room_to_move(book, job, move.allocation)
     return reason
 
 
-def _taken(book: Book, allocation: Allocation) -> str | None:
-    return None if book.board.fits(allocation) else "its devices are no longer free"
+def _taken(book: Book, allocation: Allocation) -> Cause | None:
+    return None if book.board.fits(allocation) else Code.DEVICES_TAKEN()
 
 
-def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> str | None:
+def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> Cause | None:
     """Whether the new devices are free once the job has left its old ones."""
     mark = book.board.mark()
     book.board.give(book.allocations[job])
@@ -106,54 +107,51 @@ def request(book: Book, job: int, count: int = 0) -> Request:
     return row_request(layout, book.specs[job], book.table, book.table.row[job], held, count)
 
 
-def rejected(book: Book, job: int, allocation: Allocation) -> str | None:
+def rejected(book: Book, job: int, allocation: Allocation) -> Cause | None:
     """Why the job may not have these devices, free or not, or None."""
-    rejection = request(book, job).reject(allocation, book.board.layout)
-    return None if rejection is None else rejection.text
+    return request(book, job).reject(allocation, book.board.layout)
 
 
-def unsuspendable(book: Book, job: int, row: int) -> str | None:
+def unsuspendable(book: Book, job: int, row: int) -> Cause | None:
     """Why a running job cannot be made to give its devices back, or None."""
     level = book.table.level.item(row)
     if book.jobs[job].suspend_cooldown is not None:
-        return "its last suspension failed a moment ago"
+        return Code.SUSPENSION_JUST_FAILED()
     return _never(book, job) if level == Level.NONE else None
 
 
-def _never(book: Book, job: int) -> str:
+def _never(book: Book, job: int) -> Cause:
     """Why a job of level NONE has it."""
     spec, cap = book.specs[job], book.jobs[job].level_cap
     if spec.preempt == "none":
-        return "its user asked for preempt: none"
+        return Code.PREEMPT_NONE()
     if cap is not None:
         return cap.why
     single = spec.ranks == 1
     useless = images.why_unfrozen(book, book.allocations[job]) if single or spec.preempt == "freeze" else None
-    return useless or (
-        "ranks frozen longer than their process-group timeout die; give it preempt: cooperative to make it yield"
-    )
+    return useless or Code.GANG_TIMEOUT()
 
 
 def apply(book: Book, move: Move, promised: list[int]) -> None:
     """Make a legal move."""
-    job = move.job
+    job, why = move.job, given(move.why)
     if isinstance(move, _BEGINS):
         book.commit(job, move.allocation)
-        book.tell(job, "PROMISED", move.why)
+        book.tell(job, "PROMISED", why)
         promised.append(job)
     elif isinstance(move, Stop):
-        stop(book, job, int(State.CANCELLED), move.why)
+        stop(book, job, int(State.CANCELLED), why)
     else:
-        begin_suspension(book, job, move.why)
+        begin_suspension(book, job, why)
         if not isinstance(move, Suspend) or move.eager:
             book.jobs[job].replan_on_release = True
         book.table.preemptions[book.table.row[job]] += 1
         if not isinstance(move, Suspend):
             book.commit(job, move.allocation)
-            book.tell(job, "PROMISED", move.why)
+            book.tell(job, "PROMISED", why)
 
 
-def begin_suspension(book: Book, job: int, why: str) -> None:
+def begin_suspension(book: Book, job: int, why: Cause) -> None:
     """Ask the world to take the devices from a running job."""
     book.end_service(job)
     row, record = book.move(job, _SUSPENDING, why), book.jobs[job]

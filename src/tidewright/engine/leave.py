@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..base.units import format_duration
+from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
 from ..model.job_record import Ending
@@ -16,7 +16,7 @@ EX_TEMPFAIL = 75
 """sysexits(3): the program asks to be run again later."""
 
 
-def release(book: Book, job: int, why: str) -> None:
+def release(book: Book, job: int, why: Cause) -> None:
     """Let a held job queue if nothing holds it any more."""
     record = book.jobs[job]
     if record.ending is not None or book.hold_reason(job) is not None:
@@ -26,7 +26,7 @@ def release(book: Book, job: int, why: str) -> None:
     book.arrived = True
 
 
-def end(book: Book, job: int, state: int, code: int, why: str, failure: RankFailure | None = None) -> None:
+def end(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
     """The job's last step, and that of every job that can no longer run because of it. Its devices must be gone."""
     hopeless = _end_one(book, job, state, code, why, failure)
     # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
@@ -34,12 +34,12 @@ def end(book: Book, job: int, state: int, code: int, why: str, failure: RankFail
     while left:
         doomed, by = left.pop()
         if doomed in book.specs:
-            why = f"its dependency on job {by} can no longer be met"
+            why = Code.DEPENDENCY_FAILED(by)
             hopeless = _end_one(book, doomed, int(State.CANCELLED), 1, why)
             left.extend((waiting, doomed) for waiting in reversed(hopeless))
 
 
-def _end_one(book: Book, job: int, state: int, code: int, why: str, failure: RankFailure | None = None) -> list[int]:
+def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> list[int]:
     """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
     table, record = book.table, book.jobs[job]
     if record.reservation is not None:
@@ -81,7 +81,7 @@ def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: in
             continue
         record.dependencies = tuple(other for other in record.dependencies if other != job)
         if not record.dependencies and record.state == HELD:
-            release(book, waiting, f"job {job} has ended")
+            release(book, waiting, Code.JOB_HAS_ENDED(job))
     return hopeless
 
 
@@ -97,7 +97,7 @@ def next_of_array(book: Book, spec: JobSpec) -> None:
         if record is not None and record.waiting_array is not None:
             record.waiting_array = None
             if record.state == HELD:
-                release(book, job, f"a member of {array.parent} has ended")
+                release(book, job, Code.ARRAY_MEMBER_ENDED(array.parent))
             return
     book.array_queue.pop(array.parent, None)
     book.array_active[array.parent] -= 1
@@ -105,7 +105,7 @@ def next_of_array(book: Book, spec: JobSpec) -> None:
         del book.array_active[array.parent]
 
 
-def stop(book: Book, job: int, final: int, why: str, grace_us: int = -1) -> None:
+def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> None:
     """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards, from its latest
     image if it has one. ``grace_us`` as in StopRanks; -1: the job's own."""
     record = book.jobs[job]
@@ -128,7 +128,7 @@ def stop(book: Book, job: int, final: int, why: str, grace_us: int = -1) -> None
     book.out.append(StopRanks(job, record.attempt, record.spec.grace_us if grace_us < 0 else grace_us, why))
 
 
-def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
+def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
     """Nothing of the attempt is left: queue a fresh one, after a pause if asked for.
 
     ``from_image``: it goes on from the job's latest image, if there is one. ``keeps_work``: the program has saved its own
@@ -143,11 +143,11 @@ def restart(book: Book, job: int, why: str, keeps_work: bool, pause_us: int = 0,
     table = book.table
     table.home[row] = -1
     if from_image and record.image is not None:
-        why = f"{why}; {images.roll_back(book, job, row)}"
+        why = Code.WITH(why, images.roll_back(book, job, row))
     else:
         work = table.ideal.item(row)
         if from_image and work and not keeps_work:
-            why = f"{why}; there is no image, {format_duration(work)} of work lost"
+            why = Code.WITH(why, Code.NO_IMAGE(work))
         _start_over(book, job, row, keeps_work)
     record.attempt += 1
     table.attempt[row] = record.attempt
@@ -191,7 +191,7 @@ def pause(book: Book, tries: int) -> int:
     return int(min(settings.backoff_us << min(tries - 1, 30), settings.backoff_max_us))
 
 
-def failed(book: Book, job: int, code: int, why: str, failure: RankFailure | None = None) -> None:
+def failed(book: Book, job: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
     """An attempt ended badly by its own fault: retry as the spec says, or end as FAILED."""
     record = book.jobs[job]
     spec = record.spec
@@ -199,6 +199,6 @@ def failed(book: Book, job: int, code: int, why: str, failure: RankFailure | Non
     tries = record.failures
     worth = not spec.retry_exit_codes or code in spec.retry_exit_codes
     if worth and tries <= spec.retries:
-        restart(book, job, f"{why}; retry {tries} of {spec.retries}", keeps_work=False, pause_us=pause(book, tries))
+        restart(book, job, Code.RETRY(why, tries, spec.retries), keeps_work=False, pause_us=pause(book, tries))
     else:
         end(book, job, int(State.FAILED), code, why, failure)

@@ -6,9 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..base.units import WHOLE_DEVICE
+from ..model.cause import Cause, Code, reported
 from ..model.job import State
 from ..model.job_record import JobRecord
-from ..model.node import MAX_DEVICES_PER_NODE, DeviceFault, NodeSpec, bits
+from ..model.node import DeviceFault, NodeSpec, bits, usable
 from . import events as ev
 from . import images, refusals
 from .book import HELD, QUEUED, RUNNING, Book
@@ -24,7 +25,7 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
     """Nodes appear or come back; many at once cost as much as one."""
     fresh: dict[str, NodeSpec] = {}
     for event in arrivals:
-        node = _usable(event.node)
+        node = usable(event.node)
         book.incarnations[node.name] = event.incarnation
         if node.name not in book.nodes and node.devices > 0:
             fresh[node.name] = node
@@ -34,21 +35,13 @@ def nodes_up(book: Book, arrivals: list[ev.NodeUp]) -> None:
         index = book.nodes.get(event.node.name)
         if index is None:
             continue
-        node = _usable(event.node)
+        node = usable(event.node)
         refusals.lift(book, index)
         if node.name not in fresh and (node != book.board.layout.nodes[index] or index in book.outages.changed):
             _describe_again(book, index, node)
         book.node_down.pop(index, None)
         book.dead.pop(index, None)
         book.set_node_up(index)
-
-
-def _usable(node: NodeSpec) -> NodeSpec:
-    """The node as the book can hold it: with as many devices as a snapshot's 64-bit masks can name."""
-    if 0 <= node.devices <= MAX_DEVICES_PER_NODE:
-        return node
-    note = f"only {MAX_DEVICES_PER_NODE} of its {node.devices} devices are used"
-    return replace(node, devices=max(0, min(node.devices, MAX_DEVICES_PER_NODE)), note=note)
 
 
 def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
@@ -60,7 +53,7 @@ def _describe_again(book: Book, index: int, node: NodeSpec) -> None:
     if lost:
         described, book.outages.changed[index] = _until_moved(old, node, lost)
     if _shape(described) != _shape(old):
-        _revoke_on(book, index, "it came back with other devices")
+        _revoke_on(book, index, Code.OTHER_DEVICES())
     book.replace_node(index, described)
     close_devices(book, index)
     if described.full != old.full:
@@ -78,11 +71,11 @@ def _until_moved(old: NodeSpec, node: NodeSpec, lost: list[int]) -> tuple[NodeSp
     """How a node is described while jobs hold devices that are gone: longer than it is, or, when what is left of its devices
     is numbered anew, as it was."""
     beyond = node.kind == old.kind and min(lost) >= node.devices
-    why = f"the node came back with {node.devices} devices" if beyond else "the node came back with other devices"
+    why = Code.CAME_BACK_WITH(node.devices) if beyond else Code.CAME_BACK_OTHER()
     size = max(lost) + 1 if beyond else old.devices
     gone = range(node.devices, size) if beyond else lost
-    faults = tuple(DeviceFault(device, why, broken=old.kind != "cpu") for device in gone)
-    return (replace(node, devices=size) if beyond else old), Changed(node, faults, whole=not beyond)
+    faults = tuple(DeviceFault(device, "", broken=old.kind != "cpu") for device in gone)
+    return (replace(node, devices=size) if beyond else old), Changed(node, faults, not beyond, why)
 
 
 def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> list[int]:
@@ -136,7 +129,7 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
     book.outages.faults.pop(index, None)  # said anew when it is back
     close_devices(book, index)
     images.node_lost(book, event.name, frozenset(event.kept))
-    why = f"node {event.name} is down: {event.why}"
+    why = Code.NODE_DOWN(event.name, reported(event.why))
     for job in [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]:
         _lose(book, job, why)
     for job in _suspended(book):
@@ -147,7 +140,7 @@ def node_down(book: Book, event: ev.NodeDown) -> None:
             restart(book, job, why, keeps_work=False, from_image=True)
     for job in [job for job in book.with_images if _must_go_back(book.jobs[job])]:
         row = book.table.row[job]
-        book.tell(job, "IMAGE", f"{why}; {images.roll_back(book, job, row)}")
+        book.tell(job, "IMAGE", Code.WITH(why, images.roll_back(book, job, row)))
 
 
 def _suspended(book: Book) -> list[int]:
@@ -169,7 +162,7 @@ def _must_go_back(record: JobRecord) -> bool:
     return bool(waiting) and all(image.serial != record.restore_from for image in record.images)
 
 
-def _lose(book: Book, job: int, why: str) -> None:
+def _lose(book: Book, job: int, why: Cause) -> None:
     """A job lost at least one node: stop what survives, then start over. Survivors of a job with an image are rolled back,
     so nothing they still do is of use."""
     record = book.jobs[job]
@@ -186,13 +179,13 @@ def node_silent(book: Book, event: ev.NodeSilent) -> None:
         _close(book, index, event.why)
 
 
-def _close(book: Book, index: int, why: str) -> None:
+def _close(book: Book, index: int, why: Cause | str) -> None:
     book.node_down[index] = why
     book.set_node_up(index)
-    _revoke_on(book, index, why)
+    _revoke_on(book, index, reported(why))
 
 
-def _revoke_on(book: Book, index: int, why: str) -> None:
+def _revoke_on(book: Book, index: int, why: Cause) -> None:
     for job in list(book.promise_order.get(index, ())):
         book.revoke(job)
-        book.tell(job, "REVOKED", f"node {book.board.layout.nodes[index].name}: {why}")
+        book.tell(job, "REVOKED", Code.NODE_CLOSED(book.board.layout.nodes[index].name, why))

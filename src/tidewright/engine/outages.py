@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..model.cause import Cause, reported
 from ..model.node import DeviceFault, NodeSpec
 
 
 class Cordon(Struct, frozen=True):
     """A node that refused launches in a row takes no new work until ``until`` (absolute, microseconds)."""
 
-    why: str
+    why: Cause
     until: int
 
 
@@ -32,6 +33,16 @@ class Changed(Struct, frozen=True):
     node: NodeSpec
     gone: tuple[DeviceFault, ...]
     whole: bool = False
+    why: Cause | None = None
+    """What is to be said of each of ``gone``; None: what is said there (by an earlier version)."""
+
+
+class DeviceOutage(Struct, frozen=True):
+    """A device that takes no new work. ``broken`` as in ``DeviceFault``."""
+
+    device: int
+    why: Cause
+    broken: bool
 
 
 class Outages(Struct):
@@ -43,10 +54,13 @@ class Outages(Struct):
     cordoned: dict[int, Cordon] = {}
     refusals: dict[int, Refusals] = {}
 
-    def of(self, node: int) -> tuple[DeviceFault, ...]:
+    def of(self, node: int) -> list[DeviceOutage]:
         """Every device of the node that takes no new work, those that have changed first."""
-        changed = self.changed.get(node)
-        return (*(changed.gone if changed else ()), *self.faults.get(node, ()))
+        changed, faults = self.changed.get(node), self.faults.get(node, ())
+        gone = changed.gone if changed else ()
+        why = changed.why if changed else None
+        found = [DeviceOutage(fault.device, why or reported(fault.why), fault.broken) for fault in gone]
+        return found + [DeviceOutage(fault.device, reported(fault.why), fault.broken) for fault in faults]
 
     def mask(self, node: int, size: int) -> int:
         """The devices of a node of ``size`` that take no new work."""

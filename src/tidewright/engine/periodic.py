@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.job_record import LevelCap
 from . import events as ev
@@ -51,24 +52,24 @@ def due(book: Book, job: int, row: int) -> None:
     record = book.jobs[job]
     record.checkpoint_at = 0
     if record.saving is not None:
-        _failed(book, job, row, "no answer")
+        _failed(book, job, row, Code.NO_ANSWER())
     elif book.table.level.item(row) != Level.FULL:
         schedule(book, job)
     else:
         _order(book, job, row)
 
 
-def take_now(book: Book, job: int) -> str | None:
+def take_now(book: Book, job: int) -> Cause | None:
     """Image a running job whatever its next image's time; why not, or None."""
     record, state = book.jobs[job], book.state(job)
     if state is not State.RUNNING:
-        return f"it is {state.name.lower()}"
+        return Code.STATE_IS(state.name.lower())
     if record.saving is not None:
-        return "one is being taken already"
+        return Code.IMAGE_UNDER_WAY()
     level = book.true_level(job)
     if level != Level.FULL:
-        why = f": {record.level_cap.why}" if record.level_cap is not None else ""
-        return f"it can be made to yield by {Level(level).name.lower()} only{why}"
+        name, cap = Level(level).name.lower(), record.level_cap
+        return Code.LEVEL_TOO_LOW(name) if cap is None else Code.LEVEL_TOO_LOW_SINCE(name, cap.why)
     _order(book, job, book.table.row[job])
     return None
 
@@ -106,15 +107,15 @@ def checkpoint_failed(book: Book, event: ev.CheckpointFailed) -> None:
     row = _ours(book, event.job, event.attempt, event.serial)
     if row is None:
         return
-    _failed(book, event.job, row, event.error)
+    _failed(book, event.job, row, reported(event.error))
 
 
-def _failed(book: Book, job: int, row: int, error: str) -> None:
+def _failed(book: Book, job: int, row: int, error: Cause) -> None:
     record = book.jobs[job]
     saving, record.saving = record.saving, None
     record.checkpoint_failures += 1
     assert saving is not None
-    book.tell(job, "IMAGE", f"image {saving.serial} could not be made: {error}")
+    book.tell(job, "IMAGE", Code.IMAGE_FAILED(saving.serial, error))
     schedule(book, job)
 
 
@@ -138,8 +139,8 @@ def level_lowered(book: Book, event: ev.LevelLowered) -> None:
         return
     if record.level_cap is not None and record.level_cap.level <= event.level:
         return
-    record.level_cap = LevelCap(event.level, event.why)
-    book.tell(job, "LEVEL", f"{Level(event.level).name.lower()} at most: {event.why}")
+    record.level_cap = LevelCap(event.level, reported(event.why))
+    book.tell(job, "LEVEL", Code.LEVEL_CAPPED(Level(event.level).name.lower(), record.level_cap.why))
     if record.state in (State.STARTING, State.RUNNING):
         images.settle_level(book, job, book.table.row[job])
         book.touched[job] = book.forced = True

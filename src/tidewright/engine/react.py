@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model.cause import Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
@@ -16,6 +17,7 @@ _FREEZE = int(Level.FREEZE)
 _KILLED = 137
 _KILLED_FOR_US = (143, 137)
 """128 + SIGTERM and 128 + SIGKILL: what a program that ignores our wish to leave ends with."""
+_ALL_RANKS_RUN, _DEVICES_FREE, _FINISHED = Code.ALL_RANKS_RUN(), Code.DEVICES_FREE(), Code.FINISHED()
 
 
 def _current(book: Book, job: int, attempt: int) -> int | None:
@@ -33,7 +35,7 @@ def started(book: Book, event: ev.Started) -> None:
     record.launch_failures = 0
     refusals.launched(book, event.job)
     serial, record.restore_from = record.restore_from, 0
-    book.move(event.job, RUNNING, f"goes on from image {serial}" if serial else "all ranks run")
+    book.move(event.job, RUNNING, Code.RUNS_FROM_IMAGE(serial) if serial else _ALL_RANKS_RUN)
     _run(book, event.job)
     _hold_if_asked(book, event.job)
     move_away(book, event.job)
@@ -56,18 +58,18 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     record.launch_failures += 1
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
-    elsewhere = bool(event.node) and refusals.refused(book, job, event.node, event.error, event.fault)
+    error = reported(event.error)
+    elsewhere = bool(event.node) and refusals.refused(book, job, event.node, error, event.fault)
     hopeless = event.fault == "user" or (too_often and not event.node and not record.restore_from)
     if stopping is not None and stopping.state != QUEUED:
         end(book, job, stopping.state, 1, stopping.why)
     elif hopeless and not elsewhere:
-        end(book, job, int(State.FAILED), 127, event.error)
+        end(book, job, int(State.FAILED), 127, error)
     else:
         if event.image_lost or too_often:  # then an older image, or the beginning, has as many tries again
             images.spoil(book, job)
             record.launch_failures = tries = 1
-        where = f" on {event.node}" if event.node else ""
-        why = f"could not be launched{where}: {event.error}"
+        why = Code.LAUNCH_FAILED_ON(event.node, error) if event.node else Code.LAUNCH_FAILED(error)
         kept = not record.restore_from  # else the work is in an image, or lost
         rest = 0 if elsewhere and tries == 1 else pause(book, tries)
         restart(book, job, why, keeps_work=kept, pause_us=rest, from_image=True)
@@ -90,7 +92,7 @@ def exited(book: Book, event: ev.Exited) -> None:
 
 
 def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -> None:
-    code, said = event.code, event.why or f"exit code {event.code}"
+    code, said = event.code, reported(event.why) if event.why else Code.EXIT_CODE(event.code)
     leaving = state is State.SUSPENDING and level <= Level.COOPERATIVE
     if state is State.STOPPING:
         ending = book.jobs[job].ending
@@ -103,20 +105,20 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
     elif event.own:
         failed(book, job, code, said)
     elif event.lost:
-        why = event.why or "its ranks were lost; not its fault, started again"
+        why = said if event.why else Code.RANKS_LOST()
         rest = max(_pause_if_lost_again(book, job, state), _pause_if_fallen_again(book, job))
         restart(book, job, why, keeps_work=False, pause_us=rest, from_image=True)
     elif code == _KILLED and not leaving and _may_fall(book, job):
         book.world_failures.count += 1
-        why = f"killed from outside ({said}); not its fault"
+        why = Code.KILLED_OUTSIDE(said)
         restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
     elif code == 0:
-        end(book, job, int(State.COMPLETED), 0, "finished")
+        end(book, job, int(State.COMPLETED), 0, _FINISHED)
     elif leaving and code in (EX_TEMPFAIL, *_KILLED_FOR_US):
         saved = code == EX_TEMPFAIL
-        restart(book, job, f"gave its devices back ({said})", keeps_work=saved, from_image=not saved)
+        restart(book, job, Code.YIELDED(said), keeps_work=saved, from_image=not saved)
     elif code == EX_TEMPFAIL:
-        restart(book, job, "asked to be run again (exit code 75)", keeps_work=True, pause_us=book.settings.backoff_us)
+        restart(book, job, Code.ASKED_RERUN(), keeps_work=True, pause_us=book.settings.backoff_us)
     else:
         failed(book, job, code, said, event.failure)
 
@@ -149,8 +151,9 @@ def noticed(book: Book, event: ev.Noticed) -> None:
     """A line for the story of a job, once."""
     if _current(book, event.job, event.attempt) is None:
         return
-    if event.text not in (why for _, _, why in book.jobs[event.job].history):
-        book.tell(event.job, "NOTICE", event.text)
+    said = (event.text,)  # in a history that an earlier version began it has another code
+    if all(why.args != said for _, _, why in book.jobs[event.job].history):
+        book.tell(event.job, "NOTICE", Code.REPORTED(event.text))
 
 
 def _let_go(book: Book, job: int) -> list[int]:
@@ -181,9 +184,9 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     book.table.wait_since[row] = book.now
     record.hold_retry = None
     if record.held_in_place:
-        book.move(job, HELD, "frozen by its user, devices kept")
+        book.move(job, HELD, Code.FROZEN_IN_PLACE())
         if record.user_hold is None:
-            hold.thaw_pinned(book, job, "released meanwhile")
+            hold.thaw_pinned(book, job, Code.RELEASED_MEANWHILE())
         return
     if book.table.level.item(row) == _FREEZE:
         book.table.home[row] = book.allocations[job][0].node
@@ -191,7 +194,7 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     held, eager = record.user_hold is not None, record.replan_on_release
     if held and record.reservation is not None:
         book.revoke(job)
-    book.move(job, HELD if held else SUSPENDED, "suspended by its user" if held else "let go of its devices")
+    book.move(job, HELD if held else SUSPENDED, Code.HELD_BY_USER() if held else Code.RELEASED_DEVICES())
     eager = eager or any(book.board.free_total) or bool(book.board.partial)
     book.arrived = book.arrived or (eager and not held)
     serve(book, nodes)
@@ -204,23 +207,23 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _SUSPENDING:
         return
-    job, record = event.job, book.jobs[event.job]
+    job, record, error = event.job, book.jobs[event.job], reported(event.error)
     moving = record.reservation is not None
     if moving:
         book.revoke(job)
     if record.leaving:
         for loser in book.keep(job):
-            book.tell(loser, "REVOKED", f"job {job} could not be suspended: {event.error}")
-    book.move(job, RUNNING, f"could not be suspended: {event.error}")
+            book.tell(loser, "REVOKED", Code.JOB_NOT_SUSPENDED(job, error))
+    book.move(job, RUNNING, Code.SUSPEND_FAILED(error))
     if moving:
-        book.tell(job, "REVOKED", f"it stays where it is: {event.error}")
+        book.tell(job, "REVOKED", Code.STAYS(error))
     reshape.unwish(book, job, row)
     images.settle_level(book, job, row)
     _run(book, job)
     _shield(book, job, row)
     book.forced = True
-    if record.user_hold is not None and not (event.no_room and hold.freeze_instead(book, job, event.error)):
-        hold.failed(book, job, event.error)
+    if record.user_hold is not None and not (event.no_room and hold.freeze_instead(book, job, error)):
+        hold.failed(book, job, error)
     move_away(book, job)
 
 
@@ -241,7 +244,7 @@ def resumed(book: Book, event: ev.Resumed) -> None:
         book.table.restore_us[row] = event.restore_us
     book.table.home[row] = -1
     book.jobs[event.job].launch_failures = 0
-    book.move(event.job, RUNNING, "runs again")
+    book.move(event.job, RUNNING, Code.RUNS_AGAIN())
     images.settle_level(book, event.job, row)
     refusals.launched(book, event.job)
     _run(book, event.job)
@@ -254,28 +257,28 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _RESUMING:
         return
-    job, record = event.job, book.jobs[event.job]
+    job, record, error = event.job, book.jobs[event.job], reported(event.error)
     nodes = _let_go(book, job)
     record.launch_failures += 1
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
     alone = record.image_only
     if event.node and alone:
-        refusals.refused(book, job, event.node, event.error, "world")
+        refusals.refused(book, job, event.node, error, "world")
     if too_often or event.image_lost:  # what it comes back from next has as many tries again
         record.launch_failures = 0
     if too_often and not event.image_lost and not alone:
-        stop(book, job, QUEUED, f"cannot be resumed after {tries} tries, starts over: {event.error}")
+        stop(book, job, QUEUED, Code.RESUME_ABANDONED(tries, error))
     elif event.image_lost or too_often or (alone and record.image is None):
         if alone:
             images.spoil(book, job)
-        times = f" after {tries} tries" if too_often else ""
-        restart(book, job, f"cannot be resumed{times}: {event.error}", keeps_work=False, from_image=True)
+        why = Code.NOT_RESUMABLE_AFTER(tries, error) if too_often else Code.NOT_RESUMABLE(error)
+        restart(book, job, why, keeps_work=False, from_image=True)
     else:
         until = book.now + pause(book, tries)
         record.backoff_until = until
         book.set_timer(until, "backoff", job, until)
-        book.move(job, HELD, f"could not be resumed: {event.error}")
+        book.move(job, HELD, Code.RESUME_FAILED(error))
     serve(book, nodes)
 
 
@@ -304,10 +307,10 @@ def try_launch(book: Book, job: int) -> None:
     attempt = book.table.attempt.item(row)
     if state == QUEUED:
         images.settle_level(book, job, row)
-        book.move(job, _STARTING, "its devices are free")
+        book.move(job, _STARTING, _DEVICES_FREE)
         book.out.append(Launch(job, attempt, allocation, book.jobs[job].restore_from))
     else:
-        book.move(job, _RESUMING, "its devices are free")
+        book.move(job, _RESUMING, _DEVICES_FREE)
         book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.jobs[job].source))
 
 
@@ -325,11 +328,11 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
 def _job_timer(book: Book, kind: str, job: int, token: int) -> None:
     record, row = book.jobs[job], book.table.row[job]
     if kind == "limit" and book.table.run_since[row] == token and record.state == RUNNING:
-        stop(book, job, int(State.TIMEOUT), "ran for as long as it may (max duration)")
+        stop(book, job, int(State.TIMEOUT), Code.TIME_LIMIT())
     elif kind == "backoff" and record.backoff_until == token:
         record.backoff_until = 0
         if record.state == HELD:
-            release(book, job, "pause is over")
+            release(book, job, Code.BACKOFF_OVER())
     elif kind == "hold" and record.user_hold == token:
         hold.due(book, job)
     elif kind == "checkpoint" and record.checkpoint_at == token:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..base.units import format_duration
+from ..model.cause import Cause, Code
 from .book import Book
 from .land import request
 from .outages import Cordon, Refusals
 
 
-def refused(book: Book, job: int, node: str, error: str, fault: str) -> bool:
+def refused(book: Book, job: int, node: str, error: Cause, fault: str) -> bool:
     """Note that ``node`` did not launch ``job``. Returns whether another node can be tried."""
     index = book.nodes.get(node)
     if index is None:
@@ -50,7 +50,7 @@ def _room_elsewhere(book: Book, job: int, *, free: bool) -> bool:
     return wanted.most_devices(board.layout, counts, board.up) >= max(1, wanted.floor)
 
 
-def _count(book: Book, job: int, index: int, error: str) -> None:
+def _count(book: Book, job: int, index: int, error: Cause) -> None:
     before = book.outages.refusals.get(index, Refusals(0, ()))
     jobs = (*(other for other in before.jobs if other != job), job)[-8:]
     now = book.outages.refusals[index] = Refusals(before.count + 1, jobs, before.cordons)
@@ -59,16 +59,16 @@ def _count(book: Book, job: int, index: int, error: str) -> None:
         _cordon(book, index, now, error)
 
 
-def _cordon(book: Book, index: int, now: Refusals, error: str) -> None:
+def _cordon(book: Book, index: int, now: Refusals, error: Cause) -> None:
     settings, name = book.settings, book.board.layout.nodes[index].name
     pause = min(settings.cordon_us << min(now.cordons, 20), settings.cordon_max_us)
-    why = f"refused {now.count} launches in a row, tried again after {format_duration(pause)}: {error}"
+    why = Code.CORDONED(now.count, pause, error)
     book.outages.cordoned[index] = Cordon(why, book.now + pause)
     book.outages.refusals[index] = Refusals(now.count, now.jobs, now.cordons + 1)
     book.set_timer(book.now + pause, "cordon", -1, index)
     for other in list(book.promise_order.get(index, ())):
         book.revoke(other)
-        book.tell(other, "REVOKED", f"node {name} is cordoned: {why}")
+        book.tell(other, "REVOKED", Code.NODE_CORDONED(name, why))
     book.set_node_up(index)
 
 

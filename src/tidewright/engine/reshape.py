@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.board import ALL_NODES
+from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.node import Allocation, Part, bits, device_count
 from ..placement.find import place, scatter
@@ -16,16 +17,15 @@ from .book import Book
 from .land import apply, illegal, rejected, request, unsuspendable
 from .leave import unshield
 
-_LATER = "try again when it runs"
 _TRANSIT = (State.STARTING, State.SUSPENDING, State.RESUMING)
 
 
 class Refusal(Exception):
-    """Why a user's wish is not done: (error, remedy, kind) of a Reply."""
+    """Why a user's wish is not done: error and kind of a Reply."""
 
-    def __init__(self, error: str, remedy: str, kind: str = "conflict") -> None:
-        super().__init__(error)
-        self.said = (error, remedy, kind)
+    def __init__(self, why: Cause, kind: str = "conflict") -> None:
+        super().__init__(why)
+        self.why, self.kind = why, kind
 
 
 def move(book: Book, event: ev.Move) -> list[int]:
@@ -41,12 +41,12 @@ def move(book: Book, event: ev.Move) -> list[int]:
     count = device_count(mine) or book.table.floor.item(row)
     allocation = _find(book, job, count, where)
     if allocation is None:
-        raise Refusal(*_no_room(book, job, count, event.nodes))
-    why = "moved by its user"
+        raise Refusal(_no_room(book, job, count, event.nodes))
+    why = Code.MOVED_BY_USER()
     wanted = Migrate(job, allocation, why) if state is State.RUNNING else Resume(job, allocation, why)
     reason = illegal(book, wanted)
     if reason is not None:
-        raise Refusal(f"job {job} cannot be moved: {reason}", "name other nodes")
+        raise Refusal(Code.NOT_MOVABLE_THERE(job, reason))
     promised: list[int] = []
     apply(book, wanted, promised)
     book.freed = True
@@ -57,75 +57,59 @@ def _not_there_yet(book: Book, job: int, state: State, names: tuple[str, ...]) -
     """Whether the job is not on just these nodes already, where a move would cost an image and change nothing."""
     here = sorted(images.names(book, book.allocations.get(job, ())))
     if state is State.RUNNING and sorted(dict.fromkeys(names)) == here:
-        raise Refusal(
-            f"job {job} already runs on {' and '.join(here)}, all of it",
-            f"name another node (tide nodes lists them), or let it choose: tide migrate {job}",
-        )
+        raise Refusal(Code.ALREADY_THERE(job, tuple(here)))
 
 
 def _nodes_named(book: Book, names: tuple[str, ...]) -> int:
     """The set of nodes of these names."""
     unknown = [name for name in names if name not in book.nodes]
     if unknown:
-        raise Refusal(f"no node {unknown[0]!r}", "list nodes with tide nodes", "notfound")
+        raise Refusal(Code.NO_SUCH_NODE(unknown[0]), "notfound")
     closed = {book.nodes[name]: name for name in names if not book.board.up >> book.nodes[name] & 1}
     if closed:
         index, name = next(iter(closed.items()))
         cordon = book.outages.cordoned.get(index)
         why = book.drained.get(index) or (cordon.why if cordon else book.node_down.get(index, ""))
-        raise Refusal(f"node {name} takes no work: {why}", "name another node")
+        raise Refusal(Code.NODE_UNSCHEDULABLE(name, reported(why)))
     return sum(1 << index for index in dict.fromkeys(book.nodes[name] for name in names))
 
 
 def _movable(book: Book, job: int, row: int, state: State) -> None:
     """Whether the job can leave where it is without losing work. Raises Refusal."""
     if state in _TRANSIT or state is State.STOPPING:
-        raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
+        raise Refusal(Code.NOT_YET(job, state.name.lower()))
     if state is State.HELD and book.jobs[job].user_hold is not None:
-        raise Refusal(f"job {job} is suspended by its user", f"release it first: tide resume {job}")
+        raise Refusal(Code.HELD_STILL(job))
     suspended = state is State.SUSPENDED and job not in book.promises
     if state is not State.RUNNING and not suspended:
-        raise Refusal(f"job {job} is {state.name.lower()}; only a job that runs or is suspended can be moved", _LATER)
+        raise Refusal(Code.NOT_MOVABLE_NOW(job, state.name.lower()))
     if suspended and book.jobs[job].image_only:
         return
     unshield(book, job)  # a failed suspension keeps planners away for a while, not its user
     reason = None if suspended else unsuspendable(book, job, row)
     level = Level(book.table.level.item(row))
     if reason is None and level is not Level.FULL:
-        reason = f"its level is {level.name.lower()}" + (
-            ": its memory cannot leave its node" if level is Level.FREEZE else ": it would start again elsewhere"
-        )
+        code = Code.MEMORY_PINNED if level is Level.FREEZE else Code.WOULD_RESTART_ELSEWHERE
+        reason = code(level.name.lower())
     if reason is not None:
-        raise Refusal(
-            f"job {job} cannot be moved: {reason}", "only a job that can be imaged whole moves; see tide doctor"
-        )
+        raise Refusal(Code.NOT_MOVABLE(job, reason))
 
 
-def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> tuple[str, str]:
+def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> Cause:
     """Why no place was found: too small even when empty, or taken."""
     layout, mine = book.board.layout, {part.node for part in book.allocations.get(job, ())}
     if not names and len(layout.nodes) == len(mine):
-        return f"job {job} is on every node there is", "tide nodes lists them; tide up --hosts N makes more"
-    where = ", ".join(names) or "the other nodes"
+        return Code.ON_EVERY_NODE(job)
     most = sum(layout.node_size[book.nodes[name]] for name in names)
     if names and most < count:
-        return (
-            f"job {job} has {count} devices; {where} {_have(names)} {most} even when empty",
-            "name other or more nodes",
-        )
+        return Code.NODES_TOO_SMALL(job, count, names, most)
     holders = [
-        str(other)
+        other
         for other, parts in book.allocations.items()
         if other != job
         and any(layout.nodes[part.node].name in names if names else part.node not in mine for part in parts)
     ]
-    held = f"; held by job{'s' * (len(holders) > 1)} {', '.join(holders[:8])}" if holders else ""
-    devices = f"{count} device{'s' * (count > 1)}"
-    return f"no room for the {devices} of job {job} on {where}{held}", "try again later, or name other nodes"
-
-
-def _have(names: tuple[str, ...]) -> str:
-    return "have" if len(names) > 1 else "has"
+    return Code.NO_ROOM(count, job, names, tuple(holders[:8]))
 
 
 # -- scaling ------------------------------------------------------------------------------------------------------------
@@ -136,7 +120,7 @@ def scale(book: Book, event: ev.Scale) -> list[int]:
     job, state = event.job, book.state(event.job)
     _sizeable(book, job, event.devices)
     if state is State.STOPPING or state in _TRANSIT:
-        raise Refusal(f"job {job} is {state.name.lower()}", _LATER)
+        raise Refusal(Code.NOT_YET(job, state.name.lower()))
     before = book.jobs[job].size_override
     _wish(book, job, event.devices)
     try:
@@ -150,20 +134,15 @@ def _sizeable(book: Book, job: int, devices: int) -> None:
     """Whether the job could ever run on so many devices."""
     spec = book.specs[job]
     if not 0 <= devices <= spec.devices:
-        raise Refusal(
-            f"job {job} asked for {spec.devices} devices; {devices} is not between 1 and that",
-            f"the nearest: tide scale {job} {spec.devices if devices > 0 else 1}", "usage",
-        )  # fmt: skip
+        nearest = spec.devices if devices > 0 else 1
+        raise Refusal(Code.SCALE_OUT_OF_RANGE(job, spec.devices, devices, nearest), "usage")
     if devices and devices < spec.devices and spec.ranks < spec.devices:
-        raise Refusal(
-            f"each rank of job {job} has several devices, which cannot be shared in turns",
-            f"it runs on {spec.devices} devices or not at all", "usage",
-        )  # fmt: skip
+        raise Refusal(Code.RANKS_NOT_SHARABLE(job, spec.devices), "usage")
     if not devices:
         return
     misfit = too_crowded(book, spec, devices) or never_fits(book, replace(spec, devices=devices, min_devices=0))
     if misfit is not None:
-        raise Refusal(*misfit, "usage")
+        raise Refusal(misfit, "usage")
 
 
 def _wish(book: Book, job: int, devices: int) -> None:
@@ -189,10 +168,9 @@ def _restorable(book: Book, job: int) -> None:
     wanted, layout = request(book, job), book.board.layout
     most = wanted.most_devices(layout) if wanted.restore_kind >= 0 else wanted.floor
     if wanted.floor > most:
+        kind = layout.kinds[wanted.restore_kind]
         raise Refusal(
-            f"job {job} comes back from an image, on nodes that take full images and have "
-            f"{layout.kinds[wanted.restore_kind]} devices; they have {most}, not {wanted.floor}",
-            f"the nearest: tide scale {job} {most}" if most else "try again when such a node is there",
+            Code.FEW_RESTORE_NODES(job, kind, most, wanted.floor) if most else Code.NO_RESTORE_NODES(job, kind)
         )
 
 
@@ -205,19 +183,16 @@ def _resize(book: Book, job: int) -> list[int]:
     unshield(book, job)
     reason, level = unsuspendable(book, job, row), book.table.level.item(row)
     if reason is None and level == Level.REQUEUE:
-        reason = "it would start over"
+        reason = Code.WOULD_START_OVER()
     if reason is not None:
-        raise Refusal(
-            f"job {job} cannot be resized while it runs: {reason}", "scale it while it waits, or submit it anew"
-        )
+        raise Refusal(Code.NOT_RESIZABLE(job, reason))
     allocation = _fewer(mine, wanted) if wanted < have else _more(book, job, mine, wanted)
     if allocation is None:
-        error = f"job {job} has {have} devices; no {wanted} are free for it"
-        raise Refusal(error, "try again later, or ask for fewer")
-    resize = Resize(job, allocation, f"scaled to {wanted} devices by its user")
+        raise Refusal(Code.NOT_ENOUGH_FREE(job, have, wanted))
+    resize = Resize(job, allocation, Code.SCALED_BY_USER(wanted))
     reason = illegal(book, resize)
     if reason is not None:
-        raise Refusal(f"job {job} cannot be resized: {reason}", "try again later")
+        raise Refusal(Code.NOT_RESIZABLE_NOW(job, reason))
     promised: list[int] = []
     apply(book, resize, promised)
     book.freed = True
@@ -257,7 +232,7 @@ def unwish(book: Book, job: int, row: int) -> None:
     have, spec = device_count(book.allocations[job]), book.specs[job]
     wanted = book.jobs[job].size_override
     if wanted and wanted != have:
-        book.tell(job, "SCALED", f"not scaled to {wanted} devices: it runs on as it is, on {have}")
+        book.tell(job, "SCALED", Code.NOT_SCALED(wanted, have))
         _wish(book, job, 0 if spec.floor <= have <= spec.devices else have)
     elif not book.table.floor.item(row) <= have <= book.table.demand.item(row):
         _wish(book, job, have)

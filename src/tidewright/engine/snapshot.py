@@ -13,13 +13,14 @@ from contextlib import contextmanager
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from ..base.errors import Bug, UsageError
 from ..model.board import Board, Layout
 from ..model.job_record import JobRecord
 from ..model.node import Allocation
 from ..model.table import COLUMNS, JobTable
+from . import upcast
 from .book import Book
 from .check import check_all
 from .failures import Failures
@@ -28,8 +29,9 @@ from .refusals import keep_refusals
 from .snapshot_pool import OF_THE_BOOK, PoolSnapshot
 from .snapshot_v1 import SnapshotV1, records
 
-FORMAT = 2
-"""Raised when the meaning of a field changes. Format 1 opens (snapshot_v1); any other is passed over and the journal replayed."""
+FORMAT = 3
+"""Raised when the meaning of a field changes. Formats 1 (snapshot_v1) and 2 (sentences where now are
+causes) open; any other is passed over and the journal replayed."""
 
 _PLAIN = (*OF_THE_BOOK, "jobs", "world_failures", "outages")
 
@@ -128,8 +130,10 @@ def _decode(data: bytes) -> Snapshot:
     known = msgspec.msgpack.decode(data, type=_Format).format
     if known == FORMAT:
         return msgspec.msgpack.decode(data, type=Snapshot)
-    if known == 1:
-        return _upcast(msgspec.msgpack.decode(data, type=SnapshotV1))
+    if known in (1, 2):
+        plain = msgspec.msgpack.decode(data)
+        upcast.snapshot(plain)
+        return _upcast(convert(plain, SnapshotV1)) if known == 1 else convert(plain, Snapshot)
     raise UsageError(f"snapshot format {known}, expected {FORMAT}", "replay the journal from its beginning")
 
 

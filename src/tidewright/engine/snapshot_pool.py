@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..model.cause import Cause
 from ..model.node import NodeSpec
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked
@@ -27,8 +28,8 @@ class PoolSnapshot(Struct, kw_only=True):
     next_job: int
     nodes: dict[str, int]
     incarnations: dict[str, str]
-    node_down: dict[int, str]
-    drained: dict[int, str]
+    node_down: dict[int, Cause | str]
+    drained: dict[int, Cause | str]
     dead: dict[int, bool] = {}
     array_active: dict[str, int]
     array_queue: dict[str, list[int]]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from ..model.cause import Cause
 from ..model.job import JobSpec
 from ..model.job_record import Cooldown, Ending, HoldRetry, Image, JobRecord, LevelCap, Saving
 from ..model.node import Allocation
@@ -42,7 +43,7 @@ class SnapshotV1(PoolSnapshot, kw_only=True):
     allocations: dict[int, Allocation]
     promises: dict[int, Allocation]
     leaving: dict[int, bool]
-    ending: dict[int, tuple[int, str]]
+    ending: dict[int, tuple[int, Cause]]
     imaged: dict[int, bool]
     user_holds: dict[int, int]
     pins: dict[int, bool]
@@ -55,13 +56,13 @@ class SnapshotV1(PoolSnapshot, kw_only=True):
     ran: dict[int, int]
     shields: dict[int, int]
     eager: dict[int, bool] = field(default_factory=dict)
-    stories: dict[int, list[tuple[int, str, str]]]
+    stories: dict[int, list[tuple[int, str, Cause]]]
     # Fields below were added to a format already in use: an older snapshot opens with these defaults.
     images: dict[int, tuple[Image, ...]] = field(default_factory=dict)
     serials: dict[int, int] = field(default_factory=dict)
     saving: dict[int, Saving] = field(default_factory=dict)
     from_image: dict[int, int] = field(default_factory=dict)
-    lowered: dict[int, tuple[int, str]] = field(default_factory=dict)
+    lowered: dict[int, tuple[int, Cause]] = field(default_factory=dict)
     measured: dict[int, bool] = field(default_factory=dict)
     checkpoint_at: dict[int, int] = field(default_factory=dict)
     checkpoint_failures: dict[int, int] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..model.cause import Code
 from ..model.job import State
 from ..model.node import Allocation
 from . import leave
@@ -51,7 +52,7 @@ def _take_back(book: Book, command: Placing) -> None:
     if command.job in book.allocations:
         _let_go(book, command.job)
         back = State.QUEUED if isinstance(command, Launch) else State.SUSPENDED
-        book.move(command.job, int(back), "waits, as an earlier version decided")
+        book.move(command.job, int(back), Code.AS_EARLIER_VERSION())
 
 
 def _end(book: Book, command: Ended) -> None:
@@ -72,11 +73,11 @@ def _place(book: Book, command: Placing) -> None:
     before = int(State.QUEUED if launch else State.SUSPENDED)
     row = book.table.row[job]
     if book.table.state[row] != before:
-        book.move(job, before, "as an earlier version decided")
+        book.move(job, before, Code.AS_EARLIER_VERSION())
     book.table.attempt[row] = book.jobs[job].attempt = command.attempt
     book.commit(job, command.allocation)
     book.occupy(job)
-    book.move(job, int(State.STARTING if launch else State.RESUMING), "as an earlier version decided")
+    book.move(job, int(State.STARTING if launch else State.RESUMING), Code.AS_EARLIER_VERSION())
 
 
 def _make_room(book: Book, job: int, wanted: Allocation) -> None:

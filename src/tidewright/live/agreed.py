@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ..engine.events import Event, Exited, Resumed, Started, StartFailed, Suspended
+from ..model.cause import Code
 from ..model.failure import RankFailure
 from ..model.job import State
 from ..wire import agent as wire
@@ -48,7 +49,7 @@ def agreed(report: wire.JobReport, told: list[wire.JobReport], state: State, ser
     if states == {"failed"} or (unstarted and states <= {"exited", "failed"} and state is State.STARTING):
         first = next((one for one in unstarted if one.fault == "user"), unstarted[0])
         lost = any(one.image is not None and one.image.lost for one in unstarted)
-        why = first.error or first.why or "could not be started"
+        why = first.error or first.why or Code.NOT_STARTED()
         return StartFailed(job, attempt, why, first.fault or "world", lost)
     if states <= {"exited", "failed"}:
         return _exited(job, attempt, told, ranks)

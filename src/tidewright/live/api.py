@@ -24,13 +24,16 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..engine.wall_time import wall_time
+from ..model.cause import Code
 from ..model.job import LONGEST_US
 from ..plan.plan import Planner
+from ..plan.render import render
 from ..wire import api, openapi
 from . import intake, say
 from .archive import GROUPS
 from .asked import body as read_body
 from .asked import flag, number, seconds, states
+from .causes import cause_view, cause_view_or_none
 from .export import exported
 from .hub import point
 from .identity import signed
@@ -41,6 +44,7 @@ from .metrics import exposition
 from .parts import Parts
 from .rehearse import rehearse
 from .shown import shown
+from .why import waited, why_ended, why_live
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -104,7 +108,8 @@ class Api:
         await intake.check(self._book, body)
         if body.dry_run:
             lines, warnings = await self._in_fork(lambda fork, planner: rehearse(fork, planner, body.specs))
-            return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=warnings))
+            said, causes = tuple(map(render, warnings)), tuple(map(cause_view, warnings))
+            return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=said, causes=causes))
         return self._answer(await intake.admit(self.parts.loop, body))
 
     async def _in_fork(self, ask: Callable[[Engine, Planner], T]) -> T:
@@ -137,7 +142,7 @@ class Api:
         if ended is None and job in self.parts.loop.limbo:
             return say.almost_ended(self.parts.loop.limbo[job])
         if ended is None:
-            raise NotFound(f"no job {job}", "list jobs with tide ps --all")
+            raise intake.refusal(Code.NO_SUCH_JOB(job), "notfound")
         return say.ended_job(ended, full=True, logs=self._logs(job))
 
     def _find(self, request: Request) -> int:
@@ -163,18 +168,9 @@ class Api:
         job, now = self._find(request), self._now()
         view = self._view(job)
         if job not in self._book.specs:
-            return self._answer(_why_ended(view, now))
+            return self._answer(why_ended(view, now))
         told = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
-        change = f"{told.change.text} ({told.change.flag})" if told.change and told.change.flag else ""
-        holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
-        return self._answer(
-            api.WhyView(
-                job=job, name=view.name, state=view.state, summary=told.text or view.why,
-                reason=told.reason.value if told.reason else "", consequence=told.consequence, need=told.need,
-                free=told.free, holders=holders, ahead=told.ahead,
-                change=change or (told.change.text if told.change else ""), story=view.story, now=self._now(),
-            )
-        )  # fmt: skip
+        return self._answer(why_live(view, told, self._now()))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
@@ -196,7 +192,7 @@ class Api:
         op_id = body.op_id or new_op_id()
         for name in body.to:
             if name not in self._book.nodes:
-                raise NotFound(f"no node {name!r}", "list nodes with tide nodes")
+                raise intake.refusal(Code.NO_SUCH_NODE(name), "notfound")
         return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
 
     async def scale(self, request: Request) -> Response:
@@ -219,7 +215,11 @@ class Api:
     async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
         reply = await self.parts.loop.ask(event, op_id)
         intake.raise_refusal(reply)
-        return self._answer(api.ActionReply(job=reply.job, node=node, warning=reply.warning))
+        return self._answer(
+            api.ActionReply(
+                job=reply.job, node=node, warning=render(reply.warning), cause=cause_view_or_none(reply.warning)
+            )
+        )
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)
@@ -232,9 +232,7 @@ class Api:
                 view = self._view(job)
                 final = view.state in api.FINAL_STATES
                 if final or left <= 0:
-                    return self._answer(
-                        api.WaitReply(job=job, state=view.state, final=final, exit_code=view.exit_code, why=view.why)
-                    )
+                    return self._answer(waited(view, final))
             await _or_timeout(change, max(0.0, left))
 
     async def logs(self, request: Request) -> Response:
@@ -334,12 +332,6 @@ def _event(event: api.JobEvent) -> bytes:
     return b"id: %s\nevent: job\ndata: %s\n\n" % (event.seq.encode(), msgspec.json.encode(event))
 
 
-def _why_ended(view: api.JobView, now: int) -> api.WhyView:
-    return api.WhyView(
-        job=view.id, name=view.name, state=view.state, summary=view.why, story=view.story, now=now, failure=view.failure
-    )  # fmt: skip
-
-
 async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
     """Wait for a change; false when the time is over first."""
     try:
@@ -364,7 +356,10 @@ def _guarded(handler: Handler) -> Handler:
             return _answer(api.ErrorBody(error=f"not accepted: {error}", remedy=text, code="full"), 507)
         except UsageError as error:
             code = _CODES.get(error.http_status, "usage")
-            return _answer(api.ErrorBody(error=error.message, remedy=error.remedy, code=code), error.http_status)
+            body = api.ErrorBody(
+                error=error.message, remedy=error.remedy, code=code, cause=cause_view_or_none(error.cause)
+            )
+            return _answer(body, error.http_status)
         except TideError as error:
             return _answer(api.ErrorBody(error=str(error), code="bug"), error.http_status)
         except (asyncio.CancelledError, ClientDisconnect):

@@ -14,6 +14,7 @@ import msgspec
 
 from ..base.errors import DamagedJournal
 from ..base.units import SECOND
+from ..engine import upcast
 from ..engine.commands import Ended
 
 GPU_SECOND = 1000 * SECOND
@@ -53,10 +54,10 @@ class Sums(NamedTuple):
     preemptions: int
 
 
-def row_of(turn: int, ended: Ended) -> ArchiveRow:
-    """The archive's row of a job that ended in ``turn``."""
+def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
+    """The archive's row of a job that ended in ``turn``; ``record``: as it was written, maybe by an earlier version."""
     spec = ended.spec
-    record = msgspec.json.encode(ended)
+    record = msgspec.json.encode(ended) if record is None else record
     return ArchiveRow(
         ended.job, turn, spec.name, spec.team, spec.user, spec.tier, ended.state, ended.end,
         ended.held_milli_us / GPU_SECOND, ended.attained_milli_us / GPU_SECOND, fraction_of(ended), ended.preemptions,
@@ -141,4 +142,15 @@ def _opened(record: bytes, seal: bytes, job: int, turn: int) -> Ended:
     if not isinstance(record, bytes) or seal_of(record) != seal:
         remedy = "tide doctor --repair rebuilds it from the journal"
         raise DamagedJournal(f"the archived record of job {job} is altered; {remedy}", turn)
-    return _decode.decode(record)
+    return ended_of(record)
+
+
+def ended_of(record: bytes) -> Ended:
+    """The job of an archived record. Raises msgspec.DecodeError or ValidationError when it is none."""
+    try:
+        return _decode.decode(record)
+    except msgspec.ValidationError:
+        plain = msgspec.json.decode(record)
+        if isinstance(plain, dict):
+            upcast.ended(plain)
+        return msgspec.convert(plain, Ended)

@@ -16,7 +16,7 @@ from ..base.errors import UsageError
 from ..drive.record import decode
 from ..engine.commands import Ended, Reply
 from ..wire.state_files import open_own
-from .archive import COLUMNS, Archive, row_of, seal_of
+from .archive import COLUMNS, Archive, ended_of, row_of, seal_of
 from .job_ids import next_unused
 from .lock import StateLock
 from .mark import Mark, MarkFile, read_mark
@@ -104,7 +104,7 @@ def _as_it_was(row: tuple[Any, ...]) -> bool:
     turn, record, mine = row[1], row[-2], row[-1]
     if not isinstance(record, bytes) or seal_of(record) != mine:
         return False
-    return row_of(turn, msgspec.json.decode(record, type=Ended)) == row
+    return row_of(turn, ended_of(record), record) == row
 
 
 def _underived(db: sqlite3.Connection, verdict: Verdict, written: int, spoiled: list[str]) -> Report:
@@ -267,7 +267,7 @@ def _older_archive(old: sqlite3.Connection, new: sqlite3.Connection, before: int
         if seal_of(record) != mine:
             continue
         try:
-            Archive.insert(new, [row_of(turn, msgspec.json.decode(record, type=Ended))])
+            Archive.insert(new, [row_of(turn, ended_of(record), record)])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
 

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from ..engine.book import Book
 from ..engine.commands import Command, Ended
 from ..engine.wall_time import wall_time
+from ..model.cause import Cause
 from ..model.job import State
 from ..wire.api import JobEvent
+from .causes import cause_view_or_none
 from .say import exit_code, state_name
 
 KEPT = 20_000
@@ -41,7 +43,7 @@ class Hub:
 
     def observe_in_parts(self, turn: int, book: Book, commands: Iterable[Command]) -> Iterator[None]:
         """The same, with a break after every job."""
-        found: list[tuple[int, str, int, str, int]] = []
+        found: list[tuple[int, str, int, Cause | None, int]] = []
         for job in book.touched:
             yield
             record = book.jobs.get(job)
@@ -50,7 +52,7 @@ class Hub:
             state = record.state
             if self._states.get(job) != state:
                 self._states[job] = state
-                why = record.history[-1][2] if record.history else ""
+                why = record.history[-1][2] if record.history else None
                 found.append((job, record.spec.name, state, why, 0))
         for command in commands:
             if isinstance(command, Ended):
@@ -60,9 +62,10 @@ class Hub:
         at = wall_time(book.wall_offsets, book.now, book.now)
         for number, (job, name, state, why, code) in enumerate(found):
             yield
+            cause = cause_view_or_none(why)
             event = JobEvent(
-                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=why,
-                what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
+                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=cause.text if cause else "",
+                cause=cause, what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
             )  # fmt: skip
             self._fresh.append(event)
 

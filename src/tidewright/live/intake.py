@@ -11,10 +11,13 @@ from ..engine import events as ev
 from ..engine.admit import refuse
 from ..engine.book import Book
 from ..engine.commands import Reply
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec
 from ..model.launchable import unlaunchable
+from ..plan.render import remedy, render
 from ..wire import api
 from .asked import parsed
+from .causes import cause_view
 from .loop import Loop
 from .pause import Pause
 
@@ -68,11 +71,10 @@ async def check(book: Book, body: api.SubmitRequest) -> None:
     pause = Pause()
     for at, spec in enumerate(body.specs):
         wrong = unlaunchable(spec)
-        text = "the job cannot be run: " + "; ".join(wrong[:SHOWN_MISTAKES])
-        refusal = (text, "correct these and submit again", "usage") if wrong else refuse(book, spec)
-        if refusal is not None and f"{body.op_id}.{at}" not in book.answers:
-            which = f"specs[{at}]: " if len(body.specs) > 1 else ""
-            raise_refusal(Reply("", error=which + refusal[0], remedy=refusal[1], kind=refusal[2]))
+        refused = (Code.SPEC_WRONG(tuple(wrong[:SHOWN_MISTAKES])), "usage") if wrong else refuse(book, spec)
+        if refused is not None and f"{body.op_id}.{at}" not in book.answers:
+            error, kind = refused
+            raise refusal(Code.ONE_OF_SPECS(at, error) if len(body.specs) > 1 else error, kind)
         await pause()
 
 
@@ -88,14 +90,21 @@ async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
     replies = [found[one] for one in asked]
     for reply in replies:
         raise_refusal(reply)
+    warnings = tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning))
     return api.SubmitReply(
         ids=tuple(reply.job for reply in replies), names=tuple(spec.name for spec in body.specs),
-        warnings=tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning)),
+        warnings=tuple(map(render, warnings)), causes=tuple(map(cause_view, warnings)),
     )  # fmt: skip
 
 
 def raise_refusal(reply: Reply) -> None:
     """What the engine refused, as an error."""
     if reply.error:
-        kind = {"notfound": NotFound, "conflict": Conflict}.get(reply.kind, UsageError)
-        raise kind(reply.error, reply.remedy)
+        raise refusal(reply.error, reply.kind)
+
+
+def refusal(why: Cause, kind: str) -> UsageError:
+    """A refusal as an error. ``kind`` as of a Reply."""
+    error = {"notfound": NotFound, "conflict": Conflict}.get(kind, UsageError)(render(why), remedy(why))
+    error.cause = why
+    return error

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.book import Book
 from ..engine.commands import Command, Ended
 from ..model.job import State
+from ..plan.render import render
 from .archive import GPU_SECOND
 from .loop import Loop
 from .say import held_devices
@@ -80,7 +81,7 @@ class Metrics:
             labels=["node", "device", "reason"],
         )  # fmt: skip
         for index, spec in enumerate(book.board.layout.nodes):
-            for device, why in sorted({fault.device: fault.why for fault in book.outages.of(index)}.items()):
+            for device, why in sorted({fault.device: render(fault.why) for fault in book.outages.of(index)}.items()):
                 found.add_metric([spec.name, str(device), why], 1)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..engine.book import Book
 from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ..model.cause import Code
 from ..model.job import Level, State
 
 
@@ -19,7 +20,7 @@ def outstanding(book: Book, job: int) -> Command | None:
     if state is State.RESUMING:
         return ResumeRanks(job, attempt, level, allocation, record.source)
     if state is State.STOPPING:
-        return StopRanks(job, attempt, record.spec.grace_us, record.ending.why if record.ending else "")
+        return StopRanks(job, attempt, record.spec.grace_us, record.ending.why if record.ending else Code.CANCELLED())
     if state is State.RUNNING and serial(book, job):
         return CheckpointRanks(job, attempt, serial(book, job), allocation)
     return None

@@ -8,12 +8,14 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.commands import Reply
 from ..engine.engine import Engine
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec, State
 from ..model.node import bits
 from ..plan.plan import Planner
+from ..plan.render import render
 
 
-def rehearse(fork: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def rehearse(fork: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     """(one line per spec, warnings): where each would start now, or why it would wait. ``fork`` is used up."""
     now = fork.book.now
     fork.replan()
@@ -35,8 +37,11 @@ def _line(book: Book, job: int) -> str:
             f"{layout.nodes[part.node].name}[{','.join(map(str, bits(part.mask)))}]" for part in allocation
         )
         return (
-            f"would start now on {names}" if job in book.allocations else f"would start on {names} once they are let go"
+            f"would start now on {names}"
+            if job in book.allocations
+            else f"would start on {names} once they are released"
         )
     held = book.hold_reason(job) if book.state(job) is State.HELD else None
     blocked = book.blocked.get(job)
-    return f"would wait: {held[1] if held else blocked.said(book.now) if blocked else 'no devices are free for it'}"
+    why = held[1] if held else blocked.limit(book.now) if blocked else Code.WAITS_FOR_DEVICES()
+    return f"would wait: {render(why)}"

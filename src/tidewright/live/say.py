@@ -16,16 +16,19 @@ from ..engine.commands import Ended
 from ..engine.hold import outlook
 from ..engine.ledger import held_milli_us
 from ..engine.periodic import interval_us
+from ..model.cause import Cause, Code, reported
 from ..model.job import TIER_TARGET, Level, State
 from ..model.job_record import Image
 from ..model.node import Allocation, NodeSpec, bits, device_count
 from ..plan.reasons import Reason
+from ..plan.render import render
 from ..wire import agent as wire
 from ..wire import api
 from .archive import GPU_SECOND, fraction_of
+from .causes import cause_view, cause_view_or_none
 from .outstanding import level_of
 
-UNPLANNED = "waits for devices"
+UNPLANNED = Code.WAITS_FOR_DEVICES()
 """Why a queued job waits that the last plan said nothing of: others before it took what there was."""
 TERMINATED = 143
 """128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
@@ -47,8 +50,9 @@ def exit_code(ended: Ended) -> int:
     return ended.code or 1
 
 
-def _story(lines: Iterable[tuple[int, str, str]]) -> tuple[api.StoryLine, ...]:
-    return tuple(api.StoryLine(at, what, why) for at, what, why in lines)
+def _story(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ...]:
+    views = ((at, what, cause_view(why)) for at, what, why in lines)
+    return tuple(api.StoryLine(at, what, cause.text, cause) for at, what, cause in views)
 
 
 def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
@@ -56,16 +60,18 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     table, row, record = book.table, book.table.row[job], book.jobs[job]
     spec, allocation, story = record.spec, record.allocation or (), record.history
     reason, why = _why(book, job, story, now)
+    cause = cause_view_or_none(why)
+    cap = record.level_cap.why if record.level_cap else None
     wall = max(1, now - int(table.submit[row]))
     running = int(table.rate[row]) and now - int(table.accrued[row])
     ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
     delivered = int(table.attained[row]) + running * int(table.held_milli[row])
     return api.JobView(
-        id=job, name=spec.name, state=state_name(int(table.state[row])), why=why, reason=reason, team=spec.team,
-        user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
+        id=job, name=spec.name, state=state_name(int(table.state[row])), why=cause.text if cause else "", cause=cause,
+        reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
         start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
-        level=Level(level_of(book, job)).name.lower(), level_why=record.level_cap.why if record.level_cap else "",
+        level=Level(level_of(book, job)).name.lower(), level_why=render(cap), level_cause=cause_view_or_none(cap),
         wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
         between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
         save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
@@ -92,8 +98,9 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
     """A job from the archive."""
     spec = ended.spec
     return api.JobView(
-        id=ended.job, name=spec.name, state=state_name(ended.state), why=ended.why, team=spec.team, user=spec.user,
-        tier=spec.tier, kind=spec.kind, submit=ended.submit, start=ended.first_start, end=ended.end, since=ended.end,
+        id=ended.job, name=spec.name, state=state_name(ended.state), why=render(ended.why), cause=cause_view(ended.why),
+        team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=ended.submit, start=ended.first_start,
+        end=ended.end, since=ended.end,
         devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
@@ -119,20 +126,20 @@ def almost_ended(ended: Ended) -> api.JobView:
     return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
 
 
-def _why(book: Book, job: int, story: list[tuple[int, str, str]], now: int) -> tuple[str, str]:
-    """(code of the binding limit, text) for a waiting job, else ("", the last thing that happened)."""
+def _why(book: Book, job: int, story: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:
+    """(binding limit, why) for a waiting job, else ("", the last thing that happened)."""
     state = book.state(job)
     held = book.hold_reason(job, now) if state is State.HELD else None
     if held is not None:
         return held[0].value, held[1]
-    last = story[-1][2] if story else ""
+    last = story[-1][2] if story else None
     if state not in (State.QUEUED, State.SUSPENDED):
         return "", outlook(book, job, now) or last
     if job in book.promises:
         return Reason.DEVICES_PROMISED.value, last
     blocked = book.blocked.get(job)
     if blocked is not None:
-        return blocked.reason.value, blocked.said(now)
+        return blocked.reason.value, blocked.limit(now)
     return "", UNPLANNED if state is State.QUEUED else last
 
 
@@ -157,20 +164,22 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
     spec = book.board.layout.nodes[index]
     down = book.node_down.get(index, "")
     cordon = book.outages.cordoned.get(index)
+    why: Cause | None = None
     if index in book.drained:
-        state, why = "draining", book.drained[index]
+        state, why = "draining", reported(book.drained[index])
     elif down:
-        state, why = "down" if index in book.dead else "silent", down
+        state, why = "down" if index in book.dead else "silent", reported(down)
     elif cordon is not None:
         state, why = "cordoned", cordon.why
     else:
-        state, why = "up", ""
+        state = "up"
     free = book.board.free[index].bit_count() if book.board.up >> index & 1 else 0
     return api.NodeView(
         name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
-        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=why, full=spec.full,
-        faults={fault.device: fault.why for fault in reversed(book.outages.of(index))},
+        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=render(why),
+        cause=cause_view_or_none(why), full=spec.full,
+        faults={fault.device: render(fault.why) for fault in reversed(book.outages.of(index))},
         level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from ..base.units import SECOND
 from ..engine.book import Book
 from ..engine.commands import Command, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, SuspendFailed
+from ..model.cause import Cause, Code, reported
 from ..model.job import State
 from ..wire import agent as wire
 from .agreed import GONE, agreed, cause, dead, failed, in_words, stays, torn
@@ -49,7 +50,7 @@ class Translator:
         """Job to the attempt that ``_reports`` speaks of."""
         self._undone: dict[Key, dict[str, bool]] = {}
         """Attempts whose suspension failed on some node: the nodes that were asked to go back."""
-        self._broken: dict[Key, str] = {}
+        self._broken: dict[Key, Cause] = {}
         """Attempts of which half is gone for good, by no fault of theirs, and why."""
 
     def calls(self, command: Command) -> list[Call]:
@@ -226,7 +227,7 @@ class Translator:
             return Outcome([], calls)
         del self._undone[key]
         failures = [one for one in told.values() if failed(one, "suspend")]
-        error = failures[0].error if failures else "some of its ranks had ended"
+        error = failures[0].error if failures else Code.RANKS_ENDED()
         return Outcome([SuspendFailed(*key, error, no_room=any(one.no_room for one in failures))], calls)
 
     def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
@@ -236,8 +237,8 @@ class Translator:
     def _give_up(self, key: Key, told: Told, broken: wire.JobReport) -> Outcome:
         """Half of it is gone for good: the rest is stopped, and then the attempt is lost."""
         first = cause(told.values())
-        ended = in_words(first, self.book.specs[key[0]].ranks, len(told)) if first else "some of its ranks ended"
-        self._broken[key] = f"it could not be suspended whole: {broken.error or broken.why or ended}"
+        ended = in_words(first, self.book.specs[key[0]].ranks, len(told)) if first else Code.RANKS_ENDED()
+        self._broken[key] = Code.SUSPENDED_IN_PART(reported(broken.error or broken.why or ended))
         stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=0)
         left = [node for node, one in told.items() if one.state not in (*GONE, "stopping")]
         return Outcome([], [self.orders.call(node, "stop", stop) for node in left])
@@ -285,7 +286,7 @@ class Translator:
             where = self.orders.where(key[0])
             told = [known[name] for name in where if name in known]
             if where and len(told) == len(where) and all(one.state in GONE for one in told):
-                events.append(Exited(*key, code=137, lost=True, why=f"node {node} is down"))
+                events.append(Exited(*key, code=137, lost=True, why=Code.NODE_GONE(node)))
         return events
 
     def reconcile(self, node: str, inventory: Iterable[wire.JobReport]) -> Outcome:

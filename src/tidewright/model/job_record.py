@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import fields
 
+from .cause import Cause
 from .job import JobSpec, State
 from .node import Allocation
 
@@ -65,21 +66,21 @@ class HoldRetry(Struct, frozen=True):
 
     tries: int
     at: int
-    error: str
+    error: Cause
 
 
 class Ending(Struct, frozen=True):
     """A job that is being stopped: the state it ends in (QUEUED: it comes back) and why."""
 
     state: int
-    why: str
+    why: Cause
 
 
 class LevelCap(Struct, frozen=True):
     """The program rules out every preemption level above ``level``."""
 
     level: int
-    why: str
+    why: Cause
 
 
 class Cooldown(Struct, frozen=True):
@@ -135,7 +136,7 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """Number of the image that its next (or present, until it runs) launch starts from."""
     save_measured: bool = False
     """Whether the cost of an image is known."""
-    history: list[tuple[int, str, str]] = []
+    history: list[tuple[int, str, Cause]] = []
     """(time, state or event, why), oldest first."""
     ending: Ending | None = None
     level_cap: LevelCap | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MAX_DEVICES_PER_NODE = 64
 """A mask of a node's devices must fit the journal's 64-bit numbers; the largest node sold has 16."""
@@ -28,6 +29,14 @@ class NodeSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line on health for ``tide nodes``, e.g. why no GPU was found."""
     full: bool = False
     """Whether its agent can take full images of unmodified jobs and restore them (level FULL)."""
+
+
+def usable(node: NodeSpec) -> NodeSpec:
+    """The node with as many devices as a snapshot's 64-bit masks can name; its note says when these are not all."""
+    if 0 <= node.devices <= MAX_DEVICES_PER_NODE:
+        return node
+    note = f"only {MAX_DEVICES_PER_NODE} of its {node.devices} devices are used"
+    return replace(node, devices=max(0, min(node.devices, MAX_DEVICES_PER_NODE)), note=note)
 
 
 class DeviceFault(Struct, frozen=True, omit_defaults=True):

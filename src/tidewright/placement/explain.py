@@ -1,4 +1,4 @@
-"""Why a job cannot be placed now: the binding limit, in numbers and words."""
+"""Why a job cannot be placed now: the binding limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import structs
 
 from ..model.board import ALL_NODES, Board
+from ..model.cause import Cause, Code
 from ..model.node import bits
 from ..model.view import View
 from ..plan.reasons import Blocked, Reason
@@ -30,8 +31,8 @@ def limit(view: View, board: Board, job: int, request: Request) -> Blocked:
     kinds, nodes = request.kinds, request.nodes(board.layout)
     elsewhere = nodes == ALL_NODES or request.pinned_node >= 0
     free = board.free_in(kinds) if elsewhere else _free_on(board, kinds, nodes)
-    reason, text = _limit(view, board, request, kinds, free)
-    return Blocked(job, reason, text, request.count, free)
+    reason, why = _limit(view, board, request, kinds, free)
+    return Blocked(job, reason, why, request.count, free)
 
 
 def _free_on(board: Board, kinds: int, nodes: int) -> int:
@@ -39,57 +40,39 @@ def _free_on(board: Board, kinds: int, nodes: int) -> int:
     return sum(board.free[node].bit_count() for node in of_kind if (nodes & board.up) >> node & 1)
 
 
-def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, str]:
-    names = "/".join(view.layout.kinds[kind] for kind in bits(kinds)) or "the kind asked for"
+def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, Cause]:
+    names, count = "/".join(view.layout.kinds[kind] for kind in bits(kinds)), request.count
     if request.pinned_node >= 0:
         return _at_home(view, board, request)
-    if free < request.count or request.memory:
+    if free < count or request.memory:
         away = _absent(board, kinds)
         if away and _fits_empty(view, request) and not _fits_empty(view, request, board.up):
-            return Reason.NODES_DOWN, f"needs {request.count} {names} devices; {away} are on nodes that take no work"
+            return Reason.NODES_DOWN, Code.DEVICES_UNSCHEDULABLE(count, names, away)
         if not _fits_empty(view, request):
             return _never(view, request, names)
-        return Reason.NO_CAPACITY, f"needs {request.count} {names} devices, {free} are free"
+        return Reason.NO_CAPACITY, Code.DEVICES_SHORT(count, names, free)
     if not _fits_empty(view, request):
         return _never(view, request, names)
     if not _fits_empty(view, request, board.up):
-        return (
-            Reason.NODES_DOWN,
-            f"needs {request.count} {names} devices together; the nodes that have them take no work",
-        )
-    most = max((count for kind in bits(kinds) for count, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
-    return (
-        Reason.FRAGMENTED,
-        f"needs {request.count} {names} devices together; {free} are free, at most {most} on one node",
-    )
+        return Reason.NODES_DOWN, Code.NODES_UNSCHEDULABLE(count, names)
+    most = max((size for kind in bits(kinds) for size, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
+    return Reason.FRAGMENTED, Code.DEVICES_SCATTERED(count, names, free, most)
 
 
-def _never(view: View, request: Request, names: str) -> tuple[Reason, str]:
+def _never(view: View, request: Request, names: str) -> tuple[Reason, Cause]:
     if request.refused:
-        return (
-            Reason.NODES_DOWN,
-            f"needs {request.count} devices on nodes that have not just refused to launch it; there are none",
-        )
+        return Reason.NODES_DOWN, Code.ALL_NODES_REFUSED(request.count)
     if request.nodes(view.layout) != ALL_NODES:
-        return (
-            Reason.NODES_DOWN,
-            f"its image needs {request.count} devices on nodes like those it was taken on; there are none",
-        )
-    return (
-        Reason.NEVER_FITS,
-        f"needs {request.count} {names} devices laid out {request.placement}; no part of the pool has them",
-    )
+        return Reason.NODES_DOWN, Code.NO_IMAGE_NODES(request.count)
+    return Reason.NEVER_FITS, Code.NO_SUCH_LAYOUT(request.count, names, request.placement)
 
 
-def _at_home(view: View, board: Board, request: Request) -> tuple[Reason, str]:
+def _at_home(view: View, board: Board, request: Request) -> tuple[Reason, Cause]:
     name = view.layout.nodes[request.pinned_node].name
     if not board.up >> request.pinned_node & 1:
-        return Reason.NODES_DOWN, f"its memory is frozen on {name}, which takes no work"
+        return Reason.NODES_DOWN, Code.PINNED_UNSCHEDULABLE(name)
     there = board.free[request.pinned_node].bit_count()
-    return (
-        Reason.HOME_BUSY,
-        f"its memory is frozen on {name}, where {there} of the {request.count} devices it needs are free",
-    )
+    return Reason.HOME_BUSY, Code.PINNED_BUSY(name, there, request.count)
 
 
 def _absent(board: Board, kinds: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..model.board import Board, Layout
+from ..model.cause import Cause, Code
 from ..model.node import Allocation, Part, bits
 from ..model.table import Column
 
@@ -83,10 +84,8 @@ def in_rank_order(allocation: Allocation, home: tuple[int, ...]) -> Allocation:
     return tuple(part if part is not None else next(others) for part in placed)
 
 
-def told(layout: Layout, allocation: Allocation, home: tuple[int, ...]) -> str:
-    """What to say of where the image lies."""
-    mine = dict.fromkeys(part.node for part in allocation)
-    names = ", ".join(layout.nodes[node].name for node in dict.fromkeys(home))
-    if all(node in home for node in mine):
-        return f"; where its image lies ({names})"
-    return f"; its image comes from {names}: no place as good was free there"
+def locality_note(layout: Layout, allocation: Allocation, home: tuple[int, ...]) -> Cause:
+    """Where the image lies, seen from these devices."""
+    names = tuple(layout.nodes[node].name for node in dict.fromkeys(home))
+    here = all(part.node in home for part in allocation)
+    return Code.AT_ITS_IMAGE(names) if here else Code.IMAGE_FETCHED(names)

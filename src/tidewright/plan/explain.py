@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..model.cause import Cause
 from .reasons import Reason
 
 
@@ -19,7 +20,7 @@ class Holder(Struct, frozen=True):
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change that would start the job now. ``fields`` are job-spec fields and their new values, ``flag`` how to type it."""
 
-    text: str
+    what: Cause
     flag: str
     devices: int = 0
     device_types: tuple[str, ...] | None = None
@@ -35,7 +36,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str
     waiting: bool
     reason: Reason | None = None
-    text: str = ""
+    why: Cause | None = None
     consequence: str = ""
     need: int = 0
     free: int = 0
@@ -43,4 +44,4 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ahead: int = 0
     """Waiting jobs that were submitted earlier or are more urgent, as far as the last plan said."""
     change: Change | None = None
-    story: tuple[tuple[int, str, str], ...] = ()
+    story: tuple[tuple[int, str, Cause], ...] = ()

@@ -1,4 +1,4 @@
-"""Moves: what a plan proposes for one job. Each carries its ``why``, which every surface prints unchanged."""
+"""Moves: what a plan proposes for one job. Each carries its ``why``: a cause, or words of a planner from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ..model.cause import Cause
 from ..model.node import Allocation
 
 
@@ -14,7 +15,7 @@ class Start(Struct, frozen=True, tag=True):
 
     job: int
     allocation: Allocation
-    why: str
+    why: Cause | str
 
 
 class Suspend(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -25,7 +26,7 @@ class Suspend(Struct, frozen=True, tag=True, omit_defaults=True):
     """
 
     job: int
-    why: str
+    why: Cause | str
     eager: bool = True
 
 
@@ -34,7 +35,7 @@ class Resume(Struct, frozen=True, tag=True):
 
     job: int
     allocation: Allocation
-    why: str
+    why: Cause | str
 
 
 class Migrate(Struct, frozen=True, tag=True):
@@ -42,7 +43,7 @@ class Migrate(Struct, frozen=True, tag=True):
 
     job: int
     allocation: Allocation
-    why: str
+    why: Cause | str
 
 
 class Resize(Struct, frozen=True, tag=True):
@@ -50,14 +51,14 @@ class Resize(Struct, frozen=True, tag=True):
 
     job: int
     allocation: Allocation
-    why: str
+    why: Cause | str
 
 
 class Stop(Struct, frozen=True, tag=True):
     """End a job for good (a policy's early stop)."""
 
     job: int
-    why: str
+    why: Cause | str
 
 
 Move: TypeAlias = Start | Suspend | Resume | Migrate | Resize | Stop

@@ -7,12 +7,12 @@ nodes and kinds and nothing of what is free: that is the board's question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 from msgspec import Struct
 
-from ..base.units import WHOLE_DEVICE, format_bytes
+from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Layout
+from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, bits, device_count
 from ..model.table import JobTable
@@ -21,49 +21,8 @@ from ..model.view import JobColumns
 _RUNNING, _FREEZE = int(State.RUNNING), int(Level.FREEZE)
 
 
-class Unfit(StrEnum):
-    """Why a job may not have devices."""
-
-    NO_SUCH_DEVICES = "NoSuchDevices"
-    WRONG_KIND = "WrongKind"
-    DEVICE_TOO_SMALL = "DeviceTooSmall"
-    WRONG_SHARE = "WrongShare"
-    PINNED = "Pinned"
-    NOT_RESTORABLE = "NotRestorable"
-    REFUSED = "Refused"
-    WRONG_COUNT = "WrongCount"
-    TOO_FEW_DEVICES = "TooFewDevices"
-    SEVERAL_NODES = "SeveralNodes"
-
-
-_TEXTS = {
-    Unfit.NO_SUCH_DEVICES: "the allocation names devices that do not exist, or a node twice",
-    Unfit.WRONG_KIND: "devices of kind {} were not asked for",
-    Unfit.DEVICE_TOO_SMALL: "needs {} of one device's memory; the largest has {}",
-    Unfit.WRONG_SHARE: "the share of a device is not the one asked for",
-    Unfit.PINNED: "its memory cannot leave {}",
-    Unfit.NOT_RESTORABLE: "its image needs nodes that take full images and have devices of kind {}",
-    Unfit.REFUSED: "node {} has just refused to launch it",
-    Unfit.WRONG_COUNT: "{} devices where {} to {} were asked for",
-    Unfit.TOO_FEW_DEVICES: "needs {} devices; there are {}",
-    Unfit.SEVERAL_NODES: "asked for one node",
-}
-
-
-class Rejection(Struct, frozen=True):
-    """A code and its arguments; ``text`` is for people."""
-
-    code: Unfit
-    args: tuple[str | int, ...] = ()
-
-    @property
-    def text(self) -> str:
-        small = self.code is Unfit.DEVICE_TOO_SMALL
-        return _TEXTS[self.code].format(*(format_bytes(int(arg)) if small else arg for arg in self.args))
-
-
-_NO_SUCH_DEVICES, _WRONG_SHARE = Rejection(Unfit.NO_SUCH_DEVICES), Rejection(Unfit.WRONG_SHARE)
-_SEVERAL_NODES = Rejection(Unfit.SEVERAL_NODES)
+_NO_SUCH_DEVICES, _WRONG_SHARE = Code.NO_SUCH_DEVICES(), Code.WRONG_SHARE()
+_SEVERAL_NODES = Code.SEVERAL_NODES()
 
 
 class Request(Struct, frozen=True):
@@ -116,21 +75,21 @@ class Request(Struct, frozen=True):
             nodes &= layout.kind_imaging[self.restore_kind]
         return nodes & ~self.refused
 
-    def reject_node(self, node: int, layout: Layout) -> Rejection | None:
+    def reject_node(self, node: int, layout: Layout) -> Cause | None:
         """Why it may not have devices of this node, or None."""
         if not self.kinds >> layout.node_kind[node] & 1:
-            return Rejection(Unfit.WRONG_KIND, (layout.nodes[node].kind,))
+            return Code.WRONG_KIND(layout.nodes[node].kind)
         if self.memory and layout.share_milli(node, self.memory) > WHOLE_DEVICE:
-            return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, layout.nodes[node].device_memory))
+            return Code.DEVICE_TOO_SMALL(self.memory, layout.nodes[node].device_memory)
         if self.nodes(layout) >> node & 1:
             return None
         if self.pinned_node not in (-1, node):
-            return Rejection(Unfit.PINNED, (layout.nodes[self.pinned_node].name,))
+            return Code.PINNED(layout.nodes[self.pinned_node].name)
         if self.refused >> node & 1:
-            return Rejection(Unfit.REFUSED, (layout.nodes[node].name,))
-        return Rejection(Unfit.NOT_RESTORABLE, (layout.kinds[self.restore_kind],))
+            return Code.REFUSED(layout.nodes[node].name)
+        return Code.NOT_RESTORABLE(layout.kinds[self.restore_kind])
 
-    def reject(self, allocation: Allocation, layout: Layout) -> Rejection | None:
+    def reject(self, allocation: Allocation, layout: Layout) -> Cause | None:
         """Why it may not have these devices, free or not, or None."""
         seen, kinds, nodes = 0, self.kinds, self.nodes(layout)
         for node, mask, milli in allocation:
@@ -144,7 +103,7 @@ class Request(Struct, frozen=True):
                 return self.reject_node(node, layout) or _WRONG_SHARE
         count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
         if not floor <= count <= demand:
-            return Rejection(Unfit.WRONG_COUNT, (count, floor, demand))
+            return Code.WRONG_COUNT(count, floor, demand)
         return _SEVERAL_NODES if self.one_node and len(allocation) > 1 else None
 
     def most_devices(self, layout: Layout, free: Sequence[int] | None = None, within: int = ALL_NODES) -> int:
@@ -160,15 +119,15 @@ class Request(Struct, frozen=True):
         ]
         return max(counts, default=0) if self.one_node else sum(counts)
 
-    def reject_pool(self, layout: Layout) -> Rejection | None:
+    def reject_pool(self, layout: Layout) -> Cause | None:
         """Why it could not run were every device free, or None. How devices lie on several nodes is not looked at."""
         kinds = bits(self.kinds)
         if not kinds:
-            return Rejection(Unfit.WRONG_KIND, (", ".join(layout.kinds),))
+            return Code.WRONG_KIND(", ".join(layout.kinds))
         if self.memory:
             largest = max(layout.kind_memory[kind] for kind in kinds)
             if largest and self.memory > largest:
-                return Rejection(Unfit.DEVICE_TOO_SMALL, (self.memory, largest))
+                return Code.DEVICE_TOO_SMALL(self.memory, largest)
         if self.nodes(layout) != ALL_NODES:
             most = self.most_devices(layout)
         else:  # Every submission passes here: it does not walk the nodes. Of a share it is known that a device is large enough.
@@ -176,7 +135,7 @@ class Request(Struct, frozen=True):
             counts = [sizes[kind] for kind in kinds]
             most = max(counts) if self.one_node else sum(counts)
         floor = self.floor or self.count
-        return Rejection(Unfit.TOO_FEW_DEVICES, (floor, most)) if floor > most else None
+        return Code.TOO_FEW_DEVICES(floor, most) if floor > most else None
 
 
 def request_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..estimate.duration import remaining_us
+from ..model.cause import Code, given
 from ..model.view import View
 from ..placement.explain import explain
 from ..plan.plan import Plan, Wake
@@ -14,6 +15,8 @@ from ..plan.reasons import Blocked, Reason
 from .base import Wants, first_rows
 from .compose import Composer
 from .profile import Profile
+
+_BACKFILLED = Code.BACKFILLED()
 
 
 class Backfill:
@@ -30,7 +33,7 @@ class Backfill:
         """Walk the queue; start what its earliest reservation lets start now."""
         jobs = view.jobs
         waiting = jobs.waiting
-        wants = Wants(key=jobs.id, waiting=waiting, why=lambda row: "its turn, or delays nobody ahead of it")
+        wants = Wants(key=jobs.id, waiting=waiting, why=lambda row: _BACKFILLED)
         composer = Composer(view, wants)
         rows = first_rows(np.flatnonzero(waiting), jobs.id, jobs.id, self.depth)
         if not len(rows) or not composer.room_left():
@@ -76,6 +79,6 @@ def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
     told = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
     if told.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
         return told
-    text = f"{told.text}; reserved in {max(at - view.now, 0) / 60e6:.0f} min by the estimates"
+    why = Code.RESERVED_LATER(given(told.why), max(int(at) - view.now, 0))
     reason = Reason.RESERVED if told.free >= told.need else told.reason
-    return Blocked(told.job, reason, text, told.need, told.free, told.holders)
+    return Blocked(told.job, reason, why, told.need, told.free, told.holders)

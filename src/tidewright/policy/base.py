@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from ..base.units import WHOLE_DEVICE
+from ..model.cause import Cause
 from ..model.job import Level, State
 from ..model.table import Column
 from ..model.view import View
@@ -20,12 +21,12 @@ class Wants(Struct, frozen=True, kw_only=True):
     ``key`` orders rows, the most wanted first (smallest key; equal keys go by id). ``waiting`` are the rows that may be
     placed. With ``victims`` the policy is preemptive: these running rows may be sent away for a row with a smaller key,
     at ``cost`` device-microseconds each; ``evicts`` says which waiting rows may do so (default: all).
-    ``strict``: nobody passes a row that does not fit. ``why`` words a row's move.
+    ``strict``: nobody passes a row that does not fit. ``why`` says why a row is moved.
     """
 
     key: Column
     waiting: Column
-    why: Callable[[int], str]
+    why: Callable[[int], Cause | str]
     strict: bool = False
     victims: Column | None = None
     evicts: Column | None = None

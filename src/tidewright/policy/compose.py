@@ -14,13 +14,14 @@ from msgspec import Struct, structs
 
 from ..estimate.speed import useful
 from ..model.board import ALL_NODES, whole
+from ..model.cause import Cause, Code, given
 from ..model.job import State
 from ..model.node import Allocation, device_count
 from ..model.table import Column
 from ..model.view import View
 from ..placement.explain import limit
 from ..placement.find import best_fit, place
-from ..placement.near import in_rank_order, members, told
+from ..placement.near import in_rank_order, locality_note, members
 from ..placement.victims import Holder
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
@@ -59,7 +60,7 @@ class Composer:
         """Rows that were tried and could not be placed, most wanted first."""
         self._steps: list[_Step] = []
         self._placed = np.zeros(self.jobs.n, bool)
-        self._resized: list[tuple[int, Allocation, str]] = []
+        self._resized: list[tuple[int, Allocation, Cause]] = []
         self._moved: dict[int, bool] = {}
         self._eager: dict[int, bool] = {}
         """Rows sent away although they deserve devices: others may have to go for them."""
@@ -325,7 +326,7 @@ class Composer:
     def _made_room(step: _Step) -> bool:
         return bool(step.suspended or step.shrunk)
 
-    def grow_running(self, rows: list[int], why: Callable[[int, int], str]) -> None:
+    def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""
         for row in rows:
             if row in self._moved or not any(self.board.free_total):
@@ -372,20 +373,20 @@ class Composer:
             moves.extend(self._moves(step))
             if len(moves) - first > 1:
                 gangs.append((first, len(moves)))
-        ids = self.jobs.id
-        moves.extend(Resize(int(ids[row]), allocation, why) for row, allocation, why in self._resized)
+        moves.extend(Resize(int(self.jobs.id[row]), allocation, why) for row, allocation, why in self._resized)
         return Plan(self.view.revision, tuple(moves), tuple(gangs), wake, self._blocked())
 
     def _moves(self, step: _Step) -> list[Move]:
-        ids, why = self.jobs.id, self.wants.why(step.row)
+        ids, why = self.jobs.id, given(self.wants.why(step.row))
         job = int(ids[step.row])
-        parting = f"makes room for job {job}: {why}"
+        parting = Code.PREEMPTED_FOR(job, why)
         moves: list[Move] = [Suspend(int(ids[row]), parting, self._eager.get(row, False)) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
         resumes, allocation = self.jobs.state.item(step.row) == _SUSPENDED, step.allocation
         home = self._image_at(step.row)
         if home:
-            allocation, why = in_rank_order(allocation, home), why + told(self.view.layout, allocation, home)
+            allocation, near = in_rank_order(allocation, home), locality_note(self.view.layout, allocation, home)
+            why = Code.WITH(why, near)
         moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
         return moves
 

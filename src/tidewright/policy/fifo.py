@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
 from .base import Wants
 from .compose import Composer, least_need
+
+_FIRST = Code.FIRST_IN_QUEUE()
 
 
 class Fifo:
@@ -16,7 +19,7 @@ class Fifo:
     def plan(self, view: View) -> Plan:
         """Start from the head until it does not fit."""
         jobs = view.jobs
-        wants = Wants(key=jobs.id, waiting=jobs.waiting, why=lambda row: "first in the queue", strict=True)
+        wants = Wants(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, strict=True)
         composer = Composer(view, wants)
         composer.fill()
         composer.grow()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.units import SECOND, WHOLE_DEVICE
+from ..model.cause import Code
 from ..model.table import Column
 from ..model.view import View
 from ..plan.plan import Plan, Wake
@@ -48,7 +49,7 @@ class Las:
         wants = Wants(
             key=(queue << _QUEUE_BIT) + started,
             waiting=jobs.waiting,
-            why=lambda row: f"queue {queue[row] + 1} of {len(self.thresholds) + 1} by attained service",
+            why=lambda row: Code.ATTAINED_SERVICE(int(queue[row]) + 1, len(self.thresholds) + 1),
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / (service + 1.0),
         )

@@ -15,9 +15,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import structs
 
-from ..base.units import HOUR, MINUTE, SECOND, format_duration
+from ..base.units import HOUR, MINUTE, SECOND
 from ..estimate.cost import victim_cost, worth_running_us
 from ..estimate.speed import saved_us
+from ..model.cause import Cause, Code
 from ..model.job import State, Tier
 from ..model.table import Column
 from ..model.view import View
@@ -122,9 +123,7 @@ class Sla:
         worth = saved > _GROW_GAIN * pause
         rows, gain = rows[worth], (saved / np.maximum(larger - jobs.held[rows], 1))[worth]
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
-        composer.grow_running(
-            rows[order].tolist(), lambda row, count: f"{count} of {jobs.demand[row]} devices: nobody else can use them"
-        )
+        composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
     def _wake(self, view: View, composer: Composer, judged: Promise, line: Line) -> int:
         """The next time at which thinking again could change something by itself; 0 for never."""
@@ -142,17 +141,13 @@ class Sla:
         return min((at for at in times if at > now), default=0)
 
 
-def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> str:
+def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> Cause:
     """``max_wait_us``: above 0 for an overdue row."""
     jobs = view.jobs
     if max_wait_us:
-        return (
-            f"waited {format_duration(int(view.now - jobs.wait_since[row]))} (max_wait {format_duration(max_wait_us)})"
-        )
+        return Code.WAITED_TOO_LONG(int(view.now - jobs.wait_since[row]), max_wait_us)
     tier, cls = Tier(int(jobs.tier[row])).name.lower(), judged.cls[row]
     if cls == Class.BASIC:
-        return f"basic, about {format_duration(int(judged.left[row]))} left"
-    slack = format_duration(abs(int(judged.slack[row])))
-    if judged.slack[row] < 0:
-        return f"{tier}, {slack} past its promise"
-    return f"{tier}, {slack} of slack left"
+        return Code.BASIC_REMAINING(int(judged.left[row]))
+    slack = int(judged.slack[row])
+    return Code.SLACK_SPENT(tier, -slack) if slack < 0 else Code.SLACK_LEFT(tier, slack)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.units import MINUTE
 from ..estimate.duration import remaining_us
+from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
 from .base import Wants, next_settled, suspendable
@@ -30,7 +30,7 @@ class Srtf:
         wants = Wants(
             key=left,
             waiting=jobs.waiting,
-            why=lambda row: f"about {left[row] // MINUTE} min left, the shortest waiting",
+            why=lambda row: Code.SHORTEST_REMAINING(int(left[row])),
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / left,
         )

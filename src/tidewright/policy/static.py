@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..model.board import ALL_NODES, Layout
+from ..model.cause import Code
 from ..model.job import Tier
 from ..model.view import View
 from ..placement.facts import facts
@@ -27,7 +28,7 @@ class Static:
         jobs = view.jobs
         parts = split_nodes(view.layout, list(self.parts.values()))
         wants = Wants(
-            key=jobs.id, waiting=jobs.waiting, why=lambda row: f"first in the {Tier(int(jobs.tier[row])).name} queue".lower(),
+            key=jobs.id, waiting=jobs.waiting, why=lambda row: Code.FIRST_IN_TIER(Tier(int(jobs.tier[row])).name.lower()),
             strict=True,
         )  # fmt: skip
         composer = Composer(view, wants)

@@ -9,12 +9,14 @@ import msgspec
 import numpy as np
 
 from ..model.board import Board
+from ..model.cause import Cause
 from ..model.job import Level, State
 from ..model.node import Allocation
 from ..model.table import COLUMNS
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Planner
+from ..plan.render import misused, render
 from ..plan.request import row_request
 from .views import ViewBuilder, pool, random_view
 
@@ -58,10 +60,17 @@ def check_plan(view: View, plan: Plan) -> None:
     board = view.board()
     for move in plan.moves:
         assert move.why, f"job {move.job} is moved without a why"
+        _well_formed(move.why)
         check_move(view, board, move)
     for blocked in plan.blocked:
         assert blocked.job in view.specs, "blocked jobs are jobs of the view"
-        assert blocked.text, f"job {blocked.job} is blocked without words"
+        assert blocked.why, f"job {blocked.job} is blocked without a why"
+        _well_formed(blocked.why)
+
+
+def _well_formed(why: Cause | str) -> None:
+    wrong = misused(why) if isinstance(why, Cause) else ""
+    assert not wrong, wrong
 
 
 def check_move(view: View, board: Board, move: Move) -> None:
@@ -92,7 +101,7 @@ def _take(view: View, board: Board, row: int, allocation: Allocation) -> None:
     jobs, layout = view.jobs, view.layout
     job = int(jobs.id[row])
     wrong = row_request(layout, view.specs[job], jobs, row, view.allocations.get(job, ())).reject(allocation, layout)
-    assert wrong is None, f"job {job}: {wrong.text if wrong else ''}"
+    assert wrong is None, f"job {job}: {render(wrong)}"
     assert board.fits(allocation), f"devices of job {job} are not free"
     board.take(allocation)
 

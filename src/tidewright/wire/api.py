@@ -11,10 +11,16 @@ from typing import Literal
 from msgspec import Struct
 
 from ..model.job import JobSpec
+from .job_parts import AttemptLog as AttemptLog
+from .job_parts import CauseView as CauseView
+from .job_parts import DeviceHeld as DeviceHeld
 from .job_parts import FailureView as FailureView
+from .job_parts import Holder as Holder
 from .job_parts import ImageView as ImageView
+from .job_parts import StoryLine as StoryLine
 
-SCHEMA = "tidewright/v1"
+SCHEMA = "tidewright/v2"
+"""v2: everything that says why has a ``cause`` (code, arguments, text) beside its words, which readers of v1 know."""
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of the largest request body accepted."""
 MAX_SPECS = 10_000
@@ -39,6 +45,8 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
     error: str
     remedy: str = ""
     code: str = "usage"
+    cause: CauseView | None = None
+    """The same as data, where the engine refused."""
     schema: str = SCHEMA
 
 
@@ -56,6 +64,8 @@ class SubmitReply(Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    causes: tuple[CauseView, ...] = ()
+    """The warnings as data, in the same order."""
     dry_run: bool = False
     forecast: tuple[str, ...] = ()
     """Dry run only: one line per spec on where and when it would start as things stand."""
@@ -96,32 +106,9 @@ class ActionReply(Struct, frozen=True, kw_only=True):
     job: int = -1
     node: str = ""
     warning: str = ""
+    cause: CauseView | None = None
+    """The warning as data."""
     schema: str = SCHEMA
-
-
-class DeviceHeld(Struct, frozen=True):
-    """Devices of one node that a job holds; ``milli`` below 1000 is a share of each."""
-
-    node: str
-    devices: tuple[int, ...]
-    milli: int = 1000
-
-
-class StoryLine(Struct, frozen=True):
-    """One entry of a job's history: when, what (state or move) and why."""
-
-    at: int
-    what: str
-    why: str
-
-
-class AttemptLog(Struct, frozen=True):
-    """Where one rank of one attempt wrote, on ``node``."""
-
-    attempt: int
-    rank: int
-    node: str
-    path: str
 
 
 class JobView(Struct, frozen=True, kw_only=True):
@@ -131,7 +118,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     name: str
     state: StateName
     why: str = ""
-    """Why it is in that state, in the engine's words."""
+    """Why it is in that state, in words."""
+    cause: CauseView | None = None
+    """The same as data."""
     reason: str = ""
     """For a waiting job the stable code of its binding limit (plan.reasons.Reason), when known."""
     team: str = "default"
@@ -154,6 +143,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     """How it gives devices back: none, requeue, cooperative, freeze, full; empty before its first start."""
     level_why: str = ""
     """Why it is no higher, when its program or its nodes rule that out."""
+    level_cause: CauseView | None = None
     wanted: int = 0
     """Devices its user wants it on at present (scale); 0: as submitted."""
     images: tuple[ImageView, ...] = ()
@@ -205,15 +195,6 @@ class JobReply(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
-class Holder(Struct, frozen=True):
-    """A job that holds devices the asked-for job could use."""
-
-    job: int
-    name: str
-    tier: str
-    devices: int
-
-
 class WhyView(Struct, frozen=True, kw_only=True):
     """Why a job is where it is: the binding limit, who holds it, the smallest change that would start it."""
 
@@ -222,6 +203,8 @@ class WhyView(Struct, frozen=True, kw_only=True):
     state: StateName
     summary: str
     """One sentence."""
+    cause: CauseView | None = None
+    """The same as data."""
     reason: str = ""
     consequence: str = ""
     """What happens next, in the words of plan.reasons."""
@@ -231,6 +214,7 @@ class WhyView(Struct, frozen=True, kw_only=True):
     ahead: int = -1
     change: str = ""
     """The smallest change that would start it, in words; empty when none was found or none is needed."""
+    change_cause: CauseView | None = None
     details: tuple[str, ...] = ()
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""
@@ -247,6 +231,7 @@ class WaitReply(Struct, frozen=True, kw_only=True):
     final: bool
     exit_code: int = NO_EXIT_CODE
     why: str = ""
+    cause: CauseView | None = None
     schema: str = SCHEMA
 
 
@@ -268,6 +253,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     uuids: tuple[str, ...] = ()
     note: str = ""
     why: str = ""
+    cause: CauseView | None = None
     busy: tuple[tuple[int, ...], ...] = ()
     """Device by device: the jobs on it."""
     full: bool = False
@@ -384,6 +370,7 @@ class JobEvent(Struct, frozen=True, kw_only=True):
     state: StateName
     what: str
     why: str = ""
+    cause: CauseView | None = None
     exit_code: int = NO_EXIT_CODE
     schema: str = SCHEMA
 

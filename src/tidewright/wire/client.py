@@ -369,4 +369,6 @@ def _failure(status: int, data: bytes) -> TideError:
             f"the controller answered {status}: {text}", "look into controller.log of the state directory"
         )
     kind = _ERRORS.get(body.code, UsageError)
-    return kind(body.error, body.remedy)
+    error = kind(body.error, body.remedy)
+    error.cause = body.cause
+    return error

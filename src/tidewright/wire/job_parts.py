@@ -1,4 +1,4 @@
-"""Parts of what the API says of one job: its images, and how it failed."""
+"""Parts of what the API says of one job: why, its history, devices, logs, images, and how it failed."""
 
 from __future__ import annotations
 
@@ -32,3 +32,47 @@ class FailureView(Struct, frozen=True, kw_only=True):
     node: str = ""
     lines: tuple[str, ...] = ()
     """The last lines it wrote; the single job only."""
+
+
+class CauseView(Struct, frozen=True):
+    """Why: a stable code (docs/codes.md), its arguments by name (durations in microseconds, sizes in bytes), and words."""
+
+    code: str
+    args: dict[str, str | int | CauseView | tuple[str | int | CauseView, ...]]
+    text: str
+
+
+class DeviceHeld(Struct, frozen=True):
+    """Devices of one node that a job holds; ``milli`` below 1000 is a share of each."""
+
+    node: str
+    devices: tuple[int, ...]
+    milli: int = 1000
+
+
+class StoryLine(Struct, frozen=True):
+    """One entry of a job's history: when, what (state or move) and why."""
+
+    at: int
+    what: str
+    why: str
+    cause: CauseView | None = None
+    """``why`` as data."""
+
+
+class AttemptLog(Struct, frozen=True):
+    """Where one rank of one attempt wrote, on ``node``."""
+
+    attempt: int
+    rank: int
+    node: str
+    path: str
+
+
+class Holder(Struct, frozen=True):
+    """A job that holds devices the asked-for job could use."""
+
+    job: int
+    name: str
+    tier: str
+    devices: int

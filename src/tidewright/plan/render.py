@@ -1,0 +1,153 @@
+"""Causes in words: the one place where sentences for people are made, for the command line, the API and pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from string import Formatter
+from typing import Any, NamedTuple
+
+from ..base.units import format_bytes, format_duration
+from ..model.cause import Arg, Cause, Code
+from .sentences import REMEDIES, SENTENCES
+
+
+def render(why: Cause | str | None) -> str:
+    """A cause in words; words stay as they are. Never raises: of a cause that lacks arguments its code is shown."""
+    if why is None or isinstance(why, str):
+        return why or ""
+    return _filled(_FORMS[why.code].sentence, why) if why.args else _PLAIN[why.code]
+
+
+def remedy(why: Cause | str | None) -> str:
+    """What to do next about a refusal; empty where the sentence itself says all."""
+    if why is None or isinstance(why, str):
+        return ""
+    return _filled(_FORMS[why.code].remedy, why) if len(why.args) == len(_FORMS[why.code].names) else ""
+
+
+def named(why: Cause) -> dict[str, Arg]:
+    """The arguments of a cause by their names."""
+    return dict(zip(_FORMS[why.code].names, why.args, strict=False))
+
+
+def signature(code: Code) -> dict[str, type]:
+    """Names and types of a code's arguments, in order. A ``tuple`` is of texts, numbers or causes."""
+    return {name: KINDS[kind].type for name, kind in named_kinds(code).items()}
+
+
+def named_kinds(code: Code) -> dict[str, str]:
+    """Names and kinds (``KINDS``) of a code's arguments, in order."""
+    return dict(zip(_FORMS[code].names, _FORMS[code].kinds, strict=True))
+
+
+def misused(why: Cause) -> str:
+    """What is wrong with a cause's arguments, or with those of a cause among them; empty when they are as its sentence says."""
+    wanted = signature(why.code)
+    least = 1 if why.code is Code.TEXT else len(wanted)
+    if not least <= len(why.args) <= len(wanted):
+        return f"{why.code.value} takes {', '.join(wanted) or 'no arguments'}, not {why.args}"
+    for (name, kind), arg in zip(wanted.items(), why.args, strict=False):
+        if type(arg) is not kind:
+            return f"{name} of {why.code.value} is {arg!r}, not {kind.__name__}"
+        for inner in arg if isinstance(arg, tuple) else (arg,):
+            found = misused(inner) if isinstance(inner, Cause) else ""
+            if found:
+                return f"{why.code.value}: {found}"
+    return ""
+
+
+# -- kinds of arguments -------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What an argument is, and how it is written."""
+
+    type: type
+    write: Callable[[Any], str]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _waiters(number: int) -> str:
+    return "1 job that has waited longer is" if number == 1 else f"{number} jobs that have waited longer are"
+
+
+def _names(items: Sequence[str | int]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _held_by(jobs: Sequence[int]) -> str:
+    return f"; held by job{'s' * (len(jobs) > 1)} {_names(jobs)}" if jobs else ""
+
+
+KINDS: dict[str, Kind] = {
+    "": Kind(str, str),
+    "quoted": Kind(str, repr),
+    "kinds": Kind(str, lambda kinds: f"{kinds} " if kinds else ""),
+    "where": Kind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
+    "n": Kind(int, str),
+    "us": Kind(int, format_duration),
+    "seconds": Kind(int, lambda us: f"{us // 1_000_000}s"),
+    "bytes": Kind(int, format_bytes),
+    "gib": Kind(int, lambda size: f"{size / 2**30:.1f}GiB"),
+    "mib": Kind(int, lambda size: str(size // 2**20)),
+    "milli": Kind(int, lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")),
+    "fraction": Kind(int, lambda milli: f"{milli / 1000:.2f}"),
+    "devices": Kind(int, lambda number: _count(number, "device")),
+    "free": Kind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
+    "waiters": Kind(int, _waiters),
+    "why": Kind(Cause, lambda why: render(why)),
+    "remedy": Kind(Cause, lambda why: remedy(why)),
+    "names": Kind(tuple, _names),
+    "csv": Kind(tuple, ",".join),
+    "and": Kind(tuple, " and ".join),
+    "list": Kind(tuple, "; ".join),
+    "whys": Kind(tuple, lambda whys: ", ".join(map(render, whys))),
+    "of_types": Kind(tuple, lambda types: f" of type {_names(types)}" if types else ""),
+    "have": Kind(tuple, lambda nodes: f"{_names(nodes)} {'have' if len(nodes) > 1 else 'has'}"),
+    "others": Kind(tuple, lambda nodes: _names(nodes) or "the other nodes"),
+    "held_by": Kind(tuple, _held_by),
+}
+
+# -- sentences taken apart ----------------------------------------------------------------------------------------------
+
+Pieces = tuple[tuple[str, int, Callable[[Any], str] | None], ...]
+"""(text, index of the argument after it, how that is written); None: no argument follows."""
+
+
+class _Form(NamedTuple):
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    sentence: Pieces
+    remedy: Pieces
+
+
+def _form(code: Code) -> _Form:
+    known: dict[str, str] = {}
+    sentence, todo = _pieces(SENTENCES[code], known), _pieces(REMEDIES.get(code, ""), known)
+    return _Form(tuple(known), tuple(known.values()), sentence, todo)
+
+
+def _pieces(template: str, known: dict[str, str]) -> Pieces:
+    found: list[tuple[str, int, Callable[[Any], str] | None]] = []
+    for text, name, kind, _ in Formatter().parse(template):
+        if name is None:
+            found.append((text, 0, None))
+            continue
+        known.setdefault(name, kind or "")
+        found.append((text, list(known).index(name), KINDS[kind or ""].write))
+    return tuple(found)
+
+
+def _filled(pieces: Pieces, why: Cause) -> str:
+    try:
+        return "".join(text + write(why.args[at]) if write is not None else text for text, at, write in pieces)
+    except (IndexError, TypeError, ValueError):  # of another version
+        return f"{why.code.value} {' '.join(map(str, why.args))}"
+
+
+_FORMS: dict[Code, _Form] = {code: _form(code) for code in Code}
+_PLAIN: dict[Code, str] = {code: _filled(form.sentence, Cause(code)) for code, form in _FORMS.items()}
+"""Causes without arguments, which most changes of state have."""
