@@ -333,6 +333,20 @@ def test_no_later_cut_begins_before_an_image_that_was_asked_for_is_done() -> Non
     assert shell.published()[-1].image.serial == 5 and granted(shell) == [6]  # type: ignore[union-attr]
 
 
+def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
+    """That waits for the cut."""
+    shell = running("b", PEERS)
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    shell.feed(ev.HoldAsked(6, KEY, 6))
+    shell.feed(ev.HoldAsked(5, KEY, 5))
+    assert granted(shell) == [5]
+    shell.feed(ev.CutDecided(KEY, 5, ""))
+    assert granted(shell) == [5, 6]
+    shell.feed(ev.CutDecided(KEY, 6, ""))
+    assert shell.record.phase == "suspended"
+
+
 def test_a_cut_whose_image_was_not_asked_for_yet_is_void_once_the_ranks_are_held_for_another() -> None:
     shell = running("b", PEERS)
     shell.feed(ev.HoldAsked(5, KEY, 5))

@@ -153,6 +153,11 @@ class AttemptState:
         if gate is not None:
             self.scripts.open(gate)
 
+    def before_cut(self, cut: int) -> Gate | None:
+        """What was asked for before a cut, or before it is asked for, and is not done with."""
+        first = next(iter(self.underway), cut)
+        return None if first == cut else self.underway[first]
+
     def hold_for(self, cut: int | None) -> None:
         """The ranks are about to be held for a cut: what was decided on another one, and not used yet, is of no use any more."""
         for other in [each for each, gate in self.decided.items() if each != cut and gate.opened and not gate.value]:

@@ -107,8 +107,8 @@ def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
     """Another node wants the ranks here held for its cut. Not before what was asked for here needs no other cut: its image would
     be taken of the later one, or its end would release the ranks from it. And not for one that is over: no node would release
     them."""
-    while cut is not None and (others := [gate for each, gate in state.underway.items() if each != cut]):
-        yield others[0]
+    while cut is not None and (gate := state.before_cut(cut)) is not None:
+        yield gate
     if cut in state.failed_cuts:
         state.emit(Refuse(ask, WorldError(f"cut {cut} is over")))
     else:
