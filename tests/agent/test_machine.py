@@ -37,7 +37,7 @@ IMAGE = Image(driver="criu", job=1, attempt=0)
 PEERS = (Peer("a", "127.0.0.1", 1), Peer("b", "127.0.0.1", 2))
 RESULTS: dict[type, Any] = {
     do.CreateAttempt: ((0, "/log"),),
-    do.CheckSeats: {},
+    do.CheckSeats: ({}, ((0, "/log"),)),
     do.SpawnRanks: {},
     do.CheckLevel: "",
     do.FindControlPages: True,
@@ -462,3 +462,15 @@ def test_ranks_that_were_released_are_not_brought_back_once_more_by_the_next_age
     shell.done.clear()
     shell.ask("resume", ResumeArgs(job=1, attempt=0, serial=2, launch=shell.machine.attempts[KEY].args), "r2")
     assert shell.names(on_images.RestoreRanks), "the next image is another matter"
+
+
+def test_logs_are_reported_of_the_ranks_that_are_here_now() -> None:
+    shell = running()
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=1), "s")
+    RESULTS[do.CheckSeats] = {}, ((1, "/other"),)
+    try:
+        launch = msgspec.structs.replace(ARGS["launch"], image=1, ranks=seats(1), world_size=2)
+        shell.ask("resume", ResumeArgs(job=1, attempt=0, serial=1, launch=launch), "r")
+    finally:
+        RESULTS[do.CheckSeats] = {}, ((0, "/log"),)
+    assert shell.published()[-1].logs == ((1, "/other"),)

@@ -131,7 +131,7 @@ class Steps:
         if step.launch is not None:
             self._check(step.launch)
             self.node.disk.attempts[key] = encoded(step.launch, None, self.node.disk.attempts[key][1])
-        return {seat.rank: () for seat in step.seats}
+        return {seat.rank: () for seat in step.seats}, ()
 
     @_do.register
     def _(self, step: do.CommitRecord, key: Key) -> None:

@@ -26,6 +26,8 @@ from .watch import Watcher
 
 log = logging.getLogger(__name__)
 
+Seats = tuple[dict[int, tuple[int, ...]], tuple[tuple[int, str], ...]]
+"""Cores by rank, and (rank, path of its log)."""
 SPAWN_AT_ONCE = 8
 """Shims started side by side; each costs some 40 ms of one core."""
 
@@ -60,7 +62,7 @@ class RankSteps:
                 remove(spec.cgroups)
             raise WorldError(f"cannot record the launch: {error.strerror}") from error
 
-    def check_seats(self, attempt: Attempt, step: do.CheckSeats) -> dict[int, tuple[int, ...]]:
+    def check_seats(self, attempt: Attempt, step: do.CheckSeats) -> Seats:
         if step.launch is not None:
             prepare.places(step.launch, self.house)
         cpus = {seat.rank: self.house.backend.environment(seat.devices).cpus for seat in step.seats}
@@ -69,7 +71,7 @@ class RankSteps:
                 attempt.intend(step.launch)
             except OSError as error:
                 raise WorldError(f"cannot record the resumption: {error.strerror}") from error
-        return cpus
+        return cpus, attempt.logs()
 
     def save(self, attempt: Attempt, _: do.SaveRecord) -> None:
         try:

@@ -39,6 +39,7 @@ from .watch import Watcher
 log = logging.getLogger(__name__)
 
 EVICTS = Rules(action="evict")
+LEFT_KEPT = 1000
 Key = tuple[int, int]
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "bug": logging.ERROR}
 
@@ -72,6 +73,8 @@ class Supervisor:
         self._loop = MachineLoop(self._machine, now, self._perform)
         self._asks = 0
         self._answers: dict[int, JobReport | TideError] = {}
+        self._left: dict[Key, Attempt] = {}
+        """Attempts that were here last: their images are stored still."""
         self._holds: dict[int, asyncio.Future[None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,7 +151,7 @@ class Supervisor:
         self._loop.feed(event)
 
     def _perform(self, what: do.Do) -> None:
-        attempt = self.attempts.get(what.key) if what.key is not None else None
+        attempt = self._find(what.key) if what.key is not None else None
         if isinstance(what.action, do.Effect):
             try:
                 self._effects[type(what.action)](attempt, what.action)
@@ -163,6 +166,9 @@ class Supervisor:
                 self._loop.feed(ev.Failed(what.number, failure(error)))
             return
         self._spawn(self._step(what, handler, attempt))
+
+    def _find(self, key: Key) -> Attempt | None:
+        return self.attempts.get(key) or self._left.get(key)
 
     async def _step(self, what: do.Do, handler: Callable[[Any, Any], Any], attempt: Attempt | None) -> None:
         try:
@@ -219,7 +225,9 @@ class Supervisor:
         self._timers[timer.timer] = asyncio.get_running_loop().call_later(timer.seconds, fire)
 
     def _remove(self, attempt: Attempt, action: do.RemoveAttempt) -> None:
-        del self.attempts[attempt.key]
+        self._left[attempt.key] = self.attempts.pop(attempt.key)
+        while len(self._left) > LEFT_KEPT:
+            del self._left[next(iter(self._left))]
         if action.last and self.services is not None:
             self.services.meeting.close(attempt.args.job)
         self._log_cap.look(attempt.cappable_logs())

@@ -132,8 +132,8 @@ class CreateAttempt(Step):
 
 @dataclass(frozen=True, slots=True)
 class CheckSeats(Step):
-    """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``. Fails for devices that do
-    not exist."""
+    """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``, and the path of each rank's
+    log. Fails for devices that do not exist."""
 
     launch: LaunchArgs | None
     seats: tuple[NewSeat, ...]

@@ -237,7 +237,7 @@ class NodeMachine:
         elif response is not Response.BEGIN:
             self._answer(ask, state.report(), publish=True)
         else:
-            cpus = yield CheckSeats(args.launch, args.ranks)
+            cpus, state.logs = yield CheckSeats(args.launch, args.ranks)
             if args.launch is not None:
                 state.args, record.serial = args.launch, args.serial
                 if not args.back:
