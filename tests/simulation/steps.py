@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
@@ -444,6 +443,3 @@ class Steps:
 
 def encoded(args: wire.LaunchArgs, record: Any, encoded_record: bytes = b"") -> tuple[bytes, bytes]:
     return msgspec.json.encode(args), encoded_record or msgspec.json.encode(record)
-
-
-Then = Callable[[str], None]

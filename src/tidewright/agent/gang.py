@@ -39,24 +39,26 @@ class Gangs:
         decided: Callable[[Key, int, str], None],
     ) -> None:
         self._token, self._boxes, self._may_hold, self._decided = token, boxes, may_hold, decided
+        self._led: dict[tuple[Key, int], list[DepotClient]] = {}
+        """Connections of cuts that this node leads, until their result is sent: ranks stand still, and new ones take time."""
 
     async def cut(self, key: Key, step: CutGang) -> int:
         """Lead a cut; microseconds from the request to the standstill. Raises WorldError, with all ranks running on."""
-        clients = [DepotClient(peer, self._token) for peer in step.others]
+        clients = self._led[key, step.cut] = self._clients(step.others)
         parties: list[Pages] = [self._pages(key), *(PeerPages(client, key, step.cut) for client in clients)]
         longest = LONGEST_STEP_US if step.hurry else UNHURRIED_STEP_US
-        try:
-            return (await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest)).hold_us
-        finally:
-            for client in clients:
-                client.close()
+        return (await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest)).hold_us
+
+    def _clients(self, peers: tuple[Peer, ...]) -> list[DepotClient]:
+        return [DepotClient(peer, self._token) for peer in peers]
 
     async def send_result(self, key: Key, step: SendCutResult) -> None:
         """Tell the agents of the gang's other nodes what became of a cut."""
-        await asyncio.gather(*(asyncio.to_thread(self._send, peer, key, step) for peer in step.others))
+        clients = self._led.pop((key, step.cut), None) or self._clients(step.others)
+        await asyncio.gather(*(asyncio.to_thread(self._send, client, key, step) for client in clients))
 
-    def _send(self, peer: Peer, key: Key, step: SendCutResult) -> None:
-        client = DepotClient(peer, self._token)
+    @staticmethod
+    def _send(client: DepotClient, key: Key, step: SendCutResult) -> None:
         with contextlib.suppress(WorldError):  # a node that hears nothing releases its ranks by itself
             client.ask("word", {"job": key[0], "attempt": key[1], "serial": step.cut, "why": step.why})
         client.close()

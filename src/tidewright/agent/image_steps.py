@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,13 @@ class ImageSteps:
     async def drop(self, attempt: Attempt, step: on_images.DropImage) -> None:
         await self._storage.run(attempt.args.job, self.images.drop_unknown, attempt.args.job, step.serial)
 
-    async def drop_all(self, job: int) -> None:
-        """What is here is found out at once: the job may start over, and make other images, before the store has time."""
+    def drop_all(self, job: int) -> Coroutine[Any, Any, None]:
+        """Noted at once, for an agent that is to end; done when the result is awaited."""
         self.images.end_job(job)
+        return self._drop_all(job)
+
+    async def _drop_all(self, job: int) -> None:
+        """What is here is found out first: the job may start over, and make other images, before the store has time."""
         last = await asyncio.to_thread(self.images.last_serial, job)
         await self._storage.run(job, self.images.drop_job, job, last)
 

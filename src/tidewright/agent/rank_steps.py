@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..base.errors import WorldError
 from ..checkpoint.cgroup import freezer_of, remove
-from ..checkpoint.protocol import Driver, Gang, Image, Placement
+from ..checkpoint.protocol import Driver, Image, Placement
 from ..checkpoint.space import in_plain
 from ..model.job import Level
 from . import prepare
@@ -18,7 +20,6 @@ from .attempt import Attempt
 from .endings import last_lines
 from .fair_queue import FairQueue
 from .health import HealthMonitor
-from .layout import Layout
 from .machine import actions as do
 from .machine.outcomes import Outcome
 from .rank import Rank
@@ -45,10 +46,6 @@ class RankSteps:
     """Of devices that can fail by themselves; None where there are none."""
     spawning: FairQueue = field(default_factory=lambda: FairQueue(SPAWN_AT_ONCE))
 
-    @property
-    def layout(self) -> Layout:
-        return self.house.layout
-
     # -- records ----------------------------------------------------------------------------------------------------
 
     def create(self, step: do.CreateAttempt) -> Attempt:
@@ -56,7 +53,7 @@ class RankSteps:
         step.record.cpus = {rank: spec.cpus for rank, spec in specs.items()}
         step.record.memory_limit = self.enforcement(step.args)
         try:
-            return Attempt.create(self.layout, step.args, specs, step.record)
+            return Attempt.create(self.house.layout, step.args, specs, step.record)
         except OSError as error:
             for spec in specs.values():
                 remove(spec.cgroups)
@@ -162,14 +159,7 @@ class RankSteps:
             return f"this node cannot suspend by level {Level(level).name.lower() if level in list(Level) else level}"
         gang = attempt.gang()
         if attempt.worlds():
-            gang = Gang(
-                job=gang.job,
-                attempt=gang.attempt,
-                world_size=gang.world_size,
-                ranks=gang.ranks,
-                grace_us=gang.grace_us,
-                bounded=True,
-            )
+            gang = replace(gang, bounded=True)
         return driver.can(gang, self.house.backend.discover().kind).reason
 
     async def suspend(self, attempt: Attempt, step: do.SuspendRanks) -> Image | None:

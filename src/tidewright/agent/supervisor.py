@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partialmethod
 from typing import Any
 
 from msgspec.structs import replace
@@ -104,26 +105,9 @@ class Supervisor:
             raise answer
         return answer
 
-    def launch(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("launch", args, op_id)
-
-    def suspend(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("suspend", args, op_id)
-
-    def resume(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("resume", args, op_id)
-
-    def checkpoint(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("checkpoint", args, op_id)
-
-    def fetch(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("fetch", args, op_id)
-
-    def stop(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("stop", args, op_id)
-
-    def forget(self, args: Any, op_id: str) -> JobReport:
-        return self.ask("forget", args, op_id)
+    launch, suspend, resume = partialmethod(ask, "launch"), partialmethod(ask, "suspend"), partialmethod(ask, "resume")
+    checkpoint, fetch = partialmethod(ask, "checkpoint"), partialmethod(ask, "fetch")
+    stop, forget = partialmethod(ask, "stop"), partialmethod(ask, "forget")
 
     async def may_hold(self, key: Key, cut: int | None) -> None:
         """Returns when the agent that leads a cut may hold the ranks of a gang here. Raises WorldError for unknown ones."""
@@ -259,7 +243,6 @@ class Supervisor:
 
     def _drop_images(self, _: Attempt | None, action: on_images.DropImages) -> None:
         if self._images is not None:
-            self._images.images.end_job(action.job)
             self._spawn(logged(self._images.drop_all(action.job)))
 
     # -- steps ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from .outcomes import SIGKILL_CODE, SIGTERM_CODE, Outcome, describe
 from .record import AttemptRecord, image_ordered
 from .scripts import Gate, Line, Script, Scripts
 
+ENDS = "it is to end"
 CUTS_KEPT = 32
 OPS_KEPT = 32
 """Recent op_ids per attempt; a late duplicate of an older one would have to overtake this many calls."""
@@ -82,6 +83,10 @@ class AttemptState:
     def may_be_trapped(self, rank: int) -> bool:
         """Whether a CRIU that was killed may have left a trap in its code (docs/why/criu.md)."""
         return self.record.checkpointing or self.record.phase == "suspending" or rank in self.ended_in_dump
+
+    def since(self, began_us: int) -> int:
+        """Microseconds since ``began_us`` (``Instant.mono_us``), at least 1."""
+        return max(1, self.scripts.now.mono_us - began_us)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -165,10 +170,10 @@ class AttemptState:
             self.failed_cuts.append(other)
         self.held_for = cut
 
-    def give_up_cuts(self, why: str) -> None:
+    def give_up_cuts(self) -> None:
         """Wait for no other node's cut any more: the attempt is to end, and the node that leads it may be dead."""
         for gate in list(self.decided.values()):
-            self.scripts.open(gate, why)
+            self.scripts.open(gate, ENDS)
 
     # -- the grace --------------------------------------------------------------------------------------------------
 

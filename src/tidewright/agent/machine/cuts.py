@@ -12,7 +12,7 @@ from ...base.errors import WorldError
 from ...base.units import SECOND
 from ...wire.agent import Peer
 from .actions import ActionFailed, CutGang, GrantHold, PackRendezvous, Refuse, ReleaseRanks, SendCutResult
-from .attempt import AttemptState
+from .attempt import ENDS, AttemptState
 from .scripts import Script
 
 CUT_US = 60 * SECOND
@@ -20,16 +20,15 @@ CUT_US = 60 * SECOND
 DECISION_S = CUT_US / SECOND + 15
 """How long a node waits for the leader's decision: a cut, and what the leader may have had to finish before."""
 
-ENDS = "it is to end"
 ABANDONED = "another cut was made before this node was asked for its part of this one"
 
 Quiesced = tuple[int, str]
 """Microseconds from the request to the standstill, and what the ranks have left for each other where they meet."""
 
 
-def others_of(state: AttemptState, node: str, peers: tuple[Peer, ...] | None = None) -> tuple[Peer, ...]:
+def others_of(peers: tuple[Peer, ...], node: str) -> tuple[Peer, ...]:
     """The agents of the gang's other nodes."""
-    return tuple(peer for peer in (state.record.peers if peers is None else peers) if peer.node != node)
+    return tuple(peer for peer in peers if peer.node != node)
 
 
 def quiesce(
@@ -42,7 +41,7 @@ def quiesce(
         raise ActionFailed(ENDS)
     if len(peers) > 1 and peers[0].node != node:
         return (yield from _follow(state, cut))
-    others = others_of(state, node)
+    others = others_of(peers, node)
     state.hold_for(cut)
     try:
         hold_us = yield CutGang(others, cut, hurry)
@@ -97,7 +96,7 @@ def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, 
 
 def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], why: str) -> Generator[Any, Any, None]:
     """There will be no such cut: other nodes, if this one would lead it, need not wait for a decision."""
-    others = others_of(state, node, peers)
+    others = others_of(peers, node)
     state.failed_cuts.append(cut)
     if others and peers[0].node == node:
         yield SendCutResult(others, cut, why)

@@ -25,7 +25,7 @@ from .actions import (
     WatchRanks,
 )
 from .attempt import AttemptState
-from .cuts import ENDS, release
+from .cuts import release
 from .image_actions import DiscardRaw
 from .outcomes import KILLED, SIGKILL_CODE, Outcome
 from .scripts import Script
@@ -138,7 +138,7 @@ def mark_lost(state: AttemptState, why: str) -> Script:
 def leave(state: AttemptState, drop: Callable[[], None]) -> None:
     """The attempt lives elsewhere: whatever is left of it here ends without a report; ``drop`` is called at the end."""
     state.end_by("stop")
-    state.give_up_cuts(ENDS)
+    state.give_up_cuts()
     state.leaving = True
     state.emit(SaveRecord())
     living = state.living()

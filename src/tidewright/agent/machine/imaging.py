@@ -55,9 +55,8 @@ def take_image(
     except ActionFailed as error:
         yield from _throw_away(state, serial, error)
         raise
-    save_us = max(1, state.scripts.now.mono_us - began)
     shot = ImageReport(
-        serial=serial, ranks=state.numbers, size_bytes=dumped.size_bytes, hold_us=hold_us, save_us=save_us
+        serial=serial, ranks=state.numbers, size_bytes=dumped.size_bytes, hold_us=hold_us, save_us=state.since(began)
     )
     return shot, dumped.image
 
@@ -106,7 +105,7 @@ def _image(state: AttemptState, node: str, serial: int) -> Script:
         yield from _run_on(state, serial)
         return
     # Before _run_on, which saves the record: no moment may know neither the order nor the image.
-    state.record.shot = replace(shot, save_us=max(1, state.scripts.now.mono_us - began))
+    state.record.shot = replace(shot, save_us=state.since(began))
     yield from _run_on(state, serial)
     state.news()
     state.start(store(state, serial))
@@ -169,8 +168,7 @@ def store(state: AttemptState, serial: int) -> Script:
         if state.over:  # nobody will hear of it
             yield DropImage(serial)
             return
-        took = max(1, state.scripts.now.mono_us - began)
-        shot = replace(shot, stored=True, new_bytes=new, store_us=took)
+        shot = replace(shot, stored=True, new_bytes=new, store_us=state.since(began))
         _keep(state, shot)
         if (yield PushImage(serial, shot.ranks)):
             shot = replace(shot, remote=True)

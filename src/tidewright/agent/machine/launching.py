@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 from .actions import ActionFailed, SpawnRanks, WatchRanks, WriteEndpoints
 from .attempt import AttemptState
 from .cuts import release
@@ -17,10 +20,7 @@ def launch(state: AttemptState, *, images: bool) -> Script:
     """Start every rank that has not been; ``running`` is reported before any of their ends. ``images``: the node restores."""
     record = state.record
     if not state.args.image:
-        try:
-            yield WriteEndpoints(record.sitting, reset=True)
-        except ActionFailed as error:
-            state.log("warning", f"its ranks will not find each other: {error}")
+        yield from write_endpoints(state, record.sitting, reset=True)
         state.outcomes.update((yield SpawnRanks()))
     elif why := (yield from restore(state)) if images else NO_IMAGES:
         state.outcomes.update(dict.fromkeys(state.numbers, Outcome(127, error=why, fault="world")))
@@ -32,3 +32,11 @@ def launch(state: AttemptState, *, images: bool) -> Script:
     state.emit(WatchRanks(state.living()))
     if record.phase == "starting":
         yield from end_all(state)
+
+
+def write_endpoints(state: AttemptState, sitting: str = "", *, reset: bool = False) -> Generator[Any, Any, None]:
+    """As ``WriteEndpoints``, for ranks that can do without each other."""
+    try:
+        yield WriteEndpoints(sitting, reset)
+    except ActionFailed as error:
+        state.log("warning", f"its ranks will not find each other: {error}")

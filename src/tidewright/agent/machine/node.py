@@ -38,7 +38,7 @@ from .actions import (
 )
 from .adopting import adopt
 from .attempt import AttemptState
-from .cuts import ENDS, grant_hold
+from .cuts import grant_hold
 from .ending import abort, end_all, leave, reap, stop
 from .image_actions import DropImages
 from .imaging import checkpoint, fetch
@@ -298,7 +298,7 @@ class NodeMachine:
             return
         again = state.record.ending == "stop"
         state.end_by("stop")
-        state.give_up_cuts(ENDS)
+        state.give_up_cuts()
         state.record.grace_us = args.grace_us
         report = state.tell(phase="stopping", verb="stop", error="", why="stopped on request")
         if again:

@@ -17,8 +17,7 @@ from .actions import (
     UnwatchRanks,
     WriteEndpoints,
 )
-from .attempt import AttemptState
-from .cuts import ENDS
+from .attempt import ENDS, AttemptState
 from .image_actions import (
     DiscardRaw,
     EnterGeneration,

@@ -17,12 +17,12 @@ from .actions import (
     SaveRecord,
     SuspendRanks,
     WatchRanks,
-    WriteEndpoints,
 )
 from .attempt import AttemptState
 from .cuts import quiesce, refuse, release
 from .ending import end_all, unquiesce
 from .imaging import clear, count, finish, store, take_image
+from .launching import write_endpoints
 from .restoring import restore
 from .scripts import Script
 
@@ -79,7 +79,7 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
     if record.bounded and not record.quiet and state.args.world_size > 1:
         record.hold_until = state.scripts.now.boot_s + GANG_FREEZE_BOUND_US / SECOND
         arm_hold(state)
-    state.unless_over(phase="suspended", took_us=micros(state, began))
+    state.unless_over(phase="suspended", took_us=state.since(began))
 
 
 def _quiesce(state: AttemptState, node: str, level: Level) -> Generator[Any, Any, None]:
@@ -104,7 +104,7 @@ def _quiesce(state: AttemptState, node: str, level: Level) -> Generator[Any, Any
 
 def arm_hold(state: AttemptState) -> None:
     """Thaw the ranks at ``record.hold_until``."""
-    state.scripts.after(max(0.0, state.record.hold_until - state.scripts.now.boot_s), lambda: _hold_over(state))
+    state.scripts.after(state.record.hold_until - state.scripts.now.boot_s, lambda: _hold_over(state))
 
 
 def _hold_over(state: AttemptState) -> None:
@@ -127,7 +127,7 @@ def _suspend_to_image(state: AttemptState, node: str, began: int) -> Script:
             state.unless_over(phase="running", error=str(error), no_room=error.no_room)
             return
     yield from finish(state)
-    state.unless_over(phase="suspended", took_us=micros(state, began))
+    state.unless_over(phase="suspended", took_us=state.since(began))
     state.start(store(state, record.serial))
 
 
@@ -141,18 +141,15 @@ def resume(state: AttemptState, *, images: bool) -> Script:
         return
     if record.image is None:
         return
+    yield from write_endpoints(state)
     try:
-        try:
-            yield WriteEndpoints("")
-        except ActionFailed as error:
-            state.log("warning", f"its ranks will not find each other: {error}")
         yield ResumeRanks(Level(record.level), record.image)
     except ActionFailed as error:
         state.unless_over(phase="suspended", error=str(error))
         return
     record.image, record.hold_until = None, 0.0
     yield from unquiesce(state)
-    state.unless_over(phase="running", took_us=micros(state, began))
+    state.unless_over(phase="running", took_us=state.since(began))
 
 
 def _resume_from_image(state: AttemptState, began: int) -> Script:
@@ -161,11 +158,6 @@ def _resume_from_image(state: AttemptState, began: int) -> Script:
         return
     state.record.image = None
     yield from release(state)
-    state.unless_over(phase="running", took_us=micros(state, began), error="", whole=0)
+    state.unless_over(phase="running", took_us=state.since(began), error="", whole=0)
     state.emit(WatchRanks(state.living()))
     clear(state, state.record.serial)
-
-
-def micros(state: AttemptState, began: int) -> int:
-    """Microseconds since ``began``, at least 1."""
-    return max(1, state.scripts.now.mono_us - began)
