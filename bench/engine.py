@@ -14,8 +14,8 @@ import numpy as np
 
 from facts import keep
 from tidewright.base.units import HOUR, SECOND
+from tidewright.drive.driver import EngineDriver
 from tidewright.drive.record import GENESIS, chain
-from tidewright.drive.turn import Driver
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
@@ -49,7 +49,7 @@ class World:
         self.sizes = [int(size) for size in load_trace("philly", NODES * DEVICES).devices]
         self.recorder = Hashes()
         self.engine = Engine()
-        self.driver = Driver(self.engine, self.recorder)
+        self.driver = EngineDriver(self.engine, self.recorder)
         self.planner = make(policy)
         self.now = SECOND
         self.running: list[tuple[int, int]] = []
@@ -74,12 +74,12 @@ class World:
         """This turn and those that follow from it at once."""
         while events:
             answers: list[ev.Event] = []
-            for command in self.driver.turn(self.now, events):
+            for command in self.driver.step(self.now, events):
                 answers.extend(self.answer(command))
             events = answers
 
     def answer(self, command: co.Command) -> list[ev.Event]:
-        if isinstance(command, co.Think):
+        if isinstance(command, co.PlanRequest):
             return [ev.PlanReady(self.planner.plan(self.engine.view()))]
         if isinstance(command, co.Launch):
             self.running.append((command.job, command.attempt))

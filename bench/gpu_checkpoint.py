@@ -20,7 +20,7 @@ from typing import Any
 
 from facts import keep
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.cuda import CudaCheckpoint, open_api
+from tidewright.checkpoint.cuda.checkpoint import CudaCheckpoint, open_api
 
 STEPS = 50
 PROGRAM = """

@@ -36,7 +36,7 @@ import psutil
 import uvloop
 
 from facts import keep
-from tidewright.kube import names
+from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 
 BARS = {

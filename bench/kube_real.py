@@ -36,12 +36,12 @@ import psutil
 import yaml
 
 from facts import keep
-from tidewright.kube import names
-from tidewright.kube.api import NODES, STRATEGIC, Api, ApiError
-from tidewright.kube.ask import holding_of
-from tidewright.kube.beat import Beat, written
-from tidewright.kube.cards import Card, publish
-from tidewright.kube.credentials import find_cluster
+from tidewright.kube.client.api import NODES, STRATEGIC, ApiError, KubeClient
+from tidewright.kube.client.credentials import find_cluster
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish
+from tidewright.kube.objects.heartbeat import PluginHeartbeat, written
+from tidewright.kube.objects.pod_request import read_gpu_assignment
 
 SERVER, NODE, IMAGE = (os.environ.get(f"KUBE_TEST_{name}", "") for name in ("SERVER", "NODE", "IMAGE"))
 SCHEDULER = os.environ.get("KUBE_TEST_SCHEDULER", "kube-scheduler")
@@ -56,9 +56,13 @@ Object = dict[str, Any]
 
 
 def node(at: int) -> Object:
-    table = publish(tuple(Card(gpu, UNITS) for gpu in range(GPUS)))
-    beat = written(Beat(True, "2026-01-01T00:00:00Z", every_s=3600, late=True))
-    meta = {"name": f"{NAME}-{at}", "labels": {LABEL: "1"}, "annotations": {names.TABLE: table, names.PLUGIN: beat}}
+    inventory = publish(tuple(GpuInfo(gpu, UNITS) for gpu in range(GPUS)))
+    heartbeat = written(PluginHeartbeat(True, "2026-01-01T00:00:00Z", every_s=3600, late=True))
+    meta = {
+        "name": f"{NAME}-{at}",
+        "labels": {LABEL: "1"},
+        "annotations": {names.TABLE: inventory, names.PLUGIN: heartbeat},
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -136,7 +140,7 @@ def cpu_s(found: psutil.Process) -> float:
 class Bench:
     """A cluster, and the processes whose CPU time is told."""
 
-    def __init__(self, api: Api, scheduler: psutil.Popen, extender: psutil.Popen) -> None:
+    def __init__(self, api: KubeClient, scheduler: psutil.Popen, extender: psutil.Popen) -> None:
         self.api, self.scheduler = api, scheduler
         server = server_process(api.cluster.server)
         self.watched = {"scheduler": scheduler, "extender": extender} | ({"API server": server} if server else {})
@@ -211,13 +215,13 @@ class Bench:
 def check(pods: list[Object], units: int) -> None:
     """No GPU has more than its units given away."""
     used: Counter[tuple[str, int]] = Counter()
-    for held in filter(None, map(holding_of, pods)):
+    for held in filter(None, map(read_gpu_assignment, pods)):
         used.update({(held.node, gpu): count for gpu, count in held.units.items()})
     if not used or max(used.values()) > units:
         raise SystemExit(f"over-committed, or nothing was given: {used.most_common(3)}")
 
 
-async def hollow(api: Api, count: int) -> None:
+async def hollow(api: KubeClient, count: int) -> None:
     for at in range(count):
         with suppress(ApiError):
             await api.post(NODES, node(at))
@@ -249,7 +253,7 @@ async def ready(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def registered(api: Api) -> None:
+async def registered(api: KubeClient) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while str((await api.get(f"{NODES}/{NODE}"))["status"]["allocatable"].get(names.MEM)) != "30":
             await asyncio.sleep(0.2)
@@ -257,7 +261,7 @@ async def registered(api: Api) -> None:
 
 async def measure(given: argparse.Namespace) -> dict[str, Any]:
     port, found = free_port(), dict[str, Any]()
-    async with Api(find_cluster(SERVER)) as api:
+    async with KubeClient(find_cluster(SERVER)) as api:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             found["version"] = (await api.get("/version"))["gitVersion"]

@@ -43,17 +43,17 @@ from pathlib import Path
 from typing import Any
 
 from facts import keep
-from tidewright.agent.attempt import Attempt
-from tidewright.agent.layout import Layout
-from tidewright.agent.prepare import House, specs
+from tidewright.agent.layout import AgentLayout
+from tidewright.agent.processes.attempt import Attempt
+from tidewright.agent.processes.rank_spec import NodeContext, specs
 from tidewright.agent.rendezvous.coordinator import RendezvousCoordinator
 from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.checkpoint.cgroup import detect
-from tidewright.checkpoint.criu import find_criu
+from tidewright.checkpoint.criu.driver import find_criu
 from tidewright.checkpoint.processes import PROC
 from tidewright.devices.cpu import open_backend
 from tidewright.launch.environment import submitted_environment
-from tidewright.launch.surroundings import INJECT
+from tidewright.launch.sandbox import INJECT
 from tidewright.model.job import Level
 from tidewright.wire.agent import LaunchArgs, RankSeat
 
@@ -94,15 +94,15 @@ class Site:
     """What an agent launches ranks with, in a state directory of its own; the meeting is served by a thread."""
 
     def __init__(self, root: Path) -> None:
-        self._layout = Layout(root)
+        self._layout = AgentLayout(root)
         self._layout.prepare()
         full = os.geteuid() == 0 and PROC.exists() and not isinstance(find_criu(), str)
-        self._house = House(self._layout, open_backend("bench"), detect(), full=full)
-        self._meet, self._jobs = RendezvousServer(), 0
+        self._node_context = NodeContext(self._layout, open_backend("bench"), detect(), full=full)
+        self._rendezvous_server, self._jobs = RendezvousServer(), 0
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._do(self._meet.start("127.0.0.1"))
-        self._meeting = RendezvousCoordinator("bench", "127.0.0.1", "a token", self._meet)
+        self._do(self._rendezvous_server.start("127.0.0.1"))
+        self._rendezvous = RendezvousCoordinator("bench", "127.0.0.1", "a token", self._rendezvous_server)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
@@ -123,15 +123,15 @@ class Site:
         return self._do(self._launch(args, place))
 
     async def _launch(self, args: LaunchArgs, place: Path) -> Job:
-        attempt = Attempt.create(self._layout, args, specs(args, self._house))
-        if any(box.is_dir() for box in attempt.boxes().values()):
-            await self._meeting.write(attempt)
+        attempt = Attempt.create(self._layout, args, specs(args, self._node_context))
+        if any(box.is_dir() for box in attempt.rank_dirs().values()):
+            await self._rendezvous.write(attempt)
         await asyncio.gather(*(rank.spawn() for rank in attempt.ranks))
         return Job(attempt, place)
 
     def close(self) -> None:
         """No more meetings."""
-        self._do(self._meet.stop())
+        self._do(self._rendezvous_server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 

@@ -88,7 +88,7 @@ def rows() -> list[tuple[str, float, str]]:
             (f"{name}, {count} moves, 10,000 jobs, 480 devices", best(lambda name=name: make(name).plan(calm)), bar)
         )  # type: ignore[misc]
     board = ViewBuilder(pool(1000)).board
-    board.take((Part(500, 7),))
+    board.acquire((Part(500, 7),))
     request = Request(1, (1,))
     found.append(
         (

@@ -51,7 +51,7 @@ def measure(policy: str, trace_name: str) -> dict[str, Any]:
         "jobs_per_s": round(len(trace) / cpu),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "turns": result.turns,
-        "thoughts": result.thoughts,
+        "thoughts": result.planning_rounds,
         "completed": result.completed,
         "jct_mean_s": round(result.jct_mean_s, 1),
         "queue_length_mean": round(result.queue_length_mean, 1),

@@ -124,13 +124,13 @@ class Rank:
         """Wall milliseconds per step, and the CPU milliseconds of each."""
         self.dist.barrier()
         began, used = time.perf_counter(), [self._used()]
-        self.splice.take()
+        self.splice.acquire()
         for _ in range(steps):
             self._step()
             used.append(self._used())
-        self.splice.hand_over(self.dist.barrier)
+        self.splice.release_while(self.dist.barrier)
         wall = time.perf_counter() - began
-        self.splice.give_up()
+        self.splice.release()
         return {"wall": 1000 * wall / steps, "cpu": [1000 * (b - a) for a, b in itertools.pairwise(used)]}
 
     def _used(self) -> float:

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from facts import keep
-from tidewright.drive.record import TurnRecord, chain, encode
-from tidewright.drive.turn import Driver
+from tidewright.drive.driver import EngineDriver
+from tidewright.drive.record import StepRecord, chain, encode
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
-from tidewright.live.hub import Hub
-from tidewright.live.loop import SNAPSHOT_EVERY
-from tidewright.live.mark import Mark, MarkFile
-from tidewright.live.recover import recover
-from tidewright.live.store import MARK, Journal
+from tidewright.live.api.event_stream import EventStream
+from tidewright.live.controller.loop import SNAPSHOT_EVERY
+from tidewright.live.journal.recover import recover
+from tidewright.live.journal.store import MARK, Journal
+from tidewright.live.journal.watermark import Watermark, WatermarkFile
 from tidewright.model.job import JobSpec
 
 BAR_S, JOBS, TAIL = 2.0, 7_000, SNAPSHOT_EVERY
@@ -34,7 +34,7 @@ def _filler(journal: Journal, engine: Engine, turns: int) -> Iterator[tuple[int,
     while turn < turns:
         turn += 1
         engine.book.revision += 1
-        body = encode(TurnRecord(turn, engine.book.now, padding, []))
+        body = encode(StepRecord(turn, engine.book.now, padding, []))
         digest = chain(digest, body)
         yield turn, body, digest
     journal.turn, journal.hash, journal.durable = turn, digest, turn
@@ -43,9 +43,9 @@ def _filler(journal: Journal, engine: Engine, turns: int) -> Iterator[tuple[int,
 def build(state: Path, turns: int) -> None:
     """A journal of ``turns`` turns: a live book of ``JOBS`` jobs, filler, a snapshot, and a tail of real turns."""
     journal = Journal(state)
-    driver = Driver(Engine(live_settings()), journal)
+    driver = EngineDriver(Engine(live_settings()), journal)
     for number in range(JOBS):
-        driver.turn(number, [ev.Submit(JobSpec(command=("x",), name=f"job-{number}"), f"op-{number}")])
+        driver.step(number, [ev.Submit(JobSpec(command=("x",), name=f"job-{number}"), f"op-{number}")])
     journal.commit()
     journal._db.execute("PRAGMA synchronous=OFF")
     journal._db.execute("BEGIN")
@@ -54,11 +54,11 @@ def build(state: Path, turns: int) -> None:
     journal.snapshot(driver.engine.snapshot())
     driver.turns = journal.turn
     for number in range(TAIL):
-        driver.turn(driver.engine.book.now + 1, [ev.Submit(JobSpec(command=("y",)), f"late-{number}")])
+        driver.step(driver.engine.book.now + 1, [ev.Submit(JobSpec(command=("y",)), f"late-{number}")])
     journal.commit()
     point = (journal.turn, journal.hash)
     journal.close()
-    MarkFile(state / MARK, Mark(1, *point, *point)).reset(Mark(2, *point, *point))
+    WatermarkFile(state / MARK, Watermark(1, *point, *point)).reset(Watermark(2, *point, *point))
 
 
 def measure(turns: int) -> dict[str, float]:
@@ -69,7 +69,7 @@ def measure(turns: int) -> dict[str, float]:
         began = time.monotonic()
         journal = Journal(state)
         opened = time.monotonic()
-        driver = recover(journal, live_settings(), Hub())
+        driver = recover(journal, live_settings(), EventStream())
         took = time.monotonic() - began
         assert driver.turns == turns and len(driver.engine.book.specs) == JOBS + TAIL
         size = (state / "journal.db").stat().st_size

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from facts import keep
-from tidewright.checkpoint.criu import CriuDriver, find_criu
+from tidewright.checkpoint.criu.driver import CriuDriver, find_criu
 from tidewright.checkpoint.processes import PROC, alive, send
 from tidewright.checkpoint.protocol import RankHandle
 from tidewright.checkpoint.store import FsspecRemote, ImageName, ImageStore

@@ -24,7 +24,7 @@ from tidewright.sim.leaderboard import (
     PHILLY_POLICIES,
     POLICIES,
     SEEDS,
-    Entry,
+    LeaderboardEntry,
     attainment,
     entries,
     markdown,
@@ -32,7 +32,7 @@ from tidewright.sim.leaderboard import (
     tier_of,
     trace_name,
 )  # fmt: skip
-from tidewright.sim.result import Result
+from tidewright.sim.result import SimulationResult
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import changed
 from tidewright.sim.traces import load_trace
@@ -43,7 +43,7 @@ COSTS = Costs(launch_us=3_000_000, save_us=1_000_000, restore_us=500_000)
 COSTS_TEXT = "a launch takes 3 s, a save 1 s, a restore 0.5 s, devices held meanwhile"
 
 
-def one(task: tuple[str, str, str]) -> Result:
+def one(task: tuple[str, str, str]) -> SimulationResult:
     """Simulate one trace on one cluster under one policy."""
     trace, cluster, policy = task
     nodes = load_cluster(cluster)
@@ -51,7 +51,7 @@ def one(task: tuple[str, str, str]) -> Result:
     return simulate(loaded, nodes, make(policy), Options(costs=COSTS, cluster=cluster, label=policy))
 
 
-def run() -> tuple[list[Entry], list[Result]]:
+def run() -> tuple[list[LeaderboardEntry], list[SimulationResult]]:
     """Every combination, on all cores, in a fixed order: the synthetic loads, and Philly. The longest runs start first."""
     philly = [(trace, PHILLY_CLUSTER, policy) for trace in PHILLY for policy in PHILLY_POLICIES]
     cells = [(load, policy, seed) for load in LOADS for policy in POLICIES for seed in SEEDS]
@@ -67,7 +67,7 @@ def run() -> tuple[list[Entry], list[Result]]:
     return board, real
 
 
-def losers(board: list[Entry]) -> list[str]:
+def losers(board: list[LeaderboardEntry]) -> list[str]:
     """Loads and policies at which sla is not ahead."""
     score = {(entry.load, entry.policy): fmean(attainment(run) for run in entry.results) for entry in board}
     return [
@@ -77,7 +77,7 @@ def losers(board: list[Entry]) -> list[str]:
     ]
 
 
-def philly_losers(real: list[Result]) -> list[str]:
+def philly_losers(real: list[SimulationResult]) -> list[str]:
     """Policies that keep more of the promises of one tier than sla and 1 point."""
     results = {result.policy: tier_of(result, "standard") for result in real if result.trace == PHILLY[0]}
     mine = results["sla"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.checkpoint.cgroup import remove, wait_until
 from tidewright.checkpoint.processes import PROC, grouped, send
 from tidewright.fabric.local import LocalFabric
@@ -41,7 +41,7 @@ def bearing(text: str) -> list[int]:
 def groups(state: Path) -> list[Path]:
     """Freezer groups made for ranks of this state directory."""
     bases = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"))
-    return [path for base in bases for path in base.glob(f"tidewright-{Layout(state).tag}-*")]
+    return [path for base in bases for path in base.glob(f"tidewright-{AgentLayout(state).tag}-*")]
 
 
 class Bench:

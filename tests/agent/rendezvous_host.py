@@ -16,7 +16,7 @@ from tidewright.agent.rendezvous import messages as ms
 from tidewright.agent.rendezvous.framing import FrameBuffer
 from tidewright.agent.rendezvous.machine import RendezvousMachine
 from tidewright.agent.rendezvous.store import KeyValueStore, decode, encode
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 if TYPE_CHECKING:
     from .rendezvous_ranks import Client

@@ -16,7 +16,7 @@ from typing import Any
 from tidewright.agent.rendezvous import generations as gn
 from tidewright.agent.rendezvous import polling
 from tidewright.agent.rendezvous.store import KeyValueStore, decode, encode
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 from .rendezvous_host import JOB, Host, Killed, Line
 from .rendezvous_ranks import CALM_MS, WORLD, Client, Rank, program

@@ -16,10 +16,10 @@ import pytest
 
 from tests.agent.agent_bench import Bench
 from tests.agent.test_agent_images import stored
-from tidewright.agent.accounts import Account, lookup
+from tidewright.agent.processes.accounts import Account, lookup
 from tidewright.base.atomic import write_atomically
 from tidewright.base.errors import UsageError
-from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu, find_criu
 from tidewright.fabric.protocol import Refused
 from tidewright.launch import account as acts
 from tidewright.model.job import Level
@@ -268,16 +268,16 @@ def test_names_and_numbers() -> None:
 @root
 def test_a_link_in_a_box_is_not_followed(tmp_path: Path) -> None:
     """Whoever owns a directory may put anything into it at any time."""
-    from tidewright.agent.box_files import listed_inside, open_inside, read_inside
-    from tidewright.agent.boxes import gather, read_said
-    from tidewright.agent.pages import LocalPages
+    from tidewright.agent.checkpointing.control_pages import LocalPages
+    from tidewright.agent.processes.rank_dir import gather, read_complaints
+    from tidewright.agent.processes.rank_files import listed_inside, open_inside, read_inside
 
     box, secret = tmp_path / "box", tmp_path / "secret"
     (box / "ctl").mkdir(parents=True)
     secret.write_text('{"level": "none", "why": "root\'s"}\n')
     for name in ("step", "said.jsonl", "ctl/1.page", ".reach.json.new", "reach.json", "ctl/hold"):
         (box / name).symlink_to(secret)
-    assert dict(gather(box)) == {} and read_said(box) == []
+    assert dict(gather(box)) == {} and read_complaints(box) == []
     write_atomically(box / "reach.json", b"new")
     assert (box / "reach.json").read_bytes() == b"new" and "root's" in secret.read_text()
     with pytest.raises(OSError):
@@ -295,7 +295,7 @@ def test_a_link_in_a_box_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_specs_of_before_have_no_account() -> None:
-    from tidewright.agent.rank import Spec
+    from tidewright.agent.processes.rank import Spec
 
     old = b'{"command":["a"],"env":{},"workdir":"/","log":"l","own_log":false,"cpus":[],"cgroups":[],"grace_us":1}'
     assert msgspec.json.decode(old, type=Spec).account is None

@@ -16,15 +16,15 @@ import msgspec
 import pytest
 
 from tests.agent.agent_bench import ENV, bearing
-from tidewright.agent.equipment import Equipment
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.agent.machine.record import AttemptRecord
-from tidewright.agent.prepare import House
+from tidewright.agent.node_services import NodeServices
+from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
-from tidewright.checkpoint.criu import Criu, find_criu
-from tidewright.checkpoint.cuda import State
-from tidewright.checkpoint.cuda_fake import FakeCuda
+from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.cuda.checkpoint import CudaState
+from tidewright.checkpoint.cuda.fake import FakeCuda
 from tidewright.checkpoint.processes import alive
 from tidewright.devices.fake import FakeBackend
 from tidewright.model.job import Level
@@ -44,12 +44,12 @@ from _tidewright import splice
 goal = sys.argv[1]
 for i in range(int(goal)) if goal.isdigit() else itertools.takewhile(lambda _: not os.path.exists(goal), itertools.count()):
     splice.reset()
-    turn = splice._turn
+    turn = splice._share
     if turn is not None:
         turn._patience_s = 3  # who is saved while it waits, which the wrapper never does, waits for what may be no more
-    had = turn is None or turn.take()
+    had = turn is None or turn.acquire()
     print(i, "in turn" if had else "beside", flush=True)
-    splice.give_up()
+    splice.release()
     time.sleep(0.005)
 sys.exit(7)
 """
@@ -71,12 +71,12 @@ class Node:
     """An agent without its process and its door, on a node of two GPUs."""
 
     def __init__(self, root: Path, api: FakeCuda) -> None:
-        self.layout, self.api, self.heard = Layout(root), api, list[JobReport]()
+        self.layout, self.api, self.heard = AgentLayout(root), api, list[JobReport]()
         self.closed, self.next = False, None
         self.layout.prepare()
         self.backend = FakeBackend("n1", 2, "h100", MEMORY)
-        self.equipment = Equipment(self.layout, self.backend, "127.0.0.1", None, lambda: api)
-        house = House(self.layout, self.backend, Signals(), full=True)
+        self.equipment = NodeServices(self.layout, self.backend, "127.0.0.1", None, lambda: api)
+        house = NodeContext(self.layout, self.backend, Signals(), full=True)
         drivers: dict = {}
         self.supervisor = Supervisor(house, drivers, self.heard.append)
         self.equipment.furnish(self.supervisor, drivers, "", 0)
@@ -105,14 +105,14 @@ class Node:
     def pid(self, rank: int = 0) -> int:
         return self.attempt.ranks[rank].handle.pid
 
-    def state(self, rank: int = 0) -> State | None:
+    def state(self, rank: int = 0) -> CudaState | None:
         return self.api.state(self.pid(rank))
 
     def log(self, rank: int = 0) -> str:
         return (self.layout.logs / "1" / f"rank{rank}.0.log").read_text()
 
     def told(self, rank: int = 0) -> dict:
-        return json.loads((self.attempt.boxes()[rank] / "reach.json").read_text())
+        return json.loads((self.attempt.rank_dirs()[rank] / "reach.json").read_text())
 
     async def hear(self, wanted: Callable[[JobReport], bool]) -> JobReport:
         async with asyncio.timeout(30):
@@ -185,7 +185,7 @@ def play(tmp_path: Path):
                 await node.close()
 
         asyncio.run(whole_life())
-        assert not bearing(Layout(tmp_path).tag)
+        assert not bearing(AgentLayout(tmp_path).tag)
 
     return run
 
@@ -199,7 +199,7 @@ def test_into_an_image_and_back_on_another_device(play) -> None:
         report = await node.resume(1, 400, 1)
         assert (report.state, report.error) == ("running", "")
         assert [call for call, _ in node.api.calls][2:] == ["restore", "unlock"]
-        assert (node.state(), node.api.on(node.pid())) == (State.RUNNING, (B,))
+        assert (node.state(), node.api.on(node.pid())) == (CudaState.RUNNING, (B,))
         assert (await node.phase("exited")).code == 7 and node.log() == whole(400)
 
     play(body)
@@ -210,7 +210,7 @@ def test_an_image_of_ranks_that_run_on(play) -> None:
         await node.launch(400, 0, 1)
         node.supervisor.checkpoint(CheckpointArgs(job=1, attempt=0, serial=1), "")
         report = await node.hear(lambda report: report.verb == "checkpoint")
-        assert not report.error and [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        assert not report.error and [node.state(rank) for rank in (0, 1)] == [CudaState.RUNNING] * 2
         calls = [call for call, _ in node.api.calls]
         assert calls == sorted(calls, key=["lock", "checkpoint", "restore", "unlock"].index), (
             "all of one, then the next"
@@ -226,7 +226,7 @@ def test_a_rank_that_does_not_lock_runs_on_and_is_saved_later(play) -> None:
         node.api.stuck.add(node.pid(1))
         report = await node.suspend(1)
         assert report.state == "running" and "did not come out of its CUDA calls" in report.error
-        assert [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        assert [node.state(rank) for rank in (0, 1)] == [CudaState.RUNNING] * 2
         await node.grows(0)
         node.api.stuck.clear()
         report = await node.suspend(2)
@@ -241,7 +241,7 @@ def test_no_room_for_the_record_of_a_suspension_is_told_in_plain_words(play) -> 
         save = node.attempt.save
 
         def full() -> None:
-            if node.attempt.memo.image is not None or node.attempt.memo.checkpointing:
+            if node.attempt.record.image is not None or node.attempt.record.checkpointing:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             save()
 
@@ -307,7 +307,7 @@ def test_an_agent_that_died_in_the_middle_of_a_save(play, broken: bool) -> None:
             assert report.lost and "device memory not restored" in report.why
         else:
             async with asyncio.timeout(30):  # a stand-in's process runs on before its device is given back to it
-                while [heir.state(rank) for rank in (0, 1)] != [State.RUNNING] * 2:
+                while [heir.state(rank) for rank in (0, 1)] != [CudaState.RUNNING] * 2:
                     await asyncio.sleep(0.01)
             await heir.grows(0)
             await heir.grows(1)
@@ -323,7 +323,7 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
         await node.launch(enough, 0, 1)
         assert "turns" not in node.told()
         await node.suspend(1)
-        assert node.attempt.memo.needs == {0: NEED, 1: NEED}
+        assert node.attempt.record.needs == {0: NEED, 1: NEED}
         assert (await node.resume(1, enough, 0, 0)).error == ""
         assert [node.told(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
         await both(node)
@@ -361,7 +361,7 @@ def test_ranks_that_fit_stay_on_their_device(play) -> None:
         node.api.memory = 0
         await node.resume(1, 400, 1, 1)
         assert [node.told(rank)["turns"] for rank in (0, 1)] == ["lock"] * 2
-        assert [node.state(rank) for rank in (0, 1)] == [State.RUNNING] * 2
+        assert [node.state(rank) for rank in (0, 1)] == [CudaState.RUNNING] * 2
         await node.phase("exited")
         assert node.log(0) == node.log(1) == whole(400)
 
@@ -369,8 +369,8 @@ def test_ranks_that_fit_stay_on_their_device(play) -> None:
 
 
 def test_when_no_turn_can_be_passed_on_the_ranks_are_ended(play, monkeypatch) -> None:
-    monkeypatch.setattr("tidewright.agent.turns.PATIENCE_US", 0)
-    monkeypatch.setattr("tidewright.agent.turns.RETRY_S", 0.01)
+    monkeypatch.setattr("tidewright.agent.processes.time_slicer.PATIENCE_US", 0)
+    monkeypatch.setattr("tidewright.agent.processes.time_slicer.RETRY_S", 0.01)
 
     async def body(node: Node) -> None:
         await node.launch(1000, 0, 1)
@@ -391,7 +391,7 @@ def test_criu_finds_no_plugins(play, tmp_path_factory, monkeypatch) -> None:
     script.chmod(0o700)
     assert isinstance(FOUND, Criu)
     found = Criu((str(script), *FOUND.command), FOUND.version)
-    monkeypatch.setattr("tidewright.agent.equipment.find_criu", lambda: found)
+    monkeypatch.setattr("tidewright.agent.node_services.find_criu", lambda: found)
 
     async def body(node: Node) -> None:
         await node.launch(400, 0)

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from tests.agent.agent_bench import Bench, bearing
-from tidewright.agent.layout import Layout
-from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.agent.layout import AgentLayout
+from tidewright.checkpoint.criu.driver import Criu, find_criu
 from tidewright.model.job import Level
 from tidewright.wire.agent import JobReport, Peer
 
@@ -84,7 +84,7 @@ def test_into_an_image_and_back(play) -> None:
             assert report.took_us and report.image and report.image.size_bytes > 2**20
             before = bench.log()
             await asyncio.sleep(0.1)
-            assert not bearing(f"tidewright-{Layout(bench.state).tag}") and bench.log() == before, "it still runs"
+            assert not bearing(f"tidewright-{AgentLayout(bench.state).tag}") and bench.log() == before, "it still runs"
             if serial == 2:
                 await stored(bench, 2)
                 shutil.rmtree(bench.state / "images" / "work")
@@ -128,7 +128,7 @@ def test_what_it_is_to_come_back_on_outlives_the_agent(play) -> None:
         await bench.state_is("suspended")
         await bench.verb("resume", serial=1, launch=args(bench, ranks=[{"rank": 0, "local_rank": 0, "devices": [0]}]))
         bench.kill()
-        found = msgspec.json.decode(Layout(bench.state).attempt(1, 0).joinpath("args.json").read_bytes())
+        found = msgspec.json.decode(AgentLayout(bench.state).attempt(1, 0).joinpath("args.json").read_bytes())
         assert found["ranks"][0]["devices"] == [0]
         bench.start()
         let_it_end(bench)
@@ -168,7 +168,7 @@ def test_what_is_to_leave_once_more_does_not_come_back(play) -> None:
         while (await bench.inventory()).jobs:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
-        assert not (await bench.inventory()).jobs and not bearing(f"tidewright-{Layout(bench.state).tag}")
+        assert not (await bench.inventory()).jobs and not bearing(f"tidewright-{AgentLayout(bench.state).tag}")
 
     play(body)
 

@@ -14,10 +14,10 @@ import pytest
 from tests.agent.agent_bench import Bench, bearing
 from tests.agent.test_agent_images import args as resume_args
 from tests.agent.test_agent_images import expected, lines
-from tidewright.agent.rank import Identity
-from tidewright.checkpoint.criu import Criu, find_criu
-from tidewright.checkpoint.program import VARIABLE, prefix_command
-from tidewright.checkpoint.shared import MARK
+from tidewright.agent.processes.rank import Identity
+from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.program import VARIABLE, prefix_command
+from tidewright.checkpoint.files.shared import MARK
 from tidewright.launch.init import MAIN
 from tidewright.model.job import Level
 

@@ -8,9 +8,9 @@ import os
 import pytest
 
 from tests.agent.agent_bench import ENV
-from tidewright.agent.layout import Layout, expand
+from tidewright.agent.layout import AgentLayout, expand
 from tidewright.agent.machine import suspending
-from tidewright.agent.prepare import House
+from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
 from tidewright.checkpoint.fake import FakeDriver
@@ -30,9 +30,9 @@ def play(tmp_path, body, driver):
     """Run ``body(supervisor, state)``; ``state`` waits for a report. Everything is ended afterwards."""
 
     async def whole():
-        layout, heard = Layout(tmp_path), asyncio.Queue()
+        layout, heard = AgentLayout(tmp_path), asyncio.Queue()
         layout.prepare()
-        house = House(layout, FakeBackend("n1"), Signals())
+        house = NodeContext(layout, FakeBackend("n1"), Signals())
         supervisor = Supervisor(house, {Level.FREEZE: driver}, heard.put_nowait)
 
         async def state(wanted: str) -> JobReport:

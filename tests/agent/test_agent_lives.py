@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.agent_bench import PATIENCE_S, bearing, groups
-from tidewright.agent.pulse import STUCK_S, Pulse
+from tidewright.agent.heartbeat import STUCK_S, Heartbeat
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused, Unknown
 from tidewright.wire.agent import pulse_socket
@@ -351,7 +351,7 @@ def test_orders_that_reached_a_sleeping_agent_are_stale_once_their_caller_has_hu
 
 
 def test_heartbeats_are_answered_while_the_event_loop_is_busy(tmp_path):
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.open(tmp_path / "p")
     for late_s, answer in ((0.0, b"."), (STUCK_S + 1, b"")):
         pulse._ticked = time.monotonic() - late_s

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.agent.agent_bench import groups
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.checkpoint.cgroup import bases, works
 from tidewright.fabric.protocol import Refused
 from tidewright.model.job import Level
@@ -184,7 +184,9 @@ def test_freezer_groups_are_removed(play):
         await bench.state_is("exited")
         assert groups(bench.state) == []
         for freezer in filter(works, bases()):
-            freezer.create(f"tidewright-{Layout(bench.state).tag}-9.0.0")  # a launch cut short before it was recorded
+            freezer.create(
+                f"tidewright-{AgentLayout(bench.state).tag}-9.0.0"
+            )  # a launch cut short before it was recorded
             break
         bench.kill()
         bench.start("--backend", "cpu", "--slots", "4")

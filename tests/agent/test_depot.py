@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tidewright.agent import peer_auth as auth
-from tidewright.agent.depot import Body, Depot, DepotClient, Silent
+from tidewright.agent.peer_rpc import FileBody, PeerClient, PeerServer, PeerSilent
 from tidewright.base.errors import WorldError
 from tidewright.wire.agent import Peer
 
@@ -24,19 +24,19 @@ TOKEN = "t" * 64
 
 
 @contextlib.asynccontextmanager
-async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
+async def depot(tmp_path: Path) -> AsyncIterator[PeerServer]:
     (tmp_path / "big").write_bytes(bytes(range(256)) * 40_000)
 
     async def echo(args: dict[str, Any]) -> Any:
         return args
 
-    async def part(args: dict[str, Any]) -> Body:
-        return Body(tmp_path / "big", args["offset"], args["size"])
+    async def part(args: dict[str, Any]) -> FileBody:
+        return FileBody(tmp_path / "big", args["offset"], args["size"])
 
     async def fail(args: dict[str, Any]) -> Any:
         raise WorldError("out of ink")
 
-    made = Depot(TOKEN, {"echo": echo, "part": part, "fail": fail})
+    made = PeerServer(TOKEN, {"echo": echo, "part": part, "fail": fail})
     await made.open("127.0.0.1")
     try:
         yield made
@@ -54,8 +54,8 @@ def running(body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-def client(made: Depot, token: str = TOKEN) -> DepotClient:
-    return DepotClient(Peer("other", "127.0.0.1", made.port), token)
+def client(made: PeerServer, token: str = TOKEN) -> PeerClient:
+    return PeerClient(Peer("other", "127.0.0.1", made.port), token)
 
 
 class Impostor:
@@ -73,8 +73,8 @@ class Impostor:
                 self.heard += connection.recv(1000)
             self._serve(connection)
 
-    def client(self) -> DepotClient:
-        return DepotClient(Peer("other", "127.0.0.1", self._listener.getsockname()[1]), TOKEN)
+    def client(self) -> PeerClient:
+        return PeerClient(Peer("other", "127.0.0.1", self._listener.getsockname()[1]), TOKEN)
 
     def __enter__(self) -> Impostor:
         self._thread.start()
@@ -94,8 +94,8 @@ class Relay:
         self._ends: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._run)]
 
-    def client(self) -> DepotClient:
-        return DepotClient(Peer("other", "127.0.0.1", self._listener.getsockname()[1]), TOKEN)
+    def client(self) -> PeerClient:
+        return PeerClient(Peer("other", "127.0.0.1", self._listener.getsockname()[1]), TOKEN)
 
     def inject(self, data: bytes) -> None:
         """Send something to the server as if it came from the client."""
@@ -217,10 +217,10 @@ async def test_the_token_never_travels(tmp_path: Path) -> None:
 async def test_a_secret_is_encrypted_on_its_way(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"the tenant's key, 40 bytes long, no more")
 
-    async def key(args: dict[str, Any]) -> Body:
-        return Body(tmp_path / "key", 0, 40, secret=True)
+    async def key(args: dict[str, Any]) -> FileBody:
+        return FileBody(tmp_path / "key", 0, 40, secret=True)
 
-    made = Depot(TOKEN, {"key": key})
+    made = PeerServer(TOKEN, {"key": key})
     await made.open("127.0.0.1")
     with Relay(made.port) as between:
         one = between.client()
@@ -241,13 +241,13 @@ async def test_what_is_altered_on_its_way_is_not_obeyed(tmp_path: Path, spoil: s
         done.append(args)
         return args
 
-    made = Depot(TOKEN, {"echo": echo})
+    made = PeerServer(TOKEN, {"echo": echo})
     await made.open("127.0.0.1")
 
     def alter(data: bytes, upwards: bool) -> bytes:
         return data.replace(b"pay 1", b"pay 9") if upwards == (spoil == "request") else data
 
-    with Relay(made.port, alter) as between, pytest.raises(Silent):
+    with Relay(made.port, alter) as between, pytest.raises(PeerSilent):
         await asyncio.to_thread(between.client().ask, "echo", {"do": "pay 1"})
     await made.close()
     assert done == ([] if spoil == "request" else [{"do": "pay 1"}])
@@ -261,7 +261,7 @@ async def test_a_recorded_request_is_refused_in_its_own_connection_and_in_others
         done.append(args)
         return args
 
-    made = Depot(TOKEN, {"echo": echo})
+    made = PeerServer(TOKEN, {"echo": echo})
     await made.open("127.0.0.1")
     with Relay(made.port) as between:
         one = between.client()
@@ -269,7 +269,7 @@ async def test_a_recorded_request_is_refused_in_its_own_connection_and_in_others
         recorded = b"".join(between.up)
         request = recorded[recorded.index(b"\n", 80) + 1 :]
         await asyncio.to_thread(between.inject, request)
-        with pytest.raises(Silent):
+        with pytest.raises(PeerSilent):
             await asyncio.to_thread(one.ask, "echo", {})
     reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
     writer.write(recorded)
@@ -282,7 +282,7 @@ async def test_a_recorded_request_is_refused_in_its_own_connection_and_in_others
 
 def test_proofs_cannot_be_reflected() -> None:
     """What a server proves with is no proof of a client, and an answer is no request."""
-    one = auth.Session(TOKEN, b"c" * 32, b"s" * 32)
+    one = auth.PeerSession(TOKEN, b"c" * 32, b"s" * 32)
     with pytest.raises(auth.NotAuthentic):
         one.check_client(one.proof(b"server") + b"\n")
     frame = one.frame(b"answer", b"{}")
@@ -292,7 +292,7 @@ def test_proofs_cannot_be_reflected() -> None:
 
 @running
 async def test_unproven_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.agent.depot.MOST_UNPROVEN", 3)
+    monkeypatch.setattr("tidewright.agent.peer_rpc.MOST_UNPROVEN", 3)
     async with depot(tmp_path) as made:
         idle = [await asyncio.open_connection("127.0.0.1", made.port) for _ in range(5)]
         assert await asyncio.to_thread(client(made).ask, "echo", {}) == {}
@@ -305,7 +305,7 @@ async def test_unproven_connections_are_limited(tmp_path: Path, monkeypatch: pyt
 async def test_unproven_connections_that_come_all_at_once_are_limited_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidewright.agent.depot.MOST_UNPROVEN", 3)
+    monkeypatch.setattr("tidewright.agent.peer_rpc.MOST_UNPROVEN", 3)
     async with depot(tmp_path) as made:
         idle = [
             socket.create_connection(("127.0.0.1", made.port)) for _ in range(40)
@@ -320,7 +320,7 @@ async def test_unproven_connections_that_come_all_at_once_are_limited_too(
 async def test_a_peer_that_closes_in_the_middle(tmp_path: Path) -> None:
     def serve(connection: socket.socket) -> None:
         file = connection.makefile("rb")
-        session = auth.Session(TOKEN, auth.read_client_hello(file.readline()), auth.nonce())
+        session = auth.PeerSession(TOKEN, auth.read_client_hello(file.readline()), auth.nonce())
         connection.sendall(session.server_hello())
         session.check_client(file.readline())
         mac, size = auth.read_head(file.read(auth.HEAD_BYTES), 1000)
@@ -337,13 +337,13 @@ async def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(WorldError, match="node other does not answer"):
-        await asyncio.to_thread(DepotClient(Peer("other", "127.0.0.1", port), TOKEN).ask, "echo", {})
+        await asyncio.to_thread(PeerClient(Peer("other", "127.0.0.1", port), TOKEN).ask, "echo", {})
 
 
 @running
 async def test_a_taken_port_is_given_up_for_a_free_one(tmp_path: Path) -> None:
     async with depot(tmp_path) as made:
-        second = Depot(TOKEN, {})
+        second = PeerServer(TOKEN, {})
         await second.open("127.0.0.1", made.port)
         assert second.port not in (0, made.port)
         await second.close()

@@ -14,12 +14,12 @@ from tests.agent.test_agent_images import FOUND, FULL
 from tests.agent.test_images_damage import FACTS, Node
 from tests.agent.test_images_ending import left
 from tests.small_disk import small_disk_at
-from tidewright.agent import images as images_module
-from tidewright.agent.images import Images
-from tidewright.agent.layout import Layout
+from tidewright.agent.checkpointing import images as images_module
+from tidewright.agent.checkpointing.images import Images
+from tidewright.agent.layout import AgentLayout
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint import space
-from tidewright.checkpoint.criu import Criu
+from tidewright.checkpoint.criu.driver import Criu
+from tidewright.checkpoint.files import space
 from tidewright.checkpoint.manifest import write_manifest
 from tidewright.checkpoint.store import FsspecRemote, StoreFull
 from tidewright.wire.agent import FetchArgs
@@ -55,7 +55,7 @@ def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks beforehand how much there is: somebody else takes it meanwhile."""
     for place in (
         images_module,
-        *(sys.modules[f"tidewright.checkpoint.store.{name}"] for name in ("outlet", "transfer")),
+        *(sys.modules[f"tidewright.checkpoint.store.{name}"] for name in ("restore_reader", "transfer")),
     ):
         monkeypatch.setattr(place, "require", lambda *args: None)
 
@@ -91,7 +91,7 @@ def test_a_copy_into_a_full_store_leaves_nothing(
 
 def test_an_image_that_does_not_fit_is_not_begun(small: Path) -> None:
     found = Images(small, "token")
-    with pytest.raises(space.DiskFull, match=SAYS.format(small, "image 3 of job 7")) as caught:
+    with pytest.raises(space.FileSystemFull, match=SAYS.format(small, "image 3 of job 7")) as caught:
         found.begin(JOB, 3, BIG)
     assert "needs 40.0MiB" in str(caught.value) and "of 24.0MiB are free" in str(caught.value)
     assert not left(small)
@@ -163,7 +163,7 @@ def test_a_source_that_is_killed_in_the_middle_leaves_nothing(
     monkeypatch.setattr(Images, kind, lambda self, args: break_off(self, real, args))
     source = Node(tmp_path / "maker")
     found = Images(tmp_path / "node", "token")
-    monkeypatch.setattr("tidewright.agent.depot.SILENCE_S", 0.5)
+    monkeypatch.setattr("tidewright.agent.peer_rpc.SILENCE_S", 0.5)
     try:
         with pytest.raises(WorldError, match="cannot be had"):
             found.ready(TENANT, JOB, 1, [0], [source.peer])
@@ -185,7 +185,7 @@ def test_a_rank_that_does_not_fit_runs_on_and_is_told_why(tmp_path: Path, small:
 
     bench = Bench(tmp_path / "s")
     bench.state.mkdir()
-    Layout(bench.state).images.symlink_to(small)
+    AgentLayout(bench.state).images.symlink_to(small)
     bench.start("--backend", "cpu", "--slots", "1")
 
     async def body() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.agent.endings import last_lines
 from tidewright.agent.machine.attempt import AttemptState
-from tidewright.agent.machine.outcomes import Outcome, describe
+from tidewright.agent.machine.outcomes import RankOutcome, describe
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.machine.scripts import Instant, Scripts
+from tidewright.agent.processes.log_tail import last_lines
 from tidewright.launch import oom
 from tidewright.wire.agent import LaunchArgs, RankSeat
 
@@ -27,7 +27,7 @@ def gang(world: int = 3) -> AttemptState:
     return AttemptState(args, AttemptRecord(phase="running"), scripts)
 
 
-ENDS = [Outcome(139, ended=10.0), Outcome(1, ended=10.2), Outcome(143, ended=11.5)]
+ENDS = [RankOutcome(139, ended=10.0), RankOutcome(1, ended=10.2), RankOutcome(143, ended=11.5)]
 """A crash, a rank that noticed it, and one that we stopped at 11."""
 
 
@@ -55,7 +55,7 @@ def test_what_we_stopped_is_no_failure() -> None:
     attempt = gang()
     attempt.end_by("stop")
     for rank in attempt.numbers:
-        attempt.outcomes[rank] = Outcome(143, ended=attempt.record.ending_at + 1)
+        attempt.outcomes[rank] = RankOutcome(143, ended=attempt.record.ending_at + 1)
         attempt.note_failure(rank, attempt.outcomes[rank])
     assert attempt.record.first_failure is None
 

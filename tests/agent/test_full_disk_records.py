@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.small_disk import small_disk_at
-from tidewright.agent.equipment import read_token
 from tidewright.agent.layout import write_if_room
+from tidewright.agent.node_services import read_token
 from tidewright.agent.server import Epoch
 from tidewright.launch import shim
-from tidewright.live import lock
+from tidewright.live.controller import lock
 from tidewright.wire.holder import sign
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.agent.agent_bench import ENV, groups
-from tidewright.agent.layout import Layout
-from tidewright.agent.prepare import House
+from tidewright.agent.layout import AgentLayout
+from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals, detect
 from tidewright.devices.fake import FakeBackend
@@ -53,13 +53,13 @@ def test_a_group_that_is_still_busy_when_its_rank_leaves_is_removed_later(
             await asyncio.sleep(0.01)
         assert len(groups(tmp_path)) == 2
         busy[0] = False
-        supervisor.patrol()
+        supervisor.health_check()
         assert not groups(tmp_path)
 
     async def whole() -> None:
-        layout, heard = Layout(tmp_path), asyncio.Queue[JobReport]()
+        layout, heard = AgentLayout(tmp_path), asyncio.Queue[JobReport]()
         layout.prepare()
-        supervisor = Supervisor(House(layout, FakeBackend("n1"), FREEZER), {}, heard.put_nowait)
+        supervisor = Supervisor(NodeContext(layout, FakeBackend("n1"), FREEZER), {}, heard.put_nowait)
         try:
             await body(supervisor, heard)
         finally:
@@ -74,9 +74,9 @@ def test_a_group_that_is_still_busy_when_its_rank_leaves_is_removed_later(
 
 def test_groups_that_are_being_made_for_a_rank_are_left_alone(tmp_path: Path) -> None:
     async def whole() -> None:
-        layout, heard = Layout(tmp_path), asyncio.Queue[JobReport]()
+        layout, heard = AgentLayout(tmp_path), asyncio.Queue[JobReport]()
         layout.prepare()
-        supervisor = Supervisor(House(layout, FakeBackend("n1"), FREEZER), {}, heard.put_nowait)
+        supervisor = Supervisor(NodeContext(layout, FakeBackend("n1"), FREEZER), {}, heard.put_nowait)
         seats = (RankSeat(0, 0, (0,)),)
         supervisor.launch(LaunchArgs(job=3, attempt=1, command=("sleep", "600"), env=ENV, ranks=seats), "")
         while (await asyncio.wait_for(heard.get(), 15)).state != "running":
@@ -84,10 +84,10 @@ def test_groups_that_are_being_made_for_a_rank_are_left_alone(tmp_path: Path) ->
         (coming,) = FREEZER.create(layout.mark(3, 1, 0, 1))
         line = supervisor._machine.attempts[3, 1].line
         line.busy = True
-        supervisor.patrol()
+        supervisor.health_check()
         assert Path(coming).exists() and len(groups(tmp_path)) == 2
         line.busy = False
-        supervisor.patrol()
+        supervisor.health_check()
         assert not Path(coming).exists() and len(groups(tmp_path)) == 1, "its own stays"
         supervisor.stop(StopArgs(job=3, attempt=1, grace_us=0), "")
         while (await asyncio.wait_for(heard.get(), 15)).state != "exited":

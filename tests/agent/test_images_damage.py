@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.store.builders import image, name, read
-from tidewright.agent.depot import Depot
-from tidewright.agent.images import Images
+from tidewright.agent.checkpointing.images import Images
+from tidewright.agent.peer_rpc import PeerServer
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.manifest import DamagedImage, write_manifest
 from tidewright.checkpoint.store import FsspecRemote
@@ -35,7 +35,7 @@ class Node:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.depot = Depot("token", {verb: self._threaded(it) for verb, it in self.images.handlers().items()})
+        self.depot = PeerServer("token", {verb: self._threaded(it) for verb, it in self.images.handlers().items()})
         self._do(self.depot.open("127.0.0.1"))
         self.peer = Peer(root.name, "127.0.0.1", self.depot.port)
 

@@ -16,12 +16,12 @@ import pytest
 
 from tests.agent.test_images_damage import FACTS, Node
 from tests.checkpoint.store.builders import image
-from tidewright.agent import images as images_module
-from tidewright.agent.images import Images
+from tidewright.agent.checkpointing import images as images_module
+from tidewright.agent.checkpointing.images import Images
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.manifest import write_manifest
 from tidewright.checkpoint.store import FsspecRemote, ImageStore
-from tidewright.checkpoint.store.apart import Order, take
+from tidewright.checkpoint.store.put_worker import PutOrder, take
 from tidewright.wire.agent import FetchArgs
 
 TENANT = "team"
@@ -32,7 +32,7 @@ def dawdling(monkeypatch: pytest.MonkeyPatch) -> Iterator[random.Random]:
     """Images are taken in by a thread in the place of a process, and everything takes its time."""
     dice = random.Random(0)
 
-    def put(order: Order, started: Callable[[Any], None] = lambda stop: None) -> Any:
+    def put(order: PutOrder, started: Callable[[Any], None] = lambda stop: None) -> Any:
         stopped = threading.Event()
         started(stopped.set)
         time.sleep(dice.random() * 0.01)
@@ -43,7 +43,7 @@ def dawdling(monkeypatch: pytest.MonkeyPatch) -> Iterator[random.Random]:
         return list(answer.made), images_module.WorldError(answer.error) if answer.error else None
 
     monkeypatch.setattr(images_module, "put_apart", put)
-    monkeypatch.setattr("tidewright.agent.lending.GRACE_S", 0.0)
+    monkeypatch.setattr("tidewright.agent.checkpointing.image_leases.GRACE_S", 0.0)
     for method in ("write", "read", "has"):
         real = getattr(FsspecRemote, method)
 
@@ -112,7 +112,7 @@ def test_a_storm_of_ends(tmp_path: Path, dawdling: random.Random, seed: int) -> 
         found.finish()
     assert not left(tmp_path / "maker") and not left(tmp_path / "copies")
     assert not list((tmp_path / "remote").glob("*/images/*"))
-    assert maker.images.graves is not None and not list((tmp_path / "maker" / "graves").glob("*/*"))
+    assert maker.images.pending_deletes is not None and not list((tmp_path / "maker" / "graves").glob("*/*"))
 
 
 @pytest.mark.parametrize("step", ["put", "push", "fetch", "ready"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.agent.images import Images
+from tidewright.agent.checkpointing.images import Images
 from tidewright.checkpoint.store import StoreFull
 
 JOB, TENANT = 7, "team"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 import time
 
-from tidewright.agent.lending import Lending
+from tidewright.agent.checkpointing.image_leases import ReadLeases
 
 KEY, OTHER = (7, 1), (8, 1)
 
 
-def waited(lending: Lending, grace_s: float = 0.0, longest_s: float = 30.0) -> threading.Thread:
+def waited(lending: ReadLeases, grace_s: float = 0.0, longest_s: float = 30.0) -> threading.Thread:
     thread = threading.Thread(target=lending.wait, args=(KEY, grace_s, longest_s), daemon=True)
     thread.start()
     return thread
 
 
 def test_nobody_waits_without_readers() -> None:
-    lending = Lending()
+    lending = ReadLeases()
     lending.begin(OTHER)
     began = time.monotonic()
     waited(lending).join(30)
@@ -25,7 +25,7 @@ def test_nobody_waits_without_readers() -> None:
 
 
 def test_the_last_reader_ends_the_wait() -> None:
-    lending = Lending()
+    lending = ReadLeases()
     lending.begin(KEY)
     lending.begin(KEY)
     thread = waited(lending)
@@ -38,7 +38,7 @@ def test_the_last_reader_ends_the_wait() -> None:
 
 
 def test_a_reader_within_the_grace_is_waited_for() -> None:
-    lending = Lending()
+    lending = ReadLeases()
     thread = waited(lending, grace_s=20.0)
     thread.join(0.05)
     assert thread.is_alive(), "somebody may be about to come"
@@ -48,7 +48,7 @@ def test_a_reader_within_the_grace_is_waited_for() -> None:
 
 
 def test_a_reader_that_never_ends_is_not_waited_for_for_ever() -> None:
-    lending = Lending()
+    lending = ReadLeases()
     lending.begin(KEY)
     thread = waited(lending, longest_s=0.05)
     thread.join(30)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.agent.log_cap import NOTICE_BYTES, LogCap, notice, trim
-from tidewright.checkpoint import putback
-from tidewright.live.logs import Tail
+from tidewright.agent.processes.log_cap import NOTICE_BYTES, LogCap, notice, trim
+from tidewright.checkpoint.files import file_rollback
+from tidewright.live.api.logs import Tail
 
 LIMIT = 2**20
 
@@ -115,7 +115,7 @@ def test_an_image_takes_a_log_back_wherever_lines_were_removed(
     path: Path, images: Path, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another host's log is the same file but for what either has lost; the copy's words are what counts."""
-    monkeypatch.setattr(putback, "OUTPUT", str(path))
+    monkeypatch.setattr(file_rollback, "OUTPUT", str(path))
     whole, copy = _lines(0, 100_000), images / "files" / "0"
     copy.write_bytes(whole)
     path.write_bytes(whole + b"more\n")
@@ -124,8 +124,8 @@ def test_an_image_takes_a_log_back_wherever_lines_were_removed(
             trim(str(each), LIMIT)
     entry = {"path": str(path), "size": len(whole), "copy": "files/0", "writes": True, "identity": [0, 0], "mtime": 0}
     entry |= {"mapped": False, "mode": 0o600}
-    assert putback.differs(entry, str(images)) == ""
-    putback.write_again(entry, str(images))
+    assert file_rollback.differs(entry, str(images)) == ""
+    file_rollback.write_again(entry, str(images))
     assert path.stat().st_size == len(whole)
     if cut in ("copy", "both"):
         assert path.read_bytes()[-LIMIT // 2 :] == whole[-LIMIT // 2 :]
@@ -134,7 +134,7 @@ def test_an_image_takes_a_log_back_wherever_lines_were_removed(
 def test_another_file_in_the_place_of_a_log_is_no_log(
     path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(putback, "OUTPUT", str(path))
+    monkeypatch.setattr(file_rollback, "OUTPUT", str(path))
     (images / "files" / "0").write_bytes(_lines(0, 1000))
     path.write_bytes(_lines(7, 1000))
     entry = {
@@ -146,4 +146,4 @@ def test_another_file_in_the_place_of_a_log_is_no_log(
         "mtime": 0,
         "mapped": False,
     }
-    assert "other content" in putback.differs(entry, str(images))
+    assert "other content" in file_rollback.differs(entry, str(images))

@@ -11,12 +11,12 @@ from tidewright.agent.machine import actions as do
 from tidewright.agent.machine import events as ev
 from tidewright.agent.machine import image_actions as on_images
 from tidewright.agent.machine.node import NodeMachine
-from tidewright.agent.machine.outcomes import Outcome
+from tidewright.agent.machine.outcomes import RankOutcome
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.machine.scripts import Instant
 from tidewright.agent.machine.table import TABLE
 from tidewright.base.errors import Conflict, TideError, UsageError
-from tidewright.checkpoint.protocol import Image
+from tidewright.checkpoint.protocol import GangImage
 from tidewright.model.job import Level
 from tidewright.wire.agent import (
     CheckpointArgs,
@@ -33,7 +33,7 @@ from tidewright.wire.agent import (
 )
 
 KEY = 1, 0
-IMAGE = Image(driver="criu", job=1, attempt=0)
+IMAGE = GangImage(driver="criu", job=1, attempt=0)
 PEERS = (Peer("a", "127.0.0.1", 1), Peer("b", "127.0.0.1", 2))
 RESULTS: dict[type, Any] = {
     do.CreateAttempt: ((0, "/log"),),
@@ -45,7 +45,7 @@ RESULTS: dict[type, Any] = {
     do.PackRendezvous: "left",
     on_images.MeasureRanks: {},
     on_images.DumpRanks: on_images.Dumped(100, IMAGE),
-    do.SuspendRanks: IMAGE,
+    do.SuspendByDriver: IMAGE,
     on_images.StoreImage: 50,
     on_images.PushImage: False,
     on_images.HasRaw: True,
@@ -56,6 +56,7 @@ RESULTS: dict[type, Any] = {
     do.TidyRank: True,
     do.FindDeviceFault: "",
     do.ReadLastLines: (),
+    do.ReadEnding: do.RankEnding(False, RankOutcome(0)),
 }
 
 
@@ -64,7 +65,7 @@ class Shell:
 
     def __init__(self, node: str = "a") -> None:
         self.machine = NodeMachine(node, images=True)
-        self.done: list[do.Effect | do.Step] = []
+        self.done: list[do.Effect | do.ActionStep] = []
         self.slow: dict[type, list[int]] = {}
         self.fails: dict[type, do.ActionFailed] = {}
         self.mono_us = 0
@@ -74,7 +75,7 @@ class Shell:
         self.mono_us += 1
         for number, _, action in self.machine.handle(Instant(self.mono_us, self.mono_us / 1e6, 0.0), event):
             self.done.append(action)
-            if isinstance(action, do.Answer):
+            if isinstance(action, do.AnswerRequest):
                 self.answers.append(action.report)
             elif isinstance(action, do.Refuse):
                 self.answers.append(action.error)
@@ -87,7 +88,7 @@ class Shell:
 
     def finish(self, number: int, kind: type) -> None:
         error = self.fails.get(kind)
-        self.feed(ev.Failed(number, error) if error else ev.Done(number, RESULTS.get(kind)))
+        self.feed(ev.StepFailed(number, error) if error else ev.StepDone(number, RESULTS.get(kind)))
 
     def ask(self, verb: str, args: Any, op_id: str = "") -> JobReport:
         count = len(self.answers)
@@ -102,7 +103,7 @@ class Shell:
         return [type(each).__name__ for each in self.done if isinstance(each, of)]
 
     def published(self) -> list[JobReport]:
-        return [each.report for each in self.done if isinstance(each, do.Publish)]
+        return [each.report for each in self.done if isinstance(each, do.PublishReport)]
 
     @property
     def record(self) -> AttemptRecord:
@@ -134,10 +135,10 @@ ARGS: dict[Verb, Any] = {
 def at(phase: Phase) -> Shell:
     """A node that has taken over an attempt in some phase, and is not done with anything yet."""
     shell = Shell()
-    shell.slow = {kind: [] for kind in do.Step.__subclasses__() if not kind.INSTANT}
+    shell.slow = {kind: [] for kind in do.ActionStep.__subclasses__() if not kind.INSTANT}
     image = IMAGE if phase in ("suspended", "resuming") else None
     record = AttemptRecord(phase=phase, image=image, ending="stop" if phase == "stopping" else "", level=Level.FREEZE)
-    shell.feed(ev.Adopted(ARGS["launch"], record, (), {0: Outcome(3)} if phase in ("exited", "failed") else {}))
+    shell.feed(ev.Adopted(ARGS["launch"], record, (), {0: RankOutcome(3)} if phase in ("exited", "failed") else {}))
     shell.done.clear()
     return shell
 
@@ -154,7 +155,7 @@ def test_every_verb_in_every_state_is_answered_at_once_and_says_what_will_be(pha
     if begins:
         shell.done.clear()
         assert shell.ask(verb, ARGS[verb], "op").state == report.state
-        assert not shell.names(do.SuspendRanks, do.ResumeRanks)
+        assert not shell.names(do.SuspendByDriver, do.ResumeByDriver)
 
 
 @pytest.mark.parametrize("phase", get_args(Phase))
@@ -241,6 +242,12 @@ def test_a_leader_that_refuses_tells_those_who_wait_for_its_decision() -> None:
         assert sent.why == "rank 0 has opened a terminal" and not shell.names(do.CutGang)
 
 
+def holds(shell: Shell, cut: int) -> None:
+    """The leader holds the ranks here, and all stand still."""
+    shell.feed(ev.HoldAsked(cut, KEY, cut))
+    shell.feed(ev.CutDecided(KEY, cut, ""))
+
+
 def follower() -> Shell:
     shell = running("b", PEERS)
     shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
@@ -253,13 +260,13 @@ def test_a_node_that_does_not_lead_waits_for_the_decision() -> None:
     shell.feed(ev.CutDecided((1, 1), 6, "another attempt"))
     shell.feed(ev.CutDecided(KEY, 5, "another cut"))
     assert shell.record.phase == "suspending"
-    shell.feed(ev.CutDecided(KEY, 6, ""))
+    holds(shell, 6)
     assert shell.record.phase == "suspended" and shell.record.image is not None
 
 
 def test_a_decision_may_come_before_it_is_waited_for() -> None:
     shell = running("b", PEERS)
-    shell.feed(ev.CutDecided(KEY, 6, ""))
+    holds(shell, 6)
     shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
     assert shell.record.phase == "suspended"
 
@@ -283,15 +290,14 @@ def test_a_node_that_takes_an_image_is_held_for_that_image_only() -> None:
     shell = running("b", PEERS)
     shell.slow[on_images.DumpRanks] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
-    shell.feed(ev.CutDecided(KEY, 5, ""))
+    holds(shell, 5)
     assert shell.slow[on_images.DumpRanks]
     for ask, serial in ((1, 5), (2, None), (3, 6)):
         shell.feed(ev.HoldAsked(ask, KEY, serial))
-    granted = [each.ask for each in shell.done if isinstance(each, do.GrantHold)]
-    assert granted == [1, 2], "the cut of the image itself, and one of a leader that does not say for what"
+    assert granted(shell) == [5, 1, 2], "the cut of the image itself, and one of a leader that does not say for what"
     shell.finish(shell.slow[on_images.DumpRanks][0], on_images.DumpRanks)
     order = [type(each).__name__ for each in shell.done if isinstance(each, do.ReleaseRanks | do.GrantHold)]
-    assert order == ["GrantHold", "GrantHold", "ReleaseRanks", "GrantHold"]
+    assert order == ["GrantHold", "GrantHold", "GrantHold", "ReleaseRanks", "GrantHold"]
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["it-runs-on", "it-has-ended"])
@@ -301,7 +307,6 @@ def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(over: bo
     shell.slow[on_images.StoreImage] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=3), "c")
     if over:
-        RESULTS[do.ReadEnding] = do.Ending(False, Outcome(0))
         shell.feed(ev.RankGone(KEY, 0, 0))
         assert shell.record.phase == "exited"
     count = len(shell.published())
@@ -326,11 +331,11 @@ def test_no_later_cut_begins_before_an_image_that_was_asked_for_is_done() -> Non
     shell = running("b", PEERS)
     shell.slow[do.CheckLevel] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
-    shell.feed(ev.CutDecided(KEY, 5, ""))
+    holds(shell, 5)
     shell.feed(ev.HoldAsked(6, KEY, 6))
-    assert granted(shell) == []
+    assert granted(shell) == [5]
     shell.finish(shell.slow.pop(do.CheckLevel)[0], do.CheckLevel)
-    assert shell.published()[-1].image.serial == 5 and granted(shell) == [6]  # type: ignore[union-attr]
+    assert shell.published()[-1].image.serial == 5 and granted(shell) == [5, 6]  # type: ignore[union-attr]
 
 
 def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
@@ -343,14 +348,13 @@ def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
     assert granted(shell) == [5]
     shell.feed(ev.CutDecided(KEY, 5, ""))
     assert granted(shell) == [5, 6]
-    shell.feed(ev.CutDecided(KEY, 6, ""))
+    holds(shell, 6)
     assert shell.record.phase == "suspended"
 
 
 def test_a_cut_whose_image_was_not_asked_for_yet_is_void_once_the_ranks_are_held_for_another() -> None:
     shell = running("b", PEERS)
-    shell.feed(ev.HoldAsked(5, KEY, 5))
-    shell.feed(ev.CutDecided(KEY, 5, ""))
+    holds(shell, 5)
     shell.feed(ev.HoldAsked(6, KEY, 6))
     assert granted(shell) == [5, 6]
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
@@ -366,6 +370,40 @@ def test_who_asks_too_late_for_a_cut_may_not_hold_the_ranks() -> None:
     assert granted(shell) == [] and "is over" in str(refused(shell)[-1])
 
 
+def test_a_cut_for_which_an_earlier_agent_let_the_ranks_be_held_is_none() -> None:
+    """This one lets go of them, whatever the leader thinks; an image would be taken of ranks that run."""
+    shell = Shell("b")
+    shell.slow[on_images.UndoDump] = []
+    args = LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0), world_size=2, peers=PEERS)
+    shell.feed(ev.Adopted(args, AttemptRecord(phase="running", checkpointing=True, peers=PEERS)))
+    shell.feed(ev.CutDecided(KEY, 5, ""))
+    shell.finish(shell.slow[on_images.UndoDump][0], on_images.UndoDump)
+    assert shell.names(do.ReleaseRanks)
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    assert not shell.names(on_images.DumpRanks) and "were released" in shell.published()[-1].error
+
+
+def test_no_cut_holds_ranks_that_are_still_to_be_released_from_the_cut_of_an_earlier_agent() -> None:
+    shell = Shell("b")
+    shell.slow = {on_images.UndoDump: [], do.ReleaseRanks: []}
+    args = LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0), world_size=2, peers=PEERS)
+    shell.feed(ev.Adopted(args, AttemptRecord(phase="running", checkpointing=True, peers=PEERS)))
+    shell.feed(ev.HoldAsked(7, KEY, 5))
+    shell.finish(shell.slow[on_images.UndoDump][0], on_images.UndoDump)
+    assert granted(shell) == []
+    shell.finish(shell.slow[do.ReleaseRanks][0], do.ReleaseRanks)
+    assert granted(shell) == [7]
+
+
+def test_nobody_holds_the_ranks_for_a_cut_that_is_done_with() -> None:
+    shell = running("b", PEERS)
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    holds(shell, 5)
+    assert shell.names(on_images.DumpRanks) and shell.names(do.ReleaseRanks)
+    shell.feed(ev.HoldAsked(9, KEY, 5))
+    assert granted(shell) == [5] and "is over" in str(refused(shell)[-1])
+
+
 def test_a_freeze_is_not_decided_by_what_was_said_of_an_earlier_one() -> None:
     shell = running("b", PEERS)
     args = SuspendArgs(job=1, attempt=0, level=Level.FREEZE, peers=PEERS)
@@ -375,8 +413,21 @@ def test_a_freeze_is_not_decided_by_what_was_said_of_an_earlier_one() -> None:
     shell.feed(ev.CutDecided(KEY, 1000, ""))
     shell.ask("suspend", args, "1.0.suspend.2000")
     assert shell.record.phase == "suspending", "it waits for a decision of its own"
-    shell.feed(ev.CutDecided(KEY, 2000, ""))
+    holds(shell, 2000)
     assert shell.record.phase == "suspended"
+
+
+def test_a_freeze_that_an_earlier_agent_began_is_completed_without_asking_whether_it_may_be() -> None:
+    """Refused, it would leave ranks frozen that are reported as running."""
+    shell = Shell()
+    RESULTS[do.CheckLevel] = "a debugger is attached"
+    try:
+        shell.feed(
+            ev.Adopted(ARGS["launch"], AttemptRecord(phase="suspending", verb="suspend", level=Level.FREEZE, cut=7))
+        )
+    finally:
+        RESULTS[do.CheckLevel] = ""
+    assert shell.record.phase == "suspended" and not shell.names(do.CheckLevel)
 
 
 def resuming(step: type) -> Shell:
@@ -399,6 +450,24 @@ def test_ranks_that_come_back_while_their_attempt_leaves_are_ended() -> None:
     assert order[-2:] == [do.KillRanks((0,)), do.RemoveAttempt(True)] and shell.machine.attempts == {}
 
 
+def test_what_has_ended_while_it_leaves_is_forgotten_once() -> None:
+    shell = running()
+    shell.ask("stop", ARGS["stop"])
+    shell.feed(ev.RankGone(KEY, 0, 0))
+    shell.slow[do.KillRanks] = []
+    shell.ask("forget", ForgetArgs(job=1, attempt=0, left=True))
+    shell.ask("forget", ForgetArgs(job=1, attempt=0))
+    shell.finish(shell.slow[do.KillRanks][0], do.KillRanks)
+    assert shell.names(do.RemoveAttempt) == ["RemoveAttempt"]
+
+
+def test_nothing_waits_for_a_cut_of_an_attempt_that_was_forgotten() -> None:
+    shell = follower()
+    shell.feed(ev.RankGone(KEY, 0, 0))
+    shell.ask("forget", ForgetArgs(job=1, attempt=0))
+    assert shell.names(do.ReleaseRanks), "the suspension has come to its end"
+
+
 def test_an_attempt_that_is_stopped_while_its_ranks_wait_to_come_back_ends() -> None:
     shell = resuming(do.WriteEndpoints)
     shell.ask("stop", ARGS["stop"])
@@ -412,12 +481,29 @@ def test_the_end_of_ranks_before_does_not_end_an_attempt_that_comes_back() -> No
     shell.slow[on_images.ReadyImages] = []
     record = AttemptRecord(phase="resuming", verb="resume", level=Level.FULL, serial=1)
     shell.feed(ev.Adopted(msgspec.structs.replace(ARGS["launch"], image=1), record))
-    RESULTS[do.ReadEnding] = do.Ending(False, Outcome(0))
     shell.ask("stop", ARGS["stop"])
     shell.feed(ev.RankGone(KEY, 0, 0))
     assert shell.record.phase == "stopping"
     shell.finish(shell.slow[on_images.ReadyImages][0], on_images.ReadyImages)
     assert shell.record.phase == "exited" and not shell.names(on_images.RestoreRanks)
+
+
+def test_ranks_of_an_interrupted_try_to_bring_them_back_do_not_count_as_failed() -> None:
+    """The second agent in a row that is killed there: what the first one restored is killed, and nobody waits for it."""
+    shell = Shell()
+    record = AttemptRecord(phase="resuming", verb="resume", level=Level.FULL, serial=1, generation=1)
+    shell.feed(ev.Adopted(msgspec.structs.replace(ARGS["launch"], image=1), record))
+    kinds = [type(each) for each in shell.done]
+    assert do.WatchRanks not in kinds[: kinds.index(do.KillRanks)] and shell.record.phase == "running"
+
+
+def test_the_answer_to_a_checkpoint_repeats_no_refusal_of_a_suspension() -> None:
+    shell = running()
+    shell.fails[on_images.DumpRanks] = do.ActionFailed("full disk")
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=3), "s")
+    assert shell.published()[-1].verb == "suspend" and shell.published()[-1].error
+    answer = shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=4), "c")
+    assert (answer.verb, answer.error) == ("checkpoint", "")
 
 
 def test_a_suspended_attempt_whose_agent_died_while_it_was_stopped_ends() -> None:
@@ -438,7 +524,7 @@ def test_what_was_going_on_before_its_node_was_started_anew_is_lost(phase: Phase
     shell.feed(ev.Adopted(ARGS["launch"], record))
     last = shell.published()[-1]
     assert (last.state, last.lost) == ("exited", True)
-    assert not shell.names(do.SpawnRanks, on_images.RestoreRanks, do.SuspendRanks)
+    assert not shell.names(do.SpawnRanks, on_images.RestoreRanks, do.SuspendByDriver)
 
 
 def test_an_image_outlives_the_restart_of_its_node() -> None:

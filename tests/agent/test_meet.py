@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.agent.rendezvous.store import KeyValueStore
 from tidewright.base.errors import WorldError
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 
 async def talk(meet: RendezvousServer, token: str, requests: list[tuple[int, list[bytes]]], late_ms: int = 0):
@@ -318,7 +318,7 @@ def test_a_ticket_is_proved_and_not_sent() -> None:
 
 
 def test_a_rank_leaves_a_store_that_cannot_prove_the_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidewright.launch.inject._tidewright import meet as ranks
+    from tidewright.launch.inject._tidewright.rendezvous import client as ranks
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         heard = bytearray()

@@ -13,15 +13,15 @@ import pytest
 
 from tests.agent.test_meet import served, talk
 from tidewright.agent.rendezvous.server import RendezvousServer
-from tidewright.launch.inject._tidewright import frames as fr
-from tidewright.launch.inject._tidewright.meet import Late, Link
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous.client import Late, Link
 
 
 class Lossy:
     """Stands between ranks and the store, and breaks a connection now and then before or after an answer comes."""
 
     def __init__(self, meet: RendezvousServer, dice: random.Random) -> None:
-        self._meet, self._dice = meet, dice
+        self._rendezvous_server, self._dice = meet, dice
         self.broken = self.port = 0
 
     async def start(self) -> None:
@@ -29,7 +29,7 @@ class Lossy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, out = await asyncio.open_connection("127.0.0.1", self._meet.port)
+        theirs, out = await asyncio.open_connection("127.0.0.1", self._rendezvous_server.port)
         try:
             while True:
                 await self._frame(reader, out)

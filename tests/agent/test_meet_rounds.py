@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidewright.agent.rendezvous.server import RendezvousServer
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 WORLD = b"w/control"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent.agent_bench import ENV
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.agent.main import standard_drivers
-from tidewright.agent.memory import COUNTED_ONLY
-from tidewright.agent.prepare import House
+from tidewright.agent.processes.memory_guard import COUNTED_ONLY
+from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
 from tidewright.devices.excess import Rules
@@ -41,10 +41,10 @@ class Node:
     """An agent without its process and its door, on a node of two devices of 40 GiB."""
 
     def __init__(self, root: Path, kind: str = "h100", action: str = "evict") -> None:
-        self.layout, self.heard = Layout(root), list[JobReport]()
+        self.layout, self.heard = AgentLayout(root), list[JobReport]()
         self.layout.prepare()
         self.backend = FakeBackend("n1", 2, kind, 40 * GIB)
-        house = House(self.layout, self.backend, Signals())
+        house = NodeContext(self.layout, self.backend, Signals())
         self.supervisor = Supervisor(
             house, standard_drivers("n1"), self.heard.append, Rules(action, patience_s=30, grace_s=60)
         )
@@ -71,7 +71,7 @@ class Node:
     async def run(self, program: str, **fields) -> int:
         """Launch; the pid of its process."""
         self.launch(program, **fields)
-        await self.until(lambda: "up" in self.log() and self.supervisor.attempts[1, 1].memo.phase == "running")
+        await self.until(lambda: "up" in self.log() and self.supervisor.attempts[1, 1].record.phase == "running")
         return self.supervisor.attempts[1, 1].ranks[0].main.pid  # type: ignore[union-attr]
 
 

@@ -12,7 +12,7 @@ from tidewright.agent.rendezvous import messages as ms
 from tidewright.agent.rendezvous.framing import FrameBuffer
 from tidewright.agent.rendezvous.machine import RendezvousMachine
 from tidewright.agent.rendezvous.store import KeyValueStore, encode
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 WORLD = b"w"
 

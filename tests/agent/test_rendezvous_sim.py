@@ -12,7 +12,7 @@ from tidewright.agent.rendezvous import generations, journal_format, store, wait
 from tidewright.agent.rendezvous.generations import GenerationMachine
 from tidewright.agent.rendezvous.machine import RendezvousMachine
 from tidewright.agent.rendezvous.store import KEY, QUEUE, ROUND, Condition, GatherRound, KeyValueStore
-from tidewright.launch.inject._tidewright import frames as fr
+from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
 SEEDS, BATCH = 100, 25
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 
-from tidewright.agent.usage import read_steps
+from tidewright.agent.processes.usage import read_steps
 
 
 def test_an_output_that_nobody_reads_is_an_error_not_a_hang(play):

@@ -11,8 +11,8 @@ from tidewright.app.recorded import read
 from tidewright.app.simulate import policies, rerun, run_trace
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.base.units import SECOND
-from tidewright.drive.turn import Driver
-from tidewright.engine.commands import Launch, Think
+from tidewright.drive.driver import EngineDriver
+from tidewright.engine.commands import Launch, PlanRequest
 from tidewright.engine.engine import Engine
 from tidewright.engine.events import Event, Exited, NodeUp, PlanReady, Started, Submit
 from tidewright.engine.settings import live_settings
@@ -41,7 +41,7 @@ class Lines:
 def record(jobs: list[tuple[JobSpec, int]], end: int) -> Lines:
     """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds."""
     lines = Lines()
-    driver = Driver(Engine(live_settings()), lines)
+    driver = EngineDriver(Engine(live_settings()), lines)
     planner = make("fifo")
     agenda: list[tuple[int, Event]] = [(0, NodeUp(NodeSpec(name="n", kind="cpu", devices=2), "a"))]
     agenda += [(at + 1, Submit(spec, f"op{at}")) for at, (spec, _) in enumerate(jobs)]
@@ -52,8 +52,10 @@ def record(jobs: list[tuple[JobSpec, int]], end: int) -> Lines:
             break
         pending = [event]
         while pending:
-            commands = driver.turn(START + at * SECOND, pending)
-            pending = [PlanReady(planner.plan(driver.engine.view())) for one in commands if isinstance(one, Think)]
+            commands = driver.step(START + at * SECOND, pending)
+            pending = [
+                PlanReady(planner.plan(driver.engine.view())) for one in commands if isinstance(one, PlanRequest)
+            ]
             for one in commands:
                 if isinstance(one, Launch):
                     pending.append(Started(one.job, one.attempt))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.app.sbatch import HONOURED, PRELUDE, load
-from tidewright.app.sbatch_options import KNOWN
-from tidewright.app.spec import Loaded, Submitter
+from tidewright.app.jobspec.loaded import Loaded, Submitter
+from tidewright.app.jobspec.sbatch import HONOURED, PRELUDE, load
+from tidewright.app.jobspec.sbatch_options import KNOWN
 from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE
 from tidewright.model.job import Dependency

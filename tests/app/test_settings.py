@@ -41,3 +41,8 @@ def test_all_mistakes_with_their_lines(tmp_path: Path) -> None:
 
 def test_the_command_line_wins() -> None:
     assert overridden(Settings(policy="fifo", slots=3), policy="las", slots=None) == Settings(policy="las", slots=3)
+
+
+@pytest.mark.parametrize("key", ["planning_retry", "think_retry"])
+def test_a_setting_is_known_by_the_name_it_had_before(key: str) -> None:
+    assert parse_settings(f"engine:\n  {key}: 7s\n", "config.yaml").engine.planning_retry_us == 7 * SECOND

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.app import spec
-from tidewright.app.spec import KEYS, Loaded, Submitter, parse
+from tidewright.app.jobspec.load import load as load_file
+from tidewright.app.jobspec.loaded import Loaded, Submitter
+from tidewright.app.jobspec.yaml_spec import KEYS, parse
 from tidewright.base.errors import UsageError
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.model.job import Dependency, JobSpec, problems
@@ -211,7 +214,7 @@ def sound_or_told(text: str) -> None:
         loaded = load(text)
     except UsageError as error:
         assert error.message and error.remedy
-        last = text.count("\n") + 1
+        last = len(re.split("\r\n|[\n\r\x85\u2028\u2029]", text))  # what YAML 1.1 calls a line break
         for line in error.message.splitlines()[1:]:
             if line.startswith("job.yaml:"):
                 number = line.split(":")[1]
@@ -250,4 +253,4 @@ def test_a_file_that_is_no_text(tmp_path: object) -> None:
     path = Path(str(tmp_path)) / "x.yaml"
     path.write_bytes(b"command: x\nname: \xff\n")
     with pytest.raises(UsageError, match=r"x\.yaml:2: not UTF-8"):
-        spec.load(path, ME)
+        load_file(path, ME)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.app.ranks import default_ranks, ranks_note
-from tidewright.app.submission import batches, check_program, script_of
+from tidewright.app.jobspec.ranks import default_ranks, ranks_note
+from tidewright.app.jobspec.submission import batches, check_program, script_of
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.model.job import JobSpec
 

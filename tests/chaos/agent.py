@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.agent.main import standard_drivers
-from tidewright.agent.prepare import House
-from tidewright.agent.rank import Rank
+from tidewright.agent.processes.rank import Rank
+from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import detect
@@ -66,7 +66,7 @@ class Bench:
     """What outlives an agent: its directory, its ranks, and the controller that asks until it has heard every end."""
 
     def __init__(self, root: Path, cuts: Iterator[int], after: bool, nursery: Nursery) -> None:
-        self.layout, self.work = Layout(root / "state"), root / "work"
+        self.layout, self.work = AgentLayout(root / "state"), root / "work"
         self.layout.prepare()
         self.work.mkdir()
         self.cuts, self.after, self.nursery = cuts, after, nursery
@@ -95,14 +95,14 @@ class Bench:
 
     async def _live(self) -> None:
         backend = FakeBackend("n1", kind="cpu")
-        self.supervisor = Supervisor(House(self.layout, backend, detect()), standard_drivers("n1"), self._publish)
+        self.supervisor = Supervisor(NodeContext(self.layout, backend, detect()), standard_drivers("n1"), self._publish)
         self.asked.clear()
         self.supervisor.adopt()
         while len(self.forgotten) < len(SCRIPTS):
             for job in SCRIPTS:
                 if job not in self.forgotten and not self.fuses[-1].blown:
                     self._ask(job)
-            self.supervisor.patrol()
+            self.supervisor.health_check()
             await asyncio.sleep(0.01)
 
     async def _close(self) -> None:

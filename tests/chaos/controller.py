@@ -17,14 +17,14 @@ from tidewright.drive.replay import replay
 from tidewright.engine.commands import Reply
 from tidewright.engine.events import Cancel, Event, Submit
 from tidewright.engine.settings import live_settings
-from tidewright.live import loop as live_loop
-from tidewright.live.clock import Clock
-from tidewright.live.hub import Hub
-from tidewright.live.lock import StateLock
-from tidewright.live.loop import Loop
-from tidewright.live.recover import recover
-from tidewright.live.store import Journal
-from tidewright.live.world import World
+from tidewright.live.api.event_stream import EventStream
+from tidewright.live.controller import loop as live_loop
+from tidewright.live.controller.clock import Clock
+from tidewright.live.controller.lock import StateLock
+from tidewright.live.controller.loop import Loop
+from tidewright.live.journal.recover import recover
+from tidewright.live.journal.store import Journal
+from tidewright.live.reconcile.agent_pool import AgentPool
 from tidewright.model.job import JobSpec, State
 from tidewright.policy.registry import make
 from tidewright.testing.crash import CONTROLLER, Fuse, begin, counting
@@ -67,14 +67,19 @@ class Life:
     async def run(self) -> None:
         lock = StateLock(self.state)
         self.journal = Journal(self.state)
-        driver = recover(self.journal, SETTINGS, hub := Hub())
+        driver = recover(self.journal, SETTINGS, hub := EventStream())
         seconds = asyncio.get_running_loop().time
         clock = Clock(
             self.state, driver.engine.book.now, lambda: self.wall_us, lambda: int(seconds() * SECOND), lambda: "boot-1"
         )
         self.loop = Loop(driver, self.journal, clock, make("sla:min_run=1s"), hub)
-        self.loop.world = World(
-            Wire(self.node, self.fuse), driver.engine.book, lock.epoch, self.loop.post, self.loop.between, self._fenced
+        self.loop.world = AgentPool(
+            Wire(self.node, self.fuse),
+            driver.engine.book,
+            lock.epoch,
+            self.loop.post,
+            self.loop.run_between_steps,
+            self._fenced,
         )
         self.loop.world.start()
         self.up.set()
@@ -190,7 +195,7 @@ class Site:
             times = [decode(body).now for body in bodies]
             assert times == sorted(times) and times[-1] - times[0] < ENDLESS_S * SECOND
             again = replay(bodies, SETTINGS)
-            assert again.snapshot() == recover(journal, SETTINGS, Hub()).engine.snapshot()
+            assert again.snapshot() == recover(journal, SETTINGS, EventStream()).engine.snapshot()
         finally:
             journal.close()
 

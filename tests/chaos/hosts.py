@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.unmodified.harness import Outcome, differences, read, run_plain, user_environment
 from tests.unmodified.pool import FINAL, Pool
 from tests.unmodified.programs import Program
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.app.start import controller_pid
 from tidewright.base.errors import TideError
 from tidewright.base.units import SECOND
@@ -91,8 +91,8 @@ class Hosts(Pool):
     def ended(self, job: int) -> bool:
         return self.view(job).state in FINAL
 
-    def layout(self, host: str) -> Layout:
-        return Layout(self.state / "hosts" / host)
+    def layout(self, host: str) -> AgentLayout:
+        return AgentLayout(self.state / "hosts" / host)
 
     def printed(self, job: int) -> Outcome:
         """What the last attempt printed, by rank."""

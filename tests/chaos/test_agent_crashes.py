@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.checkpoint.cgroup import detect, remove, wait_until
 from tidewright.checkpoint.processes import send
 from tidewright.testing.crash import AGENT, counting, task_factory
@@ -40,7 +40,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     left = processes(str(tmp_path))
     send(left, signal.SIGKILL)
     for state in tmp_path.glob("*/*/state"):
-        for group in detect().made(f"tidewright-{Layout(state).tag}-"):
+        for group in detect().made(f"tidewright-{AgentLayout(state).tag}-"):
             wait_until(lambda group=group: remove((group,)), 5)  # type: ignore[misc]
     assert left == []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidewright.engine.commands import Reply
 from tidewright.engine.events import Event
-from tidewright.live.loop import Loop
+from tidewright.live.controller.loop import Loop
 
 from . import controller
 from .controller import crash

@@ -13,8 +13,8 @@ import pytest
 from tests.unmodified.harness import Outcome
 from tests.unmodified.pool import FINAL
 from tests.unmodified.programs import script
+from tidewright.checkpoint.criu.program import find_criu
 from tidewright.checkpoint.processes import send
-from tidewright.checkpoint.program import find_criu
 from tidewright.model.cause import Code
 from tidewright.wire.api import JobView
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.units import SECOND
-from tidewright.checkpoint.program import find_criu
-from tidewright.live.causes import cause_view
+from tidewright.checkpoint.criu.program import find_criu
+from tidewright.live.api.cause_views import cause_view
 from tidewright.model.cause import Cause, Code, reported
 from tidewright.wire.api import JobView, StoryLine
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from unittest import mock
 
-from tidewright.live import loop as live_loop
+from tidewright.live.controller import loop as live_loop
 from tidewright.testing.crash import task_factory
 
 T = TypeVar("T")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.checkpoint.cut_kernel import Condition, Kernel, Memory, Owner, Words
-from tidewright.launch.inject._tidewright import channels, op_stream
+from tidewright.launch.inject._tidewright import channels
 from tidewright.launch.inject._tidewright import page as pg
 from tidewright.launch.inject._tidewright import process_control as pc
+from tidewright.launch.inject._tidewright.control import op_stream
 
 WORLD = 7
 

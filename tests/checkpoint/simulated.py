@@ -7,8 +7,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tidewright.checkpoint.cutter import Cutter
-from tidewright.checkpoint.pages import GROUP, HELD, PAIRED, RECV, RUNNING, SEND, STOP, Entry, PageState
+from tidewright.checkpoint.cut.cutter import Cutter
+from tidewright.checkpoint.cut.pages import GROUP, HELD, PAIRED, RECV, RUNNING, SEND, STOP, PageEntry, PageState
 
 Name = tuple[str, object]
 
@@ -115,19 +115,19 @@ class World:
             rank.number, "p", rank.number, 7, rank.number, len(self.ranks), state, STOP, exiting=over, entries=entries
         )
 
-    def entry(self, rank: Rank, index: int, name: Name) -> Entry:
+    def entry(self, rank: Rank, index: int, name: Name) -> PageEntry:
         kind, what = name
         waiting = rank.waiting[1] if rank.waiting and rank.waiting[0] == name else 0
         issued, want = rank.issued.get(name, 0), rank.want.get(name, 0)
         ident = hash((kind == "group", what)) & (2**62 - 1)
         if kind == "group":
             members = () if len(what) == len(self.ranks) else what  # type: ignore[arg-type]
-            return Entry(index, ident, GROUP, len(what), issued, want, waiting, members)  # type: ignore[arg-type]
+            return PageEntry(index, ident, GROUP, len(what), issued, want, waiting, members)  # type: ignore[arg-type]
         source, target = what  # type: ignore[misc]
         flag = PAIRED if self.paired else 0
         if kind == "send":
-            return Entry(index, ident, SEND | flag, target, issued, want, waiting)
-        return Entry(index, ident, RECV | flag, source, issued, want, waiting)
+            return PageEntry(index, ident, SEND | flag, target, issued, want, waiting)
+        return PageEntry(index, ident, RECV | flag, source, issued, want, waiting)
 
     def names(self, rank: Rank) -> dict[int, Name]:
         return dict(enumerate(sorted({*rank.issued, *rank.want}, key=repr)))

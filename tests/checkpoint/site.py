@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tidewright.checkpoint import cgroup
-from tidewright.checkpoint.criu import Criu, CriuDriver, find_criu
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver, find_criu
 from tidewright.checkpoint.processes import alive, send
 from tidewright.checkpoint.protocol import Gang, RankHandle
 from tidewright.launch import shim

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.simulated import World, closure, make_programs, run_to_cut, settle
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.barrier import UNHURRIED_STEP_US, Cutter, cut, release
-from tidewright.checkpoint.pages import (
+from tidewright.checkpoint.cut.barrier import UNHURRIED_STEP_US, Cutter, cut, release
+from tidewright.checkpoint.cut.pages import (
     ANY,
     DRAIN,
     DRAINED,
@@ -25,7 +25,7 @@ from tidewright.checkpoint.pages import (
     SEND,
     STOP,
     Cuts,
-    Entry,
+    PageEntry,
     PageState,
 )
 
@@ -84,29 +84,29 @@ def test_the_cut_is_the_least_one(seed: int, size: int, paired: bool) -> None:
     assert [rank.at for rank in world.ranks] == least
 
 
-def page(rank: int, *entries: Entry, size: int = 2, state: int = HELD, **more: object) -> PageState:
+def page(rank: int, *entries: PageEntry, size: int = 2, state: int = HELD, **more: object) -> PageState:
     return PageState(rank, "p", 100 + rank, 7, rank, size, state, STOP, entries=entries, **more)  # type: ignore[arg-type]
 
 
 def look(*pages: PageState):
-    return Cutter().look({(0, found.box, "p"): found for found in pages})
+    return Cutter().look({(0, found.job_rank, "p"): found for found in pages})
 
 
 def test_a_rank_that_has_not_joined_is_waited_for_and_named() -> None:
-    verdict = look(page(0, Entry(0, 5, GROUP, 2, 1, waiting=1)))
+    verdict = look(page(0, PageEntry(0, 5, GROUP, 2, 1, waiting=1)))
     assert not verdict.ready and "rank 1 of a process group of 2 has not joined" in verdict.why[0]
 
 
 def test_a_rank_that_left_for_another_world_or_died_is_not_waited_for() -> None:
-    mine = page(0, Entry(0, 5, GROUP, 2, 1))
+    mine = page(0, PageEntry(0, 5, GROUP, 2, 1))
     assert look(mine, PageState(1, "q", 9, 8, 0, 1, HELD, STOP, left=(7, 1))).ready
-    assert look(mine, page(1, Entry(0, 5, GROUP, 2, 0), dead=True)).ready
-    assert look(mine, page(1, Entry(0, 5, GROUP, 2, 0), exiting=True)).ready
-    assert not look(mine, page(1, Entry(0, 5, GROUP, 2, 0))).ready
+    assert look(mine, page(1, PageEntry(0, 5, GROUP, 2, 0), dead=True)).ready
+    assert look(mine, page(1, PageEntry(0, 5, GROUP, 2, 0), exiting=True)).ready
+    assert not look(mine, page(1, PageEntry(0, 5, GROUP, 2, 0))).ready
 
 
 def test_a_rank_that_is_still_coming_back_is_not_read() -> None:
-    verdict = look(page(0, Entry(0, 5, GROUP, 2, 3)), page(1, state=PARKED))
+    verdict = look(page(0, PageEntry(0, 5, GROUP, 2, 3)), page(1, state=PARKED))
     assert not verdict.ready and not verdict.orders
 
 
@@ -114,9 +114,9 @@ def test_a_message_with_another_tag_lets_its_sender_go_on_after_a_while() -> Non
     """Counts say that it was sent. It was not: another one was. So the receiver, who is needed, gets nowhere."""
     cutter = Cutter()
     receiver = page(
-        0, Entry(0, 5, GROUP, 2, 0), Entry(1, 6, RECV, 1, 1, waiting=1)
+        0, PageEntry(0, 5, GROUP, 2, 0), PageEntry(1, 6, RECV, 1, 1, waiting=1)
     )  # waits before a collective that rank 1 has issued
-    sender = page(1, Entry(0, 5, GROUP, 2, 1, waiting=0), Entry(1, 6, SEND, 0, 1, want=2))
+    sender = page(1, PageEntry(0, 5, GROUP, 2, 1, waiting=0), PageEntry(1, 6, SEND, 0, 1, want=2))
     pages = {(0, 0, "p"): receiver, (0, 1, "p"): sender}
     assert cutter.look(pages).orders[0, 1, "p"][1] == 1
     for _ in range(100):
@@ -127,11 +127,11 @@ def test_a_message_with_another_tag_lets_its_sender_go_on_after_a_while() -> Non
 @pytest.mark.parametrize("kind", [ANY, "store"])
 def test_who_waits_for_anybody_lets_all_go_on(kind: object) -> None:
     cutter = Cutter()
-    waits = (Entry(1, 6, ANY, 3, 1, waiting=1),) if kind == ANY else ()
+    waits = (PageEntry(1, 6, ANY, 3, 1, waiting=1),) if kind == ANY else ()
     pages = {
-        (0, 0, "p"): page(0, Entry(0, 5, GROUP, 2, 0, members=(0, 1)), *waits, size=3, store_wait=kind == "store"),
-        (0, 1, "p"): page(1, Entry(0, 5, GROUP, 2, 1, members=(0, 1)), size=3),
-        (0, 2, "p"): page(2, Entry(0, 9, SEND, 0, 0, want=1), size=3),
+        (0, 0, "p"): page(0, PageEntry(0, 5, GROUP, 2, 0, members=(0, 1)), *waits, size=3, store_wait=kind == "store"),
+        (0, 1, "p"): page(1, PageEntry(0, 5, GROUP, 2, 1, members=(0, 1)), size=3),
+        (0, 2, "p"): page(2, PageEntry(0, 9, SEND, 0, 0, want=1), size=3),
     }
     for _ in range(100):
         verdict = cutter.look(pages)
@@ -157,8 +157,8 @@ class Liar:
             state = HELD
         issued = 0 if self.stuck else 1
         return [
-            PageState(0, "p", 1, 7, 0, 2, state, self.phase, entries=(Entry(0, 5, GROUP, 2, 1),)),
-            PageState(1, "p", 2, 7, 1, 2, state, self.phase, entries=(Entry(0, 5, GROUP, 2, issued),)),
+            PageState(0, "p", 1, 7, 0, 2, state, self.phase, entries=(PageEntry(0, 5, GROUP, 2, 1),)),
+            PageState(1, "p", 2, 7, 1, 2, state, self.phase, entries=(PageEntry(0, 5, GROUP, 2, issued),)),
         ]
 
     def publish(self, cuts: Cuts) -> None:
@@ -171,19 +171,19 @@ class Liar:
 
 def test_ranks_that_train_are_let_go_on_to_where_a_step_begins() -> None:
     """The one that was stopped at an operation may issue it; one that computes is waited for; others are let be."""
-    cutter, stopped = Cutter(), Entry(0, 5, GROUP, 2, 3, want=4)
-    at_a_beginning = page(1, Entry(0, 5, GROUP, 2, 3), step_us=800, standing=True)
+    cutter, stopped = Cutter(), PageEntry(0, 5, GROUP, 2, 3, want=4)
+    at_a_beginning = page(1, PageEntry(0, 5, GROUP, 2, 3), step_us=800, standing=True)
     pages = {(0, 0, "p"): page(0, stopped, step_us=900), (0, 1, "p"): at_a_beginning}
     assert cutter.look(pages).ready and not cutter.between_steps(pages)
     assert cutter.look(pages).orders == {key: {0: 4} for key in pages}, "both issue the fourth"
-    computing = {(0, 0, "p"): page(0, Entry(0, 5, GROUP, 2, 3), step_us=900), (0, 1, "p"): at_a_beginning}
+    computing = {(0, 0, "p"): page(0, PageEntry(0, 5, GROUP, 2, 3), step_us=900), (0, 1, "p"): at_a_beginning}
     assert not Cutter().between_steps(computing)
     for slow in (page(0, stopped), page(0, stopped, step_us=60_000_000), page(0, stopped, step_us=900, exiting=True)):
         assert Cutter().between_steps({(0, 0, "p"): slow, (0, 1, "p"): at_a_beginning})
 
 
 def test_longer_steps_are_waited_for_where_nobody_wants_the_devices() -> None:
-    slow = {(0, 0, "p"): page(0, Entry(0, 5, GROUP, 2, 3), step_us=3_000_000)}
+    slow = {(0, 0, "p"): page(0, PageEntry(0, 5, GROUP, 2, 3), step_us=3_000_000)}
     assert Cutter().between_steps(slow)
     assert not Cutter(UNHURRIED_STEP_US).between_steps(slow)
 

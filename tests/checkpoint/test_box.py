@@ -15,7 +15,7 @@ from tests.checkpoint.site import Site
 from tidewright.checkpoint import cgroup
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.processes import PROC, alive, grouped, members
-from tidewright.checkpoint.protocol import Placement
+from tidewright.checkpoint.protocol import RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
 
 pytestmark = pytest.mark.processes
@@ -139,7 +139,7 @@ def test_clocks_do_not_see_a_suspension(site: Site):
     for _ in range(2):
         image = driver.save(gang)
         time.sleep(1.5)
-        driver.restore(image, Placement(node="b"))
+        driver.restore(image, RestorePlacement(node="b"))
         gang = site.gang_of_last(gang)
         check_goes_on(lambda: len(site.output("b")), "after the restore")
         driver.discard(image)
@@ -166,7 +166,7 @@ def test_descendants_may_take_any_pid_after_a_restore(site: Site):
     for _ in range(3):
         check_goes_on(lambda: len(site.output("a")), "")
         image = driver.save(gang)
-        driver.restore(image, Placement(node="a"))
+        driver.restore(image, RestorePlacement(node="a"))
         gang = site.gang_of_last(gang)
         driver.discard(image)
     check_goes_on(lambda: len(site.output("a")), "at last")

@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoint.site import Site, chain
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
-from tidewright.checkpoint.criu import Criu, DamagedImage, RanksLost
+from tidewright.checkpoint.criu.driver import Criu, DamagedImage, RanksLost
 from tidewright.checkpoint.manifest import NAME, read_meta, verify, write_manifest
 from tidewright.checkpoint.processes import alive
 from tidewright.launch.init import VERDICT
@@ -182,9 +182,9 @@ def test_ranks_that_end_before_criu_comes_to_them_are_named(site: Site, tmp_path
 
 
 def placement():
-    from tidewright.checkpoint.protocol import Placement
+    from tidewright.checkpoint.protocol import RestorePlacement
 
-    return Placement(node="b")
+    return RestorePlacement(node="b")
 
 
 def test_an_image_of_other_pages_is_no_image(site: Site):

@@ -18,7 +18,7 @@ from tests.small_disk import small_disk_at
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.processes import stat
-from tidewright.checkpoint.protocol import Image, Placement
+from tidewright.checkpoint.protocol import GangImage, RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on, check_grows
 
 pytestmark = pytest.mark.processes
@@ -48,7 +48,7 @@ def test_a_disk_that_fills_up_while_files_are_copied(site: Site, small_disk: Pat
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tidewright.checkpoint.files.Capture._copy", full)
+    monkeypatch.setattr("tidewright.checkpoint.files.capture.Capture._copy", full)
     with pytest.raises(WorldError, match="No space left"):
         site.driver("a").dump(gang.ranks, site.root, leave_running=False)
     check_grows(site, "a", 0, chain)
@@ -106,8 +106,8 @@ def test_files_go_back_with_the_rank(site: Site, tmp_path: Path):
     assert wait_until(lambda: int(site.output("a")[-1]) > taken + 20, 10)
     driver.finish(gang.ranks)
     longer = (tmp_path / "own.csv").stat().st_size
-    image = Image(driver="criu", job=1, attempt=1, location=str(tmp_path / "images"), ranks=gang.ranks)
-    driver.restore(image, Placement(node="a"))
+    image = GangImage(driver="criu", job=1, attempt=1, location=str(tmp_path / "images"), ranks=gang.ranks)
+    driver.restore(image, RestorePlacement(node="a"))
     check_goes_on(lambda: (tmp_path / "own.csv").stat().st_size - longer, "past where it had been")
     lines = site.output("a")
     assert lines == [str(number) for number in range(len(lines))], "steps are lost or told twice"
@@ -122,12 +122,12 @@ def test_another_file_in_its_place_forbids_the_restore(site: Site, tmp_path: Pat
     (tmp_path / "own.csv").write_text("somebody else's\n")
     (tmp_path / "read-only").unlink()
     with pytest.raises(WorldError) as caught:
-        site.driver("a").restore(image, Placement(node="a"))
+        site.driver("a").restore(image, RestorePlacement(node="a"))
     assert "own.csv has other content" in str(caught.value) and "read-only is missing" in str(caught.value)
     assert (tmp_path / "own.csv").read_text() == "somebody else's\n"
     (tmp_path / "own.csv").unlink()
     (tmp_path / "read-only").write_text("first\nsecond\n")
-    site.driver("a").restore(image, Placement(node="a"))
+    site.driver("a").restore(image, RestorePlacement(node="a"))
     before = len(site.output("a"))
     check_goes_on(lambda: len(site.output("a")) - before, "once the differences were gone")
 
@@ -162,7 +162,7 @@ def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path, what: st
     check_goes_on(lambda: len(site.output("a")), "at first")
     image = site.driver("a").save(gang)
     CHANGES[what](script)
-    site.driver("b").restore(image, Placement(node="b"))
+    site.driver("b").restore(image, RestorePlacement(node="b"))
     before = len(site.output("b"))
     check_goes_on(lambda: len(site.output("b")) - before, f"with its script {what}")
     told = [line for line in site.output("b") if line.strip("\0")]
@@ -173,7 +173,7 @@ def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path, what: st
 DUMPER = """
 import sys, msgspec
 from pathlib import Path
-from tidewright.checkpoint.criu import Criu, CriuDriver
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver
 from tidewright.checkpoint.protocol import RankHandle
 handle, criu = (msgspec.json.decode(text, type=kind) for text, kind in zip(sys.argv[1:3], (RankHandle, Criu)))
 print("now", flush=True)

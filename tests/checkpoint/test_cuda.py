@@ -18,13 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint import cgroup, cuda
-from tidewright.checkpoint.cuda import BindingsApi, CudaCheckpoint, CudaError, DeviceStateLost, State, pairing
-from tidewright.checkpoint.cuda_fake import FakeCuda
+from tidewright.checkpoint import cgroup
+from tidewright.checkpoint.cuda import checkpoint as cuda
+from tidewright.checkpoint.cuda.checkpoint import (
+    BindingsApi,
+    CudaCheckpoint,
+    CudaError,
+    CudaState,
+    DeviceStateLost,
+    pairing,
+)
+from tidewright.checkpoint.cuda.driver import DeviceSeat, GpuDriver, facts_of, seat_of
+from tidewright.checkpoint.cuda.fake import FakeCuda
 from tidewright.checkpoint.freeze import FreezeDriver
-from tidewright.checkpoint.gpu import GpuDriver, Seat, facts_of, seat_of
 from tidewright.checkpoint.processes import members, send, stat
-from tidewright.checkpoint.protocol import Gang, Placement, RankHandle, Verdict
+from tidewright.checkpoint.protocol import DriverVerdict, Gang, RankHandle, RestorePlacement
 from tidewright.testing.checkpoint import check_driver
 
 A, B, C = (f"GPU-{UUID(int=number)}" for number in (1, 2, 3))
@@ -65,8 +73,8 @@ def test_whatever_fails_all_are_in_one_state_or_said_to_be_lost(pids, trouble, h
     setattr(api, trouble, hit)
     api.broken |= second
     for act, good, undone in (
-        (both.suspend, State.CHECKPOINTED, State.RUNNING),
-        (both.resume, State.RUNNING, State.CHECKPOINTED),
+        (both.suspend, CudaState.CHECKPOINTED, CudaState.RUNNING),
+        (both.resume, CudaState.RUNNING, CudaState.CHECKPOINTED),
     ):
         lost: tuple[int, ...] = ()
         try:
@@ -89,7 +97,7 @@ def test_a_timeout_is_told_in_words():
     api.stuck.add(8)
     with pytest.raises(WorldError, match=r"process 8 within 10s.*come out of its CUDA calls.*all run on"):
         both.suspend([7, 8])
-    assert [api.state(7), api.state(8)] == [State.RUNNING, State.RUNNING]
+    assert [api.state(7), api.state(8)] == [CudaState.RUNNING, CudaState.RUNNING]
 
 
 def test_what_the_driver_loses_is_named():
@@ -98,7 +106,7 @@ def test_what_the_driver_loses_is_named():
     with pytest.raises(DeviceStateLost, match="process 8") as caught:
         both.suspend([7, 8])
     assert caught.value.pids == (8,)
-    assert api.state(7) is State.RUNNING, "the other one runs on"
+    assert api.state(7) is CudaState.RUNNING, "the other one runs on"
 
 
 def test_a_process_that_is_gone_is_nobody():
@@ -106,7 +114,7 @@ def test_a_process_that_is_gone_is_nobody():
     both.suspend([7, 8])
     api.end(8)
     both.resume([7, 8])
-    assert api.state(7) is State.RUNNING
+    assert api.state(7) is CudaState.RUNNING
 
 
 def test_onto_another_device():
@@ -121,7 +129,7 @@ def test_a_device_that_is_not_there_leaves_the_image_good():
     both.suspend([7, 8])
     with pytest.raises(WorldError, match="does not accept the devices"):
         both.resume([7, 8], {8: {A: C}})
-    assert [api.state(7), api.state(8)] == [State.CHECKPOINTED, State.CHECKPOINTED]
+    assert [api.state(7), api.state(8)] == [CudaState.CHECKPOINTED, CudaState.CHECKPOINTED]
     both.resume([7, 8])
     assert [api.on(7), api.on(8)] == [(A,), (A,)]
 
@@ -211,7 +219,7 @@ def test_the_bindings_are_called_with_what_they_expect():
     driver.calls.clear()
     api.lock(5, 250)
     api.checkpoint(5)
-    assert api.state(5) is State.CHECKPOINTED
+    assert api.state(5) is CudaState.CHECKPOINTED
     api.restore(5, {})
     api.restore(5, {A: B, B: A})
     api.unlock(5)
@@ -349,7 +357,7 @@ def test_processes_are_stopped_after_their_memory_is_out_and_run_before_it_is_in
     image = driver.save(gang(*ranks))
     assert {state for _, state in seen} <= {"R", "S"}, "the driver works through a thread of the process"
     assert all(stat(pid).state == "T" for handle in ranks for pid in members(handle))
-    driver.restore(image, Placement(node="n1"))
+    driver.restore(image, RestorePlacement(node="n1"))
     assert {state for _, state in seen} <= {"R", "S"} and len(seen) == 8
 
 
@@ -363,7 +371,7 @@ def test_when_the_processes_cannot_be_saved_they_get_their_devices_back(ranks, m
     monkeypatch.setattr(FreezeDriver, "save", fail)
     with pytest.raises(WorldError, match="disk is full"):
         driver.save(gang(*ranks))
-    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING] * 2
 
 
 @pytest.mark.processes
@@ -380,8 +388,8 @@ class Dumper(FreezeDriver):
         super().__init__("n1", reserve=0)
         self.api, self.error, self.seen = api, error, []
 
-    def can(self, gang: Gang, kind: str) -> Verdict:
-        return Verdict(kind == "cpu", "only without devices")
+    def can(self, gang: Gang, kind: str) -> DriverVerdict:
+        return DriverVerdict(kind == "cpu", "only without devices")
 
     def dump(self, handles, directory, *, leave_running):
         self.seen += [self.api.state(handle.pid) for handle in handles]
@@ -396,7 +404,7 @@ class Dumper(FreezeDriver):
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("leave_running", "error", "after"),
-    [(True, "", State.RUNNING), (False, "", State.CHECKPOINTED), (False, "no room", State.RUNNING)],
+    [(True, "", CudaState.RUNNING), (False, "", CudaState.CHECKPOINTED), (False, "no room", CudaState.RUNNING)],
 )
 def test_a_dump_finds_no_device_memory(ranks, tmp_path, leave_running, error, after):
     api, _ = on_gpu(ranks)
@@ -408,7 +416,7 @@ def test_a_dump_finds_no_device_memory(ranks, tmp_path, leave_running, error, af
         assert not error
     except WorldError as failure:
         assert str(failure) == error
-    assert inner.seen == [State.CHECKPOINTED] * 2
+    assert inner.seen == [CudaState.CHECKPOINTED] * 2
     assert [api.state(handle.pid) for handle in ranks] == [after] * 2
 
 
@@ -421,7 +429,7 @@ def test_an_agent_that_died_in_the_middle_leaves_nothing_that_cannot_be_undone(r
     if saved:
         api.checkpoint(ranks[0].pid)
     driver.let_run(ranks)
-    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING] * 2
 
 
 @pytest.mark.processes
@@ -432,11 +440,11 @@ def test_ranks_that_share_by_turns_are_not_brought_in_together(ranks, tmp_path, 
     driver.cuda().suspend([ranks[1].pid])
     with contextlib.suppress(WorldError):
         driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
-    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING, State.CHECKPOINTED]
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING, CudaState.CHECKPOINTED]
     api.stuck.add(ranks[0].pid)
     with pytest.raises(WorldError, match="in time"):
         driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
-    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING, State.CHECKPOINTED], "as before"
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING, CudaState.CHECKPOINTED], "as before"
 
 
 @pytest.mark.processes
@@ -447,10 +455,10 @@ def test_ranks_that_share_by_turns_are_moved_one_by_one_and_stay_out(ranks, tmp_
         api.start(handle.pid, (A,), need=6)
     driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
     driver.dump(ranks, tmp_path, leave_running=False)
-    seats = {rank: Seat(node=(A, B), had=(A,), gets=(B,)) for rank in (0, 1)}
+    seats = {rank: DeviceSeat(node=(A, B), had=(A,), gets=(B,)) for rank in (0, 1)}
     driver.awaken(ranks, seats, by_turns={0, 1})
     assert [api.on(handle.pid) for handle in ranks] == [(B,)] * 2
-    assert [api.state(handle.pid) for handle in ranks] == [State.CHECKPOINTED] * 2
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.CHECKPOINTED] * 2
 
 
 @pytest.mark.processes
@@ -467,16 +475,16 @@ def test_restored_ranks_awake_on_their_new_devices(ranks, tmp_path):
     api, _ = on_gpu(ranks)
     driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
     driver.dump(ranks, tmp_path, leave_running=False)
-    seats = {0: seat_of(facts_of((A, B), (A,)), [B]), 1: Seat(node=(A, B), had=(A,), gets=(A,))}
+    seats = {0: seat_of(facts_of((A, B), (A,)), [B]), 1: DeviceSeat(node=(A, B), had=(A,), gets=(A,))}
     driver.awaken(ranks, seats)
     assert [api.on(handle.pid) for handle in ranks] == [(B,), (A,)]
-    assert [api.state(handle.pid) for handle in ranks] == [State.RUNNING] * 2
+    assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING] * 2
     with pytest.raises(WorldError, match="damaged"):
         seat_of({"node": 5}, [B])
 
 
 PASSES = """
-from tidewright.checkpoint.cuda import CudaCheckpoint, open_api
+from tidewright.checkpoint.cuda.checkpoint import CudaCheckpoint, open_api
 cuda = CudaCheckpoint(open_api(), lock_us=2_500_000)
 assert cuda.users([1, 5]) == [5]
 cuda.suspend([1, 5])
@@ -522,4 +530,4 @@ def test_bindings_of_this_machine_have_every_name():
     assert BindingsApi._uuid(SimpleNamespace(_driver=driver), A).bytes == UUID(int=1).bytes
     for name in ("Lock", "Checkpoint", "Restore", "Unlock", "GetState"):
         assert callable(getattr(driver, f"cuCheckpointProcess{name}"))
-    assert [int(each) for each in driver.CUprocessState][:4] == [int(state) for state in State][:4]
+    assert [int(each) for each in driver.CUprocessState][:4] == [int(state) for state in CudaState][:4]

@@ -8,9 +8,9 @@ import pytest
 
 from tests.checkpoint.site import Site, chain
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.cuda import State
-from tidewright.checkpoint.cuda_fake import FakeCuda
-from tidewright.checkpoint.gpu import GpuDriver, beside_devices, facts_of, seat_of
+from tidewright.checkpoint.cuda.checkpoint import CudaState
+from tidewright.checkpoint.cuda.driver import GpuDriver, beside_devices, facts_of, seat_of
+from tidewright.checkpoint.cuda.fake import FakeCuda
 from tidewright.testing.checkpoint import check_driver
 
 pytestmark = pytest.mark.processes
@@ -57,9 +57,9 @@ def test_from_one_node_to_another_device_of_another(site: Site, tmp_path: Path):
     target = GpuDriver(site.driver("b"), lambda: api.devices, api=lambda: api)
     directory = site.launch("b", restore=target.restore_spec(tmp_path / "dumped" / "0"))
     back = [site.handle(directory)]
-    assert api.state(back[0].pid) is State.CHECKPOINTED, "it has come back without devices"
+    assert api.state(back[0].pid) is CudaState.CHECKPOINTED, "it has come back without devices"
     target.awaken(back, {0: seat_of(facts, THERE)})
-    assert api.state(back[0].pid) is State.RUNNING and api.on(back[0].pid) == THERE
+    assert api.state(back[0].pid) is CudaState.RUNNING and api.on(back[0].pid) == THERE
     lines = site.output("b")
     assert lines == chain(len(lines)) and lines
 
@@ -72,4 +72,4 @@ def test_a_dump_that_fails_gives_the_devices_back(site: Site, tmp_path: Path):
     (tmp_path / "dumped" / "0").symlink_to("/proc/nowhere")
     with pytest.raises(WorldError):
         driver.dump(gang.ranks, tmp_path / "dumped", leave_running=False)
-    assert api.state(gang.ranks[0].pid) is State.RUNNING
+    assert api.state(gang.ranks[0].pid) is CudaState.RUNNING

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.cuda import CudaCheckpoint, State, open_api
+from tidewright.checkpoint.cuda.checkpoint import CudaCheckpoint, CudaState, open_api
 
 BENCH = str(Path(__file__).parents[2] / "bench")
 pytestmark = [pytest.mark.gpu, pytest.mark.processes]
@@ -35,10 +35,10 @@ def test_a_program_computes_the_same_bits_after_its_memory_was_away(programs):
         for each in programs:
             each.ask(20)
         cuda.suspend([disturbed.pid])
-        assert api.state(disturbed.pid) is State.CHECKPOINTED
+        assert api.state(disturbed.pid) is CudaState.CHECKPOINTED
         cuda.suspend([disturbed.pid])
         cuda.resume([disturbed.pid])
-        assert api.state(disturbed.pid) is State.RUNNING
+        assert api.state(disturbed.pid) is CudaState.RUNNING
         assert disturbed.answer() == plain.answer() != ""
 
 

@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.cuda import CudaCheckpoint, State
-from tidewright.checkpoint.cuda_fake import FakeCuda
-from tidewright.checkpoint.swap import IDLE_US, QUANTUM_US, Sharer, SwapTurns, say, wants, way
-from tidewright.launch.inject._tidewright.splice import SwapTurn
+from tidewright.checkpoint.cuda.checkpoint import CudaCheckpoint, CudaState
+from tidewright.checkpoint.cuda.fake import FakeCuda
+from tidewright.checkpoint.cuda.swap import (
+    IDLE_US,
+    QUANTUM_US,
+    DeviceSharer,
+    SwapTimeSlicer,
+    is_requesting,
+    share_mode,
+    write_flag,
+)
+from tidewright.launch.inject._tidewright.splice import SwapShare
 
 GIB = 2**30
 
@@ -29,22 +37,22 @@ class Device:
         for rank, need in enumerate(needs):
             (directory / str(rank)).mkdir()
             self.api.start(100 + rank, need=need)
-            sharers.append(Sharer(rank, (100 + rank,), directory / str(rank), need))
+            sharers.append(DeviceSharer(rank, (100 + rank,), directory / str(rank), need))
         self.sharers = sharers
-        self.turns = SwapTurns(CudaCheckpoint(self.api), sharers, memory, lambda: self.now)
+        self.turns = SwapTimeSlicer(CudaCheckpoint(self.api), sharers, memory, lambda: self.now)
 
     def want(self, *ranks: int) -> None:
         """These, and no others."""
         for sharer in self.sharers:
-            say(sharer.box / "wants", sharer.rank in ranks)
+            write_flag(sharer.rank_dir / "wants", sharer.rank in ranks)
 
     def told(self) -> list[int]:
         """Who has been told that it is their turn."""
-        return [each.rank for each in self.sharers if (each.box / "turn").read_bytes() == b"1"]
+        return [each.rank for each in self.sharers if (each.rank_dir / "turn").read_bytes() == b"1"]
 
     def inside(self) -> list[int]:
         """Whose memory is on the device."""
-        return [each.rank for each in self.sharers if self.api.state(each.pids[0]) is State.RUNNING]
+        return [each.rank for each in self.sharers if self.api.state(each.pids[0]) is CudaState.RUNNING]
 
     def step(self, us: int = 1) -> None:
         self.now += us
@@ -52,8 +60,8 @@ class Device:
 
 
 def test_resident_when_memory_allows():
-    assert way([4 * GIB, 4 * GIB], 16 * GIB) == "lock"
-    assert way([8 * GIB, 8 * GIB], 16 * GIB) == "swap", "the driver needs some itself"
+    assert share_mode([4 * GIB, 4 * GIB], 16 * GIB) == "lock"
+    assert share_mode([8 * GIB, 8 * GIB], 16 * GIB) == "swap", "the driver needs some itself"
 
 
 def test_the_turn_goes_to_who_wants_it(tmp_path):
@@ -191,16 +199,18 @@ def test_ranks_and_agent_understand_each_other(tmp_path):
     """The rank's side of launch and the agent's side here, over the files of the boxes, in threads."""
     memory, counts, stop = 10 * GIB, [0, 0, 0], threading.Event()
     device = Device(tmp_path, [6 * GIB] * 3, memory)
-    device.turns = SwapTurns(CudaCheckpoint(device.api), device.sharers, memory, lambda: time.monotonic_ns() // 1000)
+    device.turns = SwapTimeSlicer(
+        CudaCheckpoint(device.api), device.sharers, memory, lambda: time.monotonic_ns() // 1000
+    )
     agent = threading.Thread(target=device.turns.run, args=(stop,))
     meet = threading.Barrier(3)
 
     def rank(number: int) -> None:
-        turn = SwapTurn(str(tmp_path / str(number)))
+        turn = SwapShare(str(tmp_path / str(number)))
         for _ in range(5):
-            assert turn.take()
+            assert turn.acquire()
             counts[number] += 1
-            turn.give_up()
+            turn.release()
             meet.wait(30)
 
     agent.start()
@@ -212,4 +222,4 @@ def test_ranks_and_agent_understand_each_other(tmp_path):
     stop.set()
     agent.join(10)
     assert counts == [5, 5, 5]
-    assert not any(wants(each) for each in device.sharers)
+    assert not any(is_requesting(each) for each in device.sharers)

@@ -15,10 +15,11 @@ import pytest
 
 from tests.checkpoint.cut_kernel import Kernel, Owner, standing_in
 from tests.checkpoint.cut_ranks import Gang, Node, Rank, SimPage
-from tidewright.agent import pages as agent_pages
+from tidewright.agent.checkpointing import control_pages as agent_pages
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint import barrier, cut_machine
-from tidewright.checkpoint.pages import Cuts, PageState
+from tidewright.checkpoint.cut import barrier
+from tidewright.checkpoint.cut import machine as cut_machine
+from tidewright.checkpoint.cut.pages import Cuts, PageState
 from tidewright.launch.inject._tidewright import channels, connections, p2p_drain
 from tidewright.launch.inject._tidewright import page as pg
 from tidewright.launch.inject._tidewright import process_control as pc
@@ -330,11 +331,11 @@ class Story:
 @contextmanager
 def simulated(story: Story) -> Iterator[None]:
     kernel = story.kernel
-    idle = SimpleNamespace(give_up=lambda: None, take=lambda: None, park=lambda: None, reset=lambda: None)
+    idle = SimpleNamespace(release=lambda: None, acquire=lambda: None, quiesce=lambda: None, reset=lambda: None)
     time, threading, futex = kernel.time(), kernel.threading(), kernel.futex()
     with standing_in(
         (pc, {"time": time, "threading": threading, "futex": futex, "splice": idle,
-              "memory": SimpleNamespace(trim=lambda: None), "agent_endpoint": SimpleNamespace(box=lambda: "sim")}),
+              "memory": SimpleNamespace(trim=lambda: None), "agent_endpoint": SimpleNamespace(rank_dir=lambda: "sim")}),
         (channels, {"threading": threading, "splice": idle}),
         (connections, {"time": time, "await_closed": lambda *_: None}),
         (p2p_drain, {"time": time, "threading": threading, "_nothing": lambda: None}),

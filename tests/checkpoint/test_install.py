@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.checkpoint import install, program
-from tidewright.checkpoint.program import Criu, examine, find_criu, least, parse_version, prefix_command
+from tidewright.checkpoint.criu import install, program
+from tidewright.checkpoint.criu.program import Criu, examine, find_criu, least, parse_version, prefix_command
 
 DEB822 = """
 Types: deb

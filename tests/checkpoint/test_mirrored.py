@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.gang import INJECT
-from tidewright.checkpoint.barred import mirrored
+from tidewright.checkpoint.criu.blockers import mirrored
 
 pytestmark = pytest.mark.processes
 

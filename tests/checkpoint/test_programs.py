@@ -14,9 +14,9 @@ import pytest
 from tests.checkpoint.programs import BAD, GOOD, LOOP
 from tests.checkpoint.site import ENV, Site
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.barred import connected
 from tidewright.checkpoint.cgroup import wait_until
-from tidewright.checkpoint.protocol import Placement
+from tidewright.checkpoint.criu.blockers import connected
+from tidewright.checkpoint.protocol import RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
 
 pytestmark = pytest.mark.processes
@@ -36,7 +36,7 @@ def test_kept_over_a_move_and_back(site: Site, tmp_path: Path, what: str):
     for node, other in (("a", "b"), ("b", "a")):
         driver = site.driver(other)
         image = driver.save(gang)
-        driver.restore(image, Placement(node=other))
+        driver.restore(image, RestorePlacement(node=other))
         gang = site.gang_of_last(gang)
         check_goes_on(lambda other=other: len(site.output(other)), f"after the move from {node} to {other}")
         driver.discard(image)

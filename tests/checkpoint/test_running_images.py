@@ -19,13 +19,13 @@ import pytest
 from tests.checkpoint.programs import GOOD, LOOP
 from tests.checkpoint.site import Site
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.barred import obstacles
 from tidewright.checkpoint.cgroup import wait_until
-from tidewright.checkpoint.criu import Criu, CriuDriver
-from tidewright.checkpoint.onrank import tasks
+from tidewright.checkpoint.criu.blockers import obstacles
+from tidewright.checkpoint.criu.criu_process import tasks
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver
+from tidewright.checkpoint.criu.tcp_repair import lift_repair
 from tidewright.checkpoint.processes import stat
-from tidewright.checkpoint.protocol import Placement
-from tidewright.checkpoint.repair import lift_repair
+from tidewright.checkpoint.protocol import RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
 
 pytestmark = pytest.mark.processes
@@ -184,7 +184,7 @@ def test_connections_outlive_a_criu_that_is_killed(site: Site, tmp_path: Path, l
 DUMPER = """
 import sys, time, msgspec
 from pathlib import Path
-from tidewright.checkpoint.criu import Criu, CriuDriver
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver
 from tidewright.checkpoint.protocol import RankHandle
 handle, criu = (msgspec.json.decode(text, type=kind) for text, kind in zip(sys.argv[1:3], (RankHandle, Criu)))
 def seal(*_):
@@ -276,7 +276,7 @@ def test_a_program_that_has_stopped_its_child_finds_it_stopped(site: Site, tmp_p
 def test_a_suspension_is_noticed_by_one_sigcont_and_nothing_else(site: Site):
     """As docs/checkpoints.md says."""
     gang = talking(site)
-    site.driver("b").restore(site.driver("a").save(gang), Placement(node="b"))
+    site.driver("b").restore(site.driver("a").save(gang), RestorePlacement(node="b"))
     check_goes_on(lambda: len(site.output("b")), "after the suspension")
     told = [json.loads(line) for line in site.output("b") if line.strip("\0")][-1]
     assert told[1] == [0, 0, 0, 0] and told[3].count("SIGCONT") == 1

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.site import ENV, Site
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint import criu, regfiles
 from tidewright.checkpoint.cgroup import wait_until
+from tidewright.checkpoint.criu import driver as criu
+from tidewright.checkpoint.criu import files_img
+from tidewright.checkpoint.files.file_rollback import put_back
 from tidewright.checkpoint.processes import alive
-from tidewright.checkpoint.protocol import Gang, Placement
-from tidewright.checkpoint.putback import put_back
+from tidewright.checkpoint.protocol import Gang, RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
 
 COMMITS = """
@@ -159,7 +160,7 @@ def test_no_row_of_anybody_is_lost(site: Site, tmp_path: Path, mode: str):
             somebody.writes(100)
             if mode == "delete":
                 assert path.stat().st_size > before
-            driver.restore(image, Placement(node="a"))
+            driver.restore(image, RestorePlacement(node="a"))
             gang = site.gang_of_last(gang)
             check_goes_on(lambda: len(site.output("a")), "after the restore")
             somebody.writes(3)
@@ -185,7 +186,7 @@ def test_jobs_that_take_turns_lose_nothing(site: Site, tmp_path: Path):
     images = [driver.save(gang) for gang in gangs]  # the second one is saved when the first one has ended
     for _ in range(2):
         for at, gang in enumerate(gangs):
-            driver.restore(images[at], Placement(node="a"))
+            driver.restore(images[at], RestorePlacement(node="a"))
             gangs[at] = msgspec.structs.replace(gang, ranks=(site.handles[-1],))
             check_goes_on(lambda job=gang.job: len(site.output("a", job)), "after the restore")
             driver.discard(images[at])
@@ -206,7 +207,7 @@ def test_what_a_rank_writes_alone_is_put_back(site: Site, tmp_path: Path):
     assert not entry["shared"] and entry["copy"]
     with path.open("a") as file:
         file.write("not the rank's\n")
-    driver.restore(image, Placement(node="a"))
+    driver.restore(image, RestorePlacement(node="a"))
     check_goes_on(lambda: len(site.output("a")), "after the restore")
     end(site.gang_of_last(gang))
     lines = path.read_text().split()
@@ -307,9 +308,9 @@ def test_images_of_before_have_no_shared_files(tmp_path: Path):
 
 NUMBERS = st.integers(1, 2**29 - 1)
 VALUES = st.one_of(
-    st.tuples(st.just(0), st.integers(0, 2**64 - 1).map(regfiles.encoded)),
+    st.tuples(st.just(0), st.integers(0, 2**64 - 1).map(files_img.encoded)),
     st.tuples(st.just(1), st.binary(min_size=8, max_size=8)),
-    st.tuples(st.just(2), st.binary(max_size=300).map(lambda value: regfiles.encoded(len(value)) + value)),
+    st.tuples(st.just(2), st.binary(max_size=300).map(lambda value: files_img.encoded(len(value)) + value)),
     st.tuples(st.just(5), st.binary(min_size=4, max_size=4)),
 )
 FIELDS = st.lists(st.tuples(st.integers(1, 9) | NUMBERS, VALUES), max_size=12)
@@ -317,15 +318,15 @@ FIELDS = st.lists(st.tuples(st.integers(1, 9) | NUMBERS, VALUES), max_size=12)
 
 def packed(found: list[tuple[int, tuple[int, bytes]]]) -> list[tuple[int, bytes]]:
     """Numbers, and the bytes of each field."""
-    return [(number, regfiles.encoded(number << 3 | kind) + value) for number, (kind, value) in found]
+    return [(number, files_img.encoded(number << 3 | kind) + value) for number, (kind, value) in found]
 
 
 @given(found=FIELDS, number=st.integers(1, 9))
 def test_only_the_field_goes(found: list[tuple[int, tuple[int, bytes]]], number: int):
     parts = packed(found)
     message = b"".join(raw for _, raw in parts)
-    assert [(each.number, each.raw) for each in regfiles.fields(message)] == parts
-    assert regfiles.without(message, number) == b"".join(raw for each, raw in parts if each != number)
+    assert [(each.number, each.raw) for each in files_img.fields(message)] == parts
+    assert files_img.without(message, number) == b"".join(raw for each, raw in parts if each != number)
 
 
 @given(found=FIELDS, cut=st.integers(0, 10**4))
@@ -335,35 +336,35 @@ def test_a_message_cut_short_is_refused_or_ends_between_fields(found: list[tuple
     message = message[: cut % (len(message) + 1)]
     ends = {0, *itertools.accumulate(len(raw) for _, raw in parts)}
     if len(message) in ends:
-        assert regfiles.without(message, 0) == message
+        assert files_img.without(message, 0) == message
     else:
         with pytest.raises(WorldError, match="not of a form that is known"):
-            regfiles.without(message, 0)
+            files_img.without(message, 0)
 
 
 @given(message=st.binary(max_size=60))
 def test_anything_else_is_read_or_refused(message: bytes):
     with contextlib.suppress(WorldError):
-        assert b"".join(each.raw for each in regfiles.fields(message)) == message
+        assert b"".join(each.raw for each in files_img.fields(message)) == message
 
 
 def listed(name: bytes, size: int) -> bytes:
     """A file_entry as CRIU writes it."""
-    regular = b"\x08\x07\x10\x01" + b"\x32" + regfiles.encoded(len(name)) + name + b"\x40" + regfiles.encoded(size)
-    entry = b"\x08\x01\x10\x07\x1a" + regfiles.encoded(len(regular)) + regular
+    regular = b"\x08\x07\x10\x01" + b"\x32" + files_img.encoded(len(name)) + name + b"\x40" + files_img.encoded(size)
+    entry = b"\x08\x01\x10\x07\x1a" + files_img.encoded(len(regular)) + regular
     return struct.pack("<I", len(entry)) + entry
 
 
 def test_sizes_of_the_named_files_are_forgotten(tmp_path: Path):
     begin, one, two = struct.pack("<II", 0x54564319, 0x56303138), listed(b"/one", 5), listed(b"/two", 700)
     (tmp_path / "files.img").write_bytes(begin + one + two)
-    regfiles.forget_sizes(tmp_path, ["/two"])
+    files_img.forget_sizes(tmp_path, ["/two"])
     changed = (tmp_path / "files.img").read_bytes()
     assert changed.startswith(begin + one)
-    (entry,) = list(regfiles.messages(changed))[1:]
+    (entry,) = list(files_img.messages(changed))[1:]
     assert entry == b"\x08\x01\x10\x07\x1a\x0a" + b"\x08\x07\x10\x01\x32\x04/two"
     for content, path in ((changed, "/three"), (changed[:-1], "/two"), (changed[:10], "/two"), (b"", "/two")):
         (tmp_path / "files.img").write_bytes(content)
         with pytest.raises(WorldError, match="not of a form that is known"):
-            regfiles.forget_sizes(tmp_path, [path])
+            files_img.forget_sizes(tmp_path, [path])
         assert (tmp_path / "files.img").read_bytes() == content

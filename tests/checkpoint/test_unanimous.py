@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint import criu
-from tidewright.checkpoint.criu import Criu, CriuDriver, Order
+from tidewright.checkpoint.criu import driver as criu
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver, DumpOrder
+from tidewright.checkpoint.criu.unanimous import Unanimous
 from tidewright.checkpoint.protocol import RankHandle
-from tidewright.checkpoint.unanimous import Unanimous
 
 WAIT_S = 30.0
 """Only a test that fails waits so long."""
@@ -35,7 +35,7 @@ def test_a_fault_that_was_not_foreseen_in_one_rank_lets_the_other_ranks_go(
     let_run: list[RankHandle] = []
 
     class Driver(CriuDriver):
-        def _dump(self, handle: RankHandle, directory: Path, order: Order) -> None:
+        def _dump(self, handle: RankHandle, directory: Path, order: DumpOrder) -> None:
             if handle.rank == 1:
                 raise IndexError("a field of /proc that is not there")
             assert not order.together.agree()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu, find_criu
 
 FOUND = find_criu()
 pytestmark = [

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.small_disk import small_disk_at
-from tidewright.checkpoint.criu import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu, find_criu
 from tidewright.cli.shell import run
-from tidewright.live.space import RESERVE, RESERVE_BYTES, free_bytes
+from tidewright.live.controller.disk_space import RESERVE, RESERVE_BYTES, free_bytes
 
 pytestmark = pytest.mark.processes
 FULL = 7

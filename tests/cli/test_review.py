@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tidewright.cli.doctor import _kept
-from tidewright.cli.following import summed_up
-from tidewright.live.doctor import Report
+from tidewright.cli.jobs.following import summed_up
+from tidewright.cli.pool.doctor import _kept
+from tidewright.live.journal.doctor import Report
 
 from .stub import Terminal
 
@@ -20,7 +20,7 @@ from .stub import Terminal
         ("NoCapacity", "queued", True),
         ("Behind", "queued", True),
         ("UserHold", "held", False),
-        ("DevicesPromised", "queued", False),
+        ("DevicesReserved", "queued", False),
         ("", "running", False),
     ],
 )

@@ -14,9 +14,9 @@ import pytest
 
 from tests.cli.test_up_down import Real
 from tidewright.base.errors import UsageError
-from tidewright.cli import up
+from tidewright.cli.pool import up
 from tidewright.cli.shell import run
-from tidewright.live import access
+from tidewright.live.api import access
 from tidewright.wire.client import Client
 
 UID = 61234
@@ -192,8 +192,8 @@ main()
 def as_other(*arguments: str, uid: int = UID) -> subprocess.CompletedProcess[str]:
     """Type a command as another user, whose Python was loaded before it became that."""
     code = (
-        "import tidewright.cli, tidewright.cli.ps, tidewright.cli.run, tidewright.cli.doctor, tidewright.wire.client"
-        + AS.format(uid=uid)
+        "import tidewright.cli, tidewright.cli.jobs.ps, tidewright.cli.jobs.run, "
+        "tidewright.cli.pool.doctor, tidewright.wire.client" + AS.format(uid=uid)
     )
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, cwd="/")
 

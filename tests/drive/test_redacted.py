@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tidewright.drive.record import TurnRecord, decode, encode, redacted
+from tidewright.drive.driver import EngineDriver
+from tidewright.drive.record import StepRecord, decode, encode, redacted
 from tidewright.drive.replay import difference, replay
-from tidewright.drive.turn import Driver
 from tidewright.engine.commands import Ended
 from tidewright.engine.engine import Engine
 from tidewright.engine.events import Cancel, Exited, Submit
@@ -22,9 +22,9 @@ class Lines(list[bytes]):
 
 def _recorded() -> Lines:
     lines = Lines()
-    driver = Driver(Engine(), lines)
-    driver.turn(1, [Submit(JobSpec(command=("x",), env={"API_TOKEN": SECRET, "LANG": "C"}), "a")])
-    driver.turn(2, [Cancel(1, "b")])
+    driver = EngineDriver(Engine(), lines)
+    driver.step(1, [Submit(JobSpec(command=("x",), env={"API_TOKEN": SECRET, "LANG": "C"}), "a")])
+    driver.step(2, [Cancel(1, "b")])
     return lines
 
 
@@ -45,14 +45,14 @@ def test_a_divergence_is_told_without_the_environment() -> None:
         msgspec.structs.replace(one, state=one.state + 1) if isinstance(one, Ended) else one for one in record.commands
     ]
     assert commands != record.commands and ended.spec.env
-    other = TurnRecord(record.turn, record.now, record.events, commands)
+    other = StepRecord(record.turn, record.now, record.events, commands)
     text = difference(other, encode(other), record.commands)
     assert "recorded was" in text and SECRET not in text
 
 
 def test_what_a_failed_rank_wrote_is_left_out_too() -> None:
     failure = RankFailure(1, 5, "exit code 5", "n1", 20.0, ("password is hunter2",))
-    body = encode(TurnRecord(4, 2, [Exited(1, 1, 5, why="exit code 5", failure=failure)], []))
+    body = encode(StepRecord(4, 2, [Exited(1, 1, 5, why="exit code 5", failure=failure)], []))
     shown = redacted(body)
     assert b"hunter2" not in shown and redacted(shown) == shown
     (event,) = decode(shown).events

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tidewright.base.errors import Bug
-from tidewright.drive.record import TurnRecord, decode, encode
+from tidewright.drive.record import StepRecord, decode, encode
 from tidewright.drive.replay import replay
 from tidewright.engine import events as ev
 from tidewright.engine.commands import Reply
@@ -22,7 +22,7 @@ def recorded(change: dict[str, object]) -> list[bytes]:
     commands = Engine(None).step(5, EVENTS)
     at = max(place for place, command in enumerate(commands) if isinstance(command, Reply))
     commands[at] = msgspec.structs.replace(commands[at], **change)
-    return [encode(TurnRecord(1, 5, EVENTS, commands))]
+    return [encode(StepRecord(1, 5, EVENTS, commands))]
 
 
 def test_a_sentence_of_an_earlier_version_stands_for_any_cause() -> None:

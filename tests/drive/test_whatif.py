@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidewright.base.units import MINUTE
 from tidewright.drive.whatif import amended, explain, starts
 from tidewright.engine import events as ev
-from tidewright.engine.amend import amend
+from tidewright.engine.requests.amend import amend
 from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import Dependency, JobSpec, State
@@ -55,7 +55,7 @@ def test_the_change_offered_starts_the_job_in_simulation(seed: int, policy: str)
             )
         )
         busy.later(dice.randrange(1, 5) * MINUTE)
-    waiting = [job for job in jobs if busy.state(job) is State.QUEUED and job not in busy.engine.book.promises]
+    waiting = [job for job in jobs if busy.state(job) is State.QUEUED and job not in busy.engine.book.reservations]
     for job in waiting[:3]:
         before = busy.engine.snapshot()
         said = why(busy, job)
@@ -130,7 +130,7 @@ def test_devices_promised_and_not_yet_free_are_named_with_their_users() -> None:
     busy.obey = False
     premium = busy.submit(16, placement="any", tier="premium")
     said = why(busy, premium)
-    assert said.reason is Reason.DEVICES_PROMISED
+    assert said.reason is Reason.DEVICES_RESERVED
     assert [one.job for one in said.holders] == [basic]
 
 

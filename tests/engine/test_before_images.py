@@ -24,7 +24,7 @@ def test_an_older_snapshot_opens_and_the_rest_of_its_journal_replays() -> None:
     engine = Engine.restore(_old("snapshot"))
     book = engine.book
     assert book.specs and not each(book, "images") and not book.settings.checkpoints
-    assert set(book.table.origin[: book.table.n].tolist()) == {-1}
+    assert set(book.table.restore_kind[: book.table.n].tolist()) == {-1}
     assert book.world_failures.nodes_up == len(book.nodes) - len(book.node_down)
     replay(_old("journal").split(b"\n")[61:], engine=engine)
 

@@ -71,7 +71,7 @@ def test_a_victim_and_its_successor_land_together_and_the_successor_waits_for_th
     world.obey = False
     given = world.plan(Suspend(basic, "for premium"), Start(premium, FULL, "premium"), gangs=((0, 2),))
     assert [type(command) for command in given] == [co.SuspendRanks]
-    assert premium in world.engine.book.promises
+    assert premium in world.engine.book.reservations
     given = world.tell(ev.Suspended(basic, 1, 700))
     assert any(isinstance(command, co.Launch) and command.job == premium for command in given)
     assert int(world.engine.book.table.save_us[world.engine.book.table.row[basic]]) == 700
@@ -92,7 +92,7 @@ def test_a_failed_suspension_takes_back_what_was_promised_on_its_devices() -> No
     world.plan(Suspend(victim, "x"), Start(late, FULL, "x"))
     world.tell(ev.SuspendFailed(victim, 1, "no memory"))
     assert world.state(victim) is State.RUNNING
-    assert late not in world.engine.book.promises
+    assert late not in world.engine.book.reservations
     assert Code.JOB_NOT_SUSPENDED(victim, reported("no memory")) in history(world, late)
     world.obey = True
     world.plan(Suspend(victim, "again"))
@@ -338,13 +338,13 @@ def test_a_plan_may_stop_a_job_for_good() -> None:
     assert world.ended[job].why == Code.TEXT("early stop")
 
 
-def test_thoughts_that_cannot_change_anything_are_skipped() -> None:
+def test_planning_rounds_that_cannot_change_anything_are_skipped() -> None:
     world = Worldlet(1, 8)
     world.obey = False
     job = world.submit()
     world.plan(Start(job, ONE, "x"), wake=Wake(on_arrival=False, min_free=8))
-    assert not any(isinstance(command, co.Think) for command in world.tell(ev.Submit(JobSpec(command=("true",)))))
-    assert any(isinstance(command, co.Think) for command in world.tell(ev.Exited(job, 1, 0)))
+    assert not any(isinstance(command, co.PlanRequest) for command in world.tell(ev.Submit(JobSpec(command=("true",)))))
+    assert any(isinstance(command, co.PlanRequest) for command in world.tell(ev.Exited(job, 1, 0)))
 
 
 def test_a_view_stays_as_it_was_while_the_book_moves_on() -> None:

@@ -42,7 +42,7 @@ def test_an_eager_suspension_is_forgotten_when_it_fails(end: str) -> None:
     pool = world()
     job = running(pool)
     pool.obey = False
-    pool.plan(Suspend(job, "x", eager=True))
+    pool.plan(Suspend(job, "x", replan=True))
     assert each(pool.engine.book, "replan_on_release")
     pool.tell(ev.SuspendFailed(job, 1, "torn") if end == "failed" else ev.Exited(job, 1, 137, lost=True))
     assert not each(pool.engine.book, "replan_on_release")

@@ -10,9 +10,9 @@ from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
-from tidewright.engine.hold import outlook
+from tidewright.engine.requests.hold import outlook
 from tidewright.engine.settings import live_settings
-from tidewright.live.say import live_job
+from tidewright.live.api.views import live_job
 from tidewright.model.cause import Cause, Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
@@ -79,6 +79,19 @@ def no_room(pool: Worldlet) -> None:
         return ev.Suspended(command.job, command.attempt, 1000, command.serial)
 
     pool.answers[co.SuspendRanks] = answer
+
+
+def test_a_frozen_job_is_not_scaled_to_what_its_node_does_not_have() -> None:
+    """Its memory is on that node, and no other could run it."""
+    pool = Worldlet(2, 4, settings=live_settings(check_every=1), kind="cpu", full=True)
+    job = pool.submit(8, placement="any", checkpoint_us=-1)
+    pool.tell(ev.Scale(job, 4, "s4"))
+    pool.plan(Start(job, (Part(0, 0b1111),), "test"))
+    no_room(pool)
+    pool.tell(ev.Hold(job, "h"))
+    assert pool.state(job) is State.HELD and pool.engine.book.jobs[job].suspended_as == "process"
+    assert pool.reply(ev.Scale(job, 0, "s0"), "s0").error == Code.NODES_TOO_SMALL(job, 8, ("n0",), 4)
+    assert not pool.reply(ev.Scale(job, 2, "s2"), "s2").error
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -186,7 +186,7 @@ def test_an_image_dies_with_a_node_that_holds_a_part_unless_there_is_a_copy() ->
     pool.tell(ev.ImageCopied(kept, 1, "n2"), ev.ImageCopied(stored, 1, "*"), ev.NodeDown("n1", "power"))
     assert [pool.state(job) for job in (lost, kept, stored)] == [State.QUEUED, State.SUSPENDED, State.SUSPENDED]
     assert Code.NO_IMAGE_LEFT not in history_codes(pool, lost) and ideal(pool, lost) == 0
-    assert pool.engine.book.image_nodes(kept) == ("n0", "n2")
+    assert pool.engine.book.image_node_names(kept) == ("n0", "n2")
     pool.tell(ev.NodeDown("n2", "power"))
     assert pool.state(kept) is State.QUEUED
 
@@ -389,6 +389,21 @@ def test_a_suspended_job_whose_image_is_damaged_goes_back_to_a_periodic_one() ->
     assert ideal(pool, job) == EVERY and pool.engine.book.jobs[job].lost_us == 20 * SECOND
 
 
+def test_a_suspended_job_whose_image_is_lost_with_its_node_while_it_resumes_goes_back_to_an_older_one() -> None:
+    pool = world(3)
+    job = running(pool, checkpoint_us=EVERY)
+    imaged(pool, job)
+    pool.tell(ev.ImageCopied(job, 1, "n2"))
+    pool.later(20 * SECOND)
+    pool.plan(Suspend(job, "room"))
+    pool.obey = False
+    pool.plan(Resume(job, ELSEWHERE, "back"))
+    pool.tell(ev.NodeDown("n0", "power"))
+    pool.tell(ev.ResumeFailed(job, 1, "image 2 cannot be had"))
+    assert pool.state(job) is State.QUEUED and pool.engine.book.jobs[job].restore_from == 1
+    assert ideal(pool, job) == EVERY and pool.engine.book.jobs[job].lost_us == 20 * SECOND
+
+
 def test_a_resumption_that_fails_too_often_falls_back_without_stopping_what_is_not_there() -> None:
     pool = world(launch_attempts=2)
     job = suspended(pool)
@@ -475,29 +490,29 @@ def test_a_planner_is_told_where_images_lie_and_a_job_comes_back_there() -> None
     pool = world(3)
     job = suspended(pool, (Part(2, 1),))
     before = pool.engine.view()
-    assert before.homes == {job: (2,)}
-    assert Engine.restore(pool.engine.snapshot()).view().homes == {job: (2,)}
+    assert before.image_nodes == {job: (2,)}
+    assert Engine.restore(pool.engine.snapshot()).view().image_nodes == {job: (2,)}
     pool.planner = make("sla")
     pool.tell(ev.NodeUp(pool.nodes[0], "1"))
     assert pool.state(job) is State.RUNNING and pool.engine.book.allocations[job][0].node == 2
     assert Code.AT_ITS_IMAGE(("n2",)) in history(pool, job)
     pool.tell(ev.NodeDown("n2", "power"))
-    assert pool.engine.view().homes == {} and before.homes == {job: (2,)}, "a view does not change"
+    assert pool.engine.view().image_nodes == {} and before.image_nodes == {job: (2,)}, "a view does not change"
 
 
 def test_when_a_part_of_an_image_is_gone_its_home_is_the_copy() -> None:
     pool = world(3)
     job = suspended(pool, TWO)
-    assert pool.engine.view().homes == {job: (0, 1)}
+    assert pool.engine.view().image_nodes == {job: (0, 1)}
     pool.tell(ev.ImageCopied(job, 1, "n2"))
-    assert pool.engine.view().homes == {job: (0, 1)}, "each rank's image lies on its own node"
+    assert pool.engine.view().image_nodes == {job: (0, 1)}, "each rank's image lies on its own node"
     pool.tell(ev.NodeDown("n1", "power"))
-    assert pool.engine.view().homes == {job: (2,)}
+    assert pool.engine.view().image_nodes == {job: (2,)}
     pool.tell(ev.Cancel(job, "c"))
-    assert pool.engine.view().homes == {}
+    assert pool.engine.view().image_nodes == {}
 
 
 def test_images_in_one_place_for_all_have_no_home() -> None:
     pool = world(2, shared_images=1)
     job = suspended(pool)
-    assert pool.engine.book.jobs[job].images and pool.engine.view().homes == {}
+    assert pool.engine.book.jobs[job].images and pool.engine.view().image_nodes == {}

@@ -90,7 +90,7 @@ def test_a_suspension_that_fails_on_a_worn_device_is_tried_again() -> None:
     world.tell(ev.NodeHealth("n0", (WORN,)))
     assert where(world, job) == {"n0": 1}
     world.answers[co.SuspendRanks] = answer
-    world.later(live_settings().shield_us + SECOND)
+    world.later(live_settings().suspend_cooldown_us + SECOND)
     assert world.state(job) is State.RUNNING and where(world, job) != {"n0": 1}
     assert world.engine.book.table.attempt[0] == 1
 
@@ -132,9 +132,9 @@ def test_devices_reserved_on_a_faulty_device_are_given_elsewhere() -> None:
     world.answers[co.SuspendRanks] = None
     waiting = world.submit()
     world.plan(Suspend(holder, "room"), Start(waiting, (Part(0, 1),), "room"))
-    assert waiting in world.engine.book.promises
+    assert waiting in world.engine.book.reservations
     world.tell(ev.NodeHealth("n0", (BROKEN,)))
-    assert waiting not in world.engine.book.promises and Code.DEVICES_OUT("n0") in history(world, waiting)
+    assert waiting not in world.engine.book.reservations and Code.DEVICES_OUT("n0") in history(world, waiting)
 
 
 def test_faults_survive_a_snapshot() -> None:

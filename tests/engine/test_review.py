@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tidewright.engine import events as ev
-from tidewright.engine.commands import Think
+from tidewright.engine.commands import PlanRequest
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.model.cause import Code
 from tidewright.model.job import ArrayMember, Dependency, JobSpec, State, problems
@@ -33,7 +33,7 @@ class FirstFit:
                 if board.up >> node & 1 and board.free[node].bit_count() >= wanted:
                     free = [bit for bit in range(64) if board.free[node] >> bit & 1][:wanted]
                     part = (Part(node, sum(1 << bit for bit in free)),)
-                    board.take(part)
+                    board.acquire(part)
                     kind = Start if view.jobs.state[row] == State.QUEUED else Resume
                     moves.append(kind(int(view.jobs.id[row]), part, "fits"))
                     break
@@ -122,7 +122,7 @@ def test_a_gang_that_could_not_be_thawed_stays_bound_to_its_node() -> None:
     assert world.state(job) is State.RESUMING
 
 
-def test_every_thought_of_a_far_time_does_not_leave_a_timer_behind() -> None:
+def test_every_wake_at_a_far_time_does_not_leave_a_timer_behind() -> None:
     class Later(FirstFit):
         def plan(self, view: Any) -> Plan:
             return Plan(view.revision, wake=Wake(at=view.now + 10_000_000))
@@ -132,11 +132,13 @@ def test_every_thought_of_a_far_time_does_not_leave_a_timer_behind() -> None:
     for _ in range(99):
         world.later(10_000, *(ev.Submit(JobSpec(command=("true",))),))
     assert len(world.engine.book.timers) == 1
-    thoughts = sum(isinstance(one, Think) for one in world.said)
+    planning_rounds = sum(isinstance(one, PlanRequest) for one in world.said)
     world.later(9_999_000)
-    assert sum(isinstance(one, Think) for one in world.said) == thoughts
+    assert sum(isinstance(one, PlanRequest) for one in world.said) == planning_rounds
     world.later(2_000)
-    assert sum(isinstance(one, Think) for one in world.said) == thoughts + 1, "woken when the last plan asked for it"
+    assert sum(isinstance(one, PlanRequest) for one in world.said) == planning_rounds + 1, (
+        "woken when the last plan asked for it"
+    )
 
 
 def test_a_year_on_the_largest_pool_does_not_overflow_the_ledger() -> None:

@@ -12,7 +12,7 @@ from tidewright.base.errors import NotFound, WorldError
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import Unknown
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, JobReport, Push, Request, Response, decode, encode, raw
+from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse, decode, encode, raw
 
 INVENTORY = Inventory(node=NodeSpec(name="n1"), incarnation="boot", epoch=0, pid=1)
 REPORT = JobReport(job=1, attempt=0, state="running")
@@ -23,7 +23,7 @@ def play(tmp_path, agent, body):
 
     async def serve(reader, writer):
         while line := await reader.readline():
-            for message in (answers := agent(decode(line, Request))) or ():
+            for message in (answers := agent(decode(line, RpcRequest))) or ():
                 writer.write(encode(message))
             if answers is None:
                 break
@@ -43,7 +43,7 @@ def play(tmp_path, agent, body):
 
 
 def polite(request):
-    return [Response(request.id, ok=raw(INVENTORY if request.method == "inventory" else {"did": request.method}))]
+    return [RpcResponse(request.id, ok=raw(INVENTORY if request.method == "inventory" else {"did": request.method}))]
 
 
 def test_a_call_and_its_node(tmp_path):
@@ -95,7 +95,7 @@ def test_an_agent_that_talks_nonsense_is_hung_up_on(tmp_path):
             await fabric.call("n1", "usage", {}, op_id="", epoch=1, timeout=0.5)
         assert nodes == []
 
-    play(tmp_path, lambda request: [Response(request.id, ok=raw([1, 2]))], body)
+    play(tmp_path, lambda request: [RpcResponse(request.id, ok=raw([1, 2]))], body)
 
 
 def test_a_watcher_that_raises_is_logged_and_told_again(tmp_path, caplog):

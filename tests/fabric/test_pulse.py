@@ -15,7 +15,7 @@ from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import FabricNode, Unknown
 from tidewright.fabric.pulse import LEAST_S, MOST_S, faded, silence_s
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, Request, Response, decode, encode, pulse_socket, raw
+from tidewright.wire.agent import Inventory, RpcRequest, RpcResponse, decode, encode, pulse_socket, raw
 
 from ..live import virtual
 
@@ -44,11 +44,11 @@ class Agent:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 await self._awake()
-                request = decode(line, Request)
+                request = decode(line, RpcRequest)
                 found = Inventory(node=NodeSpec(name="n"), incarnation="b", epoch=0, pid=1, beats=self.beats)
                 if request.method == "inventory":
                     self.greeted += 1
-                    writer.write(encode(Response(request.id, ok=raw(found))))
+                    writer.write(encode(RpcResponse(request.id, ok=raw(found))))
         writer.close()
 
     async def _beat(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,7 +11,7 @@ from tidewright.base.errors import NotFound
 from tidewright.fabric.protocol import FabricNode
 from tidewright.fabric.several import SeveralFabric
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, JobReport, Push, Request, Response, decode, encode, raw
+from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse, decode, encode, raw
 
 
 class Agent:
@@ -27,10 +27,10 @@ class Agent:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         while line := await reader.readline():
-            request = decode(line, Request)
+            request = decode(line, RpcRequest)
             found = Inventory(node=NodeSpec(name=self.name), incarnation="boot", epoch=0, pid=1)
             writer.write(
-                encode(Response(request.id, ok=raw(found if request.method == "inventory" else {"i": self.name})))
+                encode(RpcResponse(request.id, ok=raw(found if request.method == "inventory" else {"i": self.name})))
             )
 
     def tell(self, job: int) -> None:

@@ -13,8 +13,8 @@ import aiohttp
 
 from tests.kube.extending import Extending
 from tests.kube.objects import pod
-from tidewright.kube import names
-from tidewright.kube.ask import POLICIES, holding_of
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import POLICIES, read_gpu_assignment
 from tidewright.testing.kube_api import FakeApi
 
 CROWD = 30
@@ -27,7 +27,7 @@ def overcommitted(api: FakeApi, nodes: Mapping[str, tuple[int, int]] = NODES) ->
     """By the API server's own records: GPUs of which bound pods that have not ended hold more than there is."""
     used: dict[tuple[str, int], int] = defaultdict(int)
     for (kind, *_), item in api.store.objects.items():
-        held = holding_of(item) if kind == "pods" and item["spec"].get("nodeName") else None
+        held = read_gpu_assignment(item) if kind == "pods" and item["spec"].get("nodeName") else None
         for gpu, units in (held.units if held else {}).items():
             used[item["spec"]["nodeName"], gpu] += units
     return {where: units for where, units in used.items() if units > nodes[where[0]][0] // nodes[where[0]][1]}
@@ -148,7 +148,7 @@ async def through_deaths(
     died before, says so; another takes its place. ``left``: which of them wait still. Returns how many died."""
     replicas, kills = [await start(), await start()], 0
     while waiting:
-        leader = next((one for one in replicas if one.service.extender.site is not None), None)
+        leader = next((one for one in replicas if one.service.extender.cluster_cache is not None), None)
         if leader is None:
             await asyncio.sleep(0.05)
             continue

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewright.kube import lead
+from tidewright.kube.extender import leader_election as lead
 
 
 @pytest.fixture(autouse=True)

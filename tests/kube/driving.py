@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.kube.extending import until
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.dra import DraSettings, Driver
-from tidewright.kube.dra_v1 import DRIVER
-from tidewright.kube.partitions import FakePartitions
-from tidewright.kube.prepare import PREFIX
-from tidewright.kube.rungs import IsolationSettings
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.dra.preparer import PREFIX
+from tidewright.kube.dra.protocol import DRIVER
+from tidewright.kube.dra.service import DraService, DraSettings
+from tidewright.kube.isolation.isolation_levels import IsolationSettings
+from tidewright.kube.node.partitions import FakePartitions
 from tidewright.testing.kube_api import FakeApi
-from tidewright.testing.kubelet_dra import Claim, FakeDraKubelet
+from tidewright.testing.kubelet_dra import ContainerAllocation, FakeDraKubelet
 
 NODE = "localhost"
 POD = "f39acc82-2a6e-4007-8016-1e90a2b3e16d"
@@ -31,7 +31,7 @@ class Driving:
 
     api: FakeApi
     kubelet: FakeDraKubelet
-    driver: Driver
+    driver: DraService
     gpus: FakePartitions
     said: list[str]
     root: Path
@@ -53,7 +53,7 @@ class Driving:
         await until(lambda: self.driver.places.found.exists() and self.devices())
         assert await self.kubelet.look()
 
-    async def claim(self, name: str, *results: dict[str, Any], uid: str = "", **status: Any) -> Claim:
+    async def claim(self, name: str, *results: dict[str, Any], uid: str = "", **status: Any) -> ContainerAllocation:
         """One that is allocated."""
         made = await self.api.create("resourceclaims", claim(name, *results, uid=uid or f"uid-{name}", **status))
         return made["metadata"]["namespace"], made["metadata"]["name"], made["metadata"]["uid"]
@@ -113,7 +113,7 @@ async def started(api: FakeApi, root: Path, gpus: FakePartitions, **settings: An
     """A driver over what is in ``root``, ended in an orderly way."""
     said: list[str] = []
     chosen = settings_in(root, **settings)
-    driver = Driver(Cluster(api.url), chosen, gpus, gpus, said.append)
+    driver = DraService(Cluster(api.url), chosen, gpus, gpus, said.append)
     running = asyncio.create_task(driver.run())
     try:
         yield Driving(api, FakeDraKubelet(chosen.registry), driver, gpus, said, root)

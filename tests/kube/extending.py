@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.pool import Pool
-from tidewright.kube.serve import ExtenderSettings, Service
-from tidewright.kube.site import Site
+from tidewright.kube.allocation.pool import Pool
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.extender.cluster_cache import ClusterCache
+from tidewright.kube.extender.server import ExtenderService, ExtenderSettings
 from tidewright.testing.kube_api import FakeApi
 
 PATIENCE_S = 20.0
@@ -23,23 +23,23 @@ PATIENCE_S = 20.0
 class Extending:
     """A served extender. ``said``: what it told its operator."""
 
-    service: Service
+    service: ExtenderService
     session: aiohttp.ClientSession
     said: list[str] = field(default_factory=list)
     killed: bool = False
 
     @property
-    def site(self) -> Site:
-        assert self.service.extender.site is not None
-        return self.service.extender.site
+    def cluster_cache(self) -> ClusterCache:
+        assert self.service.extender.cluster_cache is not None
+        return self.service.extender.cluster_cache
 
     @property
     def pool(self) -> Pool:
-        return self.site.desk.chooser.pool
+        return self.cluster_cache.handler.chooser.pool
 
     async def heard(self, *pods: dict[str, Any]) -> None:
         """Until it knows of them."""
-        await until(lambda: all(self.site.pod(one["metadata"]["uid"]) for one in pods))
+        await until(lambda: all(self.cluster_cache.pod(one["metadata"]["uid"]) for one in pods))
 
     @property
     def url(self) -> str:
@@ -75,7 +75,7 @@ class Extending:
         self.service.stop()
 
     async def ready(self) -> None:
-        await until(lambda: self.service.extender.site is not None)
+        await until(lambda: self.service.extender.cluster_cache is not None)
 
 
 async def until(true: Any) -> None:
@@ -90,7 +90,7 @@ async def extending(api: FakeApi | Cluster, ready: bool = True, **settings: Any)
     """One replica, ended in an orderly way."""
     said: list[str] = []
     cluster = api if isinstance(api, Cluster) else Cluster(api.url)
-    service = Service(cluster, ExtenderSettings(port=0, **settings), said.append)
+    service = ExtenderService(cluster, ExtenderSettings(port=0, **settings), said.append)
     running = asyncio.create_task(service.run())
     async with aiohttp.ClientSession() as session:
         found = Extending(service, session, said)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tidewright.kube import names
-from tidewright.kube.beat import Beat, written
-from tidewright.kube.cards import Card, publish
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish
+from tidewright.kube.objects.heartbeat import PluginHeartbeat, written
 
 _NUMBERS = itertools.count()
 
@@ -36,10 +36,10 @@ def node(name: str = "n", mem: object = 30, count: object = 2, **more: Any) -> d
 
 def late_node(name: str = "n", mem: int = 30, count: int = 2) -> dict[str, Any]:
     """As our own device plugin leaves it where containers find their GPU late."""
-    table = publish(tuple(Card(at, mem // count) for at in range(count)))
-    beat = written(Beat(True, "2026-01-01T00:00:00Z", every_s=3600, late=True))
+    inventory = publish(tuple(GpuInfo(at, mem // count) for at in range(count)))
+    heartbeat = written(PluginHeartbeat(True, "2026-01-01T00:00:00Z", every_s=3600, late=True))
     return node(name, mem, count) | {
-        "metadata": {"name": name, "annotations": {names.TABLE: table, names.PLUGIN: beat}},
+        "metadata": {"name": name, "annotations": {names.TABLE: inventory, names.PLUGIN: heartbeat}},
     }
 
 

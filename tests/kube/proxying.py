@@ -13,10 +13,10 @@ from typing import Any
 from tests.kube.extending import until
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import NODE, Plugged
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.gpus import FakeGpus
-from tidewright.kube.plugin_proxy import PluginProxy, ProxySettings
-from tidewright.kube.station import PluginSettings, Station
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.node.gpus import FakeGpus
+from tidewright.kube.plugin.plugin_proxy import PluginProxy, ProxySettings
+from tidewright.kube.plugin.service import PluginService, PluginSettings
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import Made, kubelet_in
 
@@ -34,8 +34,8 @@ class Proxied(Plugged):
     def start_plugin(self, spec: str = "2x15", **changes: Any) -> None:
         self.gpus = FakeGpus(spec)
         chosen = PluginSettings("n", **{**_fields(self.settings), **changes})
-        self.station = Station(Cluster(self.api.url), chosen, self.gpus, self.said.append)
-        self.plugin_task = asyncio.create_task(self.station.run())
+        self.plugin_service = PluginService(Cluster(self.api.url), chosen, self.gpus, self.said.append)
+        self.plugin_task = asyncio.create_task(self.plugin_service.run())
 
     def start_proxy(self, **changes: Any) -> None:
         settings = ProxySettings(self.settings.folder, **{"poll_s": 0.05, "linger_s": 0.0, **changes})
@@ -44,8 +44,8 @@ class Proxied(Plugged):
 
     async def kill_plugin(self) -> None:
         """As kill -9: no farewell, and the socket's file stays."""
-        station = self.station
-        station._farewell = lambda: station.registration.end(0)  # type: ignore[method-assign]
+        plugin_service = self.plugin_service
+        plugin_service._farewell = lambda: plugin_service.registration.end(0)  # type: ignore[method-assign]
         await _killed(self.plugin_task)
 
     async def kill_proxy(self) -> None:
@@ -62,7 +62,7 @@ class Proxied(Plugged):
 
     async def stop_plugin(self) -> None:
         """As SIGTERM."""
-        self.station.stop()
+        self.plugin_service.stop()
         assert self.plugin_task is not None
         await self.plugin_task
 
@@ -116,7 +116,7 @@ async def proxied(info: dict[str, str] = NODE, ready: bool = True, **changes: An
 
 
 async def _ended(found: Proxied) -> None:
-    found.station.stop()
+    found.plugin_service.stop()
     found.proxy.stop()
     for task in (found.plugin_task, found.proxy_task):
         with suppress(asyncio.CancelledError):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.kube.objects import node, placed, pod
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.ask import ask_of, check_marks, holding_of, marks
-from tidewright.kube.cards import Card, publish, table_of, unhealthy_of
-from tidewright.kube.quantity import LIMIT, whole
-from tidewright.kube.shapes import Pod, shaped
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish, read_gpu_inventory, unhealthy_of
+from tidewright.kube.objects.pod_request import check_marks, marks, read_gpu_assignment, read_pod_request
+from tidewright.kube.objects.quantity import LIMIT, whole
+from tidewright.kube.objects.schema import Pod, validated
 
 
 @pytest.mark.parametrize(
@@ -65,31 +65,31 @@ def test_init_containers_run_before_sidecars_beside(init: list[tuple[int, bool]]
         container(mem, **({"restartPolicy": "Always"} if side else {})) for mem, side in init
     ]
     found["spec"]["containers"] = [container(mem) for mem in main]
-    assert ask_of(found).units == total
+    assert read_pod_request(found).units == total
 
 
 def test_memory_is_spread_over_the_gpus_asked_for() -> None:
-    assert (ask_of(pod(mem=8, count=2)).units, ask_of(pod(mem=8, count=2)).count) == (4, 2)
-    assert ask_of(pod(mem=8, labels={names.COUNT: "4"})).count == 4
+    assert (read_pod_request(pod(mem=8, count=2)).units, read_pod_request(pod(mem=8, count=2)).count) == (4, 2)
+    assert read_pod_request(pod(mem=8, labels={names.COUNT: "4"})).count == 4
     with pytest.raises(UsageError, match="do not divide"):
-        ask_of(pod(mem=9, count=2))
+        read_pod_request(pod(mem=9, count=2))
     with pytest.raises(UsageError, match="no node has so many"):
-        ask_of(pod(mem=9, count=10_000))
+        read_pod_request(pod(mem=9, count=10_000))
 
 
 def test_a_policy_that_does_not_exist_is_named() -> None:
-    assert ask_of(pod(notes={names.POLICY: "spread"})).policy == "spread"
+    assert read_pod_request(pod(notes={names.POLICY: "spread"})).policy == "spread"
     with pytest.raises(UsageError, match=names.POLICY):
-        ask_of(pod(notes={names.POLICY: "worst"}))
+        read_pod_request(pod(notes={names.POLICY: "worst"}))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_what_is_annotated_is_read_back(count: int) -> None:
     asking = pod(mem=12, count=count)
-    ask = ask_of(asking)
+    ask = read_pod_request(asking)
     units = dict.fromkeys(range(1, 1 + count), ask.units)
     asking["metadata"]["annotations"] = marks(ask, "n", units, 15, 42)
-    held = holding_of(asking)
+    held = read_gpu_assignment(asking)
     assert held is not None
     assert (held.node, dict(held.units), held.bound, held.assigned) == ("n", units, False, False)
 
@@ -99,16 +99,16 @@ def test_a_container_with_an_odd_share_still_fits_its_gpus() -> None:
     asking = pod(count=2)
     asking["spec"]["containers"] = [container(3), container(5)]
     asking["metadata"]["labels"] = {names.COUNT: "2"}
-    asking["metadata"]["annotations"] = marks(ask_of(asking), "n", {0: 4, 1: 4}, 15, 42)
-    held = holding_of(asking)
+    asking["metadata"]["annotations"] = marks(read_pod_request(asking), "n", {0: 4, 1: 4}, 15, 42)
+    held = read_gpu_assignment(asking)
     assert held is not None
     assert dict(held.units) == {0: 4, 1: 4}
 
 
 def test_memory_is_free_only_when_containers_are_gone() -> None:
     going = placed("p", "n", 1, 4, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert holding_of(going) is not None
-    assert holding_of({**going, "status": {"phase": "Failed"}}) is None
+    assert read_gpu_assignment(going) is not None
+    assert read_gpu_assignment({**going, "status": {"phase": "Failed"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_memory_is_free_only_when_containers_are_gone() -> None:
 )
 def test_marks_that_cannot_be_read_are_refused(notes: dict[str, str]) -> None:
     with pytest.raises(UsageError):
-        holding_of(pod(node="n", notes=notes))
+        read_gpu_assignment(pod(node="n", notes=notes))
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner) | st.dictionaries(
@@ -130,21 +130,21 @@ def test_marks_that_cannot_be_read_are_refused(notes: dict[str, str]) -> None:
 )))  # fmt: skip
 def test_any_json_is_a_pod_or_refused(value: object) -> None:
     with suppress(UsageError):
-        ask_of(shaped(value, Pod))
+        read_pod_request(validated(value, Pod))
 
 
 def test_cards_come_from_our_table_or_from_gpushares_totals() -> None:
-    assert [card.units for card in table_of(node(mem=30, count=2)).cards] == [15, 15]
-    cards = (Card(0, 80, "GPU-a", "A100"), Card(3, 24, "GPU-b", "A10", ok=False, foreign=5))
-    found = table_of(node(annotations={names.TABLE: publish(cards)}), frozenset({0}))
+    assert [card.units for card in read_gpu_inventory(node(mem=30, count=2)).cards] == [15, 15]
+    cards = (GpuInfo(0, 80, "GPU-a", "A100"), GpuInfo(3, 24, "GPU-b", "A10", ok=False, foreign=5))
+    found = read_gpu_inventory(node(annotations={names.TABLE: publish(cards)}), frozenset({0}))
     assert [(card.index, card.units, card.ok) for card in found.cards] == [(0, 80, False), (3, 24, False)]
     assert found.published
 
 
 def test_a_node_whose_plugin_is_not_registered_is_not_ready() -> None:
-    beat = node(mem=0, annotations={names.TABLE: publish((Card(0, 80),))})
-    assert not table_of(beat).ready
-    assert "not registered" in table_of(beat).note
+    heartbeat = node(mem=0, annotations={names.TABLE: publish((GpuInfo(0, 80),))})
+    assert not read_gpu_inventory(heartbeat).ready
+    assert "not registered" in read_gpu_inventory(heartbeat).reason
 
 
 TWICE = json.dumps({"gpus": [{"index": 1, "units": 1}] * 2})
@@ -152,9 +152,9 @@ TWICE = json.dumps({"gpus": [{"index": 1, "units": 1}] * 2})
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": 3}', '{"gpus": [{"index": -1, "units": 3}]}', TWICE])
 def test_a_table_that_cannot_be_read_makes_the_node_unready(text: str) -> None:
-    found = table_of(node(annotations={names.TABLE: text}))
+    found = read_gpu_inventory(node(annotations={names.TABLE: text}))
     assert (found.cards, found.ready) == ((), False)
-    assert "cannot be read" in found.note or "GPU index" in found.note
+    assert "cannot be read" in found.reason or "GPU index" in found.reason
 
 
 def test_unhealthy_lists_pass_over_what_is_no_index() -> None:
@@ -192,7 +192,7 @@ def several(units: dict[str, dict[str, int]]) -> dict[str, str]:
 )  # fmt: skip
 def test_annotations_say_which_gpus_and_limits_how_much(item: dict[str, Any], units: dict[int, int]) -> None:
     """Whatever the owner writes there later, the pod counts as what it asks for, never as less and never as more."""
-    held = holding_of(item)
+    held = read_gpu_assignment(item)
     assert held is not None and dict(held.units) == units
     with suppress(UsageError):
         check_marks(item)
@@ -210,14 +210,14 @@ def test_annotations_say_which_gpus_and_limits_how_much(item: dict[str, Any], un
 )  # fmt: skip
 def test_annotations_that_fit_the_limits_are_taken_as_they_are(item: dict[str, Any], units: dict[int, int]) -> None:
     check_marks(item)
-    held = holding_of(item)
+    held = read_gpu_assignment(item)
     assert held is not None and dict(held.units) == units
 
 
 def test_a_pod_whose_annotations_are_being_corrected_counts_on_both_gpus() -> None:
     """And cannot start late with them."""
     item = marked(several({"0": {"0": 8, "1": 8}}), 8)
-    held = holding_of(item)
+    held = read_gpu_assignment(item)
     assert held is not None and dict(held.units) == {0: 8, 1: 8}
     with pytest.raises(UsageError, match=r"8 on GPU 0, 8 on GPU 1.*ask for .8 on 1 GPU"):
         check_marks(item)
@@ -232,7 +232,7 @@ def test_a_container_that_asks_for_one_gpu_gets_no_two(units: dict[str, int]) ->
 def test_a_pod_without_limits_holds_what_is_annotated() -> None:
     item = marked({names.IDX: "1", names.POD: "3"}, 1)
     item["spec"]["containers"] = [{"name": "c"}]
-    held = holding_of(item)
+    held = read_gpu_assignment(item)
     assert held is not None and dict(held.units) == {1: 3}
 
 
@@ -241,7 +241,7 @@ def test_a_pod_without_limits_holds_what_is_annotated() -> None:
     st.dictionaries(st.integers(0, 3), st.integers(0, 99), min_size=1),
 )
 def test_whatever_is_annotated_counts_for_no_less_than_was_asked_and_at_most_twice(sizes: Any, found: Any) -> None:
-    held = holding_of(marked(several({"0": {str(gpu): units for gpu, units in found.items()}}), *sizes))
+    held = read_gpu_assignment(marked(several({"0": {str(gpu): units for gpu, units in found.items()}}), *sizes))
     assert held is not None
     assert sum(sizes) <= sum(held.units.values()) <= 2 * sum(sizes)
     assert held.units.keys() <= found.keys() and max(held.units.values()) <= sum(sizes)

@@ -11,8 +11,9 @@ import pytest
 from tests.kube.extending import until
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import plugged
-from tidewright.kube import assigned_marker, names
-from tidewright.kube.assigned_marker import AssignedMarker
+from tidewright.kube.objects import names
+from tidewright.kube.plugin import assigned_marker
+from tidewright.kube.plugin.assigned_marker import AssignedMarker
 
 pytestmark = pytest.mark.processes
 
@@ -48,7 +49,7 @@ def test_a_mark_that_failed_is_written_when_the_api_server_is_back(binding: str)
             found.api.mischief.decide = lambda method, path: ""
             await until(lambda: found.notes("p")[names.ASSIGNED] == "true")
             assert found.notes("p")[names.LEVEL] == "L1 cooperative"
-            await until(lambda: not found.station.plugin.marker.pending)
+            await until(lambda: not found.plugin_service.plugin.marker.pending)
             assert sum("mark of pod default/p" in line for line in found.said) == 1
 
     run(scene)
@@ -65,13 +66,15 @@ def test_what_an_earlier_run_could_not_mark_is_marked_at_the_start(recorded: boo
                 await found.create(one)
                 await found.kubelet.admit(one)
             await found.kubelet.start_container("uid-has", "c0")
-            plugin = found.station.plugin
+            plugin = found.plugin_service.plugin
             plugin.marker.pending.clear()
             await found.api.change("pods", "default", "has", {"status": {"phase": "Running"}}, status=True)
             await until(lambda: plugin.pods.reflector.objects["uid-has"]["status"]["phase"] == "Running")
             found.api.mischief.decide = lambda method, path: ""
             allocated = plugin.admission.allocated if recorded else {}
-            again = AssignedMarker(plugin.pods, plugin.tell, plugin._level, lambda: allocated, found.station.folder)
+            again = AssignedMarker(
+                plugin.pods, plugin.node_api, plugin._level, lambda: allocated, found.plugin_service.folder
+            )
             keeping = asyncio.create_task(again.run(lambda: True))
             await until(lambda: found.notes("has")[names.ASSIGNED] == "true")
             keeping.cancel()
@@ -89,13 +92,13 @@ def test_an_api_server_that_does_not_answer_holds_up_no_container(monkeypatch: p
             one, hanging = assumed("p", 2, at=1), asyncio.Event()
             await found.create(one)
             await found.kubelet.admit(one)
-            told = found.station.plugin.tell.assigned
+            told = found.plugin_service.plugin.node_api.assigned
 
             async def hangs(*args: Any) -> bool:
                 await hanging.wait()
                 return await told(*args)
 
-            monkeypatch.setattr(found.station.plugin.tell, "assigned", hangs)
+            monkeypatch.setattr(found.plugin_service.plugin.node_api, "assigned", hangs)
             await found.kubelet.start_container("uid-p", "c0")
             assert found.notes("p")[names.ASSIGNED] == "false"
             hanging.set()

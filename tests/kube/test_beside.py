@@ -8,20 +8,21 @@ import pytest
 
 from tests.kube.objects import node, placed, pod
 from tidewright.base.errors import UsageError
-from tidewright.kube.api import Api
-from tidewright.kube.ask import cpu_of
-from tidewright.kube.choose import Chooser
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.pool import Pool
-from tidewright.kube.quantity import millicores
-from tidewright.kube.site import Site, trim_node, trim_pod
-from tidewright.kube.verbs import Desk
+from tidewright.kube.allocation.gpu_selection import GpuSelector
+from tidewright.kube.allocation.pool import Pool
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.extender.cluster_cache import ClusterCache
+from tidewright.kube.extender.handler import ExtenderHandler
+from tidewright.kube.objects.pod_request import cpu_of
+from tidewright.kube.objects.quantity import millicores
+from tidewright.kube.objects.trimming import trim_node, trim_pod
 
 
-def site(policy: str = "fgd") -> Site:
+def cluster_cache(policy: str = "fgd") -> ClusterCache:
     """Two nodes of two GPUs and 8 CPUs."""
-    found = Site(
-        Api(Cluster("http://nowhere")), Desk(Chooser(Pool(), policy)), pytest.fail, lambda: 0.0
+    found = ClusterCache(
+        KubeClient(Cluster("http://nowhere")), ExtenderHandler(GpuSelector(Pool(), policy)), pytest.fail, lambda: 0.0
     )  # what is noted is a failure
     for name in ("a", "b"):
         one = node(name, 30, 2)
@@ -43,12 +44,12 @@ def busy(item: dict[str, Any], cpu: str) -> dict[str, Any]:
     return item
 
 
-def left(found: Site) -> list[int]:
-    pool = found.desk.chooser.pool
+def left(found: ClusterCache) -> list[int]:
+    pool = found.handler.chooser.pool
     return [int(one) for one in pool.cpu[pool.rows(["a", "b"])]]
 
 
-def see(found: Site, item: dict[str, Any]) -> None:
+def see(found: ClusterCache, item: dict[str, Any]) -> None:
     """The watch tells of a pod, trimmed as the reflector does."""
     kept = trim_pod(item)
     found._pod("gone" if kept is None else "put", item if kept is None else kept)
@@ -81,7 +82,7 @@ def test_what_containers_request_together() -> None:
 
 
 def test_cpu_counts_from_the_binding_to_the_end() -> None:
-    here = site()
+    here = cluster_cache()
     see(here, plain("p", "2"))
     assert left(here) == [8000, 8000]
     see(here, plain("p", "2", node="b", phase="Running"))
@@ -94,8 +95,8 @@ def test_cpu_counts_from_the_binding_to_the_end() -> None:
 
 
 def test_a_pod_with_gpus_takes_its_cpu_too() -> None:
-    here = site()
-    here.desk.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
+    here = cluster_cache()
+    here.handler.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
     assert left(here) == [5000, 8000]
     running = busy(placed("p", "a", 0, 4), "3")
     see(here, running)
@@ -105,23 +106,23 @@ def test_a_pod_with_gpus_takes_its_cpu_too() -> None:
 
 
 def test_a_binding_that_fails_gives_the_cpu_back() -> None:
-    here = site()
-    here.desk.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
-    here.desk.chooser.pool.release("uid-p")
+    here = cluster_cache()
+    here.handler.decide(busy(pod("p", 4), "3"), "a", 0.0, 1)
+    here.handler.chooser.pool.release("uid-p")
     assert left(here) == [8000, 8000]
 
 
-def scores(found: Site, item: dict[str, Any], *nodes: str) -> list[int]:
-    return [one["Score"] for one in found.desk.prioritize({"Pod": item, "NodeNames": list(nodes)}, 0.0)]
+def scores(found: ClusterCache, item: dict[str, Any], *nodes: str) -> list[int]:
+    return [one["Score"] for one in found.handler.prioritize({"Pod": item, "NodeNames": list(nodes)}, 0.0)]
 
 
 def test_a_pod_without_gpus_goes_where_it_keeps_none_from_being_used() -> None:
-    here = site()
-    here.desk.chooser.workload.expect({(15, 1, 4000): 1})
+    here = cluster_cache()
+    here.handler.chooser.workload.expect({(15, 1, 4000): 1})
     see(here, plain("old", "4", node="a", phase="Running"))
     found = scores(here, plain("p", "1"), "a", "b", "no GPUs")
     assert found[2] == 10 and found[0] < found[1]
-    assert scores(site("best-fit"), plain("p", "1"), "a", "b") == [0, 0]
+    assert scores(cluster_cache("best-fit"), plain("p", "1"), "a", "b") == [0, 0]
 
 
 def test_a_pod_is_read_alike_whole_and_trimmed() -> None:
@@ -132,5 +133,5 @@ def test_a_pod_is_read_alike_whole_and_trimmed() -> None:
 
 
 def test_no_node_is_refused_to_a_pod_without_gpus() -> None:
-    answer = site().desk.filter({"Pod": plain("p", "1"), "NodeNames": ["a", "b", "no GPUs"]}, 0.0)
+    answer = cluster_cache().handler.filter({"Pod": plain("p", "1"), "NodeNames": ["a", "b", "no GPUs"]}, 0.0)
     assert answer["NodeNames"] == ["a", "b", "no GPUs"] and not answer["FailedAndUnresolvableNodes"]

@@ -10,13 +10,15 @@ import pytest
 
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import KINDS, pod
-from tidewright.kube import binder, names, site, verbs
-from tidewright.kube.api import Api, ApiError, NoAnswer
-from tidewright.kube.ask import holding_of
-from tidewright.kube.credentials import Cluster, Proof
-from tidewright.kube.site import trim_pod
+from tidewright.kube.client.api import ApiError, KubeClient, NoAnswer
+from tidewright.kube.client.credentials import ApiCredentials, Cluster
+from tidewright.kube.extender import binder, cluster_cache
+from tidewright.kube.extender import handler as verbs
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_gpu_assignment
+from tidewright.kube.objects.trimming import trim_pod
 from tidewright.testing.kube_api import FakeApi
-from tidewright.testing.kube_store import Refused
+from tidewright.testing.kube_store import ApiRefused
 
 pytestmark = pytest.mark.processes
 
@@ -51,7 +53,7 @@ def test_late_binding_takes_one_call_and_the_marks_come_with_the_node() -> None:
         assert about(api) == ["POST a/binding"]
         [(_, _, body)] = [one for one in api.requests if one[1].endswith("/binding")]
         assert body["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-        held = holding_of(now(api))
+        held = read_gpu_assignment(now(api))
         assert held is not None and (held.node, held.bound, dict(held.units)) == ("n", True, {0: 8})
         notes = now(api)["metadata"]["annotations"]
         assert (notes[names.ASSIGNED], notes[names.POD], notes[names.DEV]) == ("false", "8", "15")
@@ -69,8 +71,8 @@ def test_where_the_plugin_matches_one_pod_after_the_other_is_marked_and_bound() 
         assert all(first.split()[1] == second.split()[1].removesuffix("/binding")
                    for first, second in zip(asked[::2], asked[1::2], strict=True))  # fmt: skip
         order = [line.split()[1].removesuffix("/binding") for line in asked[1::2]]
-        stamps = [int(now(api, name)["metadata"]["annotations"][names.ASSUME_TIME]) for name in order]
-        assert stamps == sorted(set(stamps)), "in the order of the binds, none twice"
+        timestamps = [int(now(api, name)["metadata"]["annotations"][names.ASSUME_TIME]) for name in order]
+        assert timestamps == sorted(set(timestamps)), "in the order of the binds, none twice"
 
     served("match", test)
 
@@ -103,7 +105,7 @@ def test_a_pod_that_somebody_changed_meanwhile_is_bound_all_the_same(kind: str) 
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 8))
         await extender.heard(made)
-        extender.site.pods.objects["uid-a"]["metadata"]["resourceVersion"] = "1"  # what was heard is old
+        extender.cluster_cache.pods.objects["uid-a"]["metadata"]["resourceVersion"] = "1"  # what was heard is old
         assert await extender.bind(made, "n") == ""
         assert now(api)["spec"]["nodeName"] == "n"
 
@@ -126,8 +128,8 @@ def test_a_pod_that_another_leader_bound_counts_where_it_is() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 8))
         await extender.heard(made)
-        extender.site.pods.told = lambda what, item: None  # what the other did is not heard of
-        extender.site.pod = lambda uid: made  # type: ignore[method-assign]
+        extender.cluster_cache.pods.on_change = lambda what, item: None  # what the other did is not heard of
+        extender.cluster_cache.pod = lambda uid: made  # type: ignore[method-assign]
         theirs = {names.IDX: "1", names.POD: "8", names.NODE: "n", names.ASSIGNED: "false"}
         await api.bind("default", "a", {"metadata": {"name": "a", "annotations": theirs}, "target": {"name": "n"}})
         assert "by another program" in await extender.bind(made, "n")
@@ -147,7 +149,7 @@ def test_a_binding_without_an_answer_fails_when_it_comes_after_all(how: str, mon
     """Before its GPU is given to anybody else the pod is touched."""
     monkeypatch.setattr(binder, "PATIENCE_S", 0.0)
     monkeypatch.setattr(verbs, "RESERVED_S", 0.2 if how == "by the sweep" else 30.0)
-    monkeypatch.setattr(site, "RESERVED_S", 0.2)
+    monkeypatch.setattr(cluster_cache, "RESERVED_S", 0.2)
 
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 15))
@@ -159,7 +161,7 @@ def test_a_binding_without_an_answer_fails_when_it_comes_after_all(how: str, mon
             assert "uid-a" in extender.pool.reserved
             assert await extender.bind(made, "m") == ""
         await until(lambda: names.UNDONE in now(api)["metadata"]["annotations"])
-        with pytest.raises(Refused):
+        with pytest.raises(ApiRefused):
             await bind_of(api, made, "n")
         await until(lambda: extender.pool.free_of("n") == {0: 15, 1: 15})
 
@@ -172,7 +174,7 @@ def test_a_bound_pod_that_cannot_be_understood_keeps_its_gpu() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 15))
         await extender.heard(made)
-        extender.site.pods.told = lambda what, item: None
+        extender.cluster_cache.pods.on_change = lambda what, item: None
         post = extender.service.api.post
 
         async def lost(path: str, body: Any, within_s: float = 0.0) -> dict[str, Any]:
@@ -196,14 +198,14 @@ def test_what_a_pod_was_changed_to_while_it_was_bound_does_not_win(change: dict[
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("a", 14))
         await extender.heard(made)
-        extender.site.pod = lambda uid: made  # type: ignore[method-assign]
+        extender.cluster_cache.pod = lambda uid: made  # type: ignore[method-assign]
         await api.change("pods", "default", "a", {"metadata": {"annotations": change}})
         assert "changed meanwhile" in await extender.bind(made, "n")
         assert not now(api)["spec"].get("nodeName")
-        del extender.site.pod
-        await until(lambda: extender.site.pod("uid-a") == trim_pod(now(api)))
+        del extender.cluster_cache.pod
+        await until(lambda: extender.cluster_cache.pod("uid-a") == trim_pod(now(api)))
         assert await extender.bind(now(api), "n") == ""
-        held = holding_of(now(api))
+        held = read_gpu_assignment(now(api))
         assert held is not None and sum(held.units.values()) == 14
         await until(lambda: not extender.pool.reserved and extender.pool.held["uid-a"].units == held.units)
 
@@ -225,7 +227,7 @@ def test_an_answer_from_something_in_between_is_no_refusal(status: int, monkeypa
 
         extender.service.api.post = between  # type: ignore[method-assign]
         assert str(status) in await extender.bind(made, "n")
-        with pytest.raises(Refused):
+        with pytest.raises(ApiRefused):
             await bind_of(api, made, "n")
 
     served("late", test)
@@ -256,9 +258,9 @@ def test_who_does_not_lead_any_more_leaves_marks_alone(monkeypatch: pytest.Monke
 
 def test_finding_a_proof_counts_towards_the_limit() -> None:
     async def main() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as asked:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as asked:
 
-            async def slow(refused: Proof | None) -> Proof:
+            async def slow(refused: ApiCredentials | None) -> ApiCredentials:
                 await asyncio.sleep(3600)
                 raise AssertionError
 

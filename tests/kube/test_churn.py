@@ -12,9 +12,9 @@ import pytest
 from tests.kube.churn import NODES, Churn, overcommitted, through_deaths, tried
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import late_node, node, placed, pod
-from tidewright.kube import site
-from tidewright.kube.ask import holding_of
-from tidewright.kube.verbs import Desk
+from tidewright.kube.extender import cluster_cache
+from tidewright.kube.extender.handler import ExtenderHandler
+from tidewright.kube.objects.pod_request import read_gpu_assignment
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ async def cluster(api: FakeApi) -> None:
 
 def truth(api: FakeApi) -> dict[str, tuple[str, dict[int, int]]]:
     """Who holds what, from a look at every pod."""
-    held = [holding_of(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
+    held = [read_gpu_assignment(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
     return {one.uid: (one.node, dict(one.units)) for one in held if one and one.bound}
 
 
@@ -43,8 +43,8 @@ def known(extender: Extending) -> dict[str, tuple[str, dict[int, int]]]:
 def test_random_churn_with_failures_never_overcommits(
     seed: int, steps: int, breaks: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "RESERVED_S", 0.5)
-    monkeypatch.setattr("tidewright.kube.verbs.RESERVED_S", 0.5)
+    monkeypatch.setattr(cluster_cache, "RESERVED_S", 0.5)
+    monkeypatch.setattr("tidewright.kube.extender.handler.RESERVED_S", 0.5)
 
     async def main() -> None:
         async with FakeApi().served() as api:
@@ -68,23 +68,23 @@ def test_random_churn_with_failures_never_overcommits(
 
 @pytest.mark.parametrize("shown", [True, False], ids=["after its end was shown", "and the watch never shows it"])
 def test_a_pod_that_was_read_bound_and_is_gone_holds_nothing(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "RESERVED_S", 0.1)
-    monkeypatch.setattr("tidewright.kube.lead.SWEEP_S", 0.1)
+    monkeypatch.setattr(cluster_cache, "RESERVED_S", 0.1)
+    monkeypatch.setattr("tidewright.kube.extender.leader_election.SWEEP_S", 0.1)
 
     async def main() -> None:
         async with FakeApi().served() as api:
             await cluster(api)
             async with extending(api, lead="off") as extender:
                 one = placed("one", "n0", 0, 3)
-                held = holding_of(one)
+                held = read_gpu_assignment(one)
                 if shown:
                     made = await api.create("pods", one)
                     await extender.heard(made)
-                    held = holding_of(made)
+                    held = read_gpu_assignment(made)
                     await api.remove("pods", "default", "one")
                     await until(lambda: not extender.pool.held)
                 assert held is not None and held.bound
-                extender.site.settle_read(held.uid, held)
+                extender.cluster_cache.settle_read(held.uid, held)
                 assert extender.pool.held, "it may be so"
                 await until(lambda: not extender.pool.held)
 
@@ -96,8 +96,8 @@ def test_a_pod_that_was_read_bound_and_is_gone_holds_nothing(shown: bool, monkey
 )
 def test_the_leader_killed_at_random_points(seed: int, pods: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods keep coming while leaders die in the middle of binds; in the end every pod that still exists is bound."""
-    monkeypatch.setattr(site, "RESERVED_S", 0.5)
-    monkeypatch.setattr("tidewright.kube.verbs.RESERVED_S", 0.5)
+    monkeypatch.setattr(cluster_cache, "RESERVED_S", 0.5)
+    monkeypatch.setattr("tidewright.kube.extender.handler.RESERVED_S", 0.5)
     rng = random.Random(seed)
 
     async def main() -> None:
@@ -158,7 +158,7 @@ def test_the_judge_sees_a_verb_that_breaks(verb: str, monkeypatch: pytest.Monkey
             await cluster(api)
             async with extending(api, lead="off") as extender:
                 churn = Churn(api, random.Random(1), [extender])
-                monkeypatch.setattr(Desk, verb, broken)
+                monkeypatch.setattr(ExtenderHandler, verb, broken)
                 with pytest.raises(BaseExceptionGroup, match="of the extender"):
                     for _ in range(50):
                         await churn.step()

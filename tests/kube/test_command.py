@@ -15,8 +15,8 @@ from tests.kube.extending import until
 from tests.kube.objects import node, placed
 from tidewright.app.kube import read_token
 from tidewright.base.errors import UsageError
-from tidewright.kube.credentials import find_cluster, from_kubeconfig
-from tidewright.kube.measures import Measures
+from tidewright.kube.client.credentials import find_cluster, from_kubeconfig
+from tidewright.kube.extender.metrics import ExtenderMetrics
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -59,7 +59,7 @@ def test_inspect_and_extender_from_the_command_line(tmp_path: Path) -> None:
             )
             assert process.stderr is not None
             assert b"leads" in await process.stderr.readline()
-            assert b"1 nodes share GPUs, 1 pods hold some" in await process.stderr.readline()
+            assert b"1 nodes share GPUs, 1 pods have GPUs assigned" in await process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
             lease = next(item for (kind, *_), item in api.store.objects.items() if kind == "leases")
@@ -108,7 +108,7 @@ def test_every_metric_of_the_extender_is_on_its_page(pytestconfig: pytest.Config
     page = (pytestconfig.rootpath / "docs" / "metrics.md").read_text()
     rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| `tidewright_kube_")]
     told = {name.strip().strip("`"): kind.strip() for name, kind in rows}
-    measures = Measures()
+    measures = ExtenderMetrics()
     measures.answered("filter", 200, 0.1)
     made = {}
     for metric in measures.registry._collector_to_names:

@@ -25,9 +25,9 @@ from aiohttp import web
 from tests.kube.extending import until
 from tests.kube.test_command import kubeconfig
 from tidewright.base.errors import UsageError
-from tidewright.kube import credentials
-from tidewright.kube.api import NODES, Api, ApiError, NoAnswer
-from tidewright.kube.credentials import Cluster, find_cluster, from_kubeconfig
+from tidewright.kube.client import credentials
+from tidewright.kube.client.api import NODES, ApiError, KubeClient, NoAnswer
+from tidewright.kube.client.credentials import Cluster, find_cluster, from_kubeconfig
 
 pytestmark = pytest.mark.processes
 V1 = "client.authentication.k8s.io/v1"
@@ -88,8 +88,8 @@ async def serving(
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-        await site.start()
+        cluster_cache = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+        await cluster_cache.start()
         host, port = runner.addresses[0]
         server.url = f"{'https' if tls else 'http'}://{host}:{port}"
         yield server
@@ -201,14 +201,17 @@ def test_a_program_ends_while_its_plugin_hangs(tmp_path: Path) -> None:
 def test_a_token_that_is_refused_is_asked_for_once_more(tmp_path: Path, method: str) -> None:
     made = plugin(tmp_path, "status = {'token': str(run)}")
 
-    async def ask(api: Api) -> None:
+    async def ask(api: KubeClient) -> None:
         if method == "WATCH":
             assert [event["type"] async for event in api.watch(NODES, "1", 1)] == ["BOOKMARK"]
         else:
             assert await (api.get(NODES) if method == "GET" else api.post(NODES, {})) == {"method": method}
 
     async def main() -> None:
-        async with serving(admits=lambda who: who[1] == "2") as server, Api(Cluster(server.url, plugin=made)) as api:
+        async with (
+            serving(admits=lambda who: who[1] == "2") as server,
+            KubeClient(Cluster(server.url, plugin=made)) as api,
+        ):
             await ask(api)
             assert server.asked == [("", "1"), ("", "2")]
             server.admits = lambda who: who[1] == "9"
@@ -223,7 +226,10 @@ def test_many_refusals_at_a_time_run_the_plugin_once(tmp_path: Path) -> None:
     made = plugin(tmp_path, "status = {'token': str(run)}")
 
     async def main() -> None:
-        async with serving(admits=lambda who: who[1] == "2") as server, Api(Cluster(server.url, plugin=made)) as api:
+        async with (
+            serving(admits=lambda who: who[1] == "2") as server,
+            KubeClient(Cluster(server.url, plugin=made)) as api,
+        ):
             await asyncio.gather(*(api.get(NODES) for _ in range(20)))
             assert runs(tmp_path) == 2
 
@@ -235,7 +241,7 @@ def test_a_token_file_is_read_again_when_its_token_is_refused(tmp_path: Path) ->
     path.write_text("old\n")
 
     async def main() -> None:
-        async with serving() as server, Api(Cluster(server.url, token_file=path)) as api:
+        async with serving() as server, KubeClient(Cluster(server.url, token_file=path)) as api:
             server.admits = lambda who: who[1] == "new"
             with pytest.raises(ApiError, match="401"):
                 await api.get(NODES)
@@ -291,7 +297,7 @@ def test_client_certificates_of_a_kubeconfig(made: Path, tmp_path: Path) -> None
                 config = json.loads(path.read_text())
                 config["clusters"][0]["cluster"]["certificate-authority"] = str(made / "ca.crt")
                 path.write_text(json.dumps(config))
-                async with Api(from_kubeconfig(path)) as api:
+                async with KubeClient(from_kubeconfig(path)) as api:
                     assert await api.get(NODES) == {"method": "GET"}
             assert server.asked == [("one", ""), ("two", "")]
 
@@ -336,13 +342,13 @@ def test_a_certificate_that_the_server_does_not_accept_is_a_clear_error(made: Pa
     async def main(url: str) -> None:
         strange = cluster_of(made, url, "stranger.crt", "stranger.key")
         for cluster in (strange, cluster_of(made, url)):
-            async with Api(cluster) as api:
+            async with KubeClient(cluster) as api:
                 with pytest.raises(NoAnswer, match="GET /api/v1/nodes: the server wants another client certificate"):
                     await api.get(NODES)
                 with pytest.raises(NoAnswer, match="broke off: the server wants another client certificate"):
                     [event async for event in api.watch(NODES, "1", 1)]
         other = cluster_of(made, url, "one.crt", "one.key", authority="elsewhere.crt")
-        async with Api(other) as api:
+        async with KubeClient(other) as api:
             with pytest.raises(NoAnswer, match="certificate verify failed"):
                 await api.get(NODES)
 
@@ -352,7 +358,7 @@ def test_a_certificate_that_the_server_does_not_accept_is_a_clear_error(made: Pa
 
 def test_a_certificate_that_the_api_server_does_not_know_is_answered_401(made: Path) -> None:
     async def main() -> None:
-        async with serving(made) as server, Api(cluster_of(made, server.url, "two.crt", "two.key")) as api:
+        async with serving(made) as server, KubeClient(cluster_of(made, server.url, "two.crt", "two.key")) as api:
             server.admits = lambda who: who[0] == "one"
             with pytest.raises(ApiError, match="401 Unauthorized"):
                 await api.get(NODES)
@@ -365,7 +371,7 @@ def test_a_certificate_that_the_api_server_does_not_know_is_answered_401(made: P
 def test_a_certificate_with_a_key_that_does_not_serve_ends_it_at_the_start(made: Path, key: str) -> None:
     async def main() -> None:
         with pytest.raises(UsageError, match="certificates for https://x cannot be used"):
-            async with Api(cluster_of(made, "https://x", "one.crt", key)):
+            async with KubeClient(cluster_of(made, "https://x", "one.crt", key)):
                 pass
 
     asyncio.run(main())
@@ -383,7 +389,7 @@ def test_a_certificate_that_a_plugin_renews_takes_effect(made: Path, tmp_path: P
     async def main() -> None:
         async with serving(made) as server:
             cluster = Cluster(server.url, authority=(made / "ca.crt").read_bytes(), plugin=exec_plugin)
-            async with Api(cluster) as api:
+            async with KubeClient(cluster) as api:
                 for _ in range(3):
                     await api.get(NODES)
                 assert server.asked == [("one", "")] * 3

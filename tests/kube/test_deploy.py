@@ -26,14 +26,18 @@ from tests.kube.test_command import kubeconfig
 from tidewright.base.errors import UsageError
 from tidewright.cli import legacy
 from tidewright.cli.kube import command
-from tidewright.kube import binder, lead, names, site, verbs
-from tidewright.kube.api import NODES, PODS, Api
-from tidewright.kube.ask import holding_of
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, Right
-from tidewright.kube.rungs import IsolationSettings
-from tidewright.kube.station import PluginSettings
-from tidewright.kube.tell import PodsHere, Teller
+from tidewright.kube.client.api import NODES, PODS, KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.doctor.facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, AccessRight
+from tidewright.kube.extender import binder, cluster_cache
+from tidewright.kube.extender import handler as verbs
+from tidewright.kube.extender import leader_election as lead
+from tidewright.kube.isolation.isolation_levels import IsolationSettings
+from tidewright.kube.node.node_api import NodeApi
+from tidewright.kube.node.node_pods import NodePods
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_gpu_assignment
+from tidewright.kube.plugin.service import PluginSettings
 from tidewright.testing.kube_api import FakeApi
 
 REPOSITORY = Path(__file__).parents[2]
@@ -333,7 +337,7 @@ def test_a_kubeconfig_that_is_not_mounted_is_passed_over(monkeypatch: pytest.Mon
     assert "KUBECONFIG" not in legacy.os.environ
 
 
-def roles(account: str, folder: Path = BASE) -> set[Right]:
+def roles(account: str, folder: Path = BASE) -> set[AccessRight]:
     return set(granted(composed(folder), account))
 
 
@@ -378,7 +382,7 @@ def test_the_old_commands_run(tmp_path: Path) -> None:
 async def bind_refuse_and_sweep(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call that an extender makes: bound, refused, conflicting, lost, run out; a lease taken and given back."""
     monkeypatch.setattr(verbs, "RESERVED_S", 0.5)
-    monkeypatch.setattr(site, "RESERVED_S", 0.5)
+    monkeypatch.setattr(cluster_cache, "RESERVED_S", 0.5)
     monkeypatch.setattr(binder, "PATIENCE_S", 0.5)
     monkeypatch.setattr(lead, "SWEEP_S", 0.1)
     await api.create("nodes", node("n1"))
@@ -403,10 +407,12 @@ def test_the_extender_may_do_what_it_does_and_no_more(monkeypatch: pytest.Monkey
             have = roles("tidewright-extender")
             assert not missing(calls, have)
             probe = {
-                Right(verb, "leases", "coordination.k8s.io", "kube-system", "tidewright-probe")
+                AccessRight(verb, "leases", "coordination.k8s.io", "kube-system", "tidewright-probe")
                 for verb in ("get", "update")
             }
-            assert not missing(have - probe, calls | {Right("create", "leases", "coordination.k8s.io", "kube-system")})
+            assert not missing(
+                have - probe, calls | {AccessRight("create", "leases", "coordination.k8s.io", "kube-system")}
+            )
             assert not missing(EXTENDER_RIGHTS, have), "what the doctor asks for is what the manifests give"
             assert not missing(have - probe, EXTENDER_RIGHTS)
             old = roles("gpushare-schd-extender", DEPLOY / "overlays" / "compatible")
@@ -418,34 +424,34 @@ def test_the_extender_may_do_what_it_does_and_no_more(monkeypatch: pytest.Monkey
 @pytest.mark.processes
 def test_the_judge_sees_a_missing_right() -> None:
     async def main() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             await api.create("nodes", node("n1"))
             await client.patch(f"{NODES}/n1/status", {"status": {}})
             await client.get(PODS)
             have = roles("tidewright-extender")
-            assert missing(needed(api.asked), have) == {Right("patch", "nodes/status")}
+            assert missing(needed(api.asked), have) == {AccessRight("patch", "nodes/status")}
             assert not missing(needed(api.asked), roles("tidewright-plugin"))
 
     asyncio.run(main())
 
 
-async def tell_everything(api: FakeApi, client: Api) -> None:
+async def tell_everything(api: FakeApi, client: KubeClient) -> None:
     """Every call that a device plugin makes: its pods, its node, GPUs that fail and come back, a mark, an event,
     an eviction."""
     await api.create("nodes", node("n1"))
     made = await api.create("pods", placed("a", "n1", 0, 4))
-    here, said = PodsHere(client, "n1"), []
-    teller = Teller(client, "n1", said.append)
+    here, said = NodePods(client, "n1"), []
+    teller = NodeApi(client, "n1", said.append)
     await teller.read_node()
     assert len(await here.listed()) == 1
     watching = asyncio.create_task(here.reflector.run())
     await here.reflector.synced.wait()
     await until(lambda: any(watch for *_, watch in api.asked))
     watching.cancel()
-    claim: Any = SimpleNamespace(holding=holding_of(made))
+    claim: Any = SimpleNamespace(assignment=read_gpu_assignment(made))
     assert await teller.node_notes({names.LEVEL: "none"})
     assert await teller.count(2)
-    assert await teller.assigned(claim.holding, "L3 MPS")
+    assert await teller.assigned(claim.assignment, "L3 MPS")
     for gpus in ({1}, {0, 1}, set()):
         assert await teller.unhealthy(gpus)
     await teller.event(made, "Refused", "a reason")
@@ -456,7 +462,7 @@ async def tell_everything(api: FakeApi, client: Api) -> None:
 @pytest.mark.processes
 def test_the_device_plugin_may_do_what_it_does_and_no_more() -> None:
     async def main() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             await tell_everything(api, client)
             calls, have = needed(api.asked), roles("tidewright-plugin")
             assert not missing(calls, have)

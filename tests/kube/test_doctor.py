@@ -13,12 +13,18 @@ import yaml
 from tests.kube.objects import node, placed, pod
 from tests.kube.test_command import kubeconfig, tide
 from tidewright.app.kube_doctor import collect
-from tidewright.kube import doctor, doctor_config, doctor_nodes, doctor_pods, doctor_scheduler, names, stamps
-from tidewright.kube.api import Api
-from tidewright.kube.beat import Beat, written
-from tidewright.kube.cards import Card, publish
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, Facts, Finding
+from tidewright.kube.client import timestamps
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.doctor import examine as doctor
+from tidewright.kube.doctor import nodes as doctor_nodes
+from tidewright.kube.doctor import pods as doctor_pods
+from tidewright.kube.doctor import scheduler as doctor_scheduler
+from tidewright.kube.doctor import scheduler_config as doctor_config
+from tidewright.kube.doctor.facts import EXTENDER_RIGHTS, CheckResult, ClusterFacts
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish
+from tidewright.kube.objects.heartbeat import PluginHeartbeat, written
 from tidewright.testing.kube_api import FakeApi
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -28,15 +34,15 @@ LABEL = {"gpushare": "true"}
 EXTENDER_ACCOUNT = "system:serviceaccount:kube-system:tidewright-extender"
 
 
-def facts(**more: Any) -> Facts:
-    return Facts(**({"version": {"gitVersion": "v1.36.2"}, "groups": {}, "now_s": NOW_S} | more))
+def facts(**more: Any) -> ClusterFacts:
+    return ClusterFacts(**({"version": {"gitVersion": "v1.36.2"}, "groups": {}, "now_s": NOW_S} | more))
 
 
 def levels(found: Any) -> list[str]:
     return [one.level for one in found]
 
 
-def only(found: Any, level: str = "bad") -> Finding:
+def only(found: Any, level: str = "bad") -> CheckResult:
     """The one finding of a level; it says what to do."""
     chosen = [one for one in found if one.level == level]
     assert len(chosen) == 1, chosen
@@ -148,7 +154,7 @@ def test_the_schedulers_that_are_shipped_are_well_configured(overlay: str) -> No
 
 
 def test_a_scheduler_whose_configuration_is_elsewhere_or_nowhere() -> None:
-    def running(*words: str) -> Facts:
+    def running(*words: str) -> ClusterFacts:
         found = server("s", "", command=["kube-scheduler", *words])
         found["metadata"]["labels"] = {"component": "kube-scheduler"}
         return facts(pods=(found,))
@@ -160,35 +166,38 @@ def test_a_scheduler_whose_configuration_is_elsewhere_or_nowhere() -> None:
 
 
 def test_nodes() -> None:
-    table = {names.TABLE: publish((Card(0, 15),)), names.PLUGIN: written(Beat(True, "2023-11-14T22:13:08Z", boot="x"))}
-    good = node("good", annotations=table, labels=LABEL)
+    inventory = {
+        names.TABLE: publish((GpuInfo(0, 15),)),
+        names.PLUGIN: written(PluginHeartbeat(True, "2023-11-14T22:13:08Z", boot="x")),
+    }
+    good = node("good", annotations=inventory, labels=LABEL)
     assert levels(doctor_nodes.nodes(facts(nodes=(good,)))) == ["ok"]
     assert "no node shares" in only(doctor_nodes.nodes(facts())).text
     empty = node("empty", 0, 0, labels=LABEL)
     assert "offers no" in only(doctor_nodes.nodes(facts(nodes=(good, empty)))).text
     guessed = doctor_nodes.nodes(facts(nodes=(node("g", labels=LABEL),)))
     assert "taken to be equal" in only(guessed, "note").text
-    away = node("away", annotations=table, labels=LABEL)
+    away = node("away", annotations=inventory, labels=LABEL)
     away["status"]["allocatable"] = {}
     assert "not registered" in only(doctor_nodes.nodes(facts(nodes=(away,)))).text
     sick = {"metadata": {"name": "unhealthy-gpu-good"}, "data": {"gpus": "0"}}
     assert "GPUs 0" in only(doctor_nodes.nodes(facts(nodes=(good,), maps=(sick,))), "note").text
-    unlabelled = node("good", annotations=table)
+    unlabelled = node("good", annotations=inventory)
     assert "without the label" in only(doctor_nodes.nodes(facts(nodes=(unlabelled,))), "note").text
 
 
 @pytest.mark.parametrize(
-    ("beat", "words"),
+    ("heartbeat", "words"),
     [
         ("", "no heartbeat"),
         ("{", "UNREADABLE"),
-        (written(Beat(False, "2023-11-14T22:13:08Z")), "UNREGISTERED"),
-        (written(Beat(True, "2023-11-14T20:00:00Z")), "SILENT since"),
-        (written(Beat(True, "2023-11-14T22:13:08Z", boot="before")), "since the node was started"),
+        (written(PluginHeartbeat(False, "2023-11-14T22:13:08Z")), "UNREGISTERED"),
+        (written(PluginHeartbeat(True, "2023-11-14T20:00:00Z")), "SILENT since"),
+        (written(PluginHeartbeat(True, "2023-11-14T22:13:08Z", boot="before")), "since the node was started"),
     ],
 )
-def test_heartbeats(beat: str, words: str) -> None:
-    notes = {names.TABLE: publish((Card(0, 15),))} | ({names.PLUGIN: beat} if beat else {})
+def test_heartbeats(heartbeat: str, words: str) -> None:
+    notes = {names.TABLE: publish((GpuInfo(0, 15),))} | ({names.PLUGIN: heartbeat} if heartbeat else {})
     found = node("n", annotations=notes, labels=LABEL)
     found["status"]["nodeInfo"] = {"bootID": "now"}
     said = list(doctor_nodes.nodes(facts(nodes=(found,))))
@@ -207,7 +216,7 @@ def test_others_on_the_same_node() -> None:
     nvidia = node("a")
     nvidia["status"]["allocatable"]["nvidia.com/gpu"] = "2"
     assert "NVIDIA's device plugin" in only(doctor_nodes.leftovers(facts(nodes=(nvidia,)))).text
-    hami = node("b", annotations={"hami.io/node-nvidia-register": "[]", names.TABLE: publish((Card(0, 15),))})
+    hami = node("b", annotations={"hami.io/node-nvidia-register": "[]", names.TABLE: publish((GpuInfo(0, 15),))})
     assert "HAMi" in only(doctor_nodes.leftovers(facts(nodes=(hami,))), "note").text
     old = server("old", "", on="a", image="somewhere/k8s-gpushare-plugin:v2")
     assert "gpushare's own old" in only(doctor_nodes.leftovers(facts(pods=(old,))), "note").text
@@ -262,8 +271,8 @@ def test_pods_that_were_refused_on_their_node() -> None:
 async def sound(api: FakeApi) -> None:
     """A cluster with nothing wrong."""
     notes = {
-        names.TABLE: publish((Card(0, 15), Card(1, 15))),
-        names.PLUGIN: written(Beat(True, "2999-01-01T00:00:00Z")),
+        names.TABLE: publish((GpuInfo(0, 15), GpuInfo(1, 15))),
+        names.PLUGIN: written(PluginHeartbeat(True, "2999-01-01T00:00:00Z")),
     }
     await api.create("nodes", node("n1", annotations=notes, labels=LABEL))
     for one in (server("e", "extender"), server("p", "plugin", on="n1"), placed("a", "n1", 0, 6)):
@@ -271,7 +280,7 @@ async def sound(api: FakeApi) -> None:
     await api.create("configmaps", config())
     await api.create("services", service())
     await api.create("endpointslices", endpoints())
-    await api.create("leases", lease("kube-scheduler", stamps.now()))
+    await api.create("leases", lease("kube-scheduler", timestamps.now()))
 
 
 @pytest.mark.processes
@@ -303,7 +312,7 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_looked_at() -> None:
         async with FakeApi().served() as api:
             await sound(api)
             api.mischief.forbidden = ("/configmaps",)
-            async with Api(Cluster(api.url)) as client:
+            async with KubeClient(Cluster(api.url)) as client:
                 found = await collect(client, EXTENDER_ACCOUNT)
             assert any("configmaps" in line for line in found.unread)
             assert len(found.nodes) == 1
@@ -319,7 +328,7 @@ def test_the_rights_of_the_device_plugin_are_its_own() -> None:
         async with FakeApi().served() as api:
             await sound(api)
             api.refused = {("create", "pods/eviction"), ("create", "pods/binding")}
-            async with Api(Cluster(api.url)) as client:
+            async with KubeClient(Cluster(api.url)) as client:
                 found = await collect(client, "system:serviceaccount:kube-system:tidewright-plugin")
             [wrong] = [one for one in doctor.examine(found) if one.what == "rights" and one.level == "bad"]
             assert "create pods/eviction" in wrong.text and "binding" not in wrong.text

@@ -29,10 +29,15 @@ from tests.kube.test_doctor import (
 )  # fmt: skip
 from tidewright.app import kube_doctor
 from tidewright.app.kube_doctor import collect
-from tidewright.kube import doctor, doctor_leader, doctor_pods, doctor_scheduler, names, stamps
-from tidewright.kube.api import Api
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.doctor_facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, ROLES, Right, role_of
+from tidewright.kube.client import timestamps
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.doctor import elections as doctor_leader
+from tidewright.kube.doctor import examine as doctor
+from tidewright.kube.doctor import pods as doctor_pods
+from tidewright.kube.doctor import scheduler as doctor_scheduler
+from tidewright.kube.doctor.facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, ROLES, AccessRight, role_of
+from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -343,7 +348,7 @@ def test_pods_whose_events_are_not_read_are_not_reported() -> None:
 
 
 async def looked_at(api: FakeApi) -> Any:
-    async with Api(Cluster(api.url)) as client:
+    async with KubeClient(Cluster(api.url)) as client:
         return await collect(client)
 
 
@@ -353,7 +358,7 @@ async def installed(api: FakeApi) -> None:
     await api.remove("configmaps", "kube-system", "s")
     await api.create("configmaps", second())
     await api.create("deployments", deployment())
-    await api.create("leases", lease("tidewright-scheduler", stamps.now()))
+    await api.create("leases", lease("tidewright-scheduler", timestamps.now()))
     for name in (*(name for name in ROLES if name.startswith("tidewright-")), "default"):
         await api.create("serviceaccounts", {"metadata": {"name": name, "namespace": "kube-system"}})
 
@@ -379,7 +384,7 @@ def test_accounts_are_reviewed_without_being_asked_for() -> None:
             assert "kube-system/tidewright-scheduler may not" in wrong.text
             assert "get leases" in wrong.text and "patch persistentvolumes" in wrong.text
             assert "second-scheduler/scheduler-rbac.yaml" in wrong.next
-            own = Right("get", "leases", "coordination.k8s.io", *SECOND)
+            own = AccessRight("get", "leases", "coordination.k8s.io", *SECOND)
             assert not found.reviews[SCHEDULER_ACCOUNT][own]
             assert {one.name for one in found.reviews[SCHEDULER_ACCOUNT] if one.resource == "leases"} == {"", SECOND[1]}
             api.mischief.forbidden = ("/subjectaccessreviews",)
@@ -402,7 +407,7 @@ def test_a_lease_that_looks_old_is_looked_at_twice(monkeypatch: pytest.MonkeyPat
             looking = asyncio.create_task(looked_at(api))
             while not looking.done():
                 await asyncio.sleep(0.05)
-                await api.change("leases", *SECOND, {"metadata": {"annotations": {"at": stamps.now()}}})
+                await api.change("leases", *SECOND, {"metadata": {"annotations": {"at": timestamps.now()}}})
             assert looking.result().renewed == {SECOND}
             api.mischief.forbidden = ("/leases/",)
             found = await looked_at(api)

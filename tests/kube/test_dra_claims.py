@@ -16,16 +16,24 @@ from hypothesis import strategies as st
 
 from tests.kube.driving import NODE, POD, claim, pod, result
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.kube import names
-from tidewright.kube.api import Api
-from tidewright.kube.cdi import Shelf
-from tidewright.kube.claims import Given, Records, Result, cooperates, given_by, trim_pod, uses
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.dra_v1 import DRIVER, messages
-from tidewright.kube.isolation import Ladder, Tenant
-from tidewright.kube.partitions import FakePartitions
-from tidewright.kube.prepare import KIND, PREFIX, Preparer
-from tidewright.kube.rungs import Cooperative
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.dra.claims import (
+    AllocatedDevice,
+    ClaimRecords,
+    PreparedClaim,
+    cooperates,
+    given_by,
+    trim_pod,
+    uses,
+)
+from tidewright.kube.dra.preparer import KIND, PREFIX, ClaimPreparer
+from tidewright.kube.dra.protocol import DRIVER, messages
+from tidewright.kube.isolation.isolation_levels import Cooperative
+from tidewright.kube.isolation.ladder import IsolationLadder, Tenant
+from tidewright.kube.node.cdi import CdiFiles
+from tidewright.kube.node.partitions import FakePartitions
+from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 
 
@@ -80,10 +88,10 @@ def test_whatever_a_claim_says_it_is_given_or_refused(odd: list[Any], reserved: 
 
 
 def test_pods_of_a_claim_by_their_own_words() -> None:
-    held = Given("u", "default", "a", (), ())
+    held = PreparedClaim("u", "default", "a", (), ())
     assert uses(pod("p", "1", "a"), held) and not uses(pod("p", "1", "b"), held)
     assert not uses({**pod("p", "1", "a"), "status": {"phase": "Succeeded"}}, held)
-    assert not uses(pod("p", "1", "a"), Given("u", "other", "a", (), ()))
+    assert not uses(pod("p", "1", "a"), PreparedClaim("u", "other", "a", (), ()))
     named = {
         "metadata": {"namespace": "default"},
         "spec": {"resourceClaims": [{"name": "x", "resourceClaimName": "a"}]},
@@ -101,7 +109,7 @@ def test_pods_of_a_claim_by_their_own_words() -> None:
 
 def test_frameworks_listen_for_a_claim_that_was_made_for_their_pod() -> None:
     """The claim's file is for every pod that comes: one that did not say ``torch`` may not start with the variable."""
-    held = Given("u", "default", "a", (POD,), ())
+    held = PreparedClaim("u", "default", "a", (POD,), ())
     says = pod("p", POD, "a")
     says["metadata"]["annotations"] = {names.COOPERATES: "torch, jax", "other": "x"}
     kept = trim_pod(says)
@@ -109,17 +117,19 @@ def test_frameworks_listen_for_a_claim_that_was_made_for_their_pod() -> None:
     silent = pod("q", "other", "b")
     assert cooperates([silent, kept], held) == {"torch", "jax"}
     assert not cooperates([silent], held)
-    assert not cooperates([kept], Given("u", "elsewhere", "a", (POD,), ()))
-    assert not cooperates([kept], Given("u", "default", "a", ("another",), ())), "of that name before"
+    assert not cooperates([kept], PreparedClaim("u", "elsewhere", "a", (POD,), ()))
+    assert not cooperates([kept], PreparedClaim("u", "default", "a", ("another",), ())), "of that name before"
     kept["status"] = {"phase": "Pending"}
     kept["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "a"}]
     assert uses(kept, held) and not cooperates([kept], held), "other pods may come to share it"
 
 
 def test_what_is_written_down_comes_back_and_garbage_does_not(tmp_path: Path) -> None:
-    records = Records(tmp_path / "claims")
+    records = ClaimRecords(tmp_path / "claims")
     assert records.load() == {}
-    held = Given("u", "default", "a", (POD,), (Result("gpu", "gpu-0", "s", 7, 40), Result("b", "gpu-1")))
+    held = PreparedClaim(
+        "u", "default", "a", (POD,), (AllocatedDevice("gpu", "gpu-0", "s", 7, 40), AllocatedDevice("b", "gpu-1"))
+    )
     records.put(held)
     for name, text in (
         ("x.json", "{"),
@@ -135,18 +145,24 @@ def test_what_is_written_down_comes_back_and_garbage_does_not(tmp_path: Path) ->
     records.drop("u")
     assert records.load() == {}
     with pytest.raises(WorldError, match="cannot be written down"):
-        Records(records.folder / "x.json").put(held)
+        ClaimRecords(records.folder / "x.json").put(held)
 
 
 @asynccontextmanager
-async def preparing(root: Path, spec: str = "2x16+1x80mig") -> AsyncIterator[tuple[FakeApi, Preparer, FakePartitions]]:
+async def preparing(
+    root: Path, spec: str = "2x16+1x80mig"
+) -> AsyncIterator[tuple[FakeApi, ClaimPreparer, FakePartitions]]:
     """A driver without sockets."""
     gpus = FakePartitions(spec)
-    async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
-        ladder = Ladder(gpus.found(), [Seen()])
-        ladder.climb()
-        shelf, records = Shelf(root / "cdi", KIND, PREFIX), Records(root / "claims")
-        yield api, Preparer(client, NODE, gpus.found(), gpus, ladder, shelf, records, lambda text: None, tuple), gpus
+    async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
+        ladder = IsolationLadder(gpus.found(), [Seen()])
+        ladder.select()
+        cdi_files, records = CdiFiles(root / "cdi", KIND, PREFIX), ClaimRecords(root / "claims")
+        yield (
+            api,
+            ClaimPreparer(client, NODE, gpus.found(), gpus, ladder, cdi_files, records, lambda text: None, tuple),
+            gpus,
+        )
 
 
 class Seen(Cooperative):
@@ -170,7 +186,7 @@ class Seen(Cooperative):
         self.limits[uid] = dict(mib)
 
 
-async def ask(preparer: Preparer, *claims: dict[str, Any], uid: str = "") -> list[Any]:
+async def ask(preparer: ClaimPreparer, *claims: dict[str, Any], uid: str = "") -> list[Any]:
     """NodePrepareResources; the answers in order."""
     kinds = messages()[1]
     asked = [
@@ -214,24 +230,24 @@ def test_a_mistake_of_ours_is_one_claims_alone(tmp_path: Path, monkeypatch: pyte
     async def main() -> None:
         async with preparing(tmp_path) as (api, preparer, _):
             said: list[str] = []
-            monkeypatch.setattr(preparer, "note", said.append)
+            monkeypatch.setattr(preparer, "log", said.append)
             claims = [claim(name, result("gpu-0", "1Gi"), uid=name) for name in ("good", "bad")]
             for one in claims:
                 await api.create("resourceclaims", one)
-            real = preparer.shelf.put
+            real = preparer.cdi_files.put
 
             def put(name: str, devices: Any) -> None:
                 if name == "bad":
                     raise ZeroDivisionError("by nought")
                 real(name, devices)
 
-            monkeypatch.setattr(preparer.shelf, "put", put)
+            monkeypatch.setattr(preparer.cdi_files, "put", put)
             for _ in range(2):
                 good, bad = await ask(preparer, *claims)
                 assert not good.error and len(good.devices) == 1
                 assert "ZeroDivisionError: by nought" in bad.error and not bad.devices
             assert len([text for text in said if "Traceback" in text and "in put" in text]) == 1, "the place, once"
-            monkeypatch.setattr(preparer.shelf, "put", real)
+            monkeypatch.setattr(preparer.cdi_files, "put", real)
             assert not (await ask(preparer, claims[1]))[0].error
             kinds = messages()[1]
             odd: dict[str, str] = {"good": ""}
@@ -272,9 +288,9 @@ def test_a_new_claim_takes_nothing_off_the_limit_of_a_pod_that_joined_another(tm
             preparer.pods = lambda: iter([pod("p", POD, "own", "shared")])
             for one in (shared, own):
                 assert not (await ask(preparer, one))[0].error
-            rung = preparer.ladder.memory
-            assert isinstance(rung, Seen)
-            assert rung.limits == {"first": {0: 4 << 10}, POD: {0: 5 << 10}}
+            level = preparer.ladder.memory
+            assert isinstance(level, Seen)
+            assert level.limits == {"first": {0: 4 << 10}, POD: {0: 5 << 10}}
 
     asyncio.run(main())
 
@@ -283,21 +299,21 @@ def test_a_new_claim_takes_nothing_off_the_limit_of_a_pod_that_joined_another(tm
 def test_a_look_that_takes_its_time_writes_no_old_limit_over_a_new_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with preparing(tmp_path) as (api, preparer, _):
-            rung = preparer.ladder.memory
-            assert isinstance(rung, Seen)
+            level = preparer.ladder.memory
+            assert isinstance(level, Seen)
             for name in ("one", "two"):
                 await api.create("resourceclaims", claim(name, result("gpu-0", "1Gi"), uid=name))
-            rung.begun.set()
+            level.begun.set()
             assert not (await ask(preparer, claim("one", uid="one")))[0].error
-            rung.begun.clear()
-            rung.gate.clear()
+            level.begun.clear()
+            level.gate.clear()
             looking = asyncio.create_task(preparer.hold_all())
-            await asyncio.to_thread(rung.begun.wait, 10)
+            await asyncio.to_thread(level.begun.wait, 10)
             asking = asyncio.create_task(ask(preparer, claim("two", uid="two")))
             await asyncio.wait([asking], timeout=0.3)  # a claim that overtakes has time enough for it
-            rung.gate.set()
+            level.gate.set()
             await looking
-            assert not (await asking)[0].error and rung.limits == {POD: {0: 2 << 10}}
+            assert not (await asking)[0].error and level.limits == {POD: {0: 2 << 10}}
 
     asyncio.run(main())
 
@@ -315,9 +331,9 @@ def test_a_claim_of_several_devices_has_one_environment(tmp_path: Path) -> None:
             await api.create("resourceclaims", several)
             [answer] = await ask(preparer, several)
             assert [list(one.request_names) for one in answer.devices] == [["b"], ["gpu"], ["c"], ["d"]]
-            rung = preparer.ladder.memory
-            assert isinstance(rung, Seen)
-            [tenant] = rung.tenants
+            level = preparer.ladder.memory
+            assert isinstance(level, Seen)
+            [tenant] = level.tenants
             shown = [(grant.gpu.uuid, grant.mib) for grant in tenant.grants]
             part = ("MIG-fake-gpu-2-mig-5-0-4", 40 << 10)
             assert shown == [("GPU-fake-0000", 4 << 10), ("GPU-fake-0001", 8 << 10), part]
@@ -350,13 +366,13 @@ def test_a_part_that_another_claim_still_has_is_waited_for(tmp_path: Path) -> No
             back = kinds.NodeUnprepareResourcesRequest(
                 claims=[kinds.Claim(namespace="default", name="first", uid="first")]
             )
-            give_back = preparer.methods()["NodeUnprepareResources"]
-            assert "a program uses it" in (await give_back(back, None)).claims["first"].error
+            spare_victims = preparer.methods()["NodeUnprepareResources"]
+            assert "a program uses it" in (await spare_victims(back, None)).claims["first"].error
             gpus.stuck = ""
             (tmp_path / "cdi" / f"{PREFIX}odd.json").mkdir()
-            assert "cannot be removed" in (await give_back(back, None)).claims["first"].error
+            assert "cannot be removed" in (await spare_victims(back, None)).claims["first"].error
             (tmp_path / "cdi" / f"{PREFIX}odd.json").rmdir()
-            assert not (await give_back(back, None)).claims["first"].error
+            assert not (await spare_victims(back, None)).claims["first"].error
             assert not (await ask(preparer, second))[0].error
 
     asyncio.run(main())

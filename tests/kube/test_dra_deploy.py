@@ -16,10 +16,10 @@ from tests.kube.kustomized import composed, containers, kustomization
 from tests.kube.rights import granted, missing, needed
 from tests.kube.test_deploy import DEPLOY, REPOSITORY, accepted, held_by_policy
 from tidewright.devices.excess import Rules
-from tidewright.kube.dra import DraSettings
-from tidewright.kube.dra_v1 import DRIVER, GROUP
-from tidewright.kube.gpus import Use
-from tidewright.kube.slices import STEP_MIB
+from tidewright.kube.dra.protocol import DRIVER, GROUP
+from tidewright.kube.dra.service import DraSettings
+from tidewright.kube.dra.slices import STEP_MIB
+from tidewright.kube.node.gpus import GpuProcess
 
 FOLDER = DEPLOY / "dra"
 PAGE = REPOSITORY / "docs" / "kubernetes-dra.md"
@@ -93,7 +93,7 @@ def test_the_driver_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with driving("1x15+1x80mig", rules=Rules("evict", 0, 0, 0), watch_s=0.05) as found:
-            found.driver.guard.proc = seen_from_the_node(tmp_path)
+            found.driver.memory_guard.proc = seen_from_the_node(tmp_path)
             await found.ready()
             found.gpus.sick[0] = "XID 79"
             await until(lambda: found.devices().get("gpu-0", {}).get("taints"))
@@ -105,7 +105,7 @@ def test_the_driver_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
             assert not (await found.kubelet.prepare(one))[one[2]].error
             (tmp_path / "41").mkdir()
             (tmp_path / "41" / "cgroup").write_text(f"0::/kubepods/pod{POD}/c\n")
-            found.gpus.used = [Use(0, 41, 2048)]
+            found.gpus.used = [GpuProcess(0, 41, 2048)]
             await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
             await until(lambda: ("PATCH", f"/api/v1/nodes/{NODE}/status", False) in found.api.asked)
             calls = needed(found.api.asked)

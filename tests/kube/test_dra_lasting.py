@@ -11,10 +11,10 @@ from tests.kube.driving import NODE, POD, driving, isolation, pod, result
 from tests.kube.extending import until
 from tests.kube.test_dra_served import scene
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.api import Api
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.publish import Publisher
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.dra.slice_publisher import SlicePublisher
+from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -40,19 +40,19 @@ def test_slices_go_with_their_node_and_come_back_with_the_next() -> None:
 
 def test_slices_of_before_get_their_owner_and_keep_it_without_the_right_to_read_it() -> None:
     async def main() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             made = await api.create("nodes", {"metadata": {"name": NODE}})
             api.mischief.forbidden = ("/nodes/",)
             devices: list[dict[str, Any]] = [{"name": "gpu-0"}]
             said: list[str] = []
-            without = Publisher(client, NODE, said.append)
+            without = SlicePublisher(client, NODE, said.append)
             assert await without.sync(lambda taints: [{"devices": devices}])
             assert not await without.sync(lambda taints: [{"devices": devices}])
             [key] = [key for key in api.store.objects if key[0] == "resourceslices"]
             assert "ownerReferences" not in api.store.objects[key]["metadata"]
             assert len(said) == 1 and "cannot be read" in said[0], "once"
             api.mischief.forbidden = ()
-            assert await Publisher(client, NODE, said.append).sync(lambda taints: [{"devices": devices}])
+            assert await SlicePublisher(client, NODE, said.append).sync(lambda taints: [{"devices": devices}])
             [owner] = api.store.objects[key]["metadata"]["ownerReferences"]
             assert owner["uid"] == made["metadata"]["uid"]
             api.mischief.forbidden = ("/nodes/",)

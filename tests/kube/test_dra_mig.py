@@ -13,9 +13,9 @@ import pytest
 
 from tests.kube.test_plugin_pure import Nvml, Refusal
 from tidewright.base.errors import WorldError
-from tidewright.kube.nvidia import NvidiaGpus
-from tidewright.kube.nvidia_mig import NvidiaPartitions
-from tidewright.kube.partitions import Placement, totals
+from tidewright.kube.node.nvidia import NvidiaGpus
+from tidewright.kube.node.nvidia_mig import NvidiaPartitions
+from tidewright.kube.node.partitions import MigPlacement, totals
 
 PROFILES = {
     0: SimpleNamespace(id=19, sliceCount=1, instanceCount=7, name=b"MIG 1g.20gb", memorySizeMB=18_000, sms=16, ofa=0),
@@ -136,7 +136,7 @@ def opened(nvml: MigNvml, root: Path) -> NvidiaPartitions:
     return NvidiaPartitions(nvml, root / "dev", root)
 
 
-def by_name(found: NvidiaPartitions) -> dict[str, Placement]:
+def by_name(found: NvidiaPartitions) -> dict[str, MigPlacement]:
     return {one.name: one for one in found.placements()}
 
 

@@ -30,16 +30,16 @@ from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_dra_slices import DRA
 from tidewright.base.errors import UsageError
 from tidewright.devices.excess import Rules
-from tidewright.kube import names
-from tidewright.kube.api import Api
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.dra import Driver
-from tidewright.kube.dra_v1 import DRIVER, messages
-from tidewright.kube.gpus import Use
-from tidewright.kube.guard import EVICTED
-from tidewright.kube.partitions import FakePartitions, Placement
-from tidewright.kube.publish import Publisher
-from tidewright.kube.slices import TAINT
+from tidewright.kube.client.api import KubeClient
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.dra.protocol import DRIVER, messages
+from tidewright.kube.dra.service import DraService
+from tidewright.kube.dra.slice_publisher import SlicePublisher
+from tidewright.kube.dra.slices import TAINT
+from tidewright.kube.isolation.memory_guard import EVICTED
+from tidewright.kube.node.gpus import GpuProcess
+from tidewright.kube.node.partitions import FakePartitions, MigPlacement
+from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet_dra import FakeDraKubelet
 
@@ -97,8 +97,8 @@ def test_what_the_node_says_of_itself() -> None:
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
             await until(lambda: found.driver.level() != "none")
             await until(lambda: names.LEVEL in found.api.store.objects["nodes", "", NODE]["metadata"]["annotations"])
-            note = found.api.store.objects["nodes", "", NODE]["metadata"]["annotations"][names.LEVEL]
-            assert note == "L5 MIG, L1 cooperative, L0 watchdog (warns)"
+            log = found.api.store.objects["nodes", "", NODE]["metadata"]["annotations"][names.LEVEL]
+            assert log == "L5 MIG, L1 cooperative, L0 watchdog (warns)"
             await until(lambda: any(kind == "events" for kind, *_ in found.api.store.objects))
 
     scene(main)
@@ -161,9 +161,9 @@ def test_slices_that_others_delete_change_or_left_behind() -> None:
 
 def test_a_conflict_is_tried_again_at_once_with_what_is_there_then() -> None:
     async def main() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             await api.create("nodes", {"metadata": {"name": NODE}})
-            publisher, devices = Publisher(client, NODE, lambda text: None), [{"name": "gpu-0"}]
+            publisher, devices = SlicePublisher(client, NODE, lambda text: None), [{"name": "gpu-0"}]
             assert await publisher.sync(lambda taints: [{"devices": devices}])
             [key] = [key for key in api.store.objects if key[0] == "resourceslices"]
 
@@ -219,7 +219,7 @@ def test_clusters_that_cannot_do_it(release: str, off: tuple[str, ...], match: s
                 chosen = settings_in(Path(name))
                 with pytest.raises(UsageError, match=match) as refused:
                     async with asyncio.timeout(PATIENCE_S):
-                        await Driver(Cluster(api.url), chosen, gpus, gpus, said.append).run()
+                        await DraService(Cluster(api.url), chosen, gpus, gpus, said.append).run()
                 assert refused.value.remedy
                 assert not [key for key in api.store.objects if key[0] == "resourceslices"], "no half promises stay"
 
@@ -260,7 +260,7 @@ def test_a_restart_of_the_driver_in_the_middle_of_it() -> None:
     """Dynamic instances, too: nothing is made twice, and what was made before goes when it is given back."""
 
     async def main() -> None:
-        there: set[Placement] = set()
+        there: set[MigPlacement] = set()
         with tempfile.TemporaryDirectory(prefix="tide-") as name:
             async with FakeApi().served() as api:
                 await api.create("nodes", {"metadata": {"name": NODE, "annotations": {}}, "status": {}})
@@ -294,7 +294,7 @@ def test_pods_that_share_a_claim_or_have_several_are_watched_by_what_they_were_g
     async def main() -> None:
         rules = Rules("evict", 0, 0.05, 0.05)
         async with driving(rules=rules, watch_s=0.05) as found:
-            found.driver.guard.proc = seen_from_the_node(tmp_path)
+            found.driver.memory_guard.proc = seen_from_the_node(tmp_path)
             await found.ready()
             first = await found.claim("first", result("gpu-0", "2Gi"))
             second = await found.claim("second", result("gpu-0", "1Gi"), result("gpu-1", "1Gi", request="b"))
@@ -302,20 +302,20 @@ def test_pods_that_share_a_claim_or_have_several_are_watched_by_what_they_were_g
                 await found.api.create("pods", one)
             assert not any(one.error for one in (await found.kubelet.prepare(first, second)).values())
             await until(lambda: len(found.driver.pods.known()) == 2)
-            assert found.driver.guard.holdings() == {
+            assert found.driver.memory_guard.holdings() == {
                 (POD, 0): 3072, (POD, 1): 1024, (OTHER, 0): 1024, (OTHER, 1): 1024,
             }  # fmt: skip
             for pid, uid in ((41, POD), (42, OTHER)):
                 (tmp_path / str(pid)).mkdir()
                 (tmp_path / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n")
-            found.gpus.used = [Use(0, 41, 3072), Use(0, 42, 1025)]
+            found.gpus.used = [GpuProcess(0, 41, 3072), GpuProcess(0, 42, 1025)]
             await until(lambda: ("pods", "default", "late") not in found.api.store.objects)
             await until(lambda: any(
                 item["reason"] == EVICTED for (kind, *_), item in found.api.store.objects.items() if kind == "events"
             ))  # fmt: skip
             assert ("pods", "default", "both") in found.api.store.objects
             await found.kubelet.unprepare(first)
-            assert found.driver.guard.holdings()[POD, 0] == 1024
+            assert found.driver.memory_guard.holdings()[POD, 0] == 1024
 
     scene(main)
 
@@ -351,7 +351,7 @@ def test_a_driver_that_is_killed_between_writing_and_answering(monkeypatch: pyte
         pass
 
     async def main(step: str, back: bool) -> None:
-        there: set[Placement] = set()
+        there: set[MigPlacement] = set()
         with tempfile.TemporaryDirectory(prefix="tide-") as name:
             async with FakeApi().served() as api:
                 await api.create("nodes", {"metadata": {"name": NODE, "annotations": {}}, "status": {}})
@@ -361,7 +361,12 @@ def test_a_driver_that_is_killed_between_writing_and_answering(monkeypatch: pyte
                 async with started(api, Path(name), gpus) as found:
                     await found.ready()
                     preparer = found.driver.preparer
-                    targets = {"note": preparer.records, "make": gpus, "file": preparer.shelf, "limit": preparer.ladder}
+                    targets = {
+                        "note": preparer.records,
+                        "make": gpus,
+                        "file": preparer.cdi_files,
+                        "limit": preparer.ladder,
+                    }
                     calls = {"note": "put", "make": "make", "file": "put", "limit": "hold_one"}
                     real = getattr(targets[step], calls[step])
 
@@ -417,13 +422,19 @@ def test_the_command_killed_and_started_again() -> None:
                     running = await asyncio.create_subprocess_exec(
                         TIDE, "kube", "dra", *options, stderr=asyncio.subprocess.PIPE
                     )
-                    assert running.stderr is not None
-                    while b"listens on" not in await running.stderr.readline():
-                        pass
-                    assert await kubelet.look()
-                    answers.append(await kubelet.prepare(("default", "a", "uid-a")))
-                    running.send_signal(number)
-                    assert await running.wait() == (0 if number == signal.SIGTERM else -number)
+                    try:
+                        assert running.stderr is not None
+                        while line := await running.stderr.readline():
+                            if b"listens on" in line:
+                                break
+                        assert await kubelet.look()
+                        answers.append(await kubelet.prepare(("default", "a", "uid-a")))
+                        running.send_signal(number)
+                        assert await running.wait() == (0 if number == signal.SIGTERM else -number)
+                    finally:
+                        if running.returncode is None:
+                            running.kill()
+                            await running.wait()
                 assert answers[0] == answers[1] and not answers[0]["uid-a"].error
 
     scene(main)

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from tests.kube.test_plugin_pure import RECORDED
 from tidewright.base.errors import UsageError
-from tidewright.kube.gpus import Gpu
-from tidewright.kube.partitions import FakePartitions, Placement, needs, overlap, totals
-from tidewright.kube.quantity import mib_of, of_mib
-from tidewright.kube.slices import bodies, device_name, owner_of, plain_spec, pool
+from tidewright.kube.dra.slices import bodies, device_name, owner_of, plain_spec, pool
+from tidewright.kube.node.gpus import Gpu
+from tidewright.kube.node.partitions import FakePartitions, MigPlacement, needs, overlap, totals
+from tidewright.kube.objects.quantity import mib_of, of_mib
 from tidewright.testing.kube_dra import admit
 
 DRA = RECORDED.parent / "dra"
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[list[Gpu], list[Gpu], tuple[Placement, ...], set[int]]:
+def nodes(draw: st.DrawFn) -> tuple[list[Gpu], list[Gpu], tuple[MigPlacement, ...], set[int]]:
     """GPUs, instances and GPUs in MIG mode, with tables of profiles that no GPU has, and sick ones among them."""
     count, parents = draw(st.integers(0, 9)), draw(st.integers(0, 10))
     gpus = [
@@ -36,7 +36,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[Gpu], list[Gpu], tuple[Placement, ...],
         st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8), st.integers(0, 140)), max_size=24, unique=True)
     )
     placements = tuple(
-        Placement(home.index, "p", at, start, size, 10 << 10, (("multiprocessors", sms), ("decoders", sms // 20)))
+        MigPlacement(home.index, "p", at, start, size, 10 << 10, (("multiprocessors", sms), ("decoders", sms // 20)))
         for home in homes
         for at, (start, size, sms) in enumerate(shapes)
     )

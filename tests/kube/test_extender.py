@@ -12,8 +12,9 @@ import pytest
 
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import KINDS, node, placed, pod
-from tidewright.kube import binder, names
-from tidewright.kube.ask import ask_of, holding_of
+from tidewright.kube.extender import binder
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_gpu_assignment, read_pod_request
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -114,7 +115,7 @@ def test_every_recorded_question_is_answered(name: str, monkeypatch: pytest.Monk
 
     async def test(api: FakeApi, extender: Extending) -> None:
         await api.create("nodes", node("localhost", 16, 2))
-        await until(lambda: "localhost" in extender.pool.tables)
+        await until(lambda: "localhost" in extender.pool.inventories)
         replay = Replay(api, extender)
         for path in [path for path in QUESTIONS if story(path) == name]:
             told = json.loads(path.with_name(path.name.replace(".request.", ".meta.")).read_text())
@@ -187,7 +188,7 @@ class Replay:
             assert not self.api.store.objects[key]["spec"].get("nodeName")
         else:
             assert (await self._ask("bind", body)) == {"Error": ""}
-            held = holding_of(self.api.store.objects[key])
+            held = read_gpu_assignment(self.api.store.objects[key])
             assert held is not None
             assert (held.node, held.bound) == (asked["Node"], True)
 
@@ -213,21 +214,21 @@ class Replay:
     async def _remove(self, key: tuple[str, ...]) -> None:
         uid = self.api.store.objects[key]["metadata"]["uid"]
         await self.api.remove(*key)
-        await until(lambda: uid not in self.extender.pool.held and not self.extender.site.pod(uid))
+        await until(lambda: uid not in self.extender.pool.held and not self.extender.cluster_cache.pod(uid))
 
     def _left(self, pod: dict[str, Any], node: str) -> int:
         """Units that stay free on the tightest GPU that the pod fits on, by the API server's own pods; -1 if on none."""
         mem, count = {"gpu-a": (30, 2), "gpu-b": (30, 2), "gpu-c": (8, 1), "localhost": (16, 2)}[node]
         free = dict.fromkeys(range(count), mem // count)
         for (kind, *_), item in self.api.store.objects.items():
-            held = holding_of(item) if kind == "pods" else None
+            held = read_gpu_assignment(item) if kind == "pods" else None
             for gpu, units in (
                 held.units.items()
                 if held and held.node == node and item["metadata"]["uid"] != pod["metadata"]["uid"]
                 else ()
             ):
                 free[gpu] -= units
-        wants = ask_of(pod).units
+        wants = read_pod_request(pod).units
         return min((units - wants for units in free.values() if units >= wants), default=-1)
 
 

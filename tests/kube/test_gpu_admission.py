@@ -19,11 +19,12 @@ from tests.kube.extending import until
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import WorldError
-from tidewright.kube import gpu_admission, names
-from tidewright.kube.allocation_file import NAME, AllocationFile, PodAllocation
-from tidewright.kube.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
-from tidewright.kube.gpu_admission import GpuAdmission, GpuCapacity, blockers
-from tidewright.kube.station import Station
+from tidewright.kube.node.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
+from tidewright.kube.objects import names
+from tidewright.kube.plugin import gpu_admission
+from tidewright.kube.plugin.allocation_file import NAME, AllocationFile, PodAllocation
+from tidewright.kube.plugin.gpu_admission import GpuAdmission, GpuCapacity, blockers
+from tidewright.kube.plugin.service import PluginService
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 FORMS = [
@@ -160,7 +161,7 @@ async def force_deleted(found: Plugged, name: str) -> None:
     """Gone from the API server, its devices free, its processes there."""
     await found.api.remove("pods", "default", name)
     found.kubelet.forget(f"uid-{name}")
-    await until(lambda: f"uid-{name}" not in found.station.plugin.pods.reflector.objects)
+    await until(lambda: f"uid-{name}" not in found.plugin_service.plugin.pods.reflector.objects)
 
 
 async def refused(found: Plugged, name: str) -> str:
@@ -212,11 +213,11 @@ def test_more_pods_than_a_gpu_holds_never_run_whoever_bound_them(monkeypatch: py
             assert "GPU 0 does not fit 10 units: 10 of 15 are allocated to default/first" in why
             assert why in [event["message"] for event in found.warnings()]
             assert [event["involvedObject"]["name"] for event in found.warnings()] == ["late"]
-            assert len(list(found.station.settings.cdi.glob("*.json"))) == 1, "nothing was written for it"
+            assert len(list(found.plugin_service.settings.cdi.glob("*.json"))) == 1, "nothing was written for it"
             await found.kubelet.start_container("uid-first", "c0")
             await started(found, "small", 5)
             await found.api.change("pods", "default", "first", {"status": {"phase": "Succeeded"}}, status=True)
-            await until(lambda: "uid-first" in found.station.plugin.pods.ended())
+            await until(lambda: "uid-first" in found.plugin_service.plugin.pods.ended())
             await found.kubelet.start_container("uid-late", "c0")
 
     run(scene)
@@ -264,12 +265,17 @@ def test_containers_of_one_pod_and_its_init_containers_do_not_wait_for_themselve
 
 async def again(found: Plugged, change: Callable[[Path], None] = lambda path: None) -> Any:
     """As the next run of the plugin has it, on the same node, after a kill -9."""
-    station = found.station
-    change(station.admission.file.path)
+    plugin_service = found.plugin_service
+    change(plugin_service.admission.file.path)
     made = GpuAdmission(
-        station.plugin.stock.gpus, station.plugin.stock.units, station.plugin.pods, station.folder, station.admission.file,
-        station.admission.cgroups, found.said.append,
-    )  # fmt: skip
+        plugin_service.plugin.node_gpus.gpus,
+        plugin_service.plugin.node_gpus.units,
+        plugin_service.plugin.pods,
+        plugin_service.folder,
+        plugin_service.admission.file,
+        plugin_service.admission.cgroups,
+        found.said.append,
+    )
     await made.refresh()
     return made
 
@@ -286,7 +292,7 @@ def test_what_was_given_outlives_the_plugin_and_a_lost_file(monkeypatch: pytest.
             await started(found, "runs", 3)
             await found.api.change("pods", "default", "runs", {"status": {"phase": "Running"}}, status=True)
             await found.api.remove("pods", "default", "orphan")
-            objects = found.station.plugin.pods.reflector.objects
+            objects = found.plugin_service.plugin.pods.reflector.objects
             await until(lambda: "uid-orphan" not in objects and objects["uid-runs"]["status"]["phase"] == "Running")
             kept = await again(found)
             assert {uid: dict(one.units) for uid, one in kept.allocated.items()} == {
@@ -316,18 +322,23 @@ def test_what_a_killed_plugin_left_half_written_is_removed_at_the_next_start(mon
 
     async def scene() -> None:
         async with plugged() as found:
-            cdi = found.station.settings.cdi
+            cdi = found.plugin_service.settings.cdi
             await found.ready()
             await started(found, "runs", 2)
             before = {path.name for path in cdi.iterdir()}
             monkeypatch.setattr(os, "replace", lambda old, new: None)  # as killed just before
-            found.station.plugin.shelf.put("gx", {})
-            found.station.admission.file.save([PodAllocation("u", "p", {0: 1})])
+            found.plugin_service.plugin.cdi_files.put("gx", {})
+            found.plugin_service.admission.file.save([PodAllocation("u", "p", {0: 1})])
             monkeypatch.setattr(os, "replace", put)
             other = cdi / ".tidewright-dra-x"
             other.write_text("{")
             assert len(list(cdi.iterdir())) == len(before) + 3
-            Station(found.station.api.cluster, found.station.settings, found.station.gpus, found.said.append)
+            PluginService(
+                found.plugin_service.api.cluster,
+                found.plugin_service.settings,
+                found.plugin_service.gpus,
+                found.said.append,
+            )
             assert {path.name for path in cdi.iterdir()} == before | {other.name}
 
     run(scene)
@@ -358,14 +369,17 @@ def test_an_orphaned_pod_is_not_warned_or_evicted_and_its_share_is_not_free() ->
             await found.ready()
             await started(found, "orphan", 6)
             await force_deleted(found, "orphan")
-            guard, table = found.station.guard, lambda: json.loads(found.node["metadata"]["annotations"][names.TABLE])
-            await until(lambda: dict(guard.foreign) == {0: 6})
-            assert guard.holdings() == {("uid-orphan", 0): 6 * 1024}
-            await until(lambda: "6" in json.dumps(table()))
+            memory_guard, inventory = (
+                found.plugin_service.memory_guard,
+                lambda: json.loads(found.node["metadata"]["annotations"][names.TABLE]),
+            )
+            await until(lambda: dict(memory_guard.foreign) == {0: 6})
+            assert memory_guard.holdings() == {("uid-orphan", 0): 6 * 1024}
+            await until(lambda: "6" in json.dumps(inventory()))
             assert not found.warnings()
             found.kubelet.end("uid-orphan")
-            await until(lambda: dict(guard.foreign) == {})
-            assert guard.holdings() == {}
+            await until(lambda: dict(memory_guard.foreign) == {})
+            assert memory_guard.holdings() == {}
 
     run(scene)
 
@@ -376,12 +390,12 @@ def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_file_when_nobody_i
         async with plugged() as found:
             await found.ready()
             await started(found, "stays", 6)
-            strange = found.station.settings.cdi / "nvidia.yaml"
+            strange = found.plugin_service.settings.cdi / "nvidia.yaml"
             strange.write_text("cdiVersion: 0.5.0\n")
-            found.station.stop()
+            found.plugin_service.stop()
             await until(lambda: any("removed 1 CDI files" in line for line in found.said))
             await until(lambda: any("stays: 1 pods have GPUs" in line for line in found.said))
-            left = {path.name for path in found.station.settings.cdi.iterdir()}
+            left = {path.name for path in found.plugin_service.settings.cdi.iterdir()}
             assert left == {NAME, strange.name}
             found.kubelet.end("uid-stays")
             await found.api.remove("pods", "default", "stays")
@@ -390,9 +404,9 @@ def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_file_when_nobody_i
             await started(found, "goes", 6)
             await found.api.remove("pods", "default", "goes")
             found.kubelet.end("uid-goes")
-            await until(lambda: not found.station.plugin.pods.known())
-            found.station.stop()
+            await until(lambda: not found.plugin_service.plugin.pods.known())
+            found.plugin_service.stop()
             await until(lambda: any("removed 1 CDI files" in line for line in found.said))
-            await until(lambda: not list(found.station.settings.cdi.iterdir()))
+            await until(lambda: not list(found.plugin_service.settings.cdi.iterdir()))
 
     run(scene)

@@ -15,14 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.kube.objects import pod
 from tidewright.base.errors import WorldError
-from tidewright.kube import names
-from tidewright.kube.allocation_file import NAME, AllocationFile
-from tidewright.kube.ask import ENDED, Holding, holding_of, phase
-from tidewright.kube.cgroups import ABSENT, BUSY, IDLE
-from tidewright.kube.gpu_admission import POLL_S, SETTLE_S, GpuAdmission
-from tidewright.kube.gpus import FakeGpus
-from tidewright.kube.match import Entry
-from tidewright.kube.units import id_of
+from tidewright.kube.allocation.container_lookup import CheckpointEntry
+from tidewright.kube.allocation.units import id_of
+from tidewright.kube.node.cgroups import ABSENT, BUSY, IDLE
+from tidewright.kube.node.gpus import FakeGpus
+from tidewright.kube.objects import names
+from tidewright.kube.objects.metadata import ENDED, phase
+from tidewright.kube.objects.pod_request import GpuAssignment, read_gpu_assignment
+from tidewright.kube.plugin.allocation_file import NAME, AllocationFile
+from tidewright.kube.plugin.gpu_admission import POLL_S, SETTLE_S, GpuAdmission
 
 SIZE = 15
 
@@ -63,14 +64,14 @@ class Node(RuleBasedStateMachine):
             gpus, dict.fromkeys(gpus, SIZE), pods, folder, file, cgroups, lambda text: None, lambda: self.now_s  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def checkpoint(self) -> tuple[Entry, ...]:
+    def checkpoint(self) -> tuple[CheckpointEntry, ...]:
         """The kubelet's, with ids of the chosen GPUs."""
         held = {
             uid: frozenset(id_of(gpu, at) for gpu, n in units.items() for at in range(n))
             for uid, units in self.running.items()
             if uid not in self.forgotten
         }
-        return tuple(Entry(uid, "c", ids) for uid, ids in held.items())
+        return tuple(CheckpointEntry(uid, "c", ids) for uid, ids in held.items())
 
     @rule(units=st.sampled_from([1, 5, 10, SIZE]), gpu=st.integers(0, 1))
     def bind(self, units: int, gpu: int) -> None:
@@ -99,7 +100,7 @@ class Node(RuleBasedStateMachine):
             return
         self.cgroups.setdefault(uid, IDLE)
         self.now_s += POLL_S
-        held = self.holding(uid)
+        held = self.assignment(uid)
         rest = Counter[int]()
         for other, units in self.running.items():
             rest.update(units if other != uid else {})
@@ -129,11 +130,11 @@ class Node(RuleBasedStateMachine):
                 assert isinstance(error, WorldError) and uid not in self.running, error
 
     async def admitted(self, uids: list[str]) -> list[BaseException | None]:
-        calls = [self.admission.admit(self.holding(uid), self.now_s) for uid in uids]
+        calls = [self.admission.admit(self.assignment(uid), self.now_s) for uid in uids]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    def holding(self, uid: str) -> Holding:
-        held = holding_of(self.objects[uid])
+    def assignment(self, uid: str) -> GpuAssignment:
+        held = read_gpu_assignment(self.objects[uid])
         assert held is not None
         return held
 

@@ -16,9 +16,9 @@ from tests.kube.test_gpu_admission_model import Node
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.kube import names
-from tidewright.kube.cgroups import BUSY
-from tidewright.kube.gpu_admission import POLL_S, PodGone
+from tidewright.kube.node.cgroups import BUSY
+from tidewright.kube.objects import names
+from tidewright.kube.plugin.gpu_admission import POLL_S, PodGone
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_pod_that_runs_keeps_the_gpu_it_was_admitted_to(here: Node) -> None:
     for edit in ({names.IDX: "1"}, {names.ALLOCATION: json.dumps({"0": {"0": 1, "1": 1}})}):
         edited(here, "u1", **edit)
         with pytest.raises(UsageError, match="was admitted to 2 units of GPU 0"):
-            here.runner.run(here.admission.admit(here.holding("u1"), here.now_s))
+            here.runner.run(here.admission.admit(here.assignment("u1"), here.now_s))
         here.admission = here.started()
     here.bind(15, 1)
     here.start_container("u2")
@@ -121,7 +121,7 @@ def test_orphans_are_looked_for_until_the_kubelets_checkpoint_can_be_read(here: 
     here.runner.run(here.admission.refresh())
     for why in ("checkpoint cannot be read", "15 of 15"):
         with pytest.raises(WorldError, match=why):
-            here.runner.run(here.admission.admit(here.holding("u2"), here.now_s))
+            here.runner.run(here.admission.admit(here.assignment("u2"), here.now_s))
 
 
 def test_a_mark_counts_from_when_it_is_seen(here: Node) -> None:
@@ -132,7 +132,7 @@ def test_a_mark_counts_from_when_it_is_seen(here: Node) -> None:
     here.start_container("u1")
     edited(here, "u2", **{names.ASSIGNED: "true"})
     with pytest.raises(WorldError, match="15 of 15 are allocated to default/p2"):
-        here.runner.run(here.admission.admit(here.holding("u3"), here.now_s))
+        here.runner.run(here.admission.admit(here.assignment("u3"), here.now_s))
 
 
 @pytest.mark.parametrize("forced", [True, False])
@@ -142,7 +142,7 @@ def test_a_pod_that_is_deleted_while_it_waits_is_let_go(here: Node, forced: bool
     here.start_container("u1")
 
     async def scene() -> None:
-        waiting = asyncio.create_task(here.admission.admit(here.holding("u2"), here.now_s + 1000))
+        waiting = asyncio.create_task(here.admission.admit(here.assignment("u2"), here.now_s + 1000))
         await asyncio.sleep(POLL_S / 10)
         if forced:
             del here.objects["u2"]
@@ -161,7 +161,7 @@ pod_processes = pytest.mark.processes
 
 async def edit(found: Plugged, name: str, notes: dict[str, str]) -> None:
     await found.api.change("pods", "default", name, {"metadata": {"annotations": notes}})
-    objects = found.station.plugin.pods.reflector.objects
+    objects = found.plugin_service.plugin.pods.reflector.objects
     async with asyncio.timeout(10):
         while not objects[f"uid-{name}"]["metadata"]["annotations"].items() >= notes.items():
             await asyncio.sleep(0.01)
@@ -181,7 +181,7 @@ def test_annotations_that_do_not_fit_the_limits_are_refused_with_an_event(monkey
             why = await refused(found, "liar")
             assert "(1 on GPU 0) than its limits ask for (15 on 1 GPU)" in why
             assert [event["message"] for event in found.warnings()] == [why]
-            assert not list(found.station.settings.cdi.glob("*.json"))
+            assert not list(found.plugin_service.settings.cdi.glob("*.json"))
 
     run(scene)
 

@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 
 from tests.kube.objects import node, pod
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.ask import Holding
-from tidewright.kube.binder import Binder
-from tidewright.kube.cards import Card, publish, table_of
-from tidewright.kube.choose import Chooser
-from tidewright.kube.extender import Extender
-from tidewright.kube.measures import Measures
-from tidewright.kube.pool import Pool
-from tidewright.kube.quantity import LIMIT
-from tidewright.kube.site import Site, trim_node, trim_pod
-from tidewright.kube.verbs import Desk
+from tidewright.kube.allocation.gpu_selection import GpuSelector
+from tidewright.kube.allocation.pool import Pool
+from tidewright.kube.extender.binder import Binder
+from tidewright.kube.extender.cluster_cache import ClusterCache
+from tidewright.kube.extender.handler import ExtenderHandler
+from tidewright.kube.extender.http import ExtenderApp
+from tidewright.kube.extender.metrics import ExtenderMetrics
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish, read_gpu_inventory
+from tidewright.kube.objects.pod_request import GpuAssignment
+from tidewright.kube.objects.quantity import LIMIT
+from tidewright.kube.objects.trimming import trim_node, trim_pod
 
 Object = dict[str, Any]
 HALF = '{"v": 1, "ready": false, "note": "\\ud800", "gpus": [{"index": 0, "units": 8}]}'
@@ -44,25 +45,25 @@ class Yes:
         return {}
 
 
-def extender(policy: str = "best-fit") -> Extender:
+def extender(policy: str = "best-fit") -> ExtenderApp:
     """Of a cluster of two nodes with 15 units on each of 2 GPUs; on one, ``low`` holds all of a GPU."""
-    site = Site(Yes(), Desk(Chooser(Pool(), policy)), lambda line: None, lambda: 0.0)  # type: ignore[arg-type]
+    cluster_cache = ClusterCache(Yes(), ExtenderHandler(GpuSelector(Pool(), policy)), lambda line: None, lambda: 0.0)  # type: ignore[arg-type]
     for name in ("a", "b"):
-        site._node("put", trim_node(node(name)))
+        cluster_cache._node("put", trim_node(node(name)))
     notes = {names.IDX: "0", names.POD: "15"}
     for item in (pod("low", 15, node="a", notes=notes), pod("p", 4)):
-        site.pods._put(item["metadata"]["uid"], trim_pod(item) or {})
-    found = Extender(Measures())
-    found.begin(site, Binder(site, lambda: True, lambda: 0))
+        cluster_cache.pods._put(item["metadata"]["uid"], trim_pod(item) or {})
+    found = ExtenderApp(ExtenderMetrics())
+    found.begin(cluster_cache, Binder(cluster_cache, lambda: True, lambda: 0))
     return found
 
 
-def pool_of(found: Extender) -> Pool:
-    assert found.site is not None
-    return found.site.desk.chooser.pool
+def pool_of(found: ExtenderApp) -> Pool:
+    assert found.cluster_cache is not None
+    return found.cluster_cache.handler.chooser.pool
 
 
-async def ask(found: Extender, verb: str, body: bytes, ends: bool = True) -> tuple[int, Any]:
+async def ask(found: ExtenderApp, verb: str, body: bytes, ends: bool = True) -> tuple[int, Any]:
     """Through the application, as a server calls it: what a verb raises is raised here. ``ends``: the client stays."""
     last = {"type": "http.request", "body": body} if ends else {"type": "http.disconnect"}
     told: list[Object] = []
@@ -81,7 +82,7 @@ async def ask(found: Extender, verb: str, body: bytes, ends: bool = True) -> tup
     return told[0]["status"], json.loads(b"".join(one.get("body", b"") for one in told))
 
 
-def asked(found: Extender, verb: str, body: Any, **more: Any) -> tuple[int, Any]:
+def asked(found: ExtenderApp, verb: str, body: Any, **more: Any) -> tuple[int, Any]:
     return asyncio.run(ask(found, verb, body if isinstance(body, bytes) else json.dumps(body).encode(), **more))
 
 
@@ -92,7 +93,7 @@ def refused(verb: str, body: Any, **more: Any) -> str:
     return str(answer["Error"])
 
 
-LISTED = publish((Card(0, 8), Card(1, 8)))
+LISTED = publish((GpuInfo(0, 8), GpuInfo(1, 8)))
 NODES = [node("a"), node("new", 16, 2, annotations={names.TABLE: LISTED})]
 WHOLE = {"Pod": pod("p", 4, 2, priority=5), "Nodes": {"metadata": {}, "items": NODES}, "NodeNames": None}
 SHORT = {"Pod": pod("p", 4, 2, notes={names.POLICY: "fgd"}), "Nodes": None, "NodeNames": ["a", "b", "no such"]}
@@ -180,7 +181,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
 def test_whatever_the_body_it_is_answered_or_refused_with_a_reason(question: tuple[str, bytes], policy: str) -> None:
     verb, body = question
     found = extender(policy)
-    tables = dict(pool_of(found).tables)
+    inventories = dict(pool_of(found).inventories)
     status, answer = asked(found, verb, body)
     assert status in (200, 400)
     if status == 400:
@@ -189,7 +190,7 @@ def test_whatever_the_body_it_is_answered_or_refused_with_a_reason(question: tup
         assert all(set(one) == {"Host", "Score"} and 0 <= one["Score"] <= 10 for one in answer)
     else:
         assert {"filter": "FailedNodes", "preempt": "NodeNameToMetaVictims", "bind": "Error"}[verb] in answer
-    assert pool_of(found).tables == tables
+    assert pool_of(found).inventories == inventories
     assert not pool_of(found).overcommitted()
 
 
@@ -255,8 +256,8 @@ def test_however_deep_a_body_is_it_has_an_answer() -> None:
 
 def test_a_note_that_cannot_be_written_in_utf8_is_told_all_the_same() -> None:
     found = extender()
-    assert found.site is not None
-    found.site._node("put", trim_node(node("odd", 8, 1, annotations={names.TABLE: HALF})))
+    assert found.cluster_cache is not None
+    found.cluster_cache._node("put", trim_node(node("odd", 8, 1, annotations={names.TABLE: HALF})))
     status, answer = asked(found, "filter", {"Pod": pod("q", 2), "NodeNames": ["odd", "a"]})
     assert (status, answer["NodeNames"]) == (200, ["a"])
     assert answer["FailedAndUnresolvableNodes"] == {"odd": "\ud800"}
@@ -273,14 +274,14 @@ def test_more_cpu_than_can_be_counted_is_refused(policy: str) -> None:
     assert "more CPU than any node has" in answer["FailedAndUnresolvableNodes"]["a"]
     assert asked(found, "prioritize", args)[1] == [{"Host": name, "Score": 0} for name in "ab"]
     with pytest.raises(UsageError, match="more CPU"):
-        found.site.desk.decide(many, "a", 0.0, 0)  # type: ignore[union-attr]
+        found.cluster_cache.handler.decide(many, "a", 0.0, 0)  # type: ignore[union-attr]
 
 
 def test_a_node_that_only_the_scheduler_knows_is_worked_out_for_one_answer() -> None:
     """Its cache may be a moment ahead of ours; but what is known comes from the API server alone."""
     found = extender()
     pool, before = pool_of(found), copy.deepcopy(pool_of(found))
-    pool.hold(Holding("early", "default", "early", "new", {0: 15}, bound=True))
+    pool.hold(GpuAssignment("early", "default", "early", "new", {0: 15}, bound=True))
     before.hold(pool.held["early"])
     args = {"Pod": pod("q", 10), "Nodes": {"items": [node("new"), node("full", 8, 1), node("cpu", 0), node("a")]}}
     for _ in range(2):
@@ -293,17 +294,17 @@ def test_a_node_that_only_the_scheduler_knows_is_worked_out_for_one_answer() -> 
         assert {one["Host"]: one["Score"] for one in scored} == {"new": 10, "full": 0, "cpu": 0, "a": 10}
     two = {**args, "Pod": pod("q", 20, 2)}
     assert "new" in asked(found, "filter", two)[1]["FailedNodes"], "what pods hold there counts"
-    assert (pool.row, pool.tables, pool.free.shape) == (before.row, before.tables, before.free.shape)
+    assert (pool.row, pool.inventories, pool.free.shape) == (before.row, before.inventories, before.free.shape)
     assert (pool.free == before.free).all() and (pool.version == before.version).all()
     with pytest.raises(UsageError, match="no shared GPUs"):
-        found.site.desk.decide(pod("q", 10), "new", 0.0, 0)  # type: ignore[union-attr]
-    pool.set_node(table_of(node("new")))
-    assert found.site.desk.decide(pod("q", 10), "new", 0.0, 0).holding.units == {1: 10}  # type: ignore[union-attr]
+        found.cluster_cache.handler.decide(pod("q", 10), "new", 0.0, 0)  # type: ignore[union-attr]
+    pool.set_node(read_gpu_inventory(node("new")))
+    assert found.cluster_cache.handler.decide(pod("q", 10), "new", 0.0, 0).assignment.units == {1: 10}  # type: ignore[union-attr]
 
 
 def test_a_deleted_node_does_not_come_back_by_a_question() -> None:
     found = extender()
-    assert found.site is not None
-    found.site._node("gone", node("b"))
+    assert found.cluster_cache is not None
+    found.cluster_cache._node("gone", node("b"))
     asked(found, "filter", {"Pod": pod("q", 10), "Nodes": {"items": [node("b"), node("a")]}})
-    assert set(pool_of(found).tables) == {"a"}
+    assert set(pool_of(found).inventories) == {"a"}

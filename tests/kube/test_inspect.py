@@ -6,7 +6,7 @@ import pytest
 
 from tests.kube.objects import node, placed, pod
 from tidewright.base.errors import UsageError
-from tidewright.kube.inspect import Inspection, aligned, as_json, details, summary
+from tidewright.kube.doctor.inspect_tables import Inspection, aligned, as_json, details, summary
 
 HOST = {"type": "Hostname", "address": "first"}
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.objects import node, placed, pod
-from tidewright.kube import names
-from tidewright.kube.beat import Beat, written
-from tidewright.kube.cards import Card, publish
-from tidewright.kube.inspect import Inspection, as_json, details, summary
-from tidewright.kube.usage import used_on
-from tidewright.kube.usage import written as written_use
-from tidewright.kube.wide import age, asked, plugin, stranded, wide, wide_details
+from tidewright.kube.doctor.inspect_tables import Inspection, as_json, details, summary
+from tidewright.kube.doctor.inspect_wide import age, asked, plugin, stranded, wide, wide_details
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish
+from tidewright.kube.objects.heartbeat import PluginHeartbeat, written
+from tidewright.kube.objects.usage import used_on
+from tidewright.kube.objects.usage import written as written_use
 
 NOW_S = 1_700_000_000.0
 AT = "2023-11-14T22:13:08Z"
@@ -24,9 +24,9 @@ def noted(name: str, **notes: str) -> dict[str, object]:
 
 
 def test_four_columns_stand_behind_the_usual_ones() -> None:
-    beat = written(Beat(True, AT))
+    heartbeat = written(PluginHeartbeat(True, AT))
     found = Inspection.of(
-        [noted("n1", LEVEL="L0 watchdog", PLUGIN=beat), node("n2", 8, 1)],
+        [noted("n1", LEVEL="L0 watchdog", PLUGIN=heartbeat), node("n2", 8, 1)],
         [placed("a", "n1", 0, 10), placed("b", "n1", 1, 2)],
         {"n1": frozenset({1})},
     )
@@ -86,25 +86,25 @@ def test_use_that_cannot_be_read_or_is_endless() -> None:
 
 
 def test_what_others_use_is_not_free() -> None:
-    table = publish((Card(0, 15, foreign=12),))
-    found = Inspection.of([noted("n1", TABLE=table)], [placed("a", "n1", 0, 2)])
+    inventory = publish((GpuInfo(0, 15, foreign=12),))
+    found = Inspection.of([noted("n1", TABLE=inventory)], [placed("a", "n1", 0, 2)])
     assert wide(found, NOW_S).splitlines()[1].split()[-2] == "1"
 
 
 @pytest.mark.parametrize(
-    ("beat", "words"),
+    ("heartbeat", "words"),
     [
         ("", "-"),
         ("[", "UNREADABLE"),
-        (written(Beat(False, AT)), "UNREGISTERED"),
-        (written(Beat(True, AT)), "12s ago"),
-        (written(Beat(True, "2023-11-14T22:00:00Z")), "SILENT since 2023-11-14T22:00:00Z"),
-        (written(Beat(True, "yesterday")), "SILENT since yesterday"),
-        (written(Beat(True, "2023-11-14T22:13:58Z")), "0s ago"),
+        (written(PluginHeartbeat(False, AT)), "UNREGISTERED"),
+        (written(PluginHeartbeat(True, AT)), "12s ago"),
+        (written(PluginHeartbeat(True, "2023-11-14T22:00:00Z")), "SILENT since 2023-11-14T22:00:00Z"),
+        (written(PluginHeartbeat(True, "yesterday")), "SILENT since yesterday"),
+        (written(PluginHeartbeat(True, "2023-11-14T22:13:58Z")), "0s ago"),
     ],
 )
-def test_the_plugin_is_heard_or_it_is_said(beat: str, words: str) -> None:
-    assert plugin(beat, NOW_S) == words
+def test_the_plugin_is_heard_or_it_is_said(heartbeat: str, words: str) -> None:
+    assert plugin(heartbeat, NOW_S) == words
 
 
 def test_a_time_that_is_none_is_endlessly_old() -> None:

@@ -17,12 +17,12 @@ from tests.kube.extending import until
 from tests.kube.test_plugin_pure import Nvml, Refusal, assumed
 from tests.kube.test_plugin_served import plugged
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.kube import names
-from tidewright.kube.cards import Card, publish, table_of
-from tidewright.kube.gpus import UNLIMITED, FakeGpus, Gpu
-from tidewright.kube.isolation import Grant, Ladder, Tenant, percent_of, tenant_of
-from tidewright.kube.nvidia import MIG_MINORS, NvidiaGpus
-from tidewright.kube.rungs import Cooperative, DriverLimits, Hami, IsolationSettings, Mps, ladder
+from tidewright.kube.isolation.isolation_levels import Cooperative, DriverLimits, Hami, IsolationSettings, Mps, ladder
+from tidewright.kube.isolation.ladder import Grant, IsolationLadder, Tenant, percent_of, tenant_of
+from tidewright.kube.node.gpus import UNLIMITED, FakeGpus, Gpu
+from tidewright.kube.node.nvidia import MIG_MINORS, NvidiaGpus
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish, read_gpu_inventory
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 WHERE = "no MPS control daemon"
@@ -41,9 +41,9 @@ def settings(tmp_path: Path, chosen: str = "auto") -> IsolationSettings:
     return IsolationSettings(chosen, tmp_path / "cgroup", tmp_path / "mps", None, tmp_path / "hami")
 
 
-def climbed(gpus: FakeGpus, where: IsolationSettings) -> Ladder:
+def climbed(gpus: FakeGpus, where: IsolationSettings) -> IsolationLadder:
     found = ladder(gpus, where, lambda text: None)
-    found.climb()
+    found.select()
     return found
 
 
@@ -69,15 +69,15 @@ def test_the_strongest_rung_that_works_is_in_force_and_the_others_say_why_not(tm
     assert found.refused["mps"].startswith(WHERE) and "libvgpu.so" in found.refused["hami"]
     assert "no cgroup v2" in found.refused["driver"]
     library(tmp_path / "hami")
-    assert found.climb() and found.level() == "L2 HAMi-core"
+    assert found.select() and found.level() == "L2 HAMi-core"
     with listening(tmp_path / "mps"):
-        assert found.climb() and found.level() == "L3 MPS" and not found.climb()
+        assert found.select() and found.level() == "L3 MPS" and not found.select()
         kubepods(tmp_path / "cgroup", "kubepods/pod{uid}")
         gpus.no_limits = "driver 580"
-        assert not found.climb() and found.refused["driver"] == "driver 580"
+        assert not found.select() and found.refused["driver"] == "driver 580"
         gpus.no_limits = ""
-        assert found.climb() and found.level() == "L4 driver limits, L3 MPS for compute"
-    assert found.climb() and found.level() == "L4 driver limits, L2 HAMi-core for compute", "the daemon is gone"
+        assert found.select() and found.level() == "L4 driver limits, L3 MPS for compute"
+    assert found.select() and found.level() == "L4 driver limits, L2 HAMi-core for compute", "the daemon is gone"
 
 
 def test_what_was_asked_for_by_name_must_be_had_at_the_start(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_what_was_asked_for_by_name_must_be_had_at_the_start(tmp_path: Path) -> 
     with listening(tmp_path / "mps"):
         found = climbed(FakeGpus("1x15"), settings(tmp_path, "mps"))
         assert found.level() == "L3 MPS"
-    assert found.climb() and found.level() == "", "later it is said, and what runs goes on"
-    assert not found.climb() and found.refused["mps"].startswith(WHERE)
+    assert found.select() and found.level() == "", "later it is said, and what runs goes on"
+    assert not found.select() and found.refused["mps"].startswith(WHERE)
     with pytest.raises(WorldError, match="cannot be had now"):
         found.edits(Tenant(UID, "c", (Grant(found.gpus[0], 1024),)))
     assert climbed(FakeGpus("1x15"), settings(tmp_path, "off")).level() == ""
@@ -131,15 +131,15 @@ def test_what_each_rung_gives_a_container(tmp_path: Path) -> None:
         (str(tmp_path / "mps"), "/run/tidewright/mps", True), (str(tmp_path / "shm"), "/dev/shm", True),
     ]  # fmt: skip
     library(tmp_path / "hami")
-    rung = Hami(tmp_path / "hami")
-    hami = rung.edits(tenant)
+    level = Hami(tmp_path / "hami")
+    hami = level.edits(tenant)
     assert hami.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "6000m" and hami.env["CUDA_DEVICE_MEMORY_LIMIT_2"] == "4000m"
     assert hami.env["CUDA_DEVICE_SM_LIMIT"] == "30" and "CUDA_DEVICE_MEMORY_LIMIT_1" not in hami.env
     own = tmp_path / "hami" / "containers" / f"{UID}_c"
     assert own.is_dir() and hami.mounts[0].host == str(own) and own.stat().st_mode & 0o1777 == 0o1777
-    rung.keep_only([UID])
+    level.keep_only([UID])
     assert own.is_dir()
-    rung.keep_only([])
+    level.keep_only([])
     assert not own.exists(), "with the pod its table goes"
     assert Cooperative().edits(tenant).env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.25", "the least of its shares"
     assert "PYTORCH_ALLOC_CONF" not in Cooperative().edits(tenant).env
@@ -166,25 +166,25 @@ def test_a_fraction_is_never_more_than_was_given(sizes: list[tuple[int, int]]) -
 def test_the_drivers_limit_is_on_the_cgroup_of_the_pod(tmp_path: Path, form: str) -> None:
     folder, gpus = kubepods(tmp_path, form), FakeGpus("2x15")
     gpus.no_limits = ""
-    rung = DriverLimits(gpus, tmp_path)
-    assert rung.why_not() == "" and gpus.limit_of(0, folder) == UNLIMITED
-    rung.hold(UID, {0: 3072, 1: 1024})
+    level = DriverLimits(gpus, tmp_path)
+    assert level.why_not() == "" and gpus.limit_of(0, folder) == UNLIMITED
+    level.hold(UID, {0: 3072, 1: 1024})
     assert gpus.limits == {(0, folder): 3072, (1, folder): 1024}
     with pytest.raises(WorldError, match="no cgroup of pod 1111"):
-        rung.hold("11111111-2222-3333-4444-555555555555", {0: 1})
+        level.hold("11111111-2222-3333-4444-555555555555", {0: 1})
 
 
 def test_a_pod_that_moves_among_the_cgroups_is_found_again(tmp_path: Path) -> None:
     folder, gpus = kubepods(tmp_path, "kubepods/pod{uid}"), FakeGpus("2x15")
-    rung = DriverLimits(gpus, tmp_path)
-    rung.hold(UID, {0: 1})
+    level = DriverLimits(gpus, tmp_path)
+    level.hold(UID, {0: 1})
     folder.rmdir()
     moved = kubepods(tmp_path, "kubepods/burstable/pod{uid}")
-    rung.hold(UID, {0: 2})
+    level.hold(UID, {0: 2})
     assert gpus.limits[0, moved] == 2
     moved.rmdir()
     with pytest.raises(WorldError, match="no cgroup of pod"):
-        rung.hold(UID, {0: 3})
+        level.hold(UID, {0: 3})
 
 
 def test_a_gpu_that_cannot_be_limited_keeps_no_other_from_it(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_pods_that_cannot_be_limited_are_said_once_and_tried_again(tmp_path: Pat
     gpus.no_limits = ""
     kubepods(tmp_path / "cgroup", "kubepods/pod{uid}")
     found = ladder(gpus, settings(tmp_path), said.append)
-    found.climb()
+    found.select()
     pods = {UID: {0: 1024}, "late": {0: 2048}, "instance": {1: 10240}}
     found.hold(pods)
     found.hold(pods)
@@ -258,7 +258,7 @@ def test_a_container_may_set_what_asks_and_not_what_limits(tmp_path: Path) -> No
     tenant = Tenant(UID, "c", (Grant(found.gpus[0], 1024),), own=own)
     assert sorted(found.edits(tenant).env) == ["TF_FORCE_GPU_ALLOW_GROWTH", "TIDEWRIGHT_GPU_MEMORY_FRACTION"]
     with listening(tmp_path / "mps"):
-        found.climb()
+        found.select()
         assert found.edits(tenant).env["CUDA_MPS_PIPE_DIRECTORY"] == "/run/tidewright/mps"
 
 
@@ -365,9 +365,9 @@ def test_the_drivers_limits_by_nvml() -> None:
 
 
 def test_an_instance_goes_to_one_pod_and_is_published_so() -> None:
-    notes = {names.TABLE: publish((Card(0, 10), Card(1, 10, whole=True)))}
+    notes = {names.TABLE: publish((GpuInfo(0, 10), GpuInfo(1, 10, whole=True)))}
     node = {"metadata": {"name": "n", "annotations": notes}, "status": {"allocatable": {names.MEM: "20"}}}
-    assert [card.whole for card in table_of(node).cards] == [False, True]
+    assert [card.whole for card in read_gpu_inventory(node).cards] == [False, True]
 
 
 @pytest.mark.processes

@@ -23,7 +23,7 @@ from tests.kube.kustomized import (
     wrong_references,
 )  # fmt: skip
 from tests.kube.rights import granted
-from tidewright.kube.doctor_facts import Right
+from tidewright.kube.doctor.facts import AccessRight
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOLDERS = sorted(
@@ -74,7 +74,9 @@ def test_the_second_scheduler_may_hold_its_lease_and_reads_its_configuration(ove
     [config] = [item for item in items if item["kind"] == "ConfigMap"]
     [lease] = leases_in(config)
     have = set(granted(items, "tidewright-scheduler"))
-    assert {Right(verb, "leases", "coordination.k8s.io", "kube-system", lease) for verb in ("get", "update")} <= have
+    assert {
+        AccessRight(verb, "leases", "coordination.k8s.io", "kube-system", lease) for verb in ("get", "update")
+    } <= have
     [deployment] = [item for item in items if key(item)[::2] == ("Deployment", "tidewright-scheduler")]
     [volume] = [one for one in deployment["spec"]["template"]["spec"]["volumes"] if "configMap" in one]
     assert volume["configMap"]["name"] == config["metadata"]["name"]

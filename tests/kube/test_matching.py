@@ -16,14 +16,16 @@ from tests.kube.objects import pod
 from tests.kube.test_matching_served import BURST
 from tests.kube.test_plugin_pure import assumed
 from tidewright.base.errors import TideError
-from tidewright.kube import names
-from tidewright.kube.allocated import Allocated, PodUse, allocated, uses, written
-from tidewright.kube.ask import Json, ask_of, holding_of, marks
-from tidewright.kube.corrections import corrections
-from tidewright.kube.match import Entry
-from tidewright.kube.slot_records import SlotRecords
-from tidewright.kube.slots import Capacity, Slots
-from tidewright.kube.v1beta1 import messages
+from tidewright.kube.allocation.container_lookup import CheckpointEntry
+from tidewright.kube.allocation.corrections import corrections
+from tidewright.kube.allocation.pod_usage import Allocated, PodUse, uses, written
+from tidewright.kube.allocation.slot_records import SlotRecords
+from tidewright.kube.allocation.slots import Capacity, Slots
+from tidewright.kube.node.allocate_response import allocated
+from tidewright.kube.node.v1beta1 import messages
+from tidewright.kube.objects import names
+from tidewright.kube.objects.metadata import Json
+from tidewright.kube.objects.pod_request import marks, read_gpu_assignment, read_pod_request
 
 SIZE = 15
 
@@ -60,7 +62,7 @@ class World:
         """As the extender reckons, by annotations."""
         found: Counter[int] = Counter()
         for one in self.pods.values():
-            if (held := holding_of(one)) is not None:
+            if (held := read_gpu_assignment(one)) is not None:
                 found.update(held.units)
         return found
 
@@ -73,7 +75,7 @@ class World:
 
     def bind(self, one: dict[str, Any], at: int) -> bool:
         """To the fullest GPUs that have room, as the extender does."""
-        ask = ask_of(one)
+        ask = read_pod_request(one)
         free = {gpu: self.units - self.booked()[gpu] for gpu in range(self.gpus)}
         chosen = [gpu for gpu in sorted(free, key=lambda gpu: (free[gpu], gpu)) if free[gpu] >= ask.units][: ask.count]
         if len(chosen) < ask.count:
@@ -88,7 +90,7 @@ class World:
     def admit(self, uid: str) -> None:
         """All containers of a pod; init containers hand their ids on."""
         self.waiting.remove(uid)
-        ask, reusable = ask_of(self.pods[uid]), list[str]()
+        ask, reusable = read_pod_request(self.pods[uid]), list[str]()
         for part in ask.parts:
             ids = reusable[: part.units]
             self.turn += 1
@@ -354,13 +356,13 @@ def answer(env: dict[str, str], cdi: str = "", **notes: str) -> bytes:
 ], ids=range(9))  # fmt: skip
 def test_what_a_container_has_is_read_from_the_answer_that_the_kubelet_keeps(told: bytes, units: Json) -> None:
     """Ours, of any version, and gpushare's own."""
-    entry = Entry("u", "c", frozenset({"0-0", "0-1", "0-2"}), told)
+    entry = CheckpointEntry("u", "c", frozenset({"0-0", "0-1", "0-2"}), told)
     assert allocated(entry, {"GPU-a": 0, "GPU-b": 1}).units == units
 
 
 @given(st.dictionaries(st.integers(0, 127), st.integers(1, 1 << 20), min_size=1))
 def test_units_survive_their_annotation(units: dict[int, int]) -> None:
-    entry = Entry("u", "c", frozenset(), answer({}, **{names.UNITS: written(units)}))
+    entry = CheckpointEntry("u", "c", frozenset(), answer({}, **{names.UNITS: written(units)}))
     assert allocated(entry, {}).units == units
 
 

@@ -16,13 +16,14 @@ from tests.kube.test_matching_served import admit, booked
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import plugged, run
 from tidewright.base.errors import TideError, WorldError
-from tidewright.kube import matcher, names
-from tidewright.kube.allocated import Allocated, uses
-from tidewright.kube.ask import Json
-from tidewright.kube.corrections import corrections
-from tidewright.kube.slot_records import SlotRecords
-from tidewright.kube.slots import Capacity, Slots
-from tidewright.kube.tell import Teller
+from tidewright.kube.allocation.corrections import corrections
+from tidewright.kube.allocation.pod_usage import Allocated, uses
+from tidewright.kube.allocation.slot_records import SlotRecords
+from tidewright.kube.allocation.slots import Capacity, Slots
+from tidewright.kube.node.node_api import NodeApi
+from tidewright.kube.objects import names
+from tidewright.kube.objects.metadata import Json
+from tidewright.kube.plugin import slot_matcher as matcher
 
 EDITS: dict[str, dict[str, Any]] = {
     "a GPU that is not there": {"annotations": {names.IDX: "99"}},
@@ -188,18 +189,18 @@ def test_a_pod_that_names_no_gpu_here_is_refused() -> None:
 def test_writes_that_are_not_tried_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pod is gone. While tries go on, one note is enough."""
     clock, said = [0.0], list[str]()
-    monkeypatch.setattr("tidewright.kube.tell.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("tidewright.kube.node.node_api.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
     async def fails() -> None:
         raise WorldError("no answer")
 
     async def scene() -> None:
-        tell = Teller(None, "n", said.append)  # type: ignore[arg-type]
+        node_api = NodeApi(None, "n", said.append)  # type: ignore[arg-type]
         for at in range(1000):
             clock[0] = at * 30.0
-            await tell._try(f"the mark of pod {at}", fails())
-            await tell._try("the node's annotations", fails())
-        assert len(said) == 1001 and len(tell._failing) < 20
+            await node_api._try(f"the mark of pod {at}", fails())
+            await node_api._try("the node's annotations", fails())
+        assert len(said) == 1001 and len(node_api._failing) < 20
 
     run(scene)
 

@@ -16,10 +16,11 @@ from tests.kube.extending import extending, until
 from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged, run
-from tidewright.kube import matcher, names
-from tidewright.kube.ask import holding_of
-from tidewright.kube.kubelet import Folder
-from tidewright.kube.v1beta1 import messages
+from tidewright.kube.node.kubelet import KubeletFolder
+from tidewright.kube.node.v1beta1 import messages
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_gpu_assignment
+from tidewright.kube.plugin import slot_matcher as matcher
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +40,7 @@ def shown(found: Plugged, *pods: str) -> dict[str, str]:
 
 
 def booked(found: Plugged) -> dict[int, int]:
-    held = [holding_of(item) for (kind, *_), item in found.api.store.objects.items() if kind == "pods"]
+    held = [read_gpu_assignment(item) for (kind, *_), item in found.api.store.objects.items() if kind == "pods"]
     return dict(sum((Counter(one.units) for one in held if one is not None), Counter[int]()))
 
 
@@ -63,7 +64,7 @@ async def admit(found: Plugged, *pods: dict[str, Any]) -> None:
 def test_a_recorded_burst_gets_just_what_the_books_say(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch tells in which order pods were bound. After a kubelet's restart it is no help; then only ASSUME_TIME is left."""
     if not known:
-        monkeypatch.setattr("tidewright.kube.tell.version_of", lambda pod: 0)
+        monkeypatch.setattr("tidewright.kube.node.node_pods.version_of", lambda pod: 0)
 
     async def scene() -> None:
         async with plugged(binding="match") as found:
@@ -71,7 +72,7 @@ def test_a_recorded_burst_gets_just_what_the_books_say(known: bool, monkeypatch:
             pods = burst()
             for one in pods:
                 await found.api.create("pods", one)
-            await until(lambda: len(found.station.plugin.pods.reflector.objects) == 30)
+            await until(lambda: len(found.plugin_service.plugin.pods.reflector.objects) == 30)
             before = {one["metadata"]["name"]: one["metadata"]["annotations"][names.IDX] for one in pods}
             await admit(found, *pods)
             assert Counter(indices(found).values()) == {"0": 15, "1": 15}
@@ -197,7 +198,7 @@ async def begun_beside_processes(found: Plugged) -> dict[str, Any]:
     await found.create(old)
     await admit(found, old)
     await found.api.remove("pods", "default", "old")
-    await until(lambda: "uid-old" not in found.station.plugin.pods.reflector.objects)
+    await until(lambda: "uid-old" not in found.plugin_service.plugin.pods.reflector.objects)
     found.kubelet.forget("uid-old")
     await found.create(two)
     admitting = asyncio.create_task(admit(found, two))
@@ -238,7 +239,7 @@ def test_a_request_that_its_caller_gave_up_is_over_for_the_next_one(monkeypatch:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await allocate(found, "0-9", limit_s=0.5)
             assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(lambda: found.station.plugin.matcher._passed)
+            await until(lambda: found.plugin_service.plugin.matcher._passed)
             shutil.rmtree(found.kubelet.cgroup("uid-old"))
             assert (await allocate(found, "0-8"))[names.POD] == "1", "of the pod that waits, not of the one that failed"
 
@@ -252,7 +253,7 @@ def test_where_no_cgroups_can_be_seen_it_is_said_that_a_deleted_pod_may_still_ru
             old, new = assumed("old", 2, at=1), assumed("new", 2, at=2)
             await found.create(old)
             await admit(found, old)
-            shutil.rmtree(found.station.settings.isolation.cgroups)
+            shutil.rmtree(found.plugin_service.settings.isolation.cgroups)
             found.kubelet.cgroups = None
             await found.api.remove("pods", "default", "old")
             found.kubelet.forget("uid-old")
@@ -271,13 +272,13 @@ def test_a_checkpoint_that_did_not_change_is_read_once(monkeypatch: pytest.Monke
             await found.create(one)
             await admit(found, one)
             await until(lambda: found.notes("p")[names.ASSIGNED] == "true")
-            reads, given = list[int](), Folder.given
-            monkeypatch.setattr(Folder, "given", lambda self: reads.append(1) or given(self))  # type: ignore[func-returns-value]
+            reads, given = list[int](), KubeletFolder.given
+            monkeypatch.setattr(KubeletFolder, "given", lambda self: reads.append(1) or given(self))  # type: ignore[func-returns-value]
             for _ in range(5):
-                await found.station.plugin.matcher.settle(unchanged=True)
+                await found.plugin_service.plugin.matcher.settle(unchanged=True)
             assert not reads
             found.kubelet.save()
-            await found.station.plugin.matcher.settle(unchanged=True)
+            await found.plugin_service.plugin.matcher.settle(unchanged=True)
             assert len(reads) == 1
 
     run(scene)
@@ -293,7 +294,7 @@ def test_processes_of_a_pod_that_the_api_server_forgot_are_waited_for(monkeypatc
             await found.create(old)
             await admit(found, old)
             await found.api.remove("pods", "default", "old")
-            await until(lambda: "uid-old" not in found.station.plugin.pods.reflector.objects)
+            await until(lambda: "uid-old" not in found.plugin_service.plugin.pods.reflector.objects)
             found.kubelet.forget("uid-old")
             await found.create(new)
             admitted = asyncio.create_task(admit(found, new))
@@ -332,7 +333,7 @@ def test_extender_plugin_and_kubelet_agree_whatever_the_orders(seed: int, monkey
             await found.ready()
             amounts = {key: {names.MEM: "30"} for key in ("capacity", "allocatable")}
             await found.api.change("nodes", "", "n", {"status": amounts}, status=True)
-            await until(lambda: extender.pool.tables.get("n") and extender.pool.tables["n"].ready)
+            await until(lambda: extender.pool.inventories.get("n") and extender.pool.inventories["n"].ready)
             for step in range(4):
                 made = [
                     await found.api.create("pods", pod(f"p{step}-{at}", rng.choice([1, 1, 2, 3]))) for at in range(12)
@@ -360,5 +361,5 @@ async def _forget_some(found: Plugged, rng: random.Random) -> None:
         found.kubelet.forget(uid)
         shutil.rmtree(found.kubelet.cgroup(uid))
         await found.api.remove("pods", "default", uid.removeprefix("uid-"))
-    found.station.plugin.pods.order.clear()
-    found.station.plugin.matcher._before.clear()
+    found.plugin_service.plugin.pods.order.clear()
+    found.plugin_service.plugin.matcher._before.clear()

@@ -16,8 +16,11 @@ import pytest
 
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import KINDS, node, pod
-from tidewright.kube import binder, lead, reflector, verbs
-from tidewright.kube.ask import holding_of
+from tidewright.kube.client import reflector
+from tidewright.kube.extender import binder
+from tidewright.kube.extender import handler as verbs
+from tidewright.kube.extender import leader_election as lead
+from tidewright.kube.objects.pod_request import read_gpu_assignment
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -63,20 +66,20 @@ async def away(api: FakeApi, extender: Extending) -> None:
     """Long enough to be told."""
     api.mischief.down = True
     await api.cut_watches()
-    await until(lambda: extender.site.stale_s() > verbs.STALE_S)
+    await until(lambda: extender.cluster_cache.stale_s() > verbs.STALE_S)
 
 
 async def settled(api: FakeApi, extender: Extending) -> None:
     """Nothing is reserved any more, and what the extender knows is what the API server's pods say."""
 
     def truth() -> dict[str, Any]:
-        held = [holding_of(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
+        held = [read_gpu_assignment(item) for (kind, *_), item in api.store.objects.items() if kind == "pods"]
         return {one.uid: (one.node, one.units, one.bound) for one in held if one}
 
     def known() -> dict[str, Any]:
         return {uid: (one.node, one.units, one.bound) for uid, one in extender.pool.held.items()}
 
-    await until(lambda: not extender.site.stale_s() and not extender.pool.reserved and known() == truth())
+    await until(lambda: not extender.cluster_cache.stale_s() and not extender.pool.reserved and known() == truth())
     assert not extender.pool.overcommitted()
 
 
@@ -159,7 +162,7 @@ def test_a_lead_that_ran_out_binds_nothing_until_it_is_won_back() -> None:
     async def test(api: FakeApi, extender: Extending) -> None:
         made = await api.create("pods", pod("one", 15))
         await extender.heard(made)
-        site = extender.site
+        cluster_cache = extender.cluster_cache
         await away(api, extender)
         binding = extender.service.extender.binder
         assert binding is not None
@@ -170,7 +173,7 @@ def test_a_lead_that_ran_out_binds_nothing_until_it_is_won_back() -> None:
         api.mischief.down = False
         await until(binding.may_act)
         assert await extender.bind(made, "n") == ""
-        assert extender.service.extender.site is site, "nobody else led: the same term"
+        assert extender.service.extender.cluster_cache is cluster_cache, "nobody else led: the same term"
 
     during(test, lease_s=2)
 

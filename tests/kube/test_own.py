@@ -14,28 +14,29 @@ from hypothesis import strategies as st
 from tests.kube.extending import extending, until
 from tests.kube.objects import KINDS, placed, pod
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.api import Api, NoAnswer
-from tidewright.kube.ask import POLICIES, Holding, ask_of, holding_of, marks
-from tidewright.kube.binder import Binder
-from tidewright.kube.cards import Card, Table
-from tidewright.kube.choose import Chooser
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.pool import Pool
-from tidewright.kube.site import Site, resolve, trim_node
-from tidewright.kube.verbs import Desk
+from tidewright.kube.allocation.gpu_selection import GpuSelector
+from tidewright.kube.allocation.pool import Pool
+from tidewright.kube.client.api import KubeClient, NoAnswer
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.extender.binder import Binder
+from tidewright.kube.extender.cluster_cache import ClusterCache, resolve
+from tidewright.kube.extender.handler import ExtenderHandler
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, GpuInventory
+from tidewright.kube.objects.pod_request import POLICIES, GpuAssignment, marks, read_gpu_assignment, read_pod_request
+from tidewright.kube.objects.trimming import trim_node
 from tidewright.testing.kube_api import FakeApi
 
 NODES = {"n0": (15, 15), "n1": (10, 10, 10, 10), "n2": (12,)}
 
 
-def site(policy: str = "best-fit", whole: tuple[int, ...] = ()) -> Site:
+def cluster_cache(policy: str = "best-fit", whole: tuple[int, ...] = ()) -> ClusterCache:
     """Of a cluster that is not there, at time 0."""
-    desk = Desk(Chooser(Pool(), policy))
+    handler = ExtenderHandler(GpuSelector(Pool(), policy))
     for name, sizes in NODES.items():
-        cards = tuple(Card(at, size, whole=at in whole) for at, size in enumerate(sizes))
-        desk.chooser.pool.set_node(Table(name, cards))
-    return Site(Api(Cluster("http://nowhere")), desk, lambda line: None, lambda: 0.0)
+        cards = tuple(GpuInfo(at, size, whole=at in whole) for at, size in enumerate(sizes))
+        handler.chooser.pool.set_node(GpuInventory(name, cards))
+    return ClusterCache(KubeClient(Cluster("http://nowhere")), handler, lambda line: None, lambda: 0.0)
 
 
 def said(on: str, gpu: object, units: object, several: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, str]:
@@ -44,19 +45,19 @@ def said(on: str, gpu: object, units: object, several: Mapping[str, Mapping[str,
     return found | ({names.ALLOCATION: json.dumps(several)} if several else {})
 
 
-def seen(found: Site, item: dict[str, Any]) -> None:
+def seen(found: ClusterCache, item: dict[str, Any]) -> None:
     """The watch tells of a pod."""
-    found.settle(item["metadata"]["uid"], holding_of(item))
+    found.settle(item["metadata"]["uid"], read_gpu_assignment(item))
 
 
 def test_a_pod_that_brings_a_full_gpu_along_gets_another() -> None:
-    here = site()
+    here = cluster_cache()
     seen(here, placed("full", "n0", 0, 15))
     copy = pod("copy", 8, notes=said("n0", 0, 8))
     seen(here, copy)
-    assert here.desk.chooser.pool.free_of("n0") == {0: 0, 1: 15}
-    assert here.desk.filter({"Pod": copy, "NodeNames": ["n0"]}, 0.0)["NodeNames"] == ["n0"]
-    assert dict(here.desk.decide(copy, "n0", 0.0, 1).holding.units) == {1: 8}
+    assert here.handler.chooser.pool.free_of("n0") == {0: 0, 1: 15}
+    assert here.handler.filter({"Pod": copy, "NodeNames": ["n0"]}, 0.0)["NodeNames"] == ["n0"]
+    assert dict(here.handler.decide(copy, "n0", 0.0, 1).assignment.units) == {1: 8}
 
 
 @pytest.mark.parametrize(
@@ -71,76 +72,76 @@ def test_a_pod_that_brings_a_full_gpu_along_gets_another() -> None:
     ],
 )
 def test_what_does_not_match_is_chosen_anew(notes: dict[str, str]) -> None:
-    here = site()
+    here = cluster_cache()
     copy = pod("copy", 8, notes=notes)
     seen(here, copy)
-    assert list(here.desk.decide(copy, "n0", 0.0, 1).holding.units.values()) == [8]
-    assert sum(here.desk.chooser.pool.free_of("n0").values()) == 22
+    assert list(here.handler.decide(copy, "n0", 0.0, 1).assignment.units.values()) == [8]
+    assert sum(here.handler.chooser.pool.free_of("n0").values()) == 22
 
 
 def test_an_instance_that_another_pod_has_is_not_shared() -> None:
-    here = site(whole=(0,))
+    here = cluster_cache(whole=(0,))
     seen(here, placed("first", "n2", 0, 2))
     copy = pod("copy", 2, notes=said("n2", 0, 2))
     seen(here, copy)
     with pytest.raises(UsageError, match="Insufficient"):
-        here.desk.decide(copy, "n2", 0.0, 1)
+        here.handler.decide(copy, "n2", 0.0, 1)
 
 
 def test_what_we_decided_is_not_undone_by_what_the_pod_still_shows() -> None:
-    here = site()
+    here = cluster_cache()
     copy = pod("copy", 15, notes=said("n0", 0, 15))
     seen(here, placed("full", "n0", 0, 15))
-    assert dict(here.desk.decide(copy, "n0", 0.0, 1).holding.units) == {1: 15}
+    assert dict(here.handler.decide(copy, "n0", 0.0, 1).assignment.units) == {1: 15}
     seen(here, copy)
-    assert here.desk.chooser.pool.free_of("n0") == {0: 0, 1: 0}
+    assert here.handler.chooser.pool.free_of("n0") == {0: 0, 1: 0}
 
 
 def test_a_promise_that_the_pod_no_longer_makes_is_gone_at_once() -> None:
-    here = site()
+    here = cluster_cache()
     seen(here, pod("copy", 8, notes=said("n0", 0, 8)))
-    assert here.desk.chooser.pool.free_of("n0") == {0: 7, 1: 15}
+    assert here.handler.chooser.pool.free_of("n0") == {0: 7, 1: 15}
     seen(here, pod("copy", 8))
-    assert here.desk.chooser.pool.free_of("n0") == {0: 15, 1: 15}
+    assert here.handler.chooser.pool.free_of("n0") == {0: 15, 1: 15}
 
 
 def test_a_pod_that_fits_nowhere_else_keeps_what_is_reserved_for_it() -> None:
     """Its binding to the first node may still be on its way."""
-    here = site()
+    here = cluster_cache()
     one = pod("one", 12)
-    here.desk.decide(one, "n0", 0.0, 1)
+    here.handler.decide(one, "n0", 0.0, 1)
     seen(here, placed("full", "n2", 0, 12))
     with pytest.raises(UsageError, match="Insufficient"):
-        here.desk.decide(one, "n2", 0.0, 1)
-    assert here.desk.chooser.pool.held["uid-one"].node == "n0"
-    assert sum(here.desk.chooser.pool.free_of("n0").values()) == 18
+        here.handler.decide(one, "n2", 0.0, 1)
+    assert here.handler.chooser.pool.held["uid-one"].node == "n0"
+    assert sum(here.handler.chooser.pool.free_of("n0").values()) == 18
 
 
 def test_an_event_from_before_the_binding_undoes_nothing() -> None:
     """The API server was asked and said that the pod is bound; the watch is behind."""
-    here = site()
+    here = cluster_cache()
     before = pod("one", 8)
     bound = placed("one", "n0", 0, 8)
-    held = holding_of(bound)
+    held = read_gpu_assignment(bound)
     here.settle("uid-one", held)
     here._pod("put", before)
     here._pod("put", pod("one", 8, notes=said("n1", 0, 8)))
-    assert here.desk.chooser.pool.held["uid-one"] == held
+    assert here.handler.chooser.pool.held["uid-one"] == held
     here._pod("put", {**bound, "status": {"phase": "Failed"}})
-    assert not here.desk.chooser.pool.held
+    assert not here.handler.chooser.pool.held
 
 
 def test_what_is_reserved_for_a_pod_that_is_just_being_bound_is_not_asked_about() -> None:
     """Its marks may not be there yet, so it would look as if it had been given up."""
-    here = site()
-    held = here.desk.decide(pod("one", 8), "n0", 0.0, 1).holding
+    here = cluster_cache()
+    held = here.handler.decide(pod("one", 8), "n0", 0.0, 1).assignment
     here.binding.add("uid-one")
     asyncio.run(resolve(here, (held,)))
-    assert here.desk.chooser.pool.held["uid-one"] is held
+    assert here.handler.chooser.pool.held["uid-one"] is held
 
 
 def test_all_marks_are_ours() -> None:
-    ask = ask_of(pod(mem=8))
+    ask = read_pod_request(pod(mem=8))
     found = marks(ask, "n", {1: 8}, 15, 1)
     assert found.keys() == {
         names.IDX, names.DEV, names.POD, names.ASSIGNED, names.ASSUME_TIME, names.NODE, names.ALLOCATION,
@@ -162,8 +163,8 @@ STEPS = st.lists(
 def test_what_is_reserved_for_a_pod_is_offered_to_it_and_needs_no_victims(
     steps: list[tuple[str, int, str, int, int, int]], policy: str, whole: tuple[int, ...]
 ) -> None:
-    here = site(policy, whole)
-    desk, pool = here.desk, here.desk.chooser.pool
+    here = cluster_cache(policy, whole)
+    handler, pool = here.handler, here.handler.chooser.pool
     pods: dict[str, dict[str, Any]] = {}
     for what, who, on, units, count, gpu in steps:
         uid = f"uid-p{who}"
@@ -173,7 +174,7 @@ def test_what_is_reserved_for_a_pod_is_offered_to_it_and_needs_no_victims(
             seen(here, pods[uid])
         elif what == "decide" and (held is None or not held.bound):
             pods.setdefault(uid, pod(f"p{who}", units * count, count, priority=who % 3))
-            decide(desk, pods[uid], on)
+            decide(handler, pods[uid], on)
         elif what == "bind" and held is not None and not held.bound and pool.firm(uid):
             bound = {**pods[uid]["spec"], "nodeName": held.node}
             seen(here, {**pods[uid], "spec": bound, "metadata": marked(pods[uid], held)})
@@ -181,33 +182,33 @@ def test_what_is_reserved_for_a_pod_is_offered_to_it_and_needs_no_victims(
             pods.pop(uid, None)
             pool.release(uid)
         elif what == "node":
-            table = pool.tables[on]
+            inventory = pool.inventories[on]
             pool.drop_node(on)
-            pool.set_node(table)
+            pool.set_node(inventory)
         check(here, pods)
 
 
-def decide(desk: Desk, item: dict[str, Any], on: str) -> None:
+def decide(handler: ExtenderHandler, item: dict[str, Any], on: str) -> None:
     """Just where the pod fits; else nothing changes."""
-    uid, pool = item["metadata"]["uid"], desk.chooser.pool
-    fits = bool(pool.fits(ask_of(item), pool.rows([on]))[0])
+    uid, pool = item["metadata"]["uid"], handler.chooser.pool
+    fits = bool(pool.fits(read_pod_request(item), pool.rows([on]))[0])
     before = pool.held.get(uid), pool.free.tolist()
     try:
-        desk.decide(item, on, 0.0, 1)
+        handler.decide(item, on, 0.0, 1)
     except UsageError:
         assert not fits and (pool.held.get(uid), pool.free.tolist()) == before
     else:
         assert fits and pool.held[uid].node == on
 
 
-def marked(item: dict[str, Any], held: Holding) -> dict[str, Any]:
+def marked(item: dict[str, Any], held: GpuAssignment) -> dict[str, Any]:
     """Its metadata as our patch leaves it."""
-    notes = marks(ask_of(item), held.node, held.units, 1, 1)
+    notes = marks(read_pod_request(item), held.node, held.units, 1, 1)
     return {**item["metadata"], "annotations": {key: value for key, value in notes.items() if value is not None}}
 
 
-def check(here: Site, pods: dict[str, dict[str, Any]]) -> None:
-    pool = here.desk.chooser.pool
+def check(here: ClusterCache, pods: dict[str, dict[str, Any]]) -> None:
+    pool = here.handler.chooser.pool
     assert not pool.overcommitted()
     for name in NODES:
         assert all(units >= 0 for units in pool.free_of(name).values()), "promises take no more than there is"
@@ -216,27 +217,27 @@ def check(here: Site, pods: dict[str, dict[str, Any]]) -> None:
         pool._refill(name)
     assert (kept == pool.free).all(), "what is reckoned step by step is what follows from all that is held"
     for uid, found in pool.reserved.items():
-        item, node = pods[uid], found.holding.node
+        item, node = pods[uid], found.assignment.node
         if found.decided:
-            here.desk._expect(ask_of(pod("other", 9)), node, 0.0)
-            assert node in here.desk.filter({"Pod": item, "NodeNames": list(NODES)}, 0.0)["NodeNames"]
+            here.handler._expect(read_pod_request(pod("other", 9)), node, 0.0)
+            assert node in here.handler.filter({"Pod": item, "NodeNames": list(NODES)}, 0.0)["NodeNames"]
             asked = {"Pod": item, "NodeNameToMetaVictims": {node: {"Pods": [], "NumPDBViolations": 0}}}
-            assert here.desk.preempt(asked)["NodeNameToMetaVictims"][node]["Pods"] == []
+            assert here.handler.preempt(asked)["NodeNameToMetaVictims"][node]["Pods"] == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_pod_is_offered_its_own_gpu_when_all_else_is_full(policy: str) -> None:
-    here = site(policy)
+    here = cluster_cache(policy)
     for at, name in enumerate(NODES):
         for gpu, units in enumerate(NODES[name]):
             if (name, gpu) != ("n0", 1):
                 seen(here, placed(f"full{at}{gpu}", name, gpu, units))
     own = pod("own", 15, priority=9)
-    here.desk.decide(own, "n0", 0.0, 1)
+    here.handler.decide(own, "n0", 0.0, 1)
     body = {"Pod": own, "NodeNames": list(NODES)}
-    assert here.desk.filter(body, 0.0)["NodeNames"] == ["n0"]
-    assert {one["Host"]: one["Score"] for one in here.desk.prioritize(body, 0.0)} == {"n0": 10, "n1": 0, "n2": 0}
-    assert dict(here.desk.decide(own, "n0", 0.0, 1).holding.units) == {1: 15}
+    assert here.handler.filter(body, 0.0)["NodeNames"] == ["n0"]
+    assert {one["Host"]: one["Score"] for one in here.handler.prioritize(body, 0.0)} == {"n0": 10, "n1": 0, "n2": 0}
+    assert dict(here.handler.decide(own, "n0", 0.0, 1).assignment.units) == {1: 15}
 
 
 @pytest.mark.processes
@@ -256,7 +257,7 @@ def test_marks_brought_along_neither_share_a_full_gpu_nor_outlive_the_bind(kind:
                     assert await extender.bind(copy, "n") == ""
                     bound = api.store.objects["pods", "default", f"copy{at}"]
                     assert names.ALLOCATION not in bound["metadata"]["annotations"]
-                    held = holding_of(bound)
+                    held = read_gpu_assignment(bound)
                     assert held is not None and dict(held.units) == {1: mem}
 
     asyncio.run(main())
@@ -297,7 +298,7 @@ def test_what_a_bound_pod_holds_changes_only_where_annotations_are_corrected(
     kind: str, follows: bool, change: dict[str, str] | None
 ) -> None:
     """The owner of a pod edits its annotations, or takes them off: its share is not given to another pod."""
-    here = site()
+    here = cluster_cache()
     here._node("put", trim_node(KINDS[kind]("n")))
     item = placed("p", "n", 0, 12)
     here._pod("put", item)
@@ -305,7 +306,7 @@ def test_what_a_bound_pod_holds_changes_only_where_annotations_are_corrected(
     if change is not None:
         edited["metadata"]["annotations"] = item["metadata"]["annotations"] | change
     here._pod("put", edited)
-    free = here.desk.chooser.pool.free_of("n")
+    free = here.handler.chooser.pool.free_of("n")
     assert (free == {0: 3, 1: 15}) == (not follows or change == {names.POD: "1"})
     here._pod("put", {**edited, "status": {"phase": "Succeeded"}})
-    assert here.desk.chooser.pool.free_of("n") == {0: 15, 1: 15}
+    assert here.handler.chooser.pool.free_of("n") == {0: 15, 1: 15}

@@ -15,37 +15,39 @@ from hypothesis import strategies as st
 from tests.kube.extending import extending, until
 from tests.kube.objects import node, pod
 from tests.kube.test_command import TIDE, kubeconfig, tide
-from tidewright.kube import names
-from tidewright.kube.beat import SILENT_BEATS, Beat, Beats, read, written
-from tidewright.kube.cards import Card, publish, table_of
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, publish, read_gpu_inventory
+from tidewright.kube.objects.heartbeat import SILENT_BEATS, HeartbeatMonitor, PluginHeartbeat, read, written
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import kubelet_in
 
 pytestmark = pytest.mark.processes
 
-CARDS = (Card(0, 15), Card(1, 15))
+CARDS = (GpuInfo(0, 15), GpuInfo(1, 15))
 
 
-def ours(beat: Beat | None, name: str = "n", boot: str = "") -> dict[str, Any]:
+def ours(heartbeat: PluginHeartbeat | None, name: str = "n", boot: str = "") -> dict[str, Any]:
     """A node that our plugin serves; no ``beat``: it never said so."""
     found = node(name)
-    found["metadata"]["annotations"] = {names.TABLE: publish(CARDS)} | ({names.PLUGIN: written(beat)} if beat else {})
+    found["metadata"]["annotations"] = {names.TABLE: publish(CARDS)} | (
+        {names.PLUGIN: written(heartbeat)} if heartbeat else {}
+    )
     found["status"]["nodeInfo"] = {"bootID": boot}
     return found
 
 
-def heeded(item: dict[str, Any], now_s: float = 0.0) -> tuple[bool, str]:
+def with_readiness(item: dict[str, Any], now_s: float = 0.0) -> tuple[bool, str]:
     """Seen at 0, asked at ``now_s``."""
-    beats = Beats()
-    beats.see("n", item, 0.0)
-    table = beats.heeded(table_of(item), item, now_s)
-    return table.ready, table.note
+    heartbeats = HeartbeatMonitor()
+    heartbeats.see("n", item, 0.0)
+    inventory = heartbeats.with_readiness(read_gpu_inventory(item), item, now_s)
+    return inventory.ready, inventory.reason
 
 
 @settings(deadline=None)
-@given(st.builds(Beat, st.booleans(), st.text(), st.floats(1, 3600), st.text()))
-def test_a_heartbeat_survives_its_annotation(beat: Beat) -> None:
-    assert read(written(beat)) == beat
+@given(st.builds(PluginHeartbeat, st.booleans(), st.text(), st.floats(1, 3600), st.text()))
+def test_a_heartbeat_survives_its_annotation(heartbeat: PluginHeartbeat) -> None:
+    assert read(written(heartbeat)) == heartbeat
 
 
 @settings(deadline=None)
@@ -55,43 +57,46 @@ def test_what_is_no_heartbeat_is_not_taken_for_one(text: str) -> None:
 
 
 def test_only_nodes_with_our_table_and_a_heartbeat_are_judged() -> None:
-    assert heeded(node("n"))[0]
-    assert heeded(ours(None))[0]
-    assert heeded(ours(Beat(True, "t")))[0]
-    assert heeded(ours(Beat(False, "t"))) == (False, "its device plugin is not registered with the kubelet")
+    assert with_readiness(node("n"))[0]
+    assert with_readiness(ours(None))[0]
+    assert with_readiness(ours(PluginHeartbeat(True, "t")))[0]
+    assert with_readiness(ours(PluginHeartbeat(False, "t"))) == (
+        False,
+        "its device plugin is not registered with the kubelet",
+    )
     broken = ours(None)
     broken["metadata"]["annotations"][names.PLUGIN] = "?"
-    assert not heeded(broken)[0]
+    assert not with_readiness(broken)[0]
 
 
 def test_a_plugin_from_before_a_reboot_does_not_count() -> None:
-    assert heeded(ours(Beat(True, "t", boot="a"), boot="a"))[0]
-    assert heeded(ours(Beat(True, "t", boot=""), boot="a"))[0]
-    assert "since the node was started" in heeded(ours(Beat(True, "t", boot="a"), boot="b"))[1]
+    assert with_readiness(ours(PluginHeartbeat(True, "t", boot="a"), boot="a"))[0]
+    assert with_readiness(ours(PluginHeartbeat(True, "t", boot=""), boot="a"))[0]
+    assert "since the node was started" in with_readiness(ours(PluginHeartbeat(True, "t", boot="a"), boot="b"))[1]
 
 
 def test_silence_is_counted_by_our_own_clock_and_not_while_we_are_deaf() -> None:
-    item, limit = ours(Beat(True, "1970-01-01", every_s=10.0)), SILENT_BEATS * 10.0
-    assert heeded(item, limit)[0]
-    assert heeded(item, limit + 1) == (False, "its device plugin has been silent since 1970-01-01")
-    beats = Beats()
-    beats.see("n", item, 0.0)
-    assert beats.silent(limit + 1) == ("n",)
-    beats.see("n", item, limit + 1)
-    assert beats.silent(limit + 1) == ("n",), "the same words again are not a heartbeat"
-    beats.excuse(limit + 1)
-    assert beats.silent(limit + 2) == ()
-    beats.see("n", ours(Beat(True, "later", every_s=10.0)), 2 * limit)
-    assert beats.silent(3 * limit) == ()
-    beats.forget("n")
-    assert beats.silent(1e9) == ()
+    item, limit = ours(PluginHeartbeat(True, "1970-01-01", every_s=10.0)), SILENT_BEATS * 10.0
+    assert with_readiness(item, limit)[0]
+    assert with_readiness(item, limit + 1) == (False, "its device plugin has been silent since 1970-01-01")
+    heartbeats = HeartbeatMonitor()
+    heartbeats.see("n", item, 0.0)
+    assert heartbeats.silent(limit + 1) == ("n",)
+    heartbeats.see("n", item, limit + 1)
+    assert heartbeats.silent(limit + 1) == ("n",), "the same words again are not a heartbeat"
+    heartbeats.excuse(limit + 1)
+    assert heartbeats.silent(limit + 2) == ()
+    heartbeats.see("n", ours(PluginHeartbeat(True, "later", every_s=10.0)), 2 * limit)
+    assert heartbeats.silent(3 * limit) == ()
+    heartbeats.forget("n")
+    assert heartbeats.silent(1e9) == ()
 
 
 def test_the_extender_binds_only_where_the_plugin_is_registered() -> None:
     async def scene() -> None:
         async with FakeApi().served() as api:
-            await api.create("nodes", ours(Beat(False, "t"), "down"))
-            await api.create("nodes", ours(Beat(True, "t"), "up"))
+            await api.create("nodes", ours(PluginHeartbeat(False, "t"), "down"))
+            await api.create("nodes", ours(PluginHeartbeat(True, "t"), "up"))
             await api.create("nodes", node("theirs"))
             async with extending(api) as found:
                 one = await api.create("pods", pod("p", 4))
@@ -100,9 +105,9 @@ def test_the_extender_binds_only_where_the_plugin_is_registered() -> None:
                 assert "not registered" in answer["FailedAndUnresolvableNodes"]["down"]
                 assert "not registered" in await found.bind(one, "down")
                 assert await found.bind(one, "up") == ""
-                again = {"metadata": {"annotations": {names.PLUGIN: written(Beat(True, "u"))}}}
+                again = {"metadata": {"annotations": {names.PLUGIN: written(PluginHeartbeat(True, "u"))}}}
                 await api.change("nodes", "", "down", again)
-                await until(lambda: found.pool.tables["down"].ready)
+                await until(lambda: found.pool.inventories["down"].ready)
                 two = await api.create("pods", pod("q", 4))
                 assert await found.bind(two, "down") == ""
 
@@ -110,15 +115,15 @@ def test_the_extender_binds_only_where_the_plugin_is_registered() -> None:
 
 
 def test_a_plugin_that_falls_silent_is_noticed_without_any_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.kube.site.LISTEN_S", 0.05)
-    monkeypatch.setattr("tidewright.kube.beat.SILENT_BEATS", 0.5)
+    monkeypatch.setattr("tidewright.kube.extender.cluster_cache.LISTEN_S", 0.05)
+    monkeypatch.setattr("tidewright.kube.objects.heartbeat.SILENT_BEATS", 0.5)
 
     async def scene() -> None:
         async with FakeApi().served() as api:
-            await api.create("nodes", ours(Beat(True, "t", every_s=1.0)))
+            await api.create("nodes", ours(PluginHeartbeat(True, "t", every_s=1.0)))
             async with extending(api) as found:
-                assert found.pool.tables["n"].ready
-                await until(lambda: not found.pool.tables["n"].ready)
+                assert found.pool.inventories["n"].ready
+                await until(lambda: not found.pool.inventories["n"].ready)
                 one = await api.create("pods", pod("p", 4))
                 assert "silent since t" in await found.bind(one, "n")
 
@@ -149,8 +154,8 @@ def test_the_command_serves_a_node_without_gpus(tmp_path: Path) -> None:
                 _, err = await process.communicate()
                 assert process.returncode == 0, err
                 assert err.count(b"has no effect") == 2 and b"registered with the kubelet" in err
-                beat = read(api.store.objects["nodes", "", "n1"]["metadata"]["annotations"][names.PLUGIN])
-                assert beat is not None and not beat.registered
+                heartbeat = read(api.store.objects["nodes", "", "n1"]["metadata"]["annotations"][names.PLUGIN])
+                assert heartbeat is not None and not heartbeat.registered
 
     asyncio.run(scene())
 

@@ -22,12 +22,14 @@ from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import OLD
 from tests.rooms.imports import loaded_by
-from tidewright.kube import names, plugin_client, station
-from tidewright.kube.beat import read
-from tidewright.kube.cdi import name_of, qualified
-from tidewright.kube.kubelet import OURS, PRIVATE, Folder, listen_private
-from tidewright.kube.plugin_proxy import PluginProxy, ProxySettings
-from tidewright.kube.v1beta1 import messages
+from tidewright.kube.node.cdi import name_of, qualified
+from tidewright.kube.node.kubelet import OURS, PRIVATE, KubeletFolder, listen_private
+from tidewright.kube.node.v1beta1 import messages
+from tidewright.kube.objects import names
+from tidewright.kube.objects.heartbeat import read
+from tidewright.kube.plugin import plugin_client
+from tidewright.kube.plugin import service as plugin_service
+from tidewright.kube.plugin.plugin_proxy import PluginProxy, ProxySettings
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import PRE_START_S, kubelet_in
 
@@ -58,17 +60,17 @@ def test_a_burst_around_a_killed_plugin_loses_no_pod_and_every_container_gets_it
 
 
 def test_a_plugin_that_comes_back_has_never_been_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(station, "RECONNECT_S", 600.0)  # a busy machine may need more than the default
+    monkeypatch.setattr(plugin_service, "RECONNECT_S", 600.0)  # a busy machine may need more than the default
 
     async def scene() -> None:
         async with proxied() as found:
             await found.kill_plugin()
-            beats: list[bool] = []
+            heartbeats: list[bool] = []
             before = found.node["metadata"]["annotations"][names.PLUGIN]
             found.start_plugin()
-            found.api.mischief.decide = lambda method, path: beats.append(found.registered()) or ""
+            found.api.mischief.decide = lambda method, path: heartbeats.append(found.registered()) or ""
             await until(lambda: found.node["metadata"]["annotations"][names.PLUGIN] != before)
-            assert all(beats) and found.registered()
+            assert all(heartbeats) and found.registered()
             assert found.kubelet.registrations == 1
 
     run(scene)
@@ -258,9 +260,9 @@ def test_a_plugin_is_told_how_long_a_start_may_take() -> None:
 
         async with proxied() as found:
             await found.kill_plugin()
-            found.station.plugin._pre_start = look  # type: ignore[method-assign]
-            methods = found.station.plugin.methods()
-            server = await listen_private(Folder(found.folder), methods)
+            found.plugin_service.plugin._pre_start = look  # type: ignore[method-assign]
+            methods = found.plugin_service.plugin.methods()
+            server = await listen_private(KubeletFolder(found.folder), methods)
             try:
                 uid = await found.admitted("p", 1)
                 await found.kubelet.start_container(uid, "c0")
@@ -281,8 +283,8 @@ def test_the_error_of_a_plugin_that_fails_is_in_the_answer(method: str) -> None:
         async with proxied(binding="late" if method == "PreStartContainer" else "match") as found:
             await found.restart_proxy(start_s=1.5, allocate_s=1.5)
             await found.kill_plugin()
-            methods = found.station.plugin.methods() | {method: fail}
-            server = await listen_private(Folder(found.folder), methods)
+            methods = found.plugin_service.plugin.methods() | {method: fail}
+            server = await listen_private(KubeletFolder(found.folder), methods)
             try:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     uid = await found.admitted("p", 1)
@@ -320,8 +322,8 @@ def test_a_plugin_that_hangs_holds_up_no_admission(monkeypatch: pytest.MonkeyPat
     async def scene() -> None:
         async with proxied() as found:
             await found.kill_plugin()
-            hanging = dict.fromkeys(found.station.plugin.methods(), hang)
-            server = await listen_private(Folder(found.folder), hanging)
+            hanging = dict.fromkeys(found.plugin_service.plugin.methods(), hang)
+            server = await listen_private(KubeletFolder(found.folder), hanging)
             try:
                 await until(lambda: asked)
                 for name in ("a", "b", "c"):
@@ -416,8 +418,8 @@ def test_real_processes_one_frozen_and_killed_in_the_middle_of_a_burst(tmp_path:
 
                 def registered() -> bool:
                     notes = api.store.objects["nodes", "", "n"]["metadata"].get("annotations") or {}
-                    beat = read(notes.get(names.PLUGIN, ""))
-                    return beat is not None and beat.registered
+                    heartbeat = read(notes.get(names.PLUGIN, ""))
+                    return heartbeat is not None and heartbeat.registered
 
                 async def burst(first: int) -> None:
                     for at in range(first, first + 3):

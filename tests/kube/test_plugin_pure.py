@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 
 from tests.kube.objects import pod
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.kube import names
-from tidewright.kube.ask import notes_of
-from tidewright.kube.cards import Card, Table
-from tidewright.kube.cdi import KIND, PREFIX, Edits, Mount, Shelf, document, name_of, qualified
-from tidewright.kube.gpu_admission import GpuCapacity
-from tidewright.kube.gpus import FakeGpus
-from tidewright.kube.match import Entry, claim_of, entries, gpus_of, guess, only, owner, waiting
-from tidewright.kube.nvidia import RECOVERY_ACTION, NvidiaGpus
-from tidewright.kube.pool import Pool
-from tidewright.kube.slots import Capacity
-from tidewright.kube.station import late_binding
-from tidewright.kube.units import (
+from tidewright.kube.allocation.container_lookup import (
+    CheckpointEntry,
+    claim_of,
+    entries,
+    gpus_of,
+    guess,
+    only,
+    owner,
+    waiting,
+)
+from tidewright.kube.allocation.pool import Pool
+from tidewright.kube.allocation.slots import Capacity
+from tidewright.kube.allocation.units import (
     MESSAGE_LIMIT,
-    Split,
+    UnitSize,
     check_message,
     gpu_of,
     id_of,
@@ -35,7 +36,15 @@ from tidewright.kube.units import (
     occupied_units,
     prefer,
 )
-from tidewright.kube.v1beta1 import UNHEALTHY, messages
+from tidewright.kube.node.cdi import KIND, PREFIX, CdiFiles, Edits, Mount, document, name_of, qualified
+from tidewright.kube.node.gpus import FakeGpus
+from tidewright.kube.node.nvidia import RECOVERY_ACTION, NvidiaGpus
+from tidewright.kube.node.v1beta1 import UNHEALTHY, messages
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import GpuInfo, GpuInventory
+from tidewright.kube.objects.metadata import annotations_of
+from tidewright.kube.plugin.gpu_admission import GpuCapacity
+from tidewright.kube.plugin.service import late_binding
 
 RECORDED = Path(__file__).parent / "recorded" / "kubelet"
 H200_MIB = 143_771
@@ -63,11 +72,11 @@ def test_ids_of_others_have_no_gpu(text: str) -> None:
 
 def test_eight_h200_work_in_gib_and_in_chunks_and_are_refused_in_single_mib() -> None:
     node = dict.fromkeys(range(8), H200_MIB)
-    assert sum(check_message(node, Split.of("GiB")).values()) == 8 * 140
+    assert sum(check_message(node, UnitSize.of("GiB")).values()) == 8 * 140
     with pytest.raises(UsageError) as caught:
-        check_message(node, Split.of("MiB"))
+        check_message(node, UnitSize.of("MiB"))
     assert "--memory-unit GiB" in str(caught.value.remedy) and "--chunk 8 " in str(caught.value.remedy)
-    units = check_message(node, Split.of("MiB", 8))
+    units = check_message(node, UnitSize.of("MiB", 8))
     assert len(_message(ids(units)).SerializeToString()) <= MESSAGE_LIMIT
 
 
@@ -75,22 +84,22 @@ def test_eight_h200_work_in_gib_and_in_chunks_and_are_refused_in_single_mib() ->
 @given(st.dictionaries(st.integers(0, 127), st.integers(1024, 200_000), min_size=1, max_size=16))
 def test_the_chunk_that_is_named_fits(node: dict[int, int]) -> None:
     try:
-        assert message_bytes(check_message(node, Split.of("MiB"))) <= MESSAGE_LIMIT
+        assert message_bytes(check_message(node, UnitSize.of("MiB"))) <= MESSAGE_LIMIT
     except UsageError as error:
         chunk = int(str(error.remedy).split("--chunk ")[1].split()[0])
-        assert message_bytes(check_message(node, Split.of("MiB", chunk))) <= MESSAGE_LIMIT
+        assert message_bytes(check_message(node, UnitSize.of("MiB", chunk))) <= MESSAGE_LIMIT
 
 
 def test_gpus_of_different_sizes_have_their_own_units() -> None:
-    assert check_message({0: 24 * 1024, 1: 16 * 1024 - 1}, Split.of("GiB")) == {0: 24, 1: 15}
+    assert check_message({0: 24 * 1024, 1: 16 * 1024 - 1}, UnitSize.of("GiB")) == {0: 24, 1: 15}
     with pytest.raises(UsageError, match="smaller than one unit"):
-        check_message({0: 1000}, Split.of("GiB"))
+        check_message({0: 1000}, UnitSize.of("GiB"))
 
 
 @pytest.mark.parametrize(("unit", "chunk"), [("GiB", 4), ("TiB", 0), ("MiB", -1)])
 def test_units_that_make_no_sense_are_refused(unit: str, chunk: int) -> None:
     with pytest.raises(UsageError):
-        Split.of(unit, chunk)
+        UnitSize.of(unit, chunk)
 
 
 @settings(deadline=None)
@@ -147,14 +156,14 @@ def test_pods_admitted_in_the_order_of_their_binds_are_told_apart(shapes: list[l
         for at, size in enumerate(sizes):
             claim = guess(listed, size, done)
             assert claim is not None
-            assert (claim.holding.name, claim.part.name) == (one["metadata"]["name"], f"c{at}")
-            done.add((claim.holding.uid, claim.part.name))
+            assert (claim.assignment.name, claim.part.name) == (one["metadata"]["name"], f"c{at}")
+            done.add((claim.assignment.uid, claim.part.name))
     assert not waiting(listed, done)
 
 
 def test_times_that_differ_by_a_nanosecond_are_told_apart() -> None:
     first, second = assumed("z", 2, at=1795220794120540602), assumed("a", 2, at=1795220794120540603)
-    assert guess([second, first], 2, ()).holding.name == "z"  # type: ignore[union-attr]
+    assert guess([second, first], 2, ()).assignment.name == "z"  # type: ignore[union-attr]
 
 
 def test_init_containers_come_first_and_containers_without_memory_are_passed_over() -> None:
@@ -163,7 +172,7 @@ def test_init_containers_come_first_and_containers_without_memory_are_passed_ove
     for name, size in (("i0", 4), ("c0", 1), ("c2", 2)):
         claim = guess([one], size, done)
         assert claim is not None and claim.part.name == name
-        done.add((claim.holding.uid, name))
+        done.add((claim.assignment.uid, name))
 
 
 @pytest.mark.parametrize("change", [
@@ -182,7 +191,7 @@ def test_pods_on_their_way_out_served_or_never_chosen_are_left_out(change: dict[
 def test_only_knows_when_two_pods_are_meant() -> None:
     one, two = assumed("a", 2, at=1), assumed("b", 2, at=2, gpu=1)
     assert only([one, two], 2, ()) is None
-    assert only([one, two], 2, {("uid-a", "c0")}).holding.name == "b"  # type: ignore[union-attr]
+    assert only([one, two], 2, {("uid-a", "c0")}).assignment.name == "b"  # type: ignore[union-attr]
 
 
 def test_a_recorded_checkpoint_names_the_owner_of_every_prestart() -> None:
@@ -211,7 +220,7 @@ def test_a_checkpoint_that_cannot_be_read_says_so(text: str) -> None:
 
 
 def test_two_pods_with_the_same_ids_are_an_error_unless_one_ended() -> None:
-    both = [Entry("a", "c", frozenset({"0-0"})), Entry("b", "c", frozenset({"0-0"}))]
+    both = [CheckpointEntry("a", "c", frozenset({"0-0"})), CheckpointEntry("b", "c", frozenset({"0-0"}))]
     with pytest.raises(WorldError, match="two pods"):
         owner(both, ["0-0"])
     assert owner(both, ["0-0"], gone={"a"}) == both[1]
@@ -228,7 +237,7 @@ def test_a_claim_of_a_pod_on_several_gpus_has_the_containers_own() -> None:
 
 def test_a_pod_past_the_extender_is_told_what_to_do() -> None:
     bare = assumed("p", 2, at=1)
-    notes_of(bare).clear()  # type: ignore[attr-defined]
+    annotations_of(bare).clear()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="did not ask the extender") as caught:
         claim_of(bare, "c0")
     assert "scheduler's configuration" in str(caught.value.remedy)
@@ -245,12 +254,12 @@ def test_a_cdi_name_depends_on_the_ids_alone(some: list[str], rng: Any) -> None:
 
 
 def test_cdi_files_are_whole_and_only_ours_are_removed(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "cdi")
+    cdi_files = CdiFiles(tmp_path / "cdi")
     edits = Edits({"A": "1"}, ("/dev/nvidia0",), (Mount("/host/x", "/x"), Mount("/host/y", "/y", writable=True)))
-    shelf.put("ga", {"ga": edits})
-    shelf.put("gb", {"gb": Edits({"B": "x=y"})})
-    (shelf.folder / "nvidia.json").write_text("{}")
-    found = json.loads((shelf.folder / f"{PREFIX}ga.json").read_text())
+    cdi_files.put("ga", {"ga": edits})
+    cdi_files.put("gb", {"gb": Edits({"B": "x=y"})})
+    (cdi_files.folder / "nvidia.json").write_text("{}")
+    found = json.loads((cdi_files.folder / f"{PREFIX}ga.json").read_text())
     assert found == document(KIND, {"ga": edits})
     assert found["devices"][0]["containerEdits"] == {
         "env": ["A=1"], "deviceNodes": [{"path": "/dev/nvidia0"}],
@@ -259,12 +268,12 @@ def test_cdi_files_are_whole_and_only_ours_are_removed(tmp_path: Path) -> None:
             {"hostPath": "/host/y", "containerPath": "/y", "options": ["rw", "bind"]},
         ],
     }  # fmt: skip
-    assert shelf.keep_only(["gb"]) == 1
-    assert sorted(path.name for path in shelf.folder.iterdir()) == ["nvidia.json", f"{PREFIX}gb.json"]
+    assert cdi_files.keep_only(["gb"]) == 1
+    assert sorted(path.name for path in cdi_files.folder.iterdir()) == ["nvidia.json", f"{PREFIX}gb.json"]
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(WorldError, match="cannot be written"):
-        Shelf(blocked).put("ga", {})
+        CdiFiles(blocked).put("ga", {})
 
 
 def test_fake_gpus_are_as_written() -> None:
@@ -355,5 +364,5 @@ def test_extender_admission_and_matching_agree_on_what_a_pod_leaves_to_others(un
     assert GpuCapacity(size, exclusive).occupied(units) == expected
     assert Capacity({0: size}, frozenset({0} if exclusive else ())).weighed({0: units}) == {0: expected}
     pool = Pool()
-    pool.set_node(Table("n", (Card(0, size, whole=exclusive),)))
+    pool.set_node(GpuInventory("n", (GpuInfo(0, size, whole=exclusive),)))
     assert pool.weight("n", 0, units) == expected

@@ -15,12 +15,12 @@ from tests.kube.objects import node
 from tests.kube.test_extender import RECORDED as QUESTIONS
 from tests.kube.test_plugin_pure import RECORDED, assumed, chosen
 from tests.kube.test_plugin_served import Plugged, plugged, run
-from tidewright.kube import names
-from tidewright.kube.ask import holding_of
-from tidewright.kube.kubelet import CHECKPOINT
-from tidewright.kube.rungs import IsolationSettings
-from tidewright.kube.units import gpu_of, id_of
-from tidewright.kube.v1beta1 import messages
+from tidewright.kube.allocation.units import gpu_of, id_of
+from tidewright.kube.isolation.isolation_levels import IsolationSettings
+from tidewright.kube.node.kubelet import CHECKPOINT
+from tidewright.kube.node.v1beta1 import messages
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_gpu_assignment
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -165,7 +165,7 @@ def test_a_pod_that_a_kubelet_rejected_holds_nothing_and_is_nobody(name: str) ->
     rejected = json.loads((RECORDED / f"{name}.json").read_text())
     assert rejected["metadata"]["annotations"][names.ASSIGNED] == "false" and rejected["spec"]["nodeName"]
     rejected["spec"]["nodeName"] = "n"
-    assert holding_of(rejected) is None
+    assert read_gpu_assignment(rejected) is None
 
     async def scene() -> None:
         async with FakeApi().served() as api:

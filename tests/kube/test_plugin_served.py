@@ -20,18 +20,20 @@ from tests.kube.extending import extending, until
 from tests.kube.objects import pod
 from tests.kube.test_plugin_pure import RECORDED, assumed
 from tidewright.base.errors import UsageError
-from tidewright.kube import names, registration
-from tidewright.kube.api import Api, NoAnswer
-from tidewright.kube.beat import read
-from tidewright.kube.cards import table_of
-from tidewright.kube.cdi import PREFIX
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.gpus import FakeGpus
-from tidewright.kube.kubelet import OURS, SOCKET
-from tidewright.kube.rungs import IsolationSettings
-from tidewright.kube.station import PluginSettings, Station
-from tidewright.kube.tell import PodsHere, Teller
-from tidewright.kube.units import Split, gpu_of
+from tidewright.kube.allocation.units import UnitSize, gpu_of
+from tidewright.kube.client.api import KubeClient, NoAnswer
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.isolation.isolation_levels import IsolationSettings
+from tidewright.kube.node.cdi import PREFIX
+from tidewright.kube.node.gpus import FakeGpus
+from tidewright.kube.node.kubelet import OURS, SOCKET
+from tidewright.kube.node.node_api import NodeApi
+from tidewright.kube.node.node_pods import NodePods
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import read_gpu_inventory
+from tidewright.kube.objects.heartbeat import read
+from tidewright.kube.plugin import registration
+from tidewright.kube.plugin.service import PluginService, PluginSettings
 from tidewright.testing.kube_api import FakeApi
 from tidewright.testing.kubelet import FakeKubelet, kubelet_in
 
@@ -46,13 +48,13 @@ class Plugged:
 
     api: FakeApi
     kubelet: FakeKubelet
-    station: Station
+    plugin_service: PluginService
     gpus: FakeGpus
     said: list[str]
 
     @property
     def folder(self) -> Path:
-        return self.station.settings.folder
+        return self.plugin_service.settings.folder
 
     @property
     def node(self) -> dict[str, Any]:
@@ -70,12 +72,12 @@ class Plugged:
     async def create(self, one: dict[str, Any]) -> dict[str, Any]:
         """Bound to this node, and known to the plugin."""
         made = await self.api.create("pods", one)
-        await until(lambda: made["metadata"]["uid"] in self.station.plugin.pods.reflector.objects)
+        await until(lambda: made["metadata"]["uid"] in self.plugin_service.plugin.pods.reflector.objects)
         return made
 
     def env(self, cdi: str) -> dict[str, str]:
         """What the runtime finds under a CDI name."""
-        path = self.station.settings.cdi / f"{PREFIX}{cdi.partition('=')[2]}.json"
+        path = self.plugin_service.settings.cdi / f"{PREFIX}{cdi.partition('=')[2]}.json"
         edits = json.loads(path.read_text())["devices"][0]["containerEdits"]
         return dict(one.split("=", 1) for one in edits["env"])
 
@@ -115,12 +117,12 @@ async def plugged(
                 "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, settle_s=0.05, end_s=0.05,
                 **{"beat_s": 5.0, "isolation": isolation, **settings},
             )  # fmt: skip
-            station = Station(Cluster(api.url), chosen, gpus, said.append)
-            running = asyncio.create_task(station.run())
+            plugin_service = PluginService(Cluster(api.url), chosen, gpus, said.append)
+            running = asyncio.create_task(plugin_service.run())
             try:
-                yield Plugged(api, kubelet, station, gpus, said)
+                yield Plugged(api, kubelet, plugin_service, gpus, said)
             finally:
-                station.stop()
+                plugin_service.stop()
                 await running
 
 
@@ -199,14 +201,14 @@ def test_a_restarted_container_gets_the_same_and_stale_files_go() -> None:
                 await found.create(each)
                 await found.kubelet.admit(each)
                 await found.kubelet.start_container(each["metadata"]["uid"], "c0")
-            before = sorted(path.name for path in found.station.settings.cdi.glob("*.json"))
+            before = sorted(path.name for path in found.plugin_service.settings.cdi.glob("*.json"))
             assert len(before) == 2
             served = found.notes("b")[names.ASSUME_TIME]
             found.kubelet.end("uid-a")
             await found.api.remove("pods", "default", "a")
             made = await found.kubelet.start_container("uid-b", "c0")
             assert found.env(made.cdi[0])[names.VISIBLE] == "GPU-fake-0001"
-            assert len(list(found.station.settings.cdi.glob("*.json"))) == 1
+            assert len(list(found.plugin_service.settings.cdi.glob("*.json"))) == 1
             assert found.notes("b")[names.ASSUME_TIME] == served, "marked once"
 
     run(scene)
@@ -226,7 +228,9 @@ def test_a_pod_past_the_extender_is_refused_with_a_reason_and_an_event() -> None
             events = found.warnings()
             assert [event["involvedObject"]["name"] for event in events] == ["bare"], "told once, not at every try"
             assert "did not ask the extender" in events[0]["message"]
-            assert not list(found.station.settings.cdi.glob("*.json")), "no environment at all rather than a wrong one"
+            assert not list(found.plugin_service.settings.cdi.glob("*.json")), (
+                "no environment at all rather than a wrong one"
+            )
 
     run(scene)
 
@@ -242,7 +246,7 @@ def test_marks_that_make_no_sense_open_no_gpu(change: dict[str, str]) -> None:
             await found.kubelet.admit(odd)
             with pytest.raises(grpc.aio.AioRpcError):
                 await found.kubelet.start_container("uid-odd", "c0")
-            assert not list(found.station.settings.cdi.glob("*.json"))
+            assert not list(found.plugin_service.settings.cdi.glob("*.json"))
             assert len(found.warnings()) == 1
 
     run(scene)
@@ -294,9 +298,9 @@ def test_a_kubelet_that_refuses_is_asked_again_later() -> None:
 
 def test_what_has_not_changed_is_not_written_with_every_heartbeat() -> None:
     async def scene() -> None:
-        async with FakeApi().served() as api, Api(Cluster(api.url)) as client:
+        async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             await api.create("nodes", {"metadata": {"name": "n"}, "status": {}})
-            teller = Teller(client, "n", lambda text: None)
+            teller = NodeApi(client, "n", lambda text: None)
             path = "/api/v1/nodes/n/status"
 
             def writes() -> int:
@@ -320,14 +324,14 @@ def test_the_node_shows_every_gpu_the_count_and_says_farewell() -> None:
             await until(lambda: names.COUNT in found.node["status"]["capacity"])
             assert found.node["status"]["allocatable"][names.COUNT] == "2"
             found.node["status"]["allocatable"][names.MEM] = "40"
-            table = table_of(found.node)
-            assert table.published and [card.units for card in table.cards] == [24, 16]
-            assert [card.uuid for card in table.cards] == ["GPU-fake-0000", "GPU-fake-0001"]
-            found.station.stop()
+            inventory = read_gpu_inventory(found.node)
+            assert inventory.published and [card.units for card in inventory.cards] == [24, 16]
+            assert [card.uuid for card in inventory.cards] == ["GPU-fake-0000", "GPU-fake-0001"]
+            found.plugin_service.stop()
             await until(lambda: not found.registered())
             api = found.api
-        beat = read(api.store.objects["nodes", "", "n"]["metadata"]["annotations"][names.PLUGIN])
-        assert beat is not None and not beat.registered
+        heartbeat = read(api.store.objects["nodes", "", "n"]["metadata"]["annotations"][names.PLUGIN])
+        assert heartbeat is not None and not heartbeat.registered
 
     run(scene)
 
@@ -344,7 +348,7 @@ def test_a_sick_gpu_is_told_to_kubelet_extender_and_inspect_and_taken_back() -> 
             await until(lambda: listed(found) == "1")
             await until(lambda: sum(health == "Unhealthy" for health in found.kubelet.health.values()) == 15)
             assert {gpu_of(one) for one, health in found.kubelet.health.items() if health == "Unhealthy"} == {1}
-            assert [card.ok for card in table_of(found.node).cards] == [True, False]
+            assert [card.ok for card in read_gpu_inventory(found.node).cards] == [True, False]
             await found.api.change("configmaps", "kube-system", "unhealthy-gpu-n", {"data": {"gpus": "0,1"}})
             found.gpus.sick = {}
             await until(lambda: listed(found) == "0")
@@ -484,7 +488,7 @@ def test_extender_and_plugin_together_from_the_filter_to_the_container() -> None
             await found.ready()
             amounts = {key: {names.MEM: str(len(found.kubelet.health))} for key in ("capacity", "allocatable")}
             await found.api.change("nodes", "", "n", {"status": amounts}, status=True)
-            await until(lambda: extender.pool.tables.get("n") and extender.pool.tables["n"].ready)
+            await until(lambda: extender.pool.inventories.get("n") and extender.pool.inventories["n"].ready)
             assert (await extender.filter(big, ["n"]))["NodeNames"] == ["n"]
             small = await found.api.create("pods", pod("small", 10))
             for one in (big, small):
@@ -498,10 +502,10 @@ def test_extender_and_plugin_together_from_the_filter_to_the_container() -> None
             await until(lambda: all(held.assigned for held in extender.pool.on("n")))
             third = await found.api.create("pods", pod("third", 4))
             await found.kubelet.crash()
-            await until(lambda: not extender.pool.tables["n"].ready)
+            await until(lambda: not extender.pool.inventories["n"].ready)
             assert "not registered" in await extender.bind(third, "n")
             await found.kubelet.start()
-            await until(lambda: extender.pool.tables["n"].ready)
+            await until(lambda: extender.pool.inventories["n"].ready)
             assert await extender.bind(third, "n") == ""
 
     run(scene)
@@ -529,9 +533,9 @@ def test_only_pods_of_this_node_are_asked_for() -> None:
             writer.close()
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server, Api(Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as api:
+        async with server, KubeClient(Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as api:
             with pytest.raises(NoAnswer):
-                await PodsHere(api, "n1.example").listed()
+                await NodePods(api, "n1.example").listed()
         assert "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1.example&limit=500 " in lines[0]
 
     run(scene)
@@ -573,7 +577,7 @@ def test_whatever_comes_and_goes_no_container_gets_anothers_gpu(seed: int) -> No
                     assert env[names.CONTAINER] == str(len(made.ids))
                     started.add((made.uid, made.container))
             assert len(started) > 15
-            assert len(list(found.station.settings.cdi.glob("*.json"))) <= len(found.kubelet.made)
+            assert len(list(found.plugin_service.settings.cdi.glob("*.json"))) <= len(found.kubelet.made)
 
     run(scene)
 
@@ -588,7 +592,7 @@ def _units(one: dict[str, Any]) -> int:
 
 def test_eight_h200_in_chunks_pass_a_kubelets_limit() -> None:
     async def scene() -> None:
-        async with plugged("8x140", split=Split.of("MiB", 8)) as found:
+        async with plugged("8x140", split=UnitSize.of("MiB", 8)) as found:
             await found.ready()
             assert len(found.kubelet.health) == 8 * 140 * 128
 
@@ -601,13 +605,13 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             PluginSettings(**wrong)
     deep = PluginSettings("n", folder=tmp_path / ("x" * 120))
     with pytest.raises(UsageError, match="too long"):
-        Station(Cluster("http://127.0.0.1:1"), deep, FakeGpus("1x1"), print)
+        PluginService(Cluster("http://127.0.0.1:1"), deep, FakeGpus("1x1"), print)
     assert SOCKET != OURS
 
 
 def test_a_heartbeat_that_could_not_be_written_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the node would show the last one, which says the contrary, until the next is due."""
-    monkeypatch.setattr("tidewright.kube.station.RETELL_S", (0.01, 0.02))
+    monkeypatch.setattr("tidewright.kube.plugin.service.RETELL_S", (0.01, 0.02))
 
     async def scene() -> None:
         async with plugged(beat_s=3600.0) as found:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.kube.test_deploy import BASE, Object, accepted, composed, containers
-from tidewright.kube.plugin_proxy import ProxySettings
-from tidewright.kube.station import PluginSettings
+from tidewright.kube.plugin.plugin_proxy import ProxySettings
+from tidewright.kube.plugin.service import PluginSettings
 
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 

@@ -22,12 +22,12 @@ import pytest
 
 from tests.kube.extending import Extending, extending, until
 from tests.kube.objects import KINDS
-from tidewright.kube import names
-from tidewright.kube.api import NODES, STRATEGIC, Api, ApiError
-from tidewright.kube.ask import holding_of
-from tidewright.kube.beat import read
-from tidewright.kube.credentials import Cluster, find_cluster
-from tidewright.kube.reflector import Reflector
+from tidewright.kube.client.api import NODES, STRATEGIC, ApiError, KubeClient
+from tidewright.kube.client.credentials import Cluster, find_cluster
+from tidewright.kube.client.reflector import Reflector
+from tidewright.kube.objects import names
+from tidewright.kube.objects.heartbeat import read
+from tidewright.kube.objects.pod_request import read_gpu_assignment
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -48,7 +48,7 @@ class Ground:
     """A cluster to try things in. ``made``: paths of what must go again."""
 
     cluster: Cluster
-    api: Api
+    api: KubeClient
     made: list[str] = field(default_factory=list)
 
     @staticmethod
@@ -97,11 +97,11 @@ class Ground:
 @asynccontextmanager
 async def ground(where: str) -> AsyncIterator[Ground]:
     if where == "fake":
-        async with FakeApi().served() as fake, Api(Cluster(fake.url)) as api:
+        async with FakeApi().served() as fake, KubeClient(Cluster(fake.url)) as api:
             yield Ground(Cluster(fake.url), api)
         return
     cluster = find_cluster(SERVER)
-    async with Api(cluster) as api:
+    async with KubeClient(cluster) as api:
         found = Ground(cluster, api)
         try:
             yield found
@@ -316,7 +316,7 @@ def test_the_extender_gives_gpus_away_and_knows_them_again(where: str, kind: str
                     continue
                 assert answer["NodeNames"] == [node]
                 assert await extender.bind(pod, node) == ""
-        held = [holding_of(await found.read(pod)) for pod in pods]
+        held = [read_gpu_assignment(await found.read(pod)) for pod in pods]
         assert sorted(gpu for one in held if one for gpu in one.units) == [0, 1]
         async with leading(found) as extender:
             assert extender.pool.free_of(node) == {0: 7, 1: 7}
@@ -334,9 +334,9 @@ async def registered(found: Ground, extender: Extending, before: str) -> None:
     """Until the kubelet has the devices, by a heartbeat after ``before``, and the extender knows: what earlier plugins left
     in the node's status looks like a node of gpushare's."""
     async with asyncio.timeout(PATIENCE_S):
-        while (now := await heartbeat(found)) == before or not (beat := read(now)) or not beat.registered:
+        while (now := await heartbeat(found)) == before or not (last := read(now)) or not last.registered:
             await asyncio.sleep(0.2)
-        while not (table := extender.pool.tables.get(NODE)) or not (table.published and table.ready):
+        while not (inventory := extender.pool.inventories.get(NODE)) or not (inventory.published and inventory.ready):
             await asyncio.sleep(0.2)
 
 

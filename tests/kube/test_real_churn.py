@@ -13,7 +13,7 @@ import pytest
 from tests.kube.churn import bind_once, through_deaths
 from tests.kube.extending import Extending, until
 from tests.kube.test_real import PODS, WHERE, Ground, leading, on
-from tidewright.kube.ask import Holding, holding_of
+from tidewright.kube.objects.pod_request import GpuAssignment, read_gpu_assignment
 
 pytestmark = pytest.mark.processes
 
@@ -21,10 +21,12 @@ UNITS = 15
 """Of each of a node's two GPUs."""
 
 
-async def held(found: Ground, nodes: list[str]) -> dict[str, Holding]:
+async def held(found: Ground, nodes: list[str]) -> dict[str, GpuAssignment]:
     """Who holds what on our nodes, by the API server's own records; no GPU may be given away twice."""
     pages = [page async for page in found.api.pages(PODS, size=100)]
-    all_ = [holding_of(item) for page in pages for item in page["items"] if item["spec"].get("nodeName") in nodes]
+    all_ = [
+        read_gpu_assignment(item) for page in pages for item in page["items"] if item["spec"].get("nodeName") in nodes
+    ]
     here = {one.uid: one for one in all_ if one is not None}
     used: Counter[tuple[str, int]] = Counter()
     for one in here.values():

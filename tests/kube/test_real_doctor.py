@@ -8,7 +8,9 @@ import pytest
 
 from tests.kube.test_real import WHERE, ground
 from tidewright.app.kube_doctor import collect
-from tidewright.kube import doctor, doctor_pods, stamps
+from tidewright.kube.client import timestamps
+from tidewright.kube.doctor import examine as doctor
+from tidewright.kube.doctor import pods as doctor_pods
 
 pytestmark = pytest.mark.processes
 
@@ -24,7 +26,7 @@ def test_everything_is_listed_and_events_are_found_by_their_pod(where: str, monk
             meta = heard["metadata"]
             about = {"kind": "Pod", "name": meta["name"], "namespace": "default", "uid": meta["uid"]}
             event = {"metadata": {"name": found.name()}, "involvedObject": about, "reason": "Tried", "type": "Warning",
-                     "lastTimestamp": stamps.now()[:19] + "Z"}  # fmt: skip
+                     "lastTimestamp": timestamps.now()[:19] + "Z"}  # fmt: skip
             await found.post("/api/v1/namespaces/default/events", event)
             facts = await collect(found.api)
             assert facts.unread == () and facts.services is not None and facts.slices is not None

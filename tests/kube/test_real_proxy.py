@@ -15,7 +15,7 @@ import pytest
 
 from tests.kube.test_plugin_proxy import child_of
 from tests.kube.test_real import IMAGE, NODE, SERVER, environment, ground, heartbeat, leading, registered
-from tidewright.kube import names
+from tidewright.kube.objects import names
 
 pytestmark = pytest.mark.processes
 TIDE = str(Path(sys.executable).with_name("tide"))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tidewright.kube.api import Api, NoAnswer
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.reflector import BACKOFF_S, SHORT_S, Reflector
+from tidewright.kube.client.api import KubeClient, NoAnswer
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.client.reflector import BACKOFF_S, SHORT_S, Reflector
 from tidewright.testing.kube_api import FakeApi
 
 
-class Fickle(Api):
+class Fickle(KubeClient):
     """Its lists are empty; its watches are as ``watches`` says, one after the other, then each ends at once.
 
     ``refused``: no answer; ``short``: ends at once; ``event``: ends after an event; ``long``: ends after a while; ``broken``:
@@ -62,8 +62,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch, api: Fickle, count: int) -> tuple[li
         if len(found) == count:
             raise Enough
 
-    monkeypatch.setattr("tidewright.kube.reflector.asyncio.sleep", sleep)
-    monkeypatch.setattr("tidewright.kube.reflector.time.monotonic", lambda: api.now_s)
+    monkeypatch.setattr("tidewright.kube.client.reflector.asyncio.sleep", sleep)
+    monkeypatch.setattr("tidewright.kube.client.reflector.time.monotonic", lambda: api.now_s)
     with pytest.raises(Enough):
         asyncio.run(one.run())
     assert api.lists == 1
@@ -100,7 +100,7 @@ def test_pages_of_a_list_have_each_object_once_in_any_order_of_namespaces() -> N
             for name in ("x", "x-1", "y"):
                 await fake.create("pods", {"metadata": {"namespace": namespace, "name": name}})
         await fake.create("nodes", {"metadata": {"name": "n"}})
-        async with fake.served(), Api(Cluster(fake.url)) as api:
+        async with fake.served(), KubeClient(Cluster(fake.url)) as api:
             whole = [item["metadata"]["uid"] for item in await api.items("/api/v1/pods")]
             for size in (1, 2, 5, 12):
                 pages = [page["items"] async for page in api.pages("/api/v1/pods", size)]

@@ -16,15 +16,15 @@ from tests.kube.test_plugin_pure import Nvml, assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.devices.excess import Rules, Watchdog
-from tidewright.kube import names
-from tidewright.kube.cards import table_of
-from tidewright.kube.gpus import Gpu, Use
-from tidewright.kube.guard import EVICTED, REASON
-from tidewright.kube.kubelet import CHECKPOINT
-from tidewright.kube.nvidia import NvidiaGpus
-from tidewright.kube.units import Split
-from tidewright.kube.usage import used_on
-from tidewright.kube.watchdog import foreign_units, pod_in, sight
+from tidewright.kube.allocation.units import UnitSize
+from tidewright.kube.isolation.gpu_processes import foreign_units, pod_in, sight
+from tidewright.kube.isolation.memory_guard import EVICTED, REASON
+from tidewright.kube.node.gpus import Gpu, GpuProcess
+from tidewright.kube.node.kubelet import CHECKPOINT
+from tidewright.kube.node.nvidia import NvidiaGpus
+from tidewright.kube.objects import names
+from tidewright.kube.objects.gpu_inventory import read_gpu_inventory
+from tidewright.kube.objects.usage import used_on
 
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 OTHER = "11111111-2222-3333-4444-555555555555"
@@ -44,10 +44,20 @@ def test_the_pod_of_a_process(text: str, uid: str) -> None:
 
 def test_uses_are_summed_by_pod_and_what_is_not_seen_is_said() -> None:
     homes = {1: "a", 2: "a", 3: "", 4: "b"}
-    found = sight([Use(0, 1, 10), Use(0, 2, 5), Use(1, 2, 7), Use(0, 3, 3), Use(1, 4, 1), Use(1, 99, 2)], homes.get)
+    found = sight(
+        [
+            GpuProcess(0, 1, 10),
+            GpuProcess(0, 2, 5),
+            GpuProcess(1, 2, 7),
+            GpuProcess(0, 3, 3),
+            GpuProcess(1, 4, 1),
+            GpuProcess(1, 99, 2),
+        ],
+        homes.get,
+    )
     assert dict(found.pods) == {("a", 0): 15, ("a", 1): 7, ("b", 1): 1}
     assert dict(found.outside) == {0: 3, 1: 2} and not found.blind
-    assert sight([Use(0, 99, 1)], homes.get).blind and not sight([], homes.get).blind
+    assert sight([GpuProcess(0, 99, 1)], homes.get).blind and not sight([], homes.get).blind
 
 
 def steps(dog: Watchdog, now_s: float, mib: int) -> list[str]:
@@ -98,7 +108,7 @@ def test_nobody_is_evicted_unwarned_and_bystanders_never_told(
 
 @pytest.mark.parametrize(("mib", "units"), [(0, 0), (500, 0), (773, 0), (774, 1), (1797, 1), (1798, 2), (99_999, 14)])
 def test_what_is_too_little_for_a_unit_goes_to_others_first(mib: int, units: int) -> None:
-    assert foreign_units(Gpu(0, "u", 15109), 14, mib, Split()) == units
+    assert foreign_units(Gpu(0, "u", 15109), 14, mib, UnitSize()) == units
 
 
 @pytest.mark.parametrize("wrong", [("kill", 0, 0, 0), ("warn", -1, 0, 0), ("warn", 0, -1.0, 0)])
@@ -112,10 +122,10 @@ def test_processes_by_nvml_each_once() -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda at: [SimpleNamespace(pid=7 + at, usedGpuMemory=3 << 20)]
     nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda at: [SimpleNamespace(pid=7, usedGpuMemory=3 << 20)]
     gpus = NvidiaGpus(nvml)
-    assert sorted(gpus.uses(), key=repr) == [Use(0, 7, 3), Use(1, 7, 3), Use(1, 8, 3)]
+    assert sorted(gpus.uses(), key=repr) == [GpuProcess(0, 7, 3), GpuProcess(1, 7, 3), GpuProcess(1, 8, 3)]
     nvml.lost = {1}
     gpus.faults()
-    assert gpus.uses() == [Use(0, 7, 3)]
+    assert gpus.uses() == [GpuProcess(0, 7, 3)]
     nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda at: [SimpleNamespace(pid=7, usedGpuMemory=None)]
     with pytest.raises(WorldError, match="does not tell"):
         gpus.uses()
@@ -135,13 +145,13 @@ async def watched(found: Plugged, proc: Path, seeing: bool = True) -> None:
     ):
         (proc / name).mkdir()
         (proc / name / "cgroup").write_text(f"0::{home}\n")
-    found.station.guard.proc = proc
+    found.plugin_service.memory_guard.proc = proc
     await found.ready()
 
 
 def foreign(found: Plugged) -> list[int]:
     """By GPU, in the node's table."""
-    return [card.foreign for card in table_of(found.node).cards]
+    return [card.foreign for card in read_gpu_inventory(found.node).cards]
 
 
 @pytest.mark.processes
@@ -156,12 +166,12 @@ def test_the_offender_is_warned_then_evicted_and_its_neighbour_stays(tmp_path: P
             live(tmp_path, 41, UID)
             live(tmp_path, 42, OTHER)
             live(tmp_path, 43, "")
-            found.gpus.used = [Use(0, 41, 2000), Use(0, 42, 3072), Use(1, 43, 2000)]
+            found.gpus.used = [GpuProcess(0, 41, 2000), GpuProcess(0, 42, 3072), GpuProcess(1, 43, 2000)]
             await until(lambda: foreign(found) == [0, 2])
             assert found.node["metadata"]["annotations"][names.LEVEL] == "L1 cooperative, L0 watchdog (evicts)"
             assert used_on(found.node) == {UID: {0: 2000}, OTHER: {0: 3072}}
             assert not found.warnings(), "all keep to what they asked for"
-            found.gpus.used[0] = Use(0, 41, 3073)
+            found.gpus.used[0] = GpuProcess(0, 41, 3073)
             await until(lambda: ("pods", "default", "greedy") not in found.api.store.objects)
             await until(lambda: len(found.warnings()) == 2)
             told = [(event["involvedObject"]["name"], event["reason"]) for event in found.warnings()]
@@ -201,7 +211,7 @@ def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
             await watched(found, tmp_path, seeing=False)
             one = assumed("a", 3, at=1)
             await found.create(one)
-            found.gpus.used = [Use(0, 41, 9000)]
+            found.gpus.used = [GpuProcess(0, 41, 9000)]
             await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
             await asyncio.sleep(0.2)
             assert foreign(found) == [0, 0], "it may be our own pod's"
@@ -217,7 +227,7 @@ def test_a_look_that_fails_forgets_nothing(tmp_path: Path) -> None:
         async with plugged(rules=Rules("warn"), watch_s=0.05) as found:
             await watched(found, tmp_path)
             live(tmp_path, 43, "")
-            found.gpus.used = [Use(1, 43, 2000)]
+            found.gpus.used = [GpuProcess(1, 43, 2000)]
             await until(lambda: foreign(found) == [0, 2])
             found.gpus.silent = "the driver is busy"
             found.kubelet.folder.joinpath(CHECKPOINT).write_text("{")

@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.admission import KIND, VERSION, allowed, pointer, read
-from tidewright.kube.ask import ask_of, asks_memory
-from tidewright.kube.units import Split
-from tidewright.kube.webhook import CLAIM, CONVERTED, MOST_DEVICES, SWITCH, Terms, Want, convert, same, template_of
+from tidewright.kube.allocation.units import UnitSize
+from tidewright.kube.objects import names
+from tidewright.kube.objects.pod_request import read_pod_request, requests_memory
+from tidewright.kube.webhook.admission_review import KIND, VERSION, allowed, pointer, read
+from tidewright.kube.webhook.conversion import (
+    CLAIM,
+    CONVERTED,
+    MOST_DEVICES,
+    SWITCH,
+    ConversionSettings,
+    ConvertedRequest,
+    convert,
+    same,
+    template_of,
+)
 
 Object = dict[str, Any]
 LISTS = ("initContainers", "containers")
@@ -52,9 +62,9 @@ def pod(*containers: Object, init: Any = None, notes: Any = None, **spec: Any) -
     }  # fmt: skip
 
 
-def converted(found: Object, terms: Terms | None = None) -> tuple[Object, Object]:
+def converted(found: Object, terms: ConversionSettings | None = None) -> tuple[Object, Object]:
     """The pod and its template."""
-    conversion = convert(found, "ns", terms or Terms())
+    conversion = convert(found, "ns", terms or ConversionSettings())
     assert conversion is not None
     return applied(found, conversion.patch), dict(conversion.template)
 
@@ -144,13 +154,13 @@ def review(found: Any, **more: Any) -> bytes:
 def test_any_pod_keeps_everything_but_its_units_and_gets_one_claim(found: Object) -> None:
     assert read(review(found)).makes_pod()
     try:
-        total = ask_of(found).total
+        total = read_pod_request(found).total
     except UsageError:
-        if asks_memory(found):
+        if requests_memory(found):
             with pytest.raises(UsageError):
-                convert(found, "ns", Terms())
+                convert(found, "ns", ConversionSettings())
         else:
-            assert convert(found, "ns", Terms()) is None
+            assert convert(found, "ns", ConversionSettings()) is None
         return
     new, template = converted(found)
     [ours] = [one for one in new["spec"]["resourceClaims"] if "resourceClaimTemplateName" in one]
@@ -169,7 +179,7 @@ def test_any_pod_keeps_everything_but_its_units_and_gets_one_claim(found: Object
     assert {str(one["exactly"]["capacity"]["requests"]["memory"]) for one in requests} == {
         f"{total // len(requests)}Gi"
     }
-    assert convert(new, "ns", Terms()) is None, "a second time changes nothing"
+    assert convert(new, "ns", ConversionSettings()) is None, "a second time changes nothing"
     assert read(review(new)).makes_pod()
 
 
@@ -178,7 +188,7 @@ def test_what_a_claim_asks_for() -> None:
         container("a", "6"), container("b", 2), container("none"),
         init=[container("side", 1, restartPolicy="Always"), container("first", "20")], notes={names.SM_PERCENT: "30"},
     )  # fmt: skip
-    new, template = converted(found, Terms(Split(512)))
+    new, template = converted(found, ConversionSettings(UnitSize(512)))
     assert template["metadata"]["namespace"] == "ns"
     assert template["metadata"]["name"].startswith("tidewright-gpu-10752mib-x1-sm30-")
     assert template["spec"]["spec"] == {"devices": {"requests": [{"name": "gpu-0", "exactly": {
@@ -193,7 +203,7 @@ def test_what_a_claim_asks_for() -> None:
 
 
 def test_multiprocessors_of_pods_that_do_not_say() -> None:
-    terms = Terms(percent=10)
+    terms = ConversionSettings(percent=10)
     for notes, percent in ((None, "10"), ({names.SM_PERCENT: "30"}, "30"), ({names.SM_PERCENT: "100"}, None)):
         _, template = converted(pod(container("a", 8), notes=notes), terms)
         [request] = template["spec"]["spec"]["devices"]["requests"]
@@ -211,7 +221,7 @@ def test_several_gpus_are_different_ones() -> None:
 
 @given(st.integers(1, 1 << 24))
 def test_quantities_are_canonical_and_exact(mib: int) -> None:
-    text = Want(mib, 1, 100).capacity()["memory"]
+    text = ConvertedRequest(mib, 1, 100).capacity()["memory"]
     number, suffix = int(text[:-2]), text[-2:]
     power = ("Mi", "Gi", "Ti").index(suffix)
     assert number * 1024**power == mib
@@ -220,15 +230,17 @@ def test_quantities_are_canonical_and_exact(mib: int) -> None:
 
 @given(st.tuples(*[st.tuples(st.integers(1, 9000), st.integers(1, 8), st.integers(1, 100))] * 2))
 def test_the_same_want_has_the_same_name_and_others_another(wants: Any) -> None:
-    one, other = (template_of(Want(*want), "ns") for want in wants)
+    one, other = (template_of(ConvertedRequest(*want), "ns") for want in wants)
     assert (one["metadata"]["name"] == other["metadata"]["name"]) == (wants[0] == wants[1])
     assert same(one, other) == (wants[0] == wants[1])
-    assert one["metadata"]["name"] != template_of(Want(*wants[0]), "ns", "another.class")["metadata"]["name"]
+    assert (
+        one["metadata"]["name"] != template_of(ConvertedRequest(*wants[0]), "ns", "another.class")["metadata"]["name"]
+    )
     assert len(one["metadata"]["name"]) <= 63
 
 
 def test_what_the_api_server_adds_makes_no_other_template() -> None:
-    ours = template_of(Want(1024, 1, 100), "ns")
+    ours = template_of(ConvertedRequest(1024, 1, 100), "ns")
     stored = copy.deepcopy(ours)
     stored["metadata"] |= {"uid": "x", "labels": None}
     stored["spec"]["metadata"] = {"creationTimestamp": None}
@@ -250,7 +262,7 @@ def test_what_the_api_server_adds_makes_no_other_template() -> None:
     ],
 )
 def test_left_alone(found: Object) -> None:
-    assert convert(found, "ns", Terms()) is None
+    assert convert(found, "ns", ConversionSettings()) is None
 
 
 @pytest.mark.parametrize(
@@ -272,11 +284,11 @@ def test_left_alone(found: Object) -> None:
 )
 def test_denied_with_a_reason(found: Object, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        convert(found, "ns", Terms())
+        convert(found, "ns", ConversionSettings())
 
 
 def test_a_policy_is_named_as_without_effect() -> None:
-    found = convert(pod(container("a", "4"), notes={names.POLICY: "fgd"}), "ns", Terms())
+    found = convert(pod(container("a", "4"), notes={names.POLICY: "fgd"}), "ns", ConversionSettings())
     assert found is not None
     assert found.warnings == (f"annotation {names.POLICY} has no effect on a DRA claim",)
     assert allowed("u", found.patch, found.warnings)["response"]["warnings"] == list(found.warnings)
@@ -338,7 +350,7 @@ json_values = st.recursive(
 def test_no_pod_however_odd_is_more_than_refused(found: Any) -> None:
     try:
         asked = read(review(found))
-        convert(asked.object, asked.namespace, Terms())
+        convert(asked.object, asked.namespace, ConversionSettings())
     except UsageError:
         pass
 
@@ -348,6 +360,6 @@ def test_no_container_however_odd_is_more_than_refused(held: list[Any]) -> None:
     containers = [{"name": f"c{index}", "resources": {"limits": {names.MEM: one}}} for index, one in enumerate(held)]
     try:
         asked = read(review({"metadata": {}, "spec": {"containers": containers}}))
-        convert(asked.object, asked.namespace, Terms())
+        convert(asked.object, asked.namespace, ConversionSettings())
     except UsageError:
         pass

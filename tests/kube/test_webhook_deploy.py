@@ -13,8 +13,8 @@ from tests.kube.rights import missing, needed
 from tests.kube.test_deploy import DEPLOY, accepted, roles
 from tests.kube.test_webhook import container, pod
 from tests.kube.test_webhook_served import NAME, make_pair, webhook
-from tidewright.kube import names
-from tidewright.kube.webhook import SWITCH, Terms, convert
+from tidewright.kube.objects import names
+from tidewright.kube.webhook.conversion import SWITCH, ConversionSettings, convert
 from tidewright.testing.kube_api import FakeApi
 
 FOLDER = DEPLOY / "webhook"
@@ -99,7 +99,7 @@ def test_the_api_server_sends_new_pods_of_willing_namespaces_to_the_service() ->
 def test_our_own_pods_never_wait_for_themselves() -> None:
     for path in (DEPLOY / "webhook", DEPLOY / "overlays" / "second-scheduler"):
         for item in (one for one in composed(path) if containers(one)):
-            assert convert(item["spec"]["template"], "kube-system", Terms()) is None
+            assert convert(item["spec"]["template"], "kube-system", ConversionSettings()) is None
 
 
 @pytest.mark.processes

@@ -22,13 +22,13 @@ import pytest
 from tests.kube.extending import until
 from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_webhook import MALFORMED, applied, container, pod, review
-from tidewright.app.kube import Target
+from tidewright.app.kube import ClusterTarget
 from tidewright.app.kube_webhook import serve_webhook
 from tidewright.base.errors import UsageError
-from tidewright.kube import names
-from tidewright.kube.credentials import Cluster
-from tidewright.kube.webhook import MADE_BY, Want, template_of
-from tidewright.kube.webhook_served import LONGEST_BODY, Pair, WebhookService, WebhookSettings, key_fault
+from tidewright.kube.client.credentials import Cluster
+from tidewright.kube.objects import names
+from tidewright.kube.webhook.conversion import MADE_BY, ConvertedRequest, template_of
+from tidewright.kube.webhook.server import LONGEST_BODY, CertificatePair, WebhookService, WebhookSettings, key_fault
 from tidewright.testing.kube_api import FakeApi
 
 pytestmark = pytest.mark.processes
@@ -209,7 +209,7 @@ def test_a_template_of_somebody_else(pairs: tuple[Path, Path]) -> None:
 def test_another_replica_was_quicker(pairs: tuple[Path, Path], memory: str, passes: bool) -> None:
     async def check(api: FakeApi, caller: Caller) -> None:
         def quicker(method: str, path: str) -> str:
-            made = dict(template_of(Want(8192, 1, 100), "ns"))
+            made = dict(template_of(ConvertedRequest(8192, 1, 100), "ns"))
             made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] = memory
             api.store.put(KIND, made, "ADDED")
             return ""
@@ -278,7 +278,7 @@ def test_units_and_class_are_the_clusters(pairs: tuple[Path, Path], tmp_path: Pa
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
             with pytest.raises(UsageError, match="a chunk is a number of MiB"):
-                serve_webhook(Target(config), "GiB", 4, "x.y", None, certificate=Path(), key=Path())
+                serve_webhook(ClusterTarget(config), "GiB", 4, "x.y", None, certificate=Path(), key=Path())
 
     asyncio.run(main())
 
@@ -333,9 +333,9 @@ def test_keys_that_others_may_read_are_refused(pairs: tuple[Path, Path], tmp_pat
     for mode in (0o640, 0o604, 0o620):
         os.chmod(live / "tls.key", mode)
         with pytest.raises(UsageError, match="lets others at it"):
-            Pair(live / "tls.crt", live / "tls.key").load()
+            CertificatePair(live / "tls.crt", live / "tls.key").load()
     os.chmod(live / "tls.key", 0o600)
-    assert Pair(live / "tls.crt", live / "tls.key").load()
+    assert CertificatePair(live / "tls.crt", live / "tls.key").load()
     me, root = 65532, 0
     assert not key_fault(0o440, root, me), "a Secret's file, read by the group of the pod"
     assert key_fault(0o440, me, me)
@@ -345,7 +345,7 @@ def test_keys_that_others_may_read_are_refused(pairs: tuple[Path, Path], tmp_pat
 
 def test_a_pair_that_does_not_serve_ends_it_at_the_start(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     live = Path(shutil.copytree(pairs[0], tmp_path / "live"))
-    good = Pair(live / "tls.crt", live / "tls.key")
+    good = CertificatePair(live / "tls.crt", live / "tls.key")
     assert good.load()
     assert not good.load(), "nothing changed"
     shutil.copy(pairs[1] / "tls.crt", live / "tls.crt")
@@ -355,7 +355,7 @@ def test_a_pair_that_does_not_serve_ends_it_at_the_start(pairs: tuple[Path, Path
     subprocess.run(words.split(), cwd=live, check=True, capture_output=True)
     for key in ("locked.key", "none.key"):
         with pytest.raises(UsageError, match="without a password"):
-            Pair(pairs[0] / "tls.crt", live / key).load()
+            CertificatePair(pairs[0] / "tls.crt", live / key).load()
 
 
 def test_names_are_those_of_the_docs() -> None:

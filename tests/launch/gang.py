@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidewright.agent.pages import LocalPages
+from tidewright.agent.checkpointing.control_pages import LocalPages
 from tidewright.agent.rendezvous.server import RendezvousServer
-from tidewright.checkpoint.barrier import CutReport, cut, release
+from tidewright.checkpoint.cut.barrier import CutReport, cut, release
 
 PROGRAMS = Path(__file__).parent / "inject_programs"
 INJECT = Path(__file__).parents[2] / "src/tidewright/launch/inject"

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from tests.launch.gang import INJECT
-from tidewright.checkpoint import cut_machine
-from tidewright.launch.inject._tidewright import control_states as cs
+from tidewright.checkpoint.cut import machine as cut_machine
 from tidewright.launch.inject._tidewright import page as pg
+from tidewright.launch.inject._tidewright.control import states as cs
 
 
 def test_every_state_knows_what_to_do_with_everything_asked() -> None:
@@ -99,8 +99,27 @@ import _tidewright.process_control
 print(sys.modules["_tidewright.here"].here.end())
 """
 
+OLD_CLIENT = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import _tidewright
+old = sys.modules["_tidewright.meet"] = types.ModuleType("_tidewright.meet")
+old.link, old.Late = types.SimpleNamespace(waiting=0), KeyError
+splice = sys.modules["_tidewright.splice"] = types.ModuleType("_tidewright.splice")
+splice.take, splice.give_up, splice.park = "acquire", "release", "quiesce"
+from _tidewright import world
+from _tidewright.process_control import control
+print(world.link is old.link is control.link, splice.acquire, splice.release, splice.quiesce)
+"""
+
 
 def test_ranks_of_older_images_find_what_they_import_by_name() -> None:
     """Their own code is in their memory; what they load later is not."""
     found = subprocess.run([sys.executable, "-c", OLD_NAMES, str(INJECT)], capture_output=True, text=True, timeout=60)
     assert found.stdout == "None\n", found.stderr
+
+
+def test_what_a_process_of_an_older_image_loads_later_uses_the_modules_that_it_has() -> None:
+    """Connections of a second client of the rendezvous store would outlast a cut."""
+    found = subprocess.run([sys.executable, "-c", OLD_CLIENT, str(INJECT)], capture_output=True, text=True, timeout=60)
+    assert found.stdout == "True acquire release quiesce\n", found.stderr

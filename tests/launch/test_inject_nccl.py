@@ -19,7 +19,7 @@ STEPS = 2000
 
 def trained(gang: Gang) -> list[bool]:
     """Of each rank, whether it has done some operations in both groups."""
-    pages = {page.box: page for page in gang.pages().read()}
+    pages = {page.job_rank: page for page in gang.pages().read()}
     return [rank in pages and sum(entry.issued > 5 for entry in pages[rank].entries) == 2 for rank in range(gang.size)]
 
 

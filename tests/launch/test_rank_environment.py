@@ -9,12 +9,12 @@ from tidewright.launch.environment import (
     DENIED,
     RANK_VARIABLES,
     THREAD_LIMITS,
-    Seat,
+    RankPosition,
     rank_environment,
     submitted_environment,
 )
 
-SEAT = Seat(
+SEAT = RankPosition(
     rank=3,
     local_rank=1,
     world_size=6,

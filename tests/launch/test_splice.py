@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.launch.inject._tidewright import splice
-from tidewright.launch.inject._tidewright.splice import LockTurn, SwapTurn
+from tidewright.launch.inject._tidewright.splice import LockShare, SwapShare
 
 INJECT = Path(splice.__file__).parents[1]
 LOCKED = {"devices": [0], "share": 2, "turns": "lock"}
@@ -113,7 +113,7 @@ class Job:
 
     def __init__(self, stage: Stage, directory: Path, seats: list[list[int]], plan, *, polite: bool = True) -> None:
         self._stage, self._plan, self._polite = stage, plan, polite
-        self._turns = [LockTurn(str(directory), devices, float("inf")) for devices in seats]
+        self._turns = [LockShare(str(directory), devices, float("inf")) for devices in seats]
         self._seats, self.held, self.arrived = seats, {}, {}
 
     def programs(self):
@@ -123,14 +123,14 @@ class Job:
     def _live(self, rank: int) -> None:
         turn = self._turns[rank]
         for step, group in enumerate(self._plan):
-            assert turn.take()
+            assert turn.acquire()
             self._compute(rank)
             if rank in group:
                 if self._polite:
-                    turn.give_up()
+                    turn.release()
                 self.arrived[step, rank] = True
                 self._stage.wait(lambda step=step, group=group: all((step, peer) in self.arrived for peer in group))
-        turn.give_up()
+        turn.release()
 
     def _compute(self, rank: int) -> None:
         for device in self._seats[rank]:
@@ -163,7 +163,7 @@ def test_the_stage_sees_a_deadlock(tmp_path):
 @pytest.mark.parametrize("seed", range(20))
 def test_who_gives_up_for_an_instant_does_not_overtake_who_waits(tmp_path, seed):
     order: list[str] = []
-    turns = {name: LockTurn(str(tmp_path), [0], float("inf")) for name in ("eager", "patient")}
+    turns = {name: LockShare(str(tmp_path), [0], float("inf")) for name in ("eager", "patient")}
     with pytest.MonkeyPatch.context() as patch:
         stage = Stage(random.Random(seed), patch)
 
@@ -175,18 +175,18 @@ def test_who_gives_up_for_an_instant_does_not_overtake_who_waits(tmp_path, seed)
                 os.close(file)
 
         def eager() -> None:
-            assert turns["eager"].take()
+            assert turns["eager"].acquire()
             stage.wait(at_the_door)
             for _ in range(5):
-                turns["eager"].give_up()
-                assert turns["eager"].take()
+                turns["eager"].release()
+                assert turns["eager"].acquire()
                 order.append("eager")
 
         def patient() -> None:
             stage.wait(lambda: turns["eager"].held)
-            assert turns["patient"].take()
+            assert turns["patient"].acquire()
             order.append("patient")
-            turns["patient"].give_up()
+            turns["patient"].release()
 
         stage.run([eager, patient])
     assert order[0] == "patient"
@@ -196,7 +196,7 @@ def holder(tmp_path: Path) -> subprocess.Popen:
     """A process that has the turn and keeps it."""
     code = (
         "import sys, time; from _tidewright import splice;"
-        f"splice.reset({LOCKED!r}, {{'TIDE_SLOTS': {str(tmp_path)!r}}}); splice.take(); print('mine', flush=True);"
+        f"splice.reset({LOCKED!r}, {{'TIDE_SLOTS': {str(tmp_path)!r}}}); splice.acquire(); print('mine', flush=True);"
         "time.sleep(60)"
     )
     process = subprocess.Popen(
@@ -208,16 +208,16 @@ def holder(tmp_path: Path) -> subprocess.Popen:
 
 @pytest.mark.processes
 def test_the_turn_of_a_killed_rank_goes_on(tmp_path):
-    process, turn = holder(tmp_path), LockTurn(str(tmp_path), [0], 30.0)
-    taken = threading.Thread(target=turn.take)
+    process, turn = holder(tmp_path), LockShare(str(tmp_path), [0], 30.0)
+    taken = threading.Thread(target=turn.acquire)
     taken.start()
     time.sleep(0.05)
     assert not turn.held
     process.kill()
     taken.join(10)
-    assert turn.held and turn.overdrawn == 0
+    assert turn.held and turn.timeouts == 0
     process.wait()
-    turn.give_up()
+    turn.release()
 
 
 @pytest.mark.processes
@@ -225,20 +225,20 @@ def test_a_stopped_rank_keeps_nobody_for_ever(tmp_path):
     process = holder(tmp_path)
     try:
         process.send_signal(signal.SIGSTOP)
-        turn = LockTurn(str(tmp_path), [0], 0.2)
-        assert not turn.take() and turn.overdrawn == 1 and not turn.held
+        turn = LockShare(str(tmp_path), [0], 0.2)
+        assert not turn.acquire() and turn.timeouts == 1 and not turn.held
         assert open_below(tmp_path) == [], "nor is the door kept shut"
     finally:
         process.kill()
         process.wait()
-    assert turn.take()
-    turn.give_up()
+    assert turn.acquire()
+    turn.release()
 
 
 @pytest.mark.processes
 def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
-    splice.take()
+    splice.acquire()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -247,8 +247,8 @@ def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
         os._exit(0)
     try:
         assert os.read(read, 1000) == b"(False, [])"
-        splice.give_up()
-        assert LockTurn(str(tmp_path), [0], 0.0).take(), "the child does not keep it"
+        splice.release()
+        assert LockShare(str(tmp_path), [0], 0.0).acquire(), "the child does not keep it"
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -257,39 +257,39 @@ def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
 def test_files_are_open_only_during_a_turn(tmp_path):
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
     assert splice.active() and open_below(tmp_path) == []
-    splice.take()
+    splice.acquire()
     assert open_below(tmp_path) == [str(tmp_path / "0")]
-    splice.take()
-    splice.give_up()
-    splice.give_up()
+    splice.acquire()
+    splice.release()
+    splice.release()
     assert open_below(tmp_path) == []
-    splice.take()
+    splice.acquire()
     splice.reset({"devices": [0], "share": 1}, {"TIDE_SLOTS": str(tmp_path)})
     assert open_below(tmp_path) == [] and not splice.active(), "alone again: the turn is over"
 
 
 def test_who_waits_for_a_turn_goes_on_when_the_rank_parks(tmp_path):
     """A thread that waits would keep a door open in the image, and bring its lock to another node."""
-    other = LockTurn(str(tmp_path), [0])
-    assert other.take()
+    other = LockShare(str(tmp_path), [0])
+    assert other.acquire()
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
-    waiting = threading.Thread(target=splice.take)
+    waiting = threading.Thread(target=splice.acquire)
     waiting.start()
     while str(tmp_path / "0.door") not in open_below(tmp_path):
         time.sleep(0.001)
-    splice.park()
+    splice.quiesce()
     assert open_below(tmp_path) == [str(tmp_path / "0")], "the other's, and nothing else"
     waiting.join(10)
     assert not waiting.is_alive() and not splice.active()
-    other.give_up()
+    other.release()
 
 
 def test_a_turn_that_is_over_is_not_had_again(tmp_path):
     (tmp_path / "turn").write_bytes(b"1")
-    for turn in (LockTurn(str(tmp_path), [0]), SwapTurn(str(tmp_path))):
-        assert turn.take()
+    for turn in (LockShare(str(tmp_path), [0]), SwapShare(str(tmp_path))):
+        assert turn.acquire()
         turn.end()
-        assert not turn.take() and not turn.held and open_below(tmp_path) == []
+        assert not turn.acquire() and not turn.held and open_below(tmp_path) == []
     assert (tmp_path / "wants").read_bytes() == b"0"
 
 
@@ -309,7 +309,7 @@ def test_a_turn_that_is_over_is_not_had_again(tmp_path):
     ],
 )
 def test_how_devices_are_shared(reach, environ, way):
-    assert splice.way_of(reach, environ) == way
+    assert splice.share_mode_of(reach, environ) == way
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[1]", '{"share": 1}'])
@@ -317,7 +317,7 @@ def test_without_a_word_of_the_agent_nobody_takes_turns(tmp_path, content):
     if content is not None:
         (tmp_path / "reach.json").write_text(content)
     splice.reset(environ={"TIDE_BOX": str(tmp_path), "TIDE_SLOTS": str(tmp_path)})
-    splice.take()
+    splice.acquire()
     assert not splice.active()
 
 
@@ -326,18 +326,18 @@ def test_reach_json_is_read_again(tmp_path):
     for share, active in ((2, True), (1, False), (3, True)):
         (tmp_path / "reach.json").write_text(f'{{"devices": [1, 0], "share": {share}, "turns": "lock"}}')
         splice.reset(environ=environ)
-        splice.take()
+        splice.acquire()
         assert splice.active() is active
     assert open_below(tmp_path) == [str(tmp_path / "0"), str(tmp_path / "1")]
 
 
 def test_a_swapped_rank_asks_and_waits_for_the_agents_word(tmp_path):
-    turn = SwapTurn(str(tmp_path), 0.05)
-    assert not turn.take() and turn.overdrawn == 1
+    turn = SwapShare(str(tmp_path), 0.05)
+    assert not turn.acquire() and turn.timeouts == 1
     assert (tmp_path / "wants").read_bytes() == b"1"
     (tmp_path / "turn").write_bytes(b"1")
-    assert turn.take() and turn.held
-    turn.give_up()
+    assert turn.acquire() and turn.held
+    turn.release()
     assert not turn.held and (tmp_path / "wants").read_bytes() == b"0"
 
 
@@ -347,29 +347,29 @@ class Recorder:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def take(self) -> None:
-        self.notes.append("take")
+    def acquire(self) -> None:
+        self.notes.append("acquire")
 
-    def give_up(self) -> None:
-        self.notes.append("give up")
+    def release(self) -> None:
+        self.notes.append("release")
 
-    end = give_up
+    end = release
 
 
 def test_the_turn_is_back_when_waiting_fails(monkeypatch):
     turn = Recorder()
-    monkeypatch.setattr(splice, "_turn", turn)
+    monkeypatch.setattr(splice, "_share", turn)
     with pytest.raises(ZeroDivisionError):
-        splice.hand_over(lambda: 1 / 0)
-    assert turn.notes == ["give up", "take"]
+        splice.release_while(lambda: 1 / 0)
+    assert turn.notes == ["release", "acquire"]
 
 
 @pytest.mark.processes
 def test_one_hand_over_for_each_backward_pass(monkeypatch):
     torch = pytest.importorskip("torch")
     turn = Recorder()
-    monkeypatch.setattr(splice, "_turn", turn)
-    assert not splice.after_backward(lambda: None), "outside of a backward pass whoever waits hands over"
+    monkeypatch.setattr(splice, "_share", turn)
+    assert not splice.after_backward(lambda: None), "outside of a backward pass the caller uses release_while"
     weights = [torch.ones(2, requires_grad=True) for _ in range(3)]
 
     def hook(_) -> None:
@@ -379,7 +379,7 @@ def test_one_hand_over_for_each_backward_pass(monkeypatch):
         weight.register_hook(hook)
     for _ in range(2):
         sum((weight * weight).sum() for weight in weights).backward()
-    assert turn.notes == ["give up", "wait", "take"] * 2
+    assert turn.notes == ["release", "wait", "acquire"] * 2
     splice.reset({})
     weights[0].sum().backward()
     assert len(turn.notes) == 6 + 1, "reset ended the turn, and without turns there is nothing to hand over"

@@ -39,7 +39,7 @@ class FirstFit:
             if not board.up >> node & 1 or len(devices) < need:
                 continue
             allocation = (Part(node, sum(1 << bit for bit in devices)),)
-            board.take(allocation)
+            board.acquire(allocation)
             kind = Start if int(view.jobs.state[row]) == State.QUEUED else Resume
             return kind(job, allocation, "it fits")
         return None

@@ -1,4 +1,4 @@
-"""A few hosts in memory under a real engine and a real World, in virtual time: they image, copy, move and die.
+"""A few hosts in memory under a real engine and a real AgentPool, in virtual time: they image, copy, move and die.
 
 A host's images outlive its death; its ranks do not, unless only the line to it was cut.
 """
@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from tidewright.engine import events as ev
-from tidewright.engine.commands import Command, Reply, Think
+from tidewright.engine.commands import Command, PlanRequest, Reply
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.fabric.protocol import FabricNode, OnNode, OnReport, Refused, Unknown
-from tidewright.live.world import World
+from tidewright.live.reconcile.agent_pool import AgentPool
 from tidewright.model.job import JobSpec, State
 from tidewright.model.node import NodeSpec, Part
 from tidewright.model.view import View
@@ -47,7 +47,7 @@ class Spread:
         job, need = int(view.jobs.id[row]), int(view.jobs.demand[row])
         parts: list[Part] = []
         for node, free in enumerate(board.free):
-            home = int(view.jobs.home[row])
+            home = int(view.jobs.pinned_node[row])
             if not need or not board.up >> node & 1 or (home >= 0 and home != node):
                 continue
             bits = [bit for bit in range(64) if free >> bit & 1][:need]
@@ -56,7 +56,7 @@ class Spread:
                 need -= len(bits)
         if need:
             return None
-        board.take(tuple(parts))
+        board.acquire(tuple(parts))
         kind = Start if int(view.jobs.state[row]) == State.QUEUED else Resume
         return kind(job, tuple(parts), "it fits")
 
@@ -391,7 +391,7 @@ class Fleet:
 
 
 class Site:
-    """The engine and one World after the other around a fleet; a run loop without a disk."""
+    """The engine and one AgentPool after the other around a fleet; a run loop without a disk."""
 
     def __init__(self, fleet: Fleet, settings: EngineSettings | None = None) -> None:
         self.fleet = fleet
@@ -421,10 +421,10 @@ class Site:
         def between(work: Any) -> None:
             put(work)
 
-        self.world = World(self.fleet, self.book, life, put, between, put, NODE_TIMEOUT_US)
+        self.world = AgentPool(self.fleet, self.book, life, put, between, put, NODE_TIMEOUT_US)
         self.put = put
         self.world.start()
-        if self.book.thinking:  # what the controller before it had asked for is lost
+        if self.book.planning:  # what the controller before it had asked for is lost
             self._think()
 
     async def again(self) -> None:
@@ -458,7 +458,7 @@ class Site:
         for command in commands:
             if isinstance(command, Reply):
                 self.replies[command.op_id] = command
-            elif isinstance(command, Think):
+            elif isinstance(command, PlanRequest):
                 self._think()
         self.world.carry_out(commands, events)
 
@@ -473,7 +473,7 @@ class Site:
 
     def story(self) -> str:
         return "\n".join(
-            f"job {job} {self.book.state(job).name}:\n{self.book.story_text(job)}" for job in self.book.specs
+            f"job {job} {self.book.state(job).name}:\n{self.book.format_history(job)}" for job in self.book.specs
         )
 
     def state(self, job: int) -> str:
@@ -500,7 +500,7 @@ class Site:
         assert self.fleet.wrong == [], self.fleet.wrong
         for host in self.fleet.hosts.values():
             assert host.ranks == {} and host.images == {}, (host.name, host.ranks, host.images)
-        translator = self.world.translator
+        translator = self.world.reconciler
         assert translator._reports == {} and translator._attempts == {} and translator._undone == {}
-        assert translator.shelf._held == {} and translator.shelf._sent == {} and translator.shelf.made == {}
+        assert translator.registry._held == {} and translator.registry._sent == {} and translator.registry.made == {}
         assert translator.copies._asked == {} and translator.copies._told == {}

@@ -12,12 +12,12 @@ import msgspec
 
 from tidewright.base.units import MS
 from tidewright.engine.settings import live_settings
-from tidewright.live.main import Controller, ControllerSettings
+from tidewright.live.controller.main import Controller, ControllerSettings
 from tidewright.wire.client import Client
 
 from .fakes import FakeFabric, FirstFit
 
-HASTY = msgspec.structs.replace(live_settings(), think_retry_us=100 * MS)
+HASTY = msgspec.structs.replace(live_settings(), planning_retry_us=100 * MS)
 """So soon after a planner failed it is asked again."""
 
 

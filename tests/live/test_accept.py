@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.live import server
+from tidewright.live.api import server
 from tidewright.wire.client import Client
 from tidewright.wire.connections import Limits
 

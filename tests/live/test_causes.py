@@ -6,8 +6,8 @@ import msgspec
 
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
-from tidewright.live import say
-from tidewright.live.causes import cause_view
+from tidewright.live.api import views as say
+from tidewright.live.api.cause_views import cause_view
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import JobSpec
 from tidewright.model.node import Part

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
 from tidewright.base.units import HOUR, SECOND
-from tidewright.live.clock import Clock, difference_us
-from tidewright.live.lock import StateLock
+from tidewright.live.controller.clock import Clock, difference_us
+from tidewright.live.controller.lock import StateLock
 
 
 class Machine:

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
-from tidewright.live import logs
-from tidewright.live.api import EVENTS_AT_A_TIME, Api
-from tidewright.live.hub import Hub
-from tidewright.live.keeper import Keeper, LocalAgent
-from tidewright.live.rehearse import rehearse
-from tidewright.live.say import live_job
-from tidewright.live.store import Journal, JournalFull
-from tidewright.live.world import World
+from tidewright.live.api import logs
+from tidewright.live.api.dry_run import dry_run
+from tidewright.live.api.event_stream import EventStream
+from tidewright.live.api.routes import EVENTS_AT_A_TIME, Routes
+from tidewright.live.api.views import live_job
+from tidewright.live.controller.agent_supervisor import AgentSupervisor, LocalAgent
+from tidewright.live.journal.store import Journal, JournalFull
+from tidewright.live.reconcile.agent_pool import AgentPool
 from tidewright.model.job import JobSpec
 from tidewright.model.view import View
 from tidewright.plan.moves import Start
@@ -61,7 +61,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         real(journal, work)
 
     monkeypatch.setattr(Journal, "_write", write)
-    monkeypatch.setattr("tidewright.live.loop.COMMIT_RETRY_S", 0.05)
+    monkeypatch.setattr("tidewright.live.controller.loop.COMMIT_RETRY_S", 0.05)
     return state
 
 
@@ -130,12 +130,12 @@ def test_a_dry_run_thinks_although_the_last_plan_waits_for_no_arrival() -> None:
     world = Worldlet(1, 4, planner=Head())
     world.submit(3)
     world.submit(2)
-    lines, _ = rehearse(world.engine, Head(), [JobSpec(command=("true",))])
+    lines, _ = dry_run(world.engine, Head(), [JobSpec(command=("true",))])
     assert lines[0].startswith("would start now"), lines
 
 
 def test_a_client_is_told_of_events_lost_with_an_earlier_controller() -> None:
-    hub = Hub(kept=10)
+    hub = EventStream(kept=10)
     hub.begin(40)
     assert hub.after((40, 2**62)) == ([], True)
     assert hub.after((39, 0))[1] is False
@@ -146,9 +146,9 @@ def test_a_client_is_told_of_events_lost_with_an_earlier_controller() -> None:
 
 
 def test_the_logs_of_old_attempts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.live.world.LOGS_KEPT", 50)
+    monkeypatch.setattr("tidewright.live.reconcile.agent_pool.LOGS_KEPT", 50)
     book = Worldlet(1, 1).engine.book
-    world = World(FakeFabric(), book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    world = AgentPool(FakeFabric(), book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
     for job in range(1000):
         report = wire.JobReport(job=job, attempt=1, state="exited", logs=((0, "/x"),))
         world._on_report("here", report)
@@ -159,7 +159,7 @@ def test_the_log_of_a_job_is_where_it_runs_whatever_its_last_node_still_has_to_t
     """That of an image which it stored late, say: its copy of the log has ended."""
     play = Play(nodes=2)
     job = play.running()
-    world = World(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    world = AgentPool(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
     for node in ("n0", "n1"):
         late = wire.JobReport(job=job, attempt=1, state="suspended", verb="checkpoint", logs=((0, f"/{node}/log"),))
         world._on_report(node, late)
@@ -174,10 +174,10 @@ def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkey
         raise OSError("too many processes")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setattr("tidewright.live.keeper.PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("tidewright.live.controller.agent_supervisor.PAUSES_S", (0.01, 0.01))
 
     async def run() -> None:
-        task = asyncio.create_task(Keeper(LocalAgent(tmp_path, ["agent"])).run())
+        task = asyncio.create_task(AgentSupervisor(LocalAgent(tmp_path, ["agent"])).run())
         while len(tries) < 3 and not task.done():
             await asyncio.sleep(0.01)
         assert not task.done()
@@ -205,15 +205,15 @@ def test_a_keeper_leaves_the_agent_of_an_earlier_controller_alone_unless_options
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None and agent.stdout.readline()
         (tmp_path / "agent.pid").write_text(f"{agent.pid}\n")
-        keeper = Keeper(LocalAgent(tmp_path, [*argv, *now], open_files=256))
+        keeper = AgentSupervisor(LocalAgent(tmp_path, [*argv, *now], open_files=256))
         asyncio.run(keeper._replace_outdated())
         assert (keeper.pid() == agent.pid) is not bool(now)
         agent.kill()
 
 
 def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewright.live.api.KEEPALIVE_S", 0.01)
-    hub = Hub()
+    monkeypatch.setattr("tidewright.live.api.routes.KEEPALIVE_S", 0.01)
+    hub = EventStream()
 
     def publish(turn: int, count: int) -> None:
         for number in range(count):
@@ -221,8 +221,8 @@ def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkey
         hub.publish()
 
     async def run() -> list[bytes]:
-        parts = SimpleNamespace(loop=SimpleNamespace(stopping=False), hub=hub)
-        stream = Api(parts)._events((0, 0))  # type: ignore[arg-type]
+        parts = SimpleNamespace(loop=SimpleNamespace(stopping=False), event_stream=hub)
+        stream = Routes(parts)._events((0, 0))  # type: ignore[arg-type]
         assert await anext(stream) == b": tidewright\n\n"
         publish(1, 2 * EVENTS_AT_A_TIME)
         first = await anext(stream)

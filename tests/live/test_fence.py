@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidewright.agent.attempt import clear_halves
+from tidewright.agent.processes.attempt import clear_halves
 from tidewright.checkpoint.processes import stat
-from tidewright.live import fence as module
-from tidewright.live.fence import fence
+from tidewright.live.reconcile import fence as module
+from tidewright.live.reconcile.fence import fence
 
 
 def made(state: Path, name: str, phase: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidewright.engine import events as ev
-from tidewright.live.say import live_job
+from tidewright.live.api.views import live_job
 from tidewright.wire.agent import JobReport
 
 from . import virtual
@@ -222,7 +222,7 @@ def test_a_suspension_that_fails_on_one_node_is_undone_on_the_others(unlucky: st
         await site.until(lambda: site.state(job) == "SUSPENDING")
         await site.until(lambda: site.state(job) == "RUNNING")
         assert site.where(job) == ["n0", "n1"]
-        assert "disk full" in site.book.story_text(job)
+        assert "disk full" in site.book.format_history(job)
         await site.until(lambda: site.state(job) == "HELD")  # its user's wish is not forgotten
         site.put(ev.Release(job, "r"))
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import DamagedJournal
-from tidewright.drive.turn import Driver
+from tidewright.drive.driver import EngineDriver
 from tidewright.engine.engine import Engine
 from tidewright.engine.events import JobIdsUsed, Submit
-from tidewright.live.doctor import repair
-from tidewright.live.job_ids import next_unused
-from tidewright.live.mark import Mark, MarkFile, read_mark
-from tidewright.live.store import Journal
+from tidewright.live.controller.job_ids import next_unused
+from tidewright.live.journal.doctor import repair
+from tidewright.live.journal.store import Journal
+from tidewright.live.journal.watermark import Watermark, WatermarkFile, read_watermark
 from tidewright.model.job import JobSpec
 
 from .fakes import FakeFabric
@@ -74,9 +74,9 @@ def test_a_torn_transaction_loses_turns_and_no_id(tmp_path: Path) -> None:
     """Its jobs may have been acknowledged and started."""
     state = tmp_path / "live"
     journal = Journal(state)
-    driver = Driver(Engine(), journal)
+    driver = EngineDriver(Engine(), journal)
     for turn in range(1, 5):
-        driver.turn(turn, [Submit(JobSpec(command=("x",)), f"op{turn}")])
+        driver.step(turn, [Submit(JobSpec(command=("x",)), f"op{turn}")])
         journal.next_job = driver.engine.book.next_job
         journal.commit()
         if turn == 3:
@@ -89,13 +89,13 @@ def test_a_torn_transaction_loses_turns_and_no_id(tmp_path: Path) -> None:
 
 
 def test_a_mark_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    mark = Mark(3, 8, b"p" * 32, 9, b"h" * 32, 17)
-    MarkFile(tmp_path / "mark", mark).close()
-    assert read_mark(tmp_path / "mark") == mark
+    mark = Watermark(3, 8, b"p" * 32, 9, b"h" * 32, 17)
+    WatermarkFile(tmp_path / "mark", mark).close()
+    assert read_watermark(tmp_path / "mark") == mark
     data = bytearray((tmp_path / "mark").read_bytes())
     data[512 + 112 : 512 + 128] = bytes(16)
     (tmp_path / "mark").write_bytes(data)
-    assert read_mark(tmp_path / "mark") == Mark(3, 8, b"p" * 32, 9, b"h" * 32)
+    assert read_watermark(tmp_path / "mark") == Watermark(3, 8, b"p" * 32, 9, b"h" * 32)
 
 
 def test_ids_never_go_back() -> None:

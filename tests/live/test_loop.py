@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import UsageError
-from tidewright.live.hub import Hub, point
-from tidewright.live.store import Journal, JournalFull
+from tidewright.live.api.event_stream import EventStream, point
+from tidewright.live.journal.store import Journal, JournalFull
 from tidewright.model.job import JobSpec
 
 from .fakes import FakeFabric, FirstFit
@@ -38,7 +38,7 @@ class Disk:
             real(journal, work)
 
         monkeypatch.setattr(Journal, "_write", write)
-        monkeypatch.setattr("tidewright.live.loop.COMMIT_RETRY_S", 0.05)
+        monkeypatch.setattr("tidewright.live.controller.loop.COMMIT_RETRY_S", 0.05)
 
 
 def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -157,7 +157,7 @@ def test_a_restart_thinks_again_about_what_waited(running, tmp_path: Path) -> No
 def test_the_hub_says_when_events_were_dropped() -> None:
     from tidewright.wire.api import JobEvent
 
-    hub = Hub(kept=3)
+    hub = EventStream(kept=3)
     for number in range(1, 6):
         hub._fresh.append(JobEvent(seq=f"{number}.0", at=0, job=1, name="", state="queued", what="QUEUED"))
         hub.publish()

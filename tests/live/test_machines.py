@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.criu import find_criu
+from tidewright.checkpoint.criu.driver import find_criu
 from tidewright.model.job import JobSpec
 from tidewright.wire.api import JobView
 

@@ -18,7 +18,9 @@ from tidewright.engine import events as ev
 from tidewright.engine.commands import Reply
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
-from tidewright.live import listing, pause, say
+from tidewright.live.api import cooperative as pause
+from tidewright.live.api import listing
+from tidewright.live.api import views as say
 from tidewright.model.job import JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.wire import api

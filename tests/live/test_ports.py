@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import socket
 
-from tidewright.live.ports import TORCH, Ports, kernels_own
+from tidewright.live.controller.port_allocator import TORCH, PortAllocator, kernels_own
 
 
 def test_no_port_is_one_that_the_kernel_gives_away() -> None:
-    ports, theirs = Ports(), kernels_own()
+    ports, theirs = PortAllocator(), kernels_own()
     taken = [ports.take() for _ in range(200)]
     assert len(set(taken)) == 200
     assert not [port for port in taken if port in theirs or port in TORCH]
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    ports = Ports()
+    ports = PortAllocator()
     first, second = ports.take(), ports.take()
-    ports._ports, ports._next = [first, second], 0
+    ports._endpoints, ports._next = [first, second], 0
     assert ports.take() == first
     with socket.socket() as other:
         other.bind(("", second))
@@ -27,14 +27,14 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 def test_a_later_controller_finds_the_port_that_an_attempt_was_given() -> None:
     names = [f"{job}.1 of 5" for job in range(20)]
-    found = [Ports().take(name) for name in names]
-    assert [Ports().take(name) for name in names] == found
+    found = [PortAllocator().take(name) for name in names]
+    assert [PortAllocator().take(name) for name in names] == found
     assert len(set(found)) > 15
     with socket.socket() as other:
         other.bind(("", found[0]))
         other.listen()
-        assert Ports().take(names[0]) != found[0]
+        assert PortAllocator().take(names[0]) != found[0]
 
 
 def test_where_the_kernel_gives_all_away_any_port_will_do() -> None:
-    assert 0 < Ports(range(1, 65_536)).take() < 65_536
+    assert 0 < PortAllocator(range(1, 65_536)).take() < 65_536

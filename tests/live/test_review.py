@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tidewright.checkpoint.cgroup import wait_until
-from tidewright.drive.record import TurnRecord, encode
+from tidewright.drive.record import StepRecord, encode
 from tidewright.engine.commands import Ended
-from tidewright.live.archive import row_of
-from tidewright.live.doctor import doctor, repair
-from tidewright.live.logs import Tail
-from tidewright.live.store import Journal
+from tidewright.live.api.logs import Tail
+from tidewright.live.journal.archive import row_of
+from tidewright.live.journal.doctor import doctor, repair
+from tidewright.live.journal.store import Journal
 from tidewright.model.job import JobSpec
 
 
@@ -61,7 +61,7 @@ def test_doctor_finds_what_is_altered_beside_the_turns_and_makes_it_again(tmp_pa
 
     journal = Journal(tmp_path)
     for job in range(1, 6):
-        journal.append(encode(TurnRecord(job, job, [], [ended(job)])))
+        journal.append(encode(StepRecord(job, job, [], [ended(job)])))
         journal.end(row_of(job, ended(job)))
     journal.commit()
     journal.snapshot(b"the book")

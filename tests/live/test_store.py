@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tidewright.base.errors import DamagedJournal, UsageError
-from tidewright.drive.record import TurnRecord, encode
+from tidewright.drive.record import StepRecord, encode
 from tidewright.engine import events as ev
 from tidewright.engine.commands import Ended
-from tidewright.live.archive import row_of
-from tidewright.live.doctor import doctor, repair
-from tidewright.live.mark import Mark, MarkFile, read_mark
-from tidewright.live.store import Journal, JournalFull
+from tidewright.live.journal.archive import row_of
+from tidewright.live.journal.doctor import doctor, repair
+from tidewright.live.journal.store import Journal, JournalFull
+from tidewright.live.journal.watermark import Watermark, WatermarkFile, read_watermark
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 
@@ -28,7 +28,7 @@ LAST = TRANSACTIONS * EACH
 
 
 def _body(turn: int) -> bytes:
-    return encode(TurnRecord(turn, turn * 1000, [ev.Cancel(turn, f"op-{turn}")], []))
+    return encode(StepRecord(turn, turn * 1000, [ev.Cancel(turn, f"op-{turn}")], []))
 
 
 def _fill(state: Path, transactions: int = TRANSACTIONS, close: bool = True) -> Journal:
@@ -190,13 +190,13 @@ def test_a_torn_write_of_the_mark_leaves_the_other_slot(
     tmp_path_factory: pytest.TempPathFactory, sequence: int, torn: int
 ) -> None:
     path = tmp_path_factory.mktemp("mark") / "journal.mark"
-    file = MarkFile(path, Mark(sequence, 0, bytes(32), 1, b"a" * 32))
+    file = WatermarkFile(path, Watermark(sequence, 0, bytes(32), 1, b"a" * 32))
     file.advance(2, b"b" * 32)
     file.close()
     content = bytearray(path.read_bytes())
     content[torn] ^= 1
     path.write_bytes(content)
-    mark = read_mark(path)
+    mark = read_watermark(path)
     assert mark is not None and mark.turn in (1, 2)
 
 
@@ -302,7 +302,7 @@ def test_an_archived_record_of_sentences_is_read_and_is_sound(tmp_path: Path) ->
     """As jobs were archived before causes were data; its bytes stay as they are."""
     journal = Journal(tmp_path)
     journal.append(_body(1))
-    ended = replace(_ended(1), story=((1, "QUEUED", Code.ADMITTED()), (2, "COMPLETED", Code.FINISHED())))
+    ended = replace(_ended(1), history=((1, "QUEUED", Code.ADMITTED()), (2, "COMPLETED", Code.FINISHED())))
     record = msgspec.json.encode(ended)
     for code, words in (("Admitted", "admitted"), ("Finished", "it is done")):
         record = record.replace(b'{"code":"%s"}' % code.encode(), b'"%s"' % words.encode())
@@ -311,7 +311,7 @@ def test_an_archived_record_of_sentences_is_read_and_is_sound(tmp_path: Path) ->
     journal.commit()
     found = journal.archive.get(1)
     assert found is not None and found.why == Code.TEXT("it is done")
-    assert [why for _, _, why in found.story] == [Code.TEXT("admitted"), Code.TEXT("it is done")]
+    assert [why for _, _, why in found.history] == [Code.TEXT("admitted"), Code.TEXT("it is done")]
     journal.close()
     assert doctor(tmp_path).sound
 

@@ -13,10 +13,10 @@ from tidewright.engine import events as ev
 from tidewright.engine.commands import CheckpointRanks, Command, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
-from tidewright.live.orders import Reach
-from tidewright.live.outstanding import outstanding
-from tidewright.live.say import ended_job
-from tidewright.live.translate import Translator
+from tidewright.live.api.views import ended_job
+from tidewright.live.reconcile.agent_calls import Reach
+from tidewright.live.reconcile.pending_commands import pending_commands
+from tidewright.live.reconcile.reconciler import Reconciler
 from tidewright.model.cause import reported
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.job_record import Image
@@ -35,7 +35,7 @@ class Play:
 
     def __init__(self, nodes: int = 1, devices: int = 4, settings: EngineSettings | None = None) -> None:
         self.engine = Engine(settings or live_settings())
-        self.translator = Translator(self.engine.book, lambda *which: Reach("10.0.0.1", 29999))
+        self.reconciler = Reconciler(self.engine.book, lambda *which: Reach("10.0.0.1", 29999))
         self.now = 0
         self.feed(*(ev.NodeUp(NodeSpec(name=f"n{at}", kind="cpu", devices=devices), "boot") for at in range(nodes)))
 
@@ -43,7 +43,7 @@ class Play:
         """Step, thinking included."""
         self.now += 1000
         commands = self.engine.step(self.now, events)
-        if self.engine.book.thinking:
+        if self.engine.book.planning:
             plan = FirstFit().plan(self.engine.view())
             commands = [*commands, *self.engine.step(self.now, [ev.PlanReady(plan)])]
         return commands
@@ -56,13 +56,13 @@ class Play:
         return launch.job
 
     def report(self, state: str, job: int = 1, node: str = "n0", attempt: int = 1, **more: Any) -> Any:
-        return self.translator.report(node, JobReport(job=job, attempt=attempt, state=state, **more))  # type: ignore[arg-type]
+        return self.reconciler.report(node, JobReport(job=job, attempt=attempt, state=state, **more))  # type: ignore[arg-type]
 
 
 def test_launch_seats_every_rank_once() -> None:
     play = Play()
     commands = play.feed(ev.Submit(JobSpec(command=("x",), devices=2, ranks=4, name="j"), "op"))
-    (call,) = [call for command in commands for call in play.translator.calls(command)]
+    (call,) = [call for command in commands for call in play.reconciler.calls(command)]
     assert call.method == "launch" and isinstance(call.args, LaunchArgs)
     assert [(seat.rank, seat.local_rank, seat.devices) for seat in call.args.ranks] == [
         (0, 0, (0,)),
@@ -80,7 +80,7 @@ def test_nodes_of_a_gang_are_told_which_image_all_of_them_have(nodes: int, previ
     play.engine.book.jobs[job].images = tuple(Image(serial, 1, 0, 0, ("n0", "n1")[:nodes]) for serial in (5, 7))
     allocation = tuple(Part(node, (0,)) for node in range(nodes))
     for command in (CheckpointRanks(job, 1, 9, allocation), SuspendRanks(job, 1, int(Level.FULL), allocation, 9)):
-        calls = play.translator.calls(command)
+        calls = play.reconciler.calls(command)
         assert [(call.args.serial, call.args.previous) for call in calls] == [(9, previous)] * nodes  # type: ignore[union-attr]
 
 
@@ -117,13 +117,37 @@ def test_what_a_node_answered_to_an_earlier_request_is_no_answer_to_the_next() -
         while not (asked := [each for each in commands if isinstance(each, SuspendRanks)]):
             play.now += 1_000_000
             commands = play.feed(ev.Tick())
-        play.translator.calls(asked[0])
+        play.reconciler.calls(asked[0])
         assert play.report("suspended", node="n0", verb="suspend").calls == []
         refusal = play.report("running", node="n1", verb="suspend", error="busy")
         assert [call.method for call in refusal.calls] == ["resume"]
         undone = play.report("running", node="n0", verb="resume")
         assert [type(event) for event in undone.events] == [ev.SuspendFailed]
         commands = play.feed(*undone.events)
+
+
+def test_the_next_controller_ends_what_is_left_of_a_resumption_that_failed_elsewhere() -> None:
+    """The devices there are free, by the book."""
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    play.feed(ev.Suspended(1, 1, 7, serial=1))
+    following = Reconciler(play.engine.book, lambda *which: Reach("10.0.0.1", 29999))
+    for state in ("suspended", "suspending"):
+        assert following.reconcile("n0", [JobReport(job=1, attempt=1, state=state, verb="suspend")]).calls == []
+    for state in ("resuming", "running"):
+        (call,) = following.reconcile("n1", [JobReport(job=1, attempt=1, state=state, verb="resume")]).calls
+        assert (call.node, call.method, call.args.left) == ("n1", "forget", True)  # type: ignore[attr-defined]
+
+
+def test_a_refusal_in_an_inventory_may_be_of_an_earlier_request() -> None:
+    """The node is asked again, and repeats its answer if it was asked before."""
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    refusal = JobReport(job=1, attempt=1, state="running", verb="suspend", error="busy")
+    found = play.reconciler.reconcile("n1", [refusal])
+    assert found.events == [] and [(call.node, call.method) for call in found.calls] == [("n1", "suspend")]
+    play.feed(ev.Suspended(1, 1, 7, serial=1))
+    assert not play.reconciler.reconcile("n1", [refusal]).events
 
 
 def test_reports_of_attempts_that_are_over_end_those_and_nothing_else() -> None:
@@ -139,10 +163,10 @@ def test_a_gang_on_two_nodes_speaks_with_one_voice() -> None:
     play = Play(nodes=2, devices=2, settings=EngineSettings())
     job = JobSpec(command=("x",), devices=4, ranks=4)
     play.feed(ev.Submit(job, "op"))
-    play.engine.book.thinking = True
+    play.engine.book.planning = True
     plan = Plan(play.engine.revision, (Start(1, (Part(0, 3), Part(1, 3)), "t"),))
     (launch,) = [one for one in play.engine.step(play.now, [ev.PlanReady(plan)]) if isinstance(one, Launch)]
-    calls = play.translator.calls(launch)
+    calls = play.reconciler.calls(launch)
     assert [(call.node, [seat.rank for seat in call.args.ranks]) for call in calls] == [("n0", [0, 1]), ("n1", [2, 3])]  # type: ignore[attr-defined]
     assert [(call.args.group_rank, call.args.groups) for call in calls] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
     assert play.report("running", node="n0").events == []
@@ -157,11 +181,29 @@ def two_nodes() -> Play:
     """Job 1 runs on n0 (ranks 0 and 1) and n1 (2 and 3)."""
     play = Play(nodes=2, devices=2, settings=EngineSettings())
     play.feed(ev.Submit(JobSpec(command=("x",), devices=4, ranks=4), "op"))
-    play.engine.book.thinking = True
+    play.engine.book.planning = True
     plan = Plan(play.engine.revision, (Start(1, (Part(0, 3), Part(1, 3)), "t"),))
     play.engine.step(play.now, [ev.PlanReady(plan)])
     play.feed(ev.Started(1, 1))
     return play
+
+
+def test_a_node_that_was_to_undo_its_part_of_a_suspension_is_asked_again_when_its_answer_may_be_lost() -> None:
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    play.report("suspended", node="n0", verb="suspend")
+    undo = play.report("running", node="n1", verb="suspend", error="no room")
+    assert [(call.node, call.method) for call in undo.calls] == [("n0", "resume")]
+    suspended = JobReport(job=1, attempt=1, state="suspended", verb="suspend")
+    again = play.reconciler.reconcile("n0", [suspended])
+    assert [(call.node, call.method, call.op_id) for call in again.calls] == [("n0", "resume", undo.calls[0].op_id)]
+
+
+def test_a_refusal_of_an_earlier_request_does_not_fail_the_present_one() -> None:
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    late = play.report("running", node="n1", verb="suspend", error="no room", op_id="1.1.suspend.7")
+    assert late.events == [] and late.calls == []
 
 
 @pytest.mark.parametrize("order", [("n0", "n1"), ("n1", "n0")])
@@ -207,12 +249,12 @@ def test_a_crash_while_a_gang_is_suspended_is_named(other: str) -> None:
 def test_inventory_brings_a_node_in_line() -> None:
     play = Play()
     play.running()
-    assert play.translator.reconcile("n0", []).events == [
+    assert play.reconciler.reconcile("n0", []).events == [
         ev.Exited(1, 1, 137, True, "its node knows nothing of it any more")
     ]
-    assert play.translator.reconcile("n0", [JobReport(job=1, attempt=1, state="running")]).calls == []
+    assert play.reconciler.reconcile("n0", [JobReport(job=1, attempt=1, state="running")]).calls == []
     play.feed(ev.Cancel(1, "c"))
-    again = play.translator.reconcile("n0", [JobReport(job=1, attempt=1, state="running")])
+    again = play.reconciler.reconcile("n0", [JobReport(job=1, attempt=1, state="running")])
     assert [call.method for call in again.calls] == ["stop"]
 
 
@@ -222,14 +264,14 @@ def test_a_stop_is_asked_again_whatever_failed_before_it() -> None:
     play.running()
     play.feed(ev.Cancel(1, "c"))
     failed = JobReport(job=1, attempt=1, state="running", verb="suspend", error="no room for an image")
-    assert [call.method for call in play.translator.reconcile("n0", [failed]).calls] == ["stop"]
+    assert [call.method for call in play.reconciler.reconcile("n0", [failed]).calls] == ["stop"]
 
 
 def test_a_launch_that_may_never_have_arrived_is_asked_again() -> None:
     play = Play()
     play.feed(ev.Submit(JobSpec(command=("x",)), "op"))
     assert play.engine.book.state(1) is State.STARTING
-    found = play.translator.reconcile("n0", [])
+    found = play.reconciler.reconcile("n0", [])
     assert found.events == [] and [call.method for call in found.calls] == ["launch"]
 
 
@@ -261,7 +303,7 @@ def test_whatever_is_outstanding_is_what_was_commanded(steps: list[str]) -> None
         mine = [one for one in play.feed(event) if isinstance(one, Launch | SuspendRanks | ResumeRanks | StopRanks)]
         last = mine[-1] if mine else last
         if job in play.engine.book.specs:
-            asked = outstanding(play.engine.book, job)
+            asked = pending_commands(play.engine.book, job)
             assert asked is None or asked == last
 
 
@@ -271,10 +313,10 @@ def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
     ids = []
     for number in range(2):
         commands = play.feed(ev.Hold(1, f"h{number}"))
-        (call,) = [call for command in commands for call in play.translator.calls(command)]
+        (call,) = [call for command in commands for call in play.reconciler.calls(command)]
         ids.append(call.op_id)
-        again = outstanding(play.engine.book, 1)
-        assert again is not None and play.translator.calls(again)[0].op_id == call.op_id
+        again = pending_commands(play.engine.book, 1)
+        assert again is not None and play.reconciler.calls(again)[0].op_id == call.op_id
         play.feed(ev.Suspended(1, 1))
         play.feed(ev.Release(1, f"r{number}"))
         play.feed(ev.Resumed(1, 1))
@@ -288,7 +330,7 @@ def test_images_of_a_job_that_ends_go_with_it_also_those_that_nobody_was_told_of
     assert play.report("running", verb="launch").events == []
     (exited,) = play.report("exited").events
     play.feed(exited)
-    forgotten = [call for call in play.translator.over([job]) if call.method == "forget"]
+    forgotten = [call for call in play.reconciler.over([job]) if call.method == "forget"]
     assert [(call.node, call.args.images) for call in forgotten] == [("n0", True)], "an image may be on its way there"  # type: ignore[attr-defined]
     late = play.report("exited", verb="checkpoint", image=ImageReport(serial=1, ranks=(0,), stored=True)).calls
     assert [(call.method, call.node, call.args.images) for call in late][:1] == [("forget", "n0", True)]

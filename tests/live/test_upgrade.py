@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.drive.driver import EngineDriver
 from tidewright.drive.record import decode
-from tidewright.drive.turn import Driver
 from tidewright.engine import events as ev
-from tidewright.engine import leave, react
+from tidewright.engine import reports, termination
 from tidewright.engine.commands import Ended, Launch
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
-from tidewright.live.archive import row_of
-from tidewright.live.doctor import doctor
-from tidewright.live.hub import Hub
-from tidewright.live.recover import recover
-from tidewright.live.store import Journal
+from tidewright.live.api.event_stream import EventStream
+from tidewright.live.journal.archive import row_of
+from tidewright.live.journal.doctor import doctor
+from tidewright.live.journal.recover import recover
+from tidewright.live.journal.store import Journal
 from tidewright.model.job import JobSpec, State
 from tidewright.model.node import NodeSpec
 
@@ -31,7 +31,7 @@ class Old:
 
     def __init__(self, state: Path, settings: EngineSettings | None = None) -> None:
         self.journal = Journal(state)
-        self.driver = recover(self.journal, settings or live_settings(), Hub())
+        self.driver = recover(self.journal, settings or live_settings(), EventStream())
         self.now = self.driver.engine.book.now
 
     @property
@@ -40,11 +40,11 @@ class Old:
 
     def turn(self, *events: ev.Event, after_s: float = 0.001) -> None:
         self.now += round(after_s * SECOND)
-        for command in self.driver.turn(self.now, events):
+        for command in self.driver.step(self.now, events):
             if isinstance(command, Ended):
                 self.journal.end(row_of(self.driver.turns, command))
         self.journal.commit()
-        if self.engine.book.thinking:
+        if self.engine.book.planning:
             self.turn(ev.PlanReady(FirstFit().plan(self.engine.view())))
 
     def begin(self, *specs: JobSpec) -> None:
@@ -57,21 +57,21 @@ class Old:
         self.journal.close()
 
 
-def up(state: Path, settings: EngineSettings | None = None) -> tuple[Journal, Driver]:
+def up(state: Path, settings: EngineSettings | None = None) -> tuple[Journal, EngineDriver]:
     journal = Journal(state)
-    return journal, recover(journal, settings or live_settings(), Hub())
+    return journal, recover(journal, settings or live_settings(), EventStream())
 
 
 def test_a_job_that_ended_then_stays_ended_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then, exit code 9 was success; now it is a failure worth a retry."""
-    real = react._outcome
+    real = reports._outcome
 
     def outcome(book, job, state, level, event):  # type: ignore[no-untyped-def]
         changed = ev.Exited(event.job, event.attempt, 0) if event.code == 9 else event
         real(book, job, state, level, changed)
 
     old = Old(tmp_path)
-    monkeypatch.setattr(react, "_outcome", outcome)
+    monkeypatch.setattr(reports, "_outcome", outcome)
     old.begin(JobSpec(command=("x",), retries=3), JobSpec(command=("y",), devices=2, ranks=2))
     old.turn(ev.Started(1, 1))
     old.turn(ev.Exited(1, 1, 9))
@@ -94,7 +94,7 @@ def test_a_job_that_ended_then_stays_ended_now(tmp_path: Path, monkeypatch: pyte
 def test_ranks_that_were_launched_then_are_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then, a failed job was tried again at once; now it is after a pause."""
     old = Old(tmp_path)
-    monkeypatch.setattr(leave, "pause", lambda book, tries: 0)
+    monkeypatch.setattr(termination, "pause", lambda book, tries: 0)
     old.begin(JobSpec(command=("x",), retries=3), JobSpec(command=("y",)))
     old.turn(ev.Started(1, 1), ev.Started(2, 1))
     old.turn(ev.Exited(1, 1, 1))
@@ -108,7 +108,7 @@ def test_ranks_that_were_launched_then_are_where_they_are(tmp_path: Path, monkey
     assert book.state(1) is State.RUNNING and book.allocations[1] == held
     assert (book.table.attempt[book.table.row[1]], book.state(2)) == (2, State.RUNNING)
     assert len(journal.notices) == 1
-    driver.turn(book.now + SECOND, [ev.Exited(1, 2, 0), ev.Exited(2, 1, 0)])
+    driver.step(book.now + SECOND, [ev.Exited(1, 2, 0), ev.Exited(2, 1, 0)])
     assert not book.specs
     journal.close()
 
@@ -116,7 +116,7 @@ def test_ranks_that_were_launched_then_are_where_they_are(tmp_path: Path, monkey
 def test_what_only_this_version_would_have_launched_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then, a failed job rested for an hour; now for a second, and by the record's time it would have run."""
     old = Old(tmp_path)
-    monkeypatch.setattr(leave, "pause", lambda book, tries: 3600 * SECOND)
+    monkeypatch.setattr(termination, "pause", lambda book, tries: 3600 * SECOND)
     old.begin(JobSpec(command=("x",), retries=3))
     old.turn(ev.Started(1, 1))
     old.turn(ev.Exited(1, 1, 1))
@@ -139,7 +139,7 @@ def test_settings_hold_from_the_start_that_brought_them(tmp_path: Path) -> None:
     new = live_settings(backoff_us=7 * SECOND)
     journal, driver = up(tmp_path, new)
     assert any("in force after turn" in notice for notice in journal.notices)
-    driver.turn(driver.engine.book.now + SECOND, [ev.Exited(1, 1, 1)])
+    driver.step(driver.engine.book.now + SECOND, [ev.Exited(1, 1, 1)])
     assert driver.engine.due() == driver.engine.book.now + 7 * SECOND
     journal.commit()
     bodies = [decode(body) for _, body in journal.bodies(0)]

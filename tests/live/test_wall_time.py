@@ -12,7 +12,7 @@ import pytest
 
 from tidewright.app import health
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
-from tidewright.live.clock import Base, _boot_id, _steady_us, _wall_us
+from tidewright.live.controller.clock import Base, _boot_id, _steady_us, _wall_us
 from tidewright.model.job import JobSpec
 from tidewright.wire import api
 from tidewright.wire.client import Client

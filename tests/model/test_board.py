@@ -74,12 +74,12 @@ def test_the_board_agrees_with_a_naive_count(todo, data) -> None:
         else:
             assert board.fits((deed,)) == naive.fits(deed)
             if naive.fits(deed):
-                board.take((deed,))
+                board.acquire((deed,))
                 naive.add(deed, 1)
                 held.append(deed)
             elif held:
                 gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
-                board.give((gone,))
+                board.release((gone,))
                 naive.add(gone, -1)
         for kinds in (1, 2, 3):
             assert board.free_in(kinds) == naive.free(kinds)
@@ -93,13 +93,13 @@ def test_the_board_agrees_with_a_naive_count(todo, data) -> None:
 @given(st.lists(parts, max_size=12), st.lists(parts, max_size=12))
 def test_undo_restores_everything(before, after) -> None:
     board = Board(layout())
-    held = [part for part in before if board.fits((part,)) and board.take((part,)) is None]
+    held = [part for part in before if board.fits((part,)) and board.acquire((part,)) is None]
     twin, mark = board.copy(), board.mark()
     for part in held[::2]:
-        board.give((part,))
+        board.release((part,))
     for part in after:
         if board.fits((part,)):
-            board.take((part,))
+            board.acquire((part,))
     board.undo(mark)
     assert (board.free, board.partial, board.buckets, board.free_total) == (
         twin.free,
@@ -111,11 +111,11 @@ def test_undo_restores_everything(before, after) -> None:
 
 def test_a_device_is_never_taken_or_freed_twice() -> None:
     board = Board(layout())
-    board.take((Part(0, 1),))
+    board.acquire((Part(0, 1),))
     for deed in (
-        lambda: board.take((Part(0, 3),)),
-        lambda: board.give((Part(0, 2),)),
-        lambda: board.take((Part(0, 1, 10),)),
+        lambda: board.acquire((Part(0, 3),)),
+        lambda: board.release((Part(0, 2),)),
+        lambda: board.acquire((Part(0, 1, 10),)),
     ):
         with pytest.raises(Bug):
             deed()
@@ -123,7 +123,7 @@ def test_a_device_is_never_taken_or_freed_twice() -> None:
 
 def test_a_grown_layout_keeps_occupancy_and_outages() -> None:
     board = Board(layout(2))
-    board.take((Part(0, 1), Part(1, 2, 300)))
+    board.acquire((Part(0, 1), Part(1, 2, 300)))
     board.set_up(1, False)
     grown = extend(board, layout(4))
     assert grown.free[:2] == board.free

@@ -29,8 +29,8 @@ def test_enough_devices_that_lie_apart():
     builder = ViewBuilder(pool(2, 4))
     for _ in range(2):
         builder.run(job(3))
-    builder.board.give(builder.allocations[1])
-    builder.board.take(((builder.allocations[1][0])._replace(mask=1),))
+    builder.board.release(builder.allocations[1])
+    builder.board.acquire(((builder.allocations[1][0])._replace(mask=1),))
     assert reason(builder, Request(4, (1,))).reason is Reason.FRAGMENTED
 
 
@@ -44,10 +44,10 @@ def test_what_no_pool_of_this_shape_could_hold():
     assert reason(ViewBuilder(pool(2, 4)), Request(6, (1,), placement="one-node")).reason is Reason.NEVER_FITS
 
 
-@pytest.mark.parametrize(("up", "expected"), [(True, Reason.HOME_BUSY), (False, Reason.NODES_DOWN)])
+@pytest.mark.parametrize(("up", "expected"), [(True, Reason.PINNED_NODE_BUSY), (False, Reason.NODES_DOWN)])
 def test_a_frozen_job_waits_for_its_home(up, expected):
     builder = ViewBuilder(pool(2, 4))
-    frozen = builder.queue(job(2), state=int(State.SUSPENDED), level=int(Level.FREEZE), home=0)
+    frozen = builder.queue(job(2), state=int(State.SUSPENDED), level=int(Level.FREEZE), pinned_node=0)
     holder = builder.run(job(4))
     builder.board.set_up(0, up)
     told = reason(builder, Request(2, (1,), pinned_node=0))

@@ -23,7 +23,7 @@ def board(*sizes: int, kind: str = "gpu", rack: int = 2) -> Board:
 def fill(pool_board: Board, *used: int) -> None:
     for node, count in enumerate(used):
         if count:
-            pool_board.take((Part(node, (1 << count) - 1),))
+            pool_board.acquire((Part(node, (1 << count) - 1),))
 
 
 @given(view=views(), count=st.integers(1, 40), mode=st.sampled_from(["consolidate", "one-node", "any"]))
@@ -78,7 +78,7 @@ def test_kinds_are_tried_in_the_order_the_job_names_them():
     mixed = Board(Layout.of(nodes))
     spec = JobSpec(devices=2, device_types=("h100", "a100"))
     assert place(mixed, request_of(mixed.layout, spec))[0].node == 1
-    mixed.take((Part(1, 7),))
+    mixed.acquire((Part(1, 7),))
     assert place(mixed, request_of(mixed.layout, spec))[0].node == 0
 
 
@@ -100,10 +100,10 @@ def test_shares_go_to_the_fullest_device_that_has_room():
     request = Request(1, ANY, memory=20 * GIB)
     first = place(memory, request)
     assert first == (Part(0, 1, 250),)
-    memory.take(first)
-    memory.take((Part(1, 1, 700),))
+    memory.acquire(first)
+    memory.acquire((Part(1, 1, 700),))
     assert place(memory, request) == (Part(1, 1, 250),)
-    memory.take((Part(1, 1, 250),))
+    memory.acquire((Part(1, 1, 250),))
     assert place(memory, request) == (Part(0, 1, 250),)
     assert place(memory, Request(1, ANY, memory=81 * GIB)) is None
 

@@ -70,7 +70,7 @@ def test_it_rejects_what_the_rules_forbid_and_nothing_else(wanted: Request, allo
 @settings(max_examples=300, deadline=None)
 def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used) -> None:
     board = Board(LAYOUT)
-    board.take(tuple(Part(at, (1 << count) - 1) for at, count in enumerate(used) if count))
+    board.acquire(tuple(Part(at, (1 << count) - 1) for at, count in enumerate(used) if count))
     wanted = replace(wanted, count=1 if wanted.memory else wanted.count, floor=0, demand=0)  # a share is of one device
     found = place(board, wanted)
     assert found is None or (wanted.reject(found, LAYOUT) is None and board.fits(found))
@@ -112,7 +112,7 @@ def test_a_job_that_can_only_be_frozen_is_bound_to_its_node() -> None:
     builder = ViewBuilder(pool(2, 4))
     spec = JobSpec(command=("x",), ranks=4, devices=4, min_devices=2)
     running = builder.run(spec, 2, level=int(Level.FREEZE))
-    frozen = builder.queue(spec, state=int(State.SUSPENDED), level=int(Level.FREEZE), home=1)
+    frozen = builder.queue(spec, state=int(State.SUSPENDED), level=int(Level.FREEZE), pinned_node=1)
     waiting = builder.queue(spec, level=int(Level.FREEZE))
     view = builder.view()
 

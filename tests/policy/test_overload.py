@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tidewright.base.units import HOUR
-from tidewright.policy.base import first_rows
+from tidewright.policy.preferences import first_rows
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Options, simulate

@@ -19,4 +19,4 @@ def test_the_example_passes_the_kit():
 
 
 def test_the_class_is_short():
-    assert len([line for line in example().split("class ")[1].splitlines() if line.strip()]) <= 15
+    assert len([queue for queue in example().split("class ")[1].splitlines() if queue.strip()]) <= 15

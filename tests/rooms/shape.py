@@ -1,4 +1,4 @@
-"""Sizes: short files, short functions."""
+"""Sizes: short files, short functions, packages that one can look over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,24 @@ from .house import Source
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
+PACKAGE_FILES = 25
 MEDIAN_LINES = 9
 
 ALLOWED: dict[str, int] = {}
 """``path`` or ``path:function`` to its length. It only ever shrinks: shorten the thing, then its number here."""
+
+
+def overfull(sources: Iterable[Source]) -> list[str]:
+    """Packages with more files than one can look over, ``__init__.py`` included, those of sub-packages not."""
+    files: dict[str, int] = {}
+    for source in sources:
+        package = source.path.rpartition("/")[0]
+        files[package] = files.get(package, 0) + 1
+    return [
+        f"{package} has {count} files, more than {PACKAGE_FILES}: give it sub-packages"
+        for package, count in sorted(files.items())
+        if count > PACKAGE_FILES
+    ]
 
 
 def sizes(source: Source) -> dict[str, int]:

@@ -91,7 +91,7 @@ def test_harmless_code_passes(text: str) -> None:
 def test_loops_and_edges_are_not_quiet() -> None:
     assert not is_quiet(Source("sim/run.py", ""))
     assert not is_quiet(Source("sim/traces/philly.py", ""))
-    assert not is_quiet(Source("live/loop.py", ""))
+    assert not is_quiet(Source("live/controller/loop.py", ""))
     assert is_quiet(Source("sim/runner.py", ""))
 
 

@@ -72,8 +72,9 @@ def test_a_machine_has_no_effects(source: Source) -> None:
 @pytest.mark.parametrize(
     "line",
     ["import asyncio", "from os import path", "import socket as s", "from time import monotonic", "import threading",
-     "def f():\n    import subprocess", "from pathlib import Path", "from ..depot import Depot", "from .server import log",
-     "from ...live.world import World"],
+     "def f():\n    import subprocess", "from pathlib import Path", "from ..peer_rpc import PeerServer",
+     "from .server import log",
+     "from ...live.reconcile.agent_pool import AgentPool"],
 )  # fmt: skip
 def test_a_planted_import_is_caught(line: str) -> None:
     assert effects(Source("agent/rendezvous/planted.py", line))

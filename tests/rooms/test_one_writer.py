@@ -17,9 +17,9 @@ BOOK = r"(?<![a-z])_?book\b"
 PART = re.compile(BOOK + r"\.(jobs|table|board|phys|outages|ledger|timers|world_failures)\b")
 CHANGES = [
     "pop", "popitem", "clear", "update", "append", "extend", "insert", "remove", "setdefault", "sort", "reverse",
-    "reset", "take", "give", "advance", "open", "close", "set_up",
+    "reset", "acquire", "release", "advance", "open", "close", "set_up",
 ]  # fmt: skip
-READS = {"view", "state", "true_level", "usual_level", "hold_reason", "story_text", "image_nodes"}
+READS = {"view", "state", "true_level", "usual_level", "hold_reason", "format_history", "image_node_names"}
 
 
 def methods_that_write() -> set[str]:
@@ -92,7 +92,7 @@ def _writes(scope: ast.AST, methods: set[str], known: set[str]) -> Iterator[tupl
 
 def test_only_the_engine_writes_the_book() -> None:
     methods = methods_that_write()
-    assert {"move", "forget", "keep_images", "commit"} <= methods
+    assert {"move", "forget", "keep_images", "reserve"} <= methods
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {text}"
         for path in sorted(SOURCE.rglob("*.py"))
@@ -112,7 +112,7 @@ record = book.jobs[1]; record.attempt = 2
 record = self.book.jobs.get(1); record.history.append(3)
 n, record = 1, book.jobs[1]; record.saving = None
 table = book.table; table.state[0] = 1
-book.board.take(a)
+book.board.acquire(a)
 for job, record in book.jobs.items(): record.failures = 0
 book.jobs[1].reset(())
 ledger = book.ledger; ledger.advance(3)

@@ -1,9 +1,18 @@
-"""Files and functions stay small; what is too long is on a list that only shrinks."""
+"""Files, functions and packages stay small; what is too long is on a list that only shrinks."""
 
 from __future__ import annotations
 
 from .house import Source, sources
-from .shape import ALLOWED, FILE_LINES, FUNCTION_LINES, MEDIAN_LINES, median_function, misshapen
+from .shape import (
+    ALLOWED,
+    FILE_LINES,
+    FUNCTION_LINES,
+    MEDIAN_LINES,
+    PACKAGE_FILES,
+    median_function,
+    misshapen,
+    overfull,
+)
 
 
 def test_files_and_functions_are_short() -> None:
@@ -38,3 +47,15 @@ def test_the_list_only_shrinks() -> None:
 
 def test_a_long_median_is_seen() -> None:
     assert median_function([Source("engine/planted.py", function(12))]) > MEDIAN_LINES
+
+
+def test_packages_have_few_files() -> None:
+    bad = overfull(sources())
+    assert not bad, "\n".join(bad)
+
+
+def test_a_planted_package_of_many_files_is_caught() -> None:
+    many = [Source(f"engine/planted_{number}.py", "") for number in range(PACKAGE_FILES + 1)]
+    assert overfull(many)
+    assert not overfull(many[1:])
+    assert not overfull([*many[1:], Source("engine/below/planted.py", "")])

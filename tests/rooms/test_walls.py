@@ -93,8 +93,8 @@ def test_wire_loads_neither_numpy_nor_a_server() -> None:
 PLANTED = [
     "from ..live import loop",
     "from tidewright.live import loop",
-    "import tidewright.live.loop",
-    "import tidewright.live.loop as l",
+    "import tidewright.live.controller.loop",
+    "import tidewright.live.controller.loop as l",
     "from .. import live",
     "from tidewright import live",
     "from tidewright import Client",
@@ -103,7 +103,7 @@ PLANTED = [
     "def f():\n    from ..live.loop import run",
     "if TYPE_CHECKING:\n    from ..live import loop",
     "try:\n    import tidewright.live\nexcept ImportError:\n    pass",
-    "import_module('tidewright.live.loop')",
+    "import_module('tidewright.live.controller.loop')",
     "importlib.import_module('tidewright.live')",
     "__import__('tidewright.live')",
 ]
@@ -132,7 +132,7 @@ def test_a_wide_or_missing_card_is_seen() -> None:
     assert not frozenset({"base", "live"}) <= WIDEST["engine"]
     assert card('"""engine"""') is None
     assert card("MAY_IMPORT = tuple(everything())") is None
-    assert room_of("tidewright.live.loop") == "live"
+    assert room_of("tidewright.live.controller.loop") == "live"
 
 
 def test_planted_third_party_imports_are_caught(tmp_path: Path) -> None:

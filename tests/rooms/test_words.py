@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .house import REPOSITORY
-from .words import offences, repository_files
+from .house import REPOSITORY, Source, sources
+from .words import VAGUE_ALLOWED, offences, repository_files, too_vague
 
 
 def test_no_banned_word_in_the_repository() -> None:
@@ -35,3 +35,25 @@ def test_a_planted_word_is_caught(text: str) -> None:
 @pytest.mark.parametrize("text", ["network/main.py", "a mastodon", "the root of it", "./work/x"])
 def test_ordinary_words_pass(text: str) -> None:
     assert not offences("planted.py", text)
+
+
+def test_rooms_speak_in_terms_of_the_field() -> None:
+    bad = too_vague(sources(), VAGUE_ALLOWED)
+    assert not bad, "\n".join(bad)
+
+
+def test_the_docs_speak_in_terms_of_the_field() -> None:
+    pages = [
+        Source(page.relative_to(REPOSITORY).as_posix(), page.read_text())
+        for page in sorted((REPOSITORY / "docs").rglob("*.md"))
+        if page.name != "cli.md"  # made of the help texts
+    ]
+    assert len(pages) > 20
+    bad = too_vague(pages, VAGUE_ALLOWED)
+    assert not bad, "\n".join(bad)
+
+
+def test_a_planted_vague_word_is_caught() -> None:
+    planted = [Source("engine/planted.py", '"""Nobody is told, and it lets go for ever."""')]
+    assert too_vague(planted, {"engine": 3}) and not too_vague(planted, {"engine": 4})
+    assert not too_vague([Source("engine/planted.py", "# released; preempted for job 3; unschedulable")], {})

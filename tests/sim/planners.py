@@ -38,7 +38,7 @@ class FirstCome:
             allocation = gather(board, int(view.jobs.demand[row]))
             if allocation is None:
                 break
-            board.take(allocation)
+            board.acquire(allocation)
             moves.append(Start(int(view.jobs.id[row]), allocation, "first come"))
         return Plan(view.revision, tuple(moves))
 
@@ -63,7 +63,7 @@ class Churn:
             floor, demand = int(jobs.floor[row]), int(jobs.demand[row])
             allocation = gather(board, demand) or gather(board, floor)
             if allocation is not None:
-                board.take(allocation)
+                board.acquire(allocation)
                 kind = Start if jobs.state[row] == int(State.QUEUED) else Resume
                 moves.append(kind(int(jobs.id[row]), allocation, "fits"))
         return Plan(view.revision, tuple(moves), wake=Wake(at=view.now + self.rng.randint(1, 40) * SECOND))
@@ -83,7 +83,7 @@ class Churn:
         allocation = gather(board, count)
         if allocation is None:
             return None
-        board.take(allocation)
+        board.acquire(allocation)
         return (Migrate if choice < 0.8 else Resize)(job, allocation, "churn")
 
 

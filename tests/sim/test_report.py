@@ -15,9 +15,9 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.leaderboard import attainment, entries, markdown, plot
-from tidewright.sim.meter import SLOTS, Meter
+from tidewright.sim.meter import SLOTS, PoolMeter
 from tidewright.sim.report import html, notes, table, tier_table
-from tidewright.sim.result import SCHEMA, Result, from_json, to_json
+from tidewright.sim.result import SCHEMA, SimulationResult, from_json, to_json
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
@@ -26,7 +26,7 @@ from tidewright.sim.world import FREE
 from .planners import FirstCome
 
 
-def run(label: str, load: float = 1.2) -> Result:
+def run(label: str, load: float = 1.2) -> SimulationResult:
     trace = load_trace(f"synthetic:jobs=200,load={load},max=1h", 16)
     return simulate(trace, load_cluster("4x4"), FirstCome(), Options(cluster="4x4", label=label))
 
@@ -35,7 +35,7 @@ def run(label: str, load: float = 1.2) -> Result:
     st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**6), st.integers(0, 10**4)), min_size=1, max_size=30)
 )
 def test_the_meter_keeps_exact_areas_and_samples_that_add_up_to_them(steps: list[tuple[int, int, int]]) -> None:
-    meter, held, queued = Meter(), 0, 0
+    meter, held, queued = PoolMeter(), 0, 0
     for elapsed, held_milli, waiting in steps:
         meter.held_milli, meter.queued = held_milli, waiting
         meter.advance(meter.at + elapsed)

@@ -129,7 +129,7 @@ class Fidget:
 
 
 def test_a_policy_that_spins_is_caught() -> None:
-    with pytest.raises(Bug, match="fidget thinks over and over"):
+    with pytest.raises(Bug, match="fidget plans again and again"):
         simulate(jobs((0, 10, 1)), load_cluster("1x1"), Fidget(), Options(costs=FREE))
 
 

@@ -16,7 +16,7 @@ from tidewright.agent.machine import events as ev
 from tidewright.agent.machine.attempt import AttemptState
 from tidewright.agent.machine.loop import MachineLoop
 from tidewright.agent.machine.node import NodeMachine
-from tidewright.agent.machine.outcomes import Outcome
+from tidewright.agent.machine.outcomes import RankOutcome
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.machine.scripts import Instant
 from tidewright.base.errors import TideError, UsageError, WorldError
@@ -59,7 +59,13 @@ class Node:
         self.depot = wire.Peer(name, "127.0.0.1", 7000 + len(network.nodes_by_name))
         self.devices = devices
         """When it is whole."""
-        self.trouble = self.kills = 0.0
+        self.trouble = self.kills = self.aimed_kills = 0.0
+        self.down_s = 4.0
+        """How long it takes at most until another agent is started."""
+        self.aim: tuple[type, ...] = ()
+        """Actions before, in and after which its agent dies, ``aimed_kills`` as often."""
+        self.refuses: Callable[[int, str, float], None] = lambda job, verb, now: None
+        """Called when the node says anew that something asked of it could not be done."""
         self.disk, self.boots = Disk(), 1
         self.processes: list[Process] = []
         self.powered = self.online = True
@@ -73,6 +79,7 @@ class Node:
         self._answers: dict[int, wire.JobReport | TideError] = {}
         self._holds: dict[int, Callable[[str], None]] = {}
         self._asks = 0
+        self._serving = False
 
     @property
     def incarnation(self) -> str:
@@ -97,7 +104,7 @@ class Node:
                 args, record = self._load(key)
                 over = record.phase in ("exited", "failed")
                 codes = {each.rank: each.code for each in self.ranks(key, record.generation)} if over else {}
-                outcomes = {rank: Outcome(code) for rank, code in codes.items() if code is not None}
+                outcomes = {rank: RankOutcome(code) for rank, code in codes.items() if code is not None}
                 self._loop.feed(ev.Adopted(args, record, (), outcomes))
         except Killed:
             return
@@ -119,7 +126,7 @@ class Node:
             self.network.broken(self.name)
         if self.powered:
             life = self.life
-            pause = self.dice.uniform(0.1, 4.0) if after_s is None else after_s
+            pause = self.dice.uniform(0.1, self.down_s) if after_s is None else after_s
             asyncio.get_running_loop().call_later(pause, lambda: self.start() if self.life == life else None)
 
     def power_off(self) -> None:
@@ -169,14 +176,27 @@ class Node:
             )
         self._asks += 1
         ask = self._asks
+        self._serving = True
         try:
             self._loop.feed(ev.Asked(ask, method, args, op_id))
         except Killed:
+            self._answers.pop(ask, None)
             raise WorldError("the agent was killed") from None
+        finally:
+            self._serving = False
         answer = self._answers.pop(ask)
         if isinstance(answer, TideError):
+            self.refuses(args.job, method, asyncio.get_running_loop().time())
             raise answer
         return answer
+
+    def left(self) -> list[Any]:
+        """What is asked or waited for."""
+        assert self.machine is not None
+        scripts = self.machine._scripts
+        scripted = [each.script.__name__ for each in scripts._steps.values()]
+        waiting = [each.script.__name__ for gate in scripts._gates.values() for each in gate]
+        return [*scripted, *waiting, *self._answers.items(), *self._holds.items()]
 
     def may_hold(self, key: Key, cut: int, answer: Callable[[str], None]) -> None:
         """Another node wants to hold the ranks here; ``answer`` with why not."""
@@ -201,7 +221,7 @@ class Node:
         asyncio.get_running_loop().call_later(seconds, lambda: call() if self.life == life else None)
 
     def _perform(self, what: do.Do) -> None:
-        if self.dice.random() < self.kills:
+        if self.dice.random() < self.kills or self._aimed(what):
             self.kill()
             raise Killed
         if isinstance(what.action, do.Effect):
@@ -211,12 +231,29 @@ class Node:
         else:
             self._begin(what)
 
+    def _aimed(self, what: do.Do) -> bool:
+        return isinstance(what.action, self.aim) and self.dice.random() < self.aimed_kills
+
     def _begin(self, what: do.Do) -> None:
-        """A step that takes time: it fails, or is done at its end; an agent killed meanwhile may leave half of it."""
+        """A step that takes time: it fails, or is done before its end; an agent killed in between does not know of it."""
         slow = 40 if self.dice.random() < self.trouble / 4 else 1
         seconds = self.dice.uniform(0.001, 0.2) * slow
         if not self.steps.begin(what):
-            self.later(seconds, lambda: self._finish(what))
+            self.later(seconds * self.dice.choice([0.2, 0.9]), lambda: self._carry_out(what, seconds * 0.1))
+
+    def _carry_out(self, what: do.Do, rest: float) -> None:
+        if self._aimed(what):
+            self.kill()
+            return
+        error, value = None, None
+        try:
+            value = self.steps.carry_out(what.key, what.action)  # type: ignore[arg-type]
+        except do.ActionFailed as failure:
+            error = failure
+        if self._aimed(what):
+            self.kill()
+            return
+        self.later(rest, lambda: self.failed_step(what, error) if error else self.done_step(what, value))
 
     def _finish(self, what: do.Do) -> None:
         assert what.key is not None
@@ -228,10 +265,10 @@ class Node:
             self.done_step(what, value)
 
     def done_step(self, what: do.Do, value: Any) -> None:
-        self.feed_inside(ev.Done(what.number, value))
+        self.feed_inside(ev.StepDone(what.number, value))
 
     def failed_step(self, what: do.Do, error: do.ActionFailed) -> None:
-        self.feed_inside(ev.Failed(what.number, error))
+        self.feed_inside(ev.StepFailed(what.number, error))
 
     def feed_inside(self, event: ev.Event) -> None:
         """From within an action, or from outside: a kill ends whatever called it first."""
@@ -243,7 +280,7 @@ class Node:
 
     def _effect(self, key: Key | None, effect: do.Effect) -> None:
         match effect:
-            case do.Answer(ask, report):
+            case do.AnswerRequest(ask, report):
                 self._answers[ask] = report
             case do.Refuse(ask, error):
                 hold = self._holds.pop(ask, None)
@@ -253,7 +290,9 @@ class Node:
                     self._answers[ask] = error
             case do.GrantHold(ask):
                 self._holds.pop(ask, lambda _: None)("")
-            case do.Publish(report):
+            case do.PublishReport(report):
+                if report.error and not self._serving:
+                    self.refuses(report.job, report.verb, asyncio.get_running_loop().time())
                 self.network.tell(self.name, report)
             case do.Log(level, text):
                 if level == "bug":

@@ -15,6 +15,7 @@ from tidewright.engine.commands import Ended
 from tidewright.engine.settings import live_settings
 from tidewright.model.job import JobSpec, State
 
+from .answers import Answers
 from .network import Network
 from .node import Node
 from .training import Ledger
@@ -27,8 +28,8 @@ PEACE_S = 4000.0
 class Control(Site):
     """A controller that may die between a durable step and what follows from it."""
 
-    def __init__(self, network: Network, settings: Any) -> None:
-        self.kills = 0.0
+    def __init__(self, network: Network, settings: Any, answers: Answers) -> None:
+        self.kills, self.answers = 0.0, answers
         self.ended: dict[int, list[Ended]] = {}
         self.dice = network.dice
         super().__init__(network, settings)  # type: ignore[arg-type]
@@ -37,13 +38,14 @@ class Control(Site):
         if self.dice.random() < self.kills:
             world, self.world.carry_out = self.world, lambda commands, events: None  # type: ignore[method-assign]
             super()._step(events)
-            self._note()
+            self._note(events)
             asyncio.get_running_loop().create_task(self._die(world))
         else:
             super()._step(events)
-            self._note()
+            self._note(events)
 
-    def _note(self) -> None:
+    def _note(self, events: list[ev.Event]) -> None:
+        self.answers.note(events, self.book.out, self.fleet.now())
         for command in self.book.out:
             if isinstance(command, Ended):
                 self.ended.setdefault(command.job, []).append(command)
@@ -60,6 +62,7 @@ class Scenario:
         self.seed, self.dice = seed, random.Random(seed)
         self.log: list[str] = []
         self.ledger = Ledger()
+        self.answers = Answers(self.ledger.wrong)
 
     def run(self) -> Ledger:
         logging.disable()
@@ -73,16 +76,22 @@ class Scenario:
             logging.disable(logging.NOTSET)
         return self.ledger
 
+    def _note_unhandled(self, _: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+        if "exception" in what:  # tasks of a controller that died are destroyed while they wait
+            self.ledger.wrong.append(f"{what}")
+
     async def _main(self) -> None:
         dice = self.dice
+        asyncio.get_running_loop().set_exception_handler(self._note_unhandled)
         self.network = Network(dice, 0.1)
         names = [f"n{number}" for number in range(dice.choice([1, 2, 3, 3, 4]))]
         self.nodes = {name: Node(name, dice.choice([2, 2, 4]), dice, self.network, self.ledger) for name in names}
         self.network.nodes_by_name = self.nodes
         for node in self.nodes.values():
+            node.refuses = self.answers.refuses
             node.start()
         level = dice.choice([4, 4, 1])
-        self.site = Control(self.network, live_settings(auto_level=level, gang_level=4))
+        self.site = Control(self.network, live_settings(auto_level=level, gang_level=4), self.answers)
         tasks = [asyncio.ensure_future(work) for work in (self.site.run(), self._train())]
         acting = asyncio.ensure_future(self._act())
         await asyncio.wait({*tasks, acting}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,6 +125,7 @@ class Scenario:
                             self.ledger.wrong.append(
                                 f"{node.name}: device {device} is held by {held[device]} and {process.key}"
                             )
+        self.answers.check(self.network.now())
         assert not self.ledger.wrong, self.ledger.wrong[:3]
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -229,8 +239,9 @@ class Scenario:
         for name, node in self.nodes.items():
             assert not node.disk.attempts, f"{name} keeps {list(node.disk.attempts)}\n{self._stand()}"
             assert not any(each.alive for each in node.processes), f"{name}: {node.processes}"
+            assert not node.left(), f"{name} waits: {node.left()}"
             assert not node.disk.raw and not node.disk.store, f"{name} keeps images {node.disk.raw} {node.disk.store}"
-        translator = self.site.world.translator
+        translator = self.site.world.reconciler
         assert translator._reports == {} and translator._attempts == {} and translator._undone == {}
         for job, ends in self.site.ended.items():
             assert len(ends) == 1, f"job {job} ended more than once: {ends}"

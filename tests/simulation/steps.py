@@ -12,8 +12,8 @@ from tidewright.agent.machine import actions as do
 from tidewright.agent.machine import events as ev
 from tidewright.agent.machine import image_actions as on_images
 from tidewright.agent.machine.attempt import AttemptState
-from tidewright.agent.machine.outcomes import Outcome
-from tidewright.checkpoint.protocol import Image
+from tidewright.agent.machine.outcomes import RankOutcome
+from tidewright.checkpoint.protocol import GangImage
 from tidewright.model.job import Level
 from tidewright.wire import agent as wire
 
@@ -27,7 +27,7 @@ POLL_S = 0.25
 GONE_S = 30.0
 DOOR_S = 900.0
 FAILS: tuple[type, ...] = (
-    do.CommitRecord, do.SuspendRanks, do.ResumeRanks, on_images.DumpRanks, on_images.StoreImage,
+    do.CommitRecord, do.SuspendByDriver, do.ResumeByDriver, on_images.DumpRanks, on_images.StoreImage,
     on_images.FetchImages, on_images.ReadyImages, on_images.MakeGeneration,
 )  # fmt: skip
 """Steps that fail now and then, with nothing done."""
@@ -38,10 +38,17 @@ class Steps:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self._known: dict[Key, tuple[int, AttemptState]] = {}
 
     def state(self, key: Key) -> AttemptState:
+        """Also of an attempt that has left since the step began."""
         assert self.node.machine is not None
-        return self.node.machine.attempts[key]
+        found = self.node.machine.attempts.get(key)
+        if found is not None:
+            self._known[key] = self.node.life, found
+        life, state = self._known[key]
+        assert life == self.node.life
+        return state
 
     def mine(self, key: Key) -> list[Process]:
         """Processes of the attempt's present ranks."""
@@ -52,6 +59,8 @@ class Steps:
     def begin(self, what: do.Do) -> bool:
         """Whether the step sees to its own end."""
         assert what.key is not None
+        if not isinstance(what.action, do.CreateAttempt | on_images.FetchImages):
+            self.state(what.key)
         if isinstance(what.action, do.CutGang):
             SimulatedCut(self.node, what, what.key, what.action).begin()
             return True
@@ -100,14 +109,14 @@ class Steps:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def carry_out(self, key: Key, step: do.Step) -> Any:
+    def carry_out(self, key: Key, step: do.ActionStep) -> Any:
         """The result. Raises ActionFailed."""
         if isinstance(step, FAILS) and self.node.dice.random() < self.node.trouble / 3:
             raise do.ActionFailed(f"no luck with {type(step).__name__}", no_room=isinstance(step, do.CommitRecord))
         return self._do(step, key)
 
     @singledispatchmethod
-    def _do(self, step: do.Step, key: Key) -> Any:
+    def _do(self, step: do.ActionStep, key: Key) -> Any:
         raise AssertionError(f"a step that is not simulated: {step}")
 
     @_do.register
@@ -137,6 +146,8 @@ class Steps:
         self._save(key)
 
     def _save(self, key: Key) -> None:
+        if key not in self.node.disk.attempts:
+            raise do.ActionFailed("its records are gone")
         args, _ = self.node.disk.attempts[key]
         self.node.disk.attempts[key] = args, msgspec.json.encode(self.state(key).record)
 
@@ -146,7 +157,7 @@ class Steps:
         for seat in state.args.ranks:
             known = [each for each in self.mine(key) if each.rank == seat.rank]
             if state.record.ending and not known:
-                found[seat.rank] = Outcome(127, error="stopped before it started", fault="world")
+                found[seat.rank] = RankOutcome(127, error="stopped before it started", fault="world")
             elif not known:
                 self._start(state, seat, 0, 0)
         return found
@@ -155,7 +166,7 @@ class Steps:
         args, dice = state.args, self.node.dice
         made = Process(
             state.key, seat.rank, generation, args.world_size, int(args.command[1]), seat.devices, step,
-            stubborn=dice.random() < 0.2,
+            stubborn=dice.random() < 0.2, suspect=not self.node.online,
         )  # fmt: skip
         self.node.processes.append(made)
         return made
@@ -186,13 +197,13 @@ class Steps:
                 process.end(None if process.code is None else process.code)
 
     @_do.register
-    def _(self, step: do.ReadEnding, key: Key) -> do.Ending:
+    def _(self, step: do.ReadEnding, key: Key) -> do.RankEnding:
         found = [each for each in self.mine(key) if each.rank == step.rank]
         if found and found[0].shim:
-            return do.Ending(True, None)
+            return do.RankEnding(True, None)
         if not found or found[0].code is None:
-            return do.Ending(False, None)
-        return do.Ending(False, Outcome(found[0].code, ended=asyncio.get_running_loop().time()))
+            return do.RankEnding(False, None)
+        return do.RankEnding(False, RankOutcome(found[0].code, ended=asyncio.get_running_loop().time()))
 
     @_do.register
     def _(self, step: do.TidyRank, key: Key) -> bool:
@@ -230,7 +241,7 @@ class Steps:
         return "a debugger is attached" if self.node.dice.random() < self.node.trouble / 5 else ""
 
     @_do.register
-    def _(self, step: do.SuspendRanks, key: Key) -> Any:
+    def _(self, step: do.SuspendByDriver, key: Key) -> Any:
         if step.level != Level.FREEZE:
             for process in self.mine(key):
                 process.term = True
@@ -238,10 +249,10 @@ class Steps:
             return None
         for process in self.mine(key):
             process.frozen = True
-        return Image(driver="freeze", job=key[0], attempt=key[1], home=self.node.name)
+        return GangImage(driver="freeze", job=key[0], attempt=key[1], home=self.node.name)
 
     @_do.register
-    def _(self, step: do.ResumeRanks, key: Key) -> None:
+    def _(self, step: do.ResumeByDriver, key: Key) -> None:
         for process in self.mine(key):
             process.devices = self.state(key).record.devices[process.rank]
         self._thaw(key)
@@ -277,7 +288,7 @@ class Steps:
             image[process.rank] = process.step
             process.dumped = not step.leave_running
         self.node.disk.raw[key[0], step.serial] = image
-        return on_images.Dumped(100, Image(driver="criu", job=key[0], attempt=key[1]))
+        return on_images.Dumped(100, GangImage(driver="criu", job=key[0], attempt=key[1]))
 
     @_do.register
     def _(self, step: on_images.UndoDump, key: Key) -> None:
@@ -287,7 +298,7 @@ class Steps:
 
     @_do.register
     def _(self, step: on_images.FinishDump, key: Key) -> None:
-        record = msgspec.json.decode(self.node.disk.attempts[key][1])
+        record = msgspec.json.decode(self.node.disk.attempts.get(key, (b"", b"{}"))[1])
         image = self.node.disk.raw.get((key[0], self.state(key).record.serial), {})
         alive = any(process.alive for process in self.mine(key)) and self.state(key).record.ending != "stop"
         if alive and ("image" not in record or set(image) != set(self.state(key).numbers)):
@@ -374,6 +385,8 @@ class Steps:
 
     @_do.register
     def _(self, step: on_images.MakeGeneration, key: Key) -> on_images.Renewed:
+        if key not in self.node.disk.attempts:
+            raise do.ActionFailed("its records are gone")
         self.node.disk.attempts[key] = encoded(self.state(key).args, None, self.node.disk.attempts[key][1])
         return on_images.Renewed({})
 
@@ -381,7 +394,7 @@ class Steps:
     def _(self, step: on_images.RestoreRanks, key: Key) -> Any:
         state, raw = self.state(key), self.node.disk.raw.get((key[0], step.serial), {})
         if self.node.dice.random() < self.node.trouble / 3 or not set(state.numbers) <= set(raw):
-            return {state.numbers[0]: Outcome(127, error="no luck with this restore", fault="world")}
+            return {state.numbers[0]: RankOutcome(127, error="no luck with this restore", fault="world")}
         for seat in state.args.ranks:
             made = self._start(state, seat, raw[seat.rank], state.record.generation)
             made.quiesced = made.world > 1
@@ -417,7 +430,7 @@ class Steps:
                 node.failed[key[0]] = self.state(key).record.sitting
             case on_images.RemoveRaw(job, serial):
                 node.disk.raw.pop((job, serial), None)
-            case on_images.DropImages(job):
+            case on_images.DropJobImages(job):
                 self._drop_images(job)
 
     def _drop_images(self, job: int) -> None:

@@ -1,7 +1,7 @@
 """Everything that can happen to jobs, agents, controllers and the network at once, in virtual time.
 
-A failure names its seed; ``Scenario(SEED).run()`` repeats it, action by action. The long run goes on where it was interrupted:
-the seeds that passed are kept in ``.pytest_cache``.
+A failure names its seed; ``Scenario(SEED).run()`` or ``DenseScenario(SEED).run()`` repeats it, action by action. The long run
+goes on where it was interrupted: the seeds that passed are kept in ``.pytest_cache``.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from .dense import DenseScenario
 from .scenario import Scenario
 
-QUICK, LONG, AT_ONCE = 100, 10_000, 250
+QUICK, LONG, AT_ONCE = 50, 5_000, 250
+KINDS = [Scenario, DenseScenario]
 SOURCES = Path(__file__).parents[2] / "src" / "tidewright"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", range(0, QUICK, 10))
-def test_every_job_ends_once_and_nothing_is_left(first: int) -> None:
+def test_every_job_ends_once_and_nothing_is_left(first: int, kind: type[Scenario]) -> None:
     for seed in range(first, first + 10):
-        Scenario(seed).run()
+        kind(seed).run()
 
 
-def test_the_same_seed_is_the_same_story() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_is_the_same_story(kind: type[Scenario]) -> None:
     stories = []
     for _ in range(2):
-        scenario = Scenario(7)
+        scenario = kind(7)
         scenario.run()
         stories.append((scenario.log, scenario.ledger.steps, scenario.ledger.restored))
     assert stories[0] == stories[1] and stories[0][1] > 0
@@ -42,13 +46,14 @@ def code() -> str:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", range(0, LONG, AT_ONCE))
-def test_ten_thousand_seeds(first: int, pytestconfig: pytest.Config) -> None:
+def test_ten_thousand_seeds(first: int, kind: type[Scenario], pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache
-    key = f"simulation/{first}"
+    key = f"simulation/{kind.__name__}{first}"
     if cache is not None and cache.get(key, None) == code():
         return
     for seed in range(first, first + AT_ONCE):
-        Scenario(seed).run()
+        kind(seed).run()
     if cache is not None:
         cache.set(key, code())

@@ -10,7 +10,7 @@ import pytest
 from tests.unmodified.harness import differences, run_plain
 from tests.unmodified.pool import Pool
 from tests.unmodified.programs import PROGRAMS, Program
-from tidewright.checkpoint.program import Criu, find_criu
+from tidewright.checkpoint.criu.program import Criu, find_criu
 
 pytestmark = pytest.mark.processes
 CRIU = find_criu()

@@ -14,7 +14,7 @@ from tests.unmodified.harness import LIMIT_S, differences, read, run_plain
 from tests.unmodified.pool import FINAL, Pool, places
 from tests.unmodified.programs import PROGRAMS, Program, script
 from tests.unmodified.test_programs import LONGER, MANY, prove
-from tidewright.checkpoint.program import Criu, find_criu
+from tidewright.checkpoint.criu.program import Criu, find_criu
 
 CRIU = find_criu()
 pytestmark = [

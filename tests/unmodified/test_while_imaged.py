@@ -14,8 +14,8 @@ import pytest
 
 from tests.unmodified.pool import FINAL, Pool, places
 from tidewright.base.errors import TideError
+from tidewright.checkpoint.criu.program import Criu, find_criu
 from tidewright.checkpoint.processes import send
-from tidewright.checkpoint.program import Criu, find_criu
 from tidewright.model.job import JobSpec
 from tidewright.wire.api import JobView
 

@@ -18,8 +18,8 @@ from tidewright.wire.agent import (
     Push,
     RankFailure,
     RankSeat,
-    Request,
-    Response,
+    RpcRequest,
+    RpcResponse,
     decode,
     encode,
     raw,
@@ -49,27 +49,27 @@ def test_long_frames_are_refused_before_they_end(chunks):
 def test_launches_survive_the_wire(name, env, number):
     seats = (RankSeat(0, 0, (1, 2)),)
     args = LaunchArgs(job=number, attempt=1, name=name, command=(name,), env=env, ranks=seats)
-    frame = encode(Request(number, "launch", "op", 3, raw(args)))
+    frame = encode(RpcRequest(number, "launch", "op", 3, raw(args)))
     assert frame.count(b"\n") == 1
-    request = decode(frame[:-1], Request)
+    request = decode(frame[:-1], RpcRequest)
     assert decode(bytes(request.args), LaunchArgs) == args
 
 
 def test_answers_and_reports_are_told_apart():
     report = JobReport(job=1, attempt=0, state="running", first_failure=RankFailure(2, 5, "exit code 5"))
     assert decode(encode(Push(report)), Line).report == report
-    answer = decode(encode(Response(4, ok=raw(report))), Line)
+    answer = decode(encode(RpcResponse(4, ok=raw(report))), Line)
     assert answer.id == 4 and decode(bytes(answer.ok), JobReport) == report and answer.report is None
-    refusal = decode(encode(Response(4, error=ErrorReply("fenced", "old"))), Line)
+    refusal = decode(encode(RpcResponse(4, error=ErrorReply("fenced", "old"))), Line)
     assert refusal.error is not None and refusal.error.kind == "fenced" and not bytes(refusal.ok)
 
 
 @pytest.mark.parametrize("junk", [b"", b"{", b'{"id":"1"}', b'{"id":1}', b"\xff", b"[" * 10**5, b"null"])
 def test_junk_is_a_frame_error(junk):
     with pytest.raises(FrameError):
-        decode(junk, Request)
+        decode(junk, RpcRequest)
 
 
 def test_huge_messages_are_refused_by_the_sender():
     with pytest.raises(FrameError, match="limit"):
-        encode(Request(1, "launch", args=raw("x" * 2**24)))
+        encode(RpcRequest(1, "launch", args=raw("x" * 2**24)))

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.agent.layout import Layout
+from tidewright.agent.layout import AgentLayout
 from tidewright.app import health
 from tidewright.app.settings import load_settings
 from tidewright.app.start import controller_pid, start_detached
 from tidewright.base.atomic import write_atomically as agent_write
 from tidewright.base.errors import Unreachable, UsageError
-from tidewright.live.auth import load_token
-from tidewright.live.lock import StateLock, write_whole
-from tidewright.live.store import Journal
+from tidewright.live.api.auth import load_token
+from tidewright.live.controller.lock import StateLock, write_whole
+from tidewright.live.journal.store import Journal
 from tidewright.wire.client import Client
 from tidewright.wire.state_files import make_private, open_own, tampering
 from tidewright.wire.trust import refuse_stranger
@@ -68,7 +68,7 @@ def begin(state: Path) -> str:
         lock = StateLock(state)
         Journal(state).close()
         load_token(state)
-        Layout(state).prepare()
+        AgentLayout(state).prepare()
         lock.release()
         return "begun"
 

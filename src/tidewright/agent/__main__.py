@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from ..base.units import parse_bytes
-from .log_cap import LIMIT_BYTES
 from .main import AgentSettings, run_agent
+from .processes.log_cap import LIMIT_BYTES
 
 
 def node_name() -> str:

@@ -15,7 +15,7 @@ from ..wire.state_files import make_private
 log = logging.getLogger(__name__)
 
 
-class Layout:
+class AgentLayout:
     """Paths below one state directory. Everything is readable by its owner only: environments hold secrets."""
 
     def __init__(self, root: Path) -> None:

@@ -29,15 +29,15 @@ from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
 from ..wire.socket_file import LOOK_EVERY_S
 from ..wire.state_files import open_own
-from .equipment import Equipment
 from .health import HealthMonitor
-from .layout import Layout, write_if_room
-from .log_cap import LIMIT_BYTES, LogCap
-from .prepare import House
-from .pulse import Pulse
-from .server import Epoch, Server
+from .heartbeat import Heartbeat
+from .layout import AgentLayout, write_if_room
+from .node_services import NodeServices
+from .processes.log_cap import LIMIT_BYTES, LogCap
+from .processes.rank_spec import NodeContext
+from .processes.usage import UsageMeter
+from .server import AgentServer, Epoch
 from .supervisor import Supervisor
-from .usage import Meter
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ THREADS = 64
 """For short blocking calls; they mostly wait for the kernel."""
 
 
-def take_lock(layout: Layout) -> IO[str]:
+def take_lock(layout: AgentLayout) -> IO[str]:
     """Become the only agent of a state directory. Raises Conflict naming the other one."""
     file = os.fdopen(open_own(layout.lock, os.O_RDWR | os.O_CREAT), "r+")
     try:
@@ -70,7 +70,7 @@ class _OwnLog(logging.handlers.RotatingFileHandler):
         return os.fdopen(open_own(Path(self.baseFilename), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a")
 
 
-def log_to(layout: Layout) -> None:
+def log_to(layout: AgentLayout) -> None:
     """Log to ``agent.log``, ten MiB and one older file."""
     handler = _OwnLog(layout.log, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -112,23 +112,23 @@ class AgentSettings:
 class Agent:
     """One node's agent over a device backend and checkpoint drivers."""
 
-    def __init__(self, settings: AgentSettings, layout: Layout, backend: Backend, open_files: int = 0) -> None:
+    def __init__(self, settings: AgentSettings, layout: AgentLayout, backend: Backend, open_files: int = 0) -> None:
         self._settings, self._layout, self._backend = settings, layout, backend
         self._epoch = Epoch(layout.epoch)
-        self._meter, self._pulse = Meter(backend), Pulse()
-        self._equipment = Equipment(layout, backend, settings.address, settings.token_file)
-        self._node = self._equipment.node
-        house = House(layout, backend, detect(), full=self._node.full, open_files=open_files)
+        self._meter, self._heartbeat = UsageMeter(backend), Heartbeat()
+        self._node_services = NodeServices(layout, backend, settings.address, settings.token_file)
+        self._node = self._node_services.node
+        node_context = NodeContext(layout, backend, detect(), full=self._node.full, open_files=open_files)
         drivers = standard_drivers(self._node.name)
         self._supervisor = Supervisor(
-            house, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()
+            node_context, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()
         )
-        self._equipment.furnish(self._supervisor, drivers, settings.remote, settings.quota_bytes)
+        self._node_services.furnish(self._supervisor, drivers, settings.remote, settings.quota_bytes)
         self._health = HealthMonitor(backend, layout.health, incarnation(), self._publish_health)
         if self._node.kind != "cpu":  # a core does not fail alone
             self._supervisor.steps.health = self._health
         readings = {"inventory": self._inventory, "usage": self._usage, "forgive": self._forgive}
-        self._server = Server(self._epoch, {**readings, **self._verbs()})
+        self._server = AgentServer(self._epoch, {**readings, **self._verbs()})
 
     def _publish(self, report: JobReport) -> None:
         log.info("job %d attempt %d: %s %s%s", report.job, report.attempt, report.state, report.error, report.why)
@@ -164,10 +164,10 @@ class Agent:
             jobs=self._supervisor.reports(),
             unhealthy={one.device: one.why for one in faults},
             faults=faults,
-            depot=self._equipment.peer,
-            full=self._equipment.why_not,
-            criu=self._equipment.criu,
-            images=await asyncio.to_thread(self._equipment.listed),
+            depot=self._node_services.peer,
+            full=self._node_services.why_not,
+            criu=self._node_services.criu,
+            images=await asyncio.to_thread(self._node_services.listed),
             beats=True,
         )
 
@@ -176,10 +176,10 @@ class Agent:
 
     async def run(self, until: asyncio.Event) -> None:
         """Adopt, open the doors, and serve until told to end; ranks live on."""
-        await self._equipment.open()
+        await self._node_services.open()
         self._supervisor.adopt()
         socket = self._settings.socket or self._layout.socket
-        self._pulse.open(pulse_socket(socket))
+        self._heartbeat.open(pulse_socket(socket))
         await self._server.open(socket)
         guards = (self._supervisor.memory.watch(), self._health.watch())
         works = (self._look_for_sockets(), self._supervisor.cap_logs(), *guards)
@@ -188,22 +188,22 @@ class Agent:
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), PATROL_S)
-            self._supervisor.patrol()
-            self._pulse.tick()
+            self._supervisor.health_check()
+            self._heartbeat.tick()
         for task in tasks:
             task.cancel()
         await self._server.close()
         await self._supervisor.close()
         self._supervisor.clear_groups()
-        await self._equipment.close()
-        self._pulse.close()
+        await self._node_services.close()
+        self._heartbeat.close()
 
     async def _look_for_sockets(self) -> None:
         """Without their files no controller could connect again; what is connected would take it for dead."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                self._pulse.look()
+                self._heartbeat.look()
                 await self._server.look()
             except OSError as error:
                 log.warning("a socket that is gone cannot be made again: %s", error)
@@ -218,7 +218,7 @@ def standard_drivers(node: str) -> dict[Level, Driver]:
     }
 
 
-async def serve(settings: AgentSettings, layout: Layout, backend: Backend) -> None:
+async def serve(settings: AgentSettings, layout: AgentLayout, backend: Backend) -> None:
     """Run an agent until SIGTERM or SIGINT."""
     until = asyncio.Event()
     # The default is 6 threads on two cores; ranks being stopped or restored would wait for each other.
@@ -233,7 +233,7 @@ def run_agent(settings: AgentSettings) -> None:
     """The agent's whole life. Raises UsageError (bad settings, second agent) and WorldError (no such hardware)."""
     os.umask(0o077)
     logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
-    layout = Layout(settings.state)
+    layout = AgentLayout(settings.state)
     layout.prepare()
     with take_lock(layout):
         log_to(layout)

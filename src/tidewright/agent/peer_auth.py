@@ -47,10 +47,10 @@ def read_client_hello(line: bytes) -> bytes:
     return bytes.fromhex(_matched(_CLIENT_HELLO, line)[1].decode())
 
 
-def read_server_hello(line: bytes, token: str, ours: bytes) -> Session:
+def read_server_hello(line: bytes, token: str, ours: bytes) -> PeerSession:
     """The session that a server's answer opens, once it has shown that it knows the token. Raises NotAuthentic."""
     found = _matched(_SERVER_HELLO, line)
-    session = Session(token, ours, bytes.fromhex(found[1].decode()))
+    session = PeerSession(token, ours, bytes.fromhex(found[1].decode()))
     if not hmac.compare_digest(session.proof(b"server"), found[2]):
         raise NotAuthentic("a wrong token")
     return session
@@ -63,7 +63,7 @@ def _matched(pattern: re.Pattern[bytes], line: bytes) -> re.Match[bytes]:
     return found
 
 
-class Session:
+class PeerSession:
     """The key of one connection, and the number of the request that is under way on it."""
 
     def __init__(self, token: str, client: bytes, server: bytes) -> None:

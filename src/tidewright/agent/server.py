@@ -20,8 +20,8 @@ from ..wire.agent import (
     HealthPush,
     JobReport,
     Push,
-    Request,
-    Response,
+    RpcRequest,
+    RpcResponse,
     decode,
     encode,
     raw,
@@ -75,7 +75,7 @@ class Epoch:
             raise WorldError(f"cannot note the controller's epoch in {self._path}: {error.strerror}") from error
 
 
-class Server:
+class AgentServer:
     """``handlers`` by method name take (args, op_id) and return what is encoded as the answer."""
 
     def __init__(self, epoch: Epoch, handlers: dict[str, Handler]) -> None:
@@ -133,45 +133,47 @@ class Server:
         try:
             while data := await reader.read(2**16):
                 for line in framer.feed(data):
-                    request = decode(line, Request)
+                    request = decode(line, RpcRequest)
                     if hung_up(writer):
                         log.warning("%s of a caller that has hung up since is not carried out", request.method)
                         return
                     self._send(writer, encode(await self._answer(request)))
                 await writer.drain()
         except FrameError as error:
-            self._send(writer, encode(Response(-1, error=ErrorReply("usage", str(error), "speak one JSON per line"))))
+            self._send(
+                writer, encode(RpcResponse(-1, error=ErrorReply("usage", str(error), "speak one JSON per line")))
+            )
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._clients.pop(writer, None)
             writer.close()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: RpcRequest) -> RpcResponse:
         try:
-            return Response(request.id, ok=raw(await self._dispatch(request)))
+            return RpcResponse(request.id, ok=raw(await self._dispatch(request)))
         except FrameError as error:
-            return Response(request.id, error=ErrorReply("usage", str(error)))
+            return RpcResponse(request.id, error=ErrorReply("usage", str(error)))
         except UsageError as error:
-            return Response(request.id, error=ErrorReply("usage", error.message, error.remedy))
-        except Fenced as error:
-            return Response(request.id, error=ErrorReply("fenced", str(error)))
+            return RpcResponse(request.id, error=ErrorReply("usage", error.message, error.remedy))
+        except StaleEpoch as error:
+            return RpcResponse(request.id, error=ErrorReply("fenced", str(error)))
         except (WorldError, OSError) as error:
-            return Response(request.id, error=ErrorReply("world", str(error)))
+            return RpcResponse(request.id, error=ErrorReply("world", str(error)))
         except Exception as error:
             log.exception("%s failed", request.method)
-            return Response(request.id, error=ErrorReply("bug", f"{type(error).__name__}: {error}"))
+            return RpcResponse(request.id, error=ErrorReply("bug", f"{type(error).__name__}: {error}"))
 
-    async def _dispatch(self, request: Request) -> Any:
+    async def _dispatch(self, request: RpcRequest) -> Any:
         handler = self._handlers.get(request.method)
         if handler is None:
             raise UsageError(f"no method {request.method!r}", f"known: {', '.join(ARGS)}")
         if not self._epoch.admit(request.epoch) and request.method not in READING:
-            raise Fenced(f"epoch {request.epoch} is over; this agent obeys epoch {self._epoch.value}")
+            raise StaleEpoch(f"epoch {request.epoch} is over; this agent obeys epoch {self._epoch.value}")
         return await handler(decode(bytes(request.args), ARGS[request.method]), request.op_id)
 
 
-class Fenced(Exception):
+class StaleEpoch(Exception):
     """The caller is an older controller."""
 
 

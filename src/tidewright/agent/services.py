@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import TideError
-from ..checkpoint.criu import DamagedImage, RanksLost
-from ..checkpoint.cuda import DeviceStateLost
-from ..checkpoint.space import is_full
-from .attempt import Attempt
-from .gang import Gangs
-from .images import Images
-from .in_flight import Unneeded
+from ..checkpoint.criu.driver import DamagedImage, RanksLost
+from ..checkpoint.cuda.checkpoint import DeviceStateLost
+from ..checkpoint.files.space import is_full
+from .checkpointing.checkpoint_io import CheckpointIO
+from .checkpointing.gang import Gangs
+from .checkpointing.images import Images
+from .checkpointing.in_flight import ImageNotNeeded
 from .machine import actions as do
 from .machine.scripts import Instant
+from .processes.attempt import Attempt
 from .rendezvous.coordinator import RendezvousCoordinator
-from .saves import Saves
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ class Services:
     """What a node has beyond processes: gangs over several nodes, a place where ranks meet, full images."""
 
     gangs: Gangs
-    meeting: RendezvousCoordinator
-    saves: Saves | None = None
+    rendezvous: RendezvousCoordinator
+    checkpoint_io: CheckpointIO | None = None
     images: Images | None = None
 
 
-async def nothing(attempt: Attempt | None, step: do.Step) -> None:
+async def nothing(attempt: Attempt | None, step: do.ActionStep) -> None:
     """What is to be done needs something that this node has not, and then there is nothing to be done."""
 
 
@@ -65,7 +65,7 @@ def failure(error: Exception) -> do.ActionFailed:
         (DamagedImage, "damaged image"),
         (DeviceStateLost, "device state lost"),
         (RanksLost, "ranks lost"),
-        (Unneeded, "unneeded"),
+        (ImageNotNeeded, "unneeded"),
     )
     kind: do.Failure = next((name for each, name in kinds if isinstance(error, each)), "")
     return do.ActionFailed(

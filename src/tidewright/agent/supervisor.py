@@ -19,23 +19,23 @@ from ..checkpoint.protocol import Driver
 from ..devices.excess import Rules
 from ..model.job import Level
 from ..wire.agent import JobReport
-from . import prepare
-from .accounts import at_home
-from .attempt import Attempt, clear_halves
-from .boxes import complaints
-from .groups import RankGroups
-from .image_steps import ImageSteps
-from .log_cap import LOOK_S, LogCap
+from .checkpointing.image_steps import ImageSteps
 from .machine import actions as do
 from .machine import events as ev
 from .machine import image_actions as on_images
 from .machine.loop import MachineLoop
 from .machine.node import NodeMachine
-from .memory import MemoryGuard, enforcement
-from .rank import Rank
-from .rank_steps import RankSteps
+from .processes import rank_spec
+from .processes.accounts import at_home
+from .processes.attempt import Attempt, clear_halves
+from .processes.freezer_groups import RankGroups
+from .processes.log_cap import LOOK_S, LogCap
+from .processes.memory_guard import MemoryGuard, enforcement
+from .processes.rank import Rank
+from .processes.rank_dir import complaints
+from .processes.rank_steps import RankSteps
+from .processes.shim_watch import ShimWatch
 from .services import Services, boottime, failure, logged, nothing, now
-from .watch import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -51,22 +51,22 @@ class Supervisor:
 
     def __init__(
         self,
-        house: prepare.House,
+        node_context: rank_spec.NodeContext,
         drivers: dict[Level, Driver],
         publish: Callable[[JobReport], None],
         rules: Rules = EVICTS,
         log_cap: LogCap | None = None,
         boot: str = "",
     ) -> None:
-        self._house, self._publish, self._log_cap = house, publish, log_cap or LogCap(0)
-        self._layout = house.layout
-        self._groups = RankGroups(house.freezer, house.layout.tag)
-        node = house.backend.discover()
+        self._node_context, self._publish, self._log_cap = node_context, publish, log_cap or LogCap(0)
+        self._layout = node_context.layout
+        self._groups = RankGroups(node_context.freezer, node_context.layout.tag)
+        node = node_context.backend.discover()
         self.attempts: dict[Key, Attempt] = {}
-        self.memory = MemoryGuard(house.backend, self.feed, self.attempts, rules)
-        self._watcher = Watcher(self._shim_gone)
+        self.memory = MemoryGuard(node_context.backend, self.feed, self.attempts, rules)
+        self._watcher = ShimWatch(self._shim_gone)
         self.steps = RankSteps(
-            house, drivers, self._watcher, lambda args: enforcement(args, node.kind, self.memory.rules)
+            node_context, drivers, self._watcher, lambda args: enforcement(args, node.kind, self.memory.rules)
         )
         self.services: Services | None = None
         self._images: ImageSteps | None = None
@@ -85,8 +85,10 @@ class Supervisor:
     def equip(self, services: Services) -> None:
         """Give it what the node has; before anything is asked."""
         self.services = services
-        if services.saves is not None and services.images is not None:
-            self._images = ImageSteps(self._house, self.steps, services.saves, services.images, services.meeting)
+        if services.checkpoint_io is not None and services.images is not None:
+            self._images = ImageSteps(
+                self._node_context, self.steps, services.checkpoint_io, services.images, services.rendezvous
+            )
             self._machine.images = True
             self._step_table |= self._image_steps(self._images)
 
@@ -145,9 +147,9 @@ class Supervisor:
         handler = self._step_table[type(what.action)]
         if what.action.INSTANT:
             try:
-                self._loop.feed(ev.Done(what.number, handler(attempt, what.action)))
+                self._loop.feed(ev.StepDone(what.number, handler(attempt, what.action)))
             except Exception as error:
-                self._loop.feed(ev.Failed(what.number, failure(error)))
+                self._loop.feed(ev.StepFailed(what.number, failure(error)))
             return
         self._spawn(self._step(what, handler, attempt))
 
@@ -158,9 +160,9 @@ class Supervisor:
         try:
             value = await handler(attempt, what.action)
         except Exception as error:
-            self.feed(ev.Failed(what.number, failure(error)))
+            self.feed(ev.StepFailed(what.number, failure(error)))
         else:
-            self.feed(ev.Done(what.number, value))
+            self.feed(ev.StepDone(what.number, value))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -171,9 +173,9 @@ class Supervisor:
 
     def _effect_table(self) -> dict[type, Callable[[Any, Any], None]]:
         return {
-            do.Answer: lambda _, answer: self._answers.update({answer.ask: answer.report}),
+            do.AnswerRequest: lambda _, answer: self._answers.update({answer.ask: answer.report}),
             do.Refuse: self._refuse,
-            do.Publish: lambda _, news: self._publish(news.report),
+            do.PublishReport: lambda _, news: self._publish(news.report),
             do.Log: lambda _, line: log.log(LEVELS[line.level], "%s", line.text),
             do.StartTimer: self._start_timer,
             do.CancelTimer: lambda _, timer: self._timers.pop(timer.timer).cancel(),
@@ -184,9 +186,9 @@ class Supervisor:
             do.GrantHold: lambda _, grant: self._grant(grant.ask),
             do.AdoptRendezvous: self._adopt_rendezvous,
             do.FailRendezvous: self._fail_rendezvous,
-            do.StartTurns: self._start_turns,
+            do.StartTurns: self._start_time_slices,
             on_images.RemoveRaw: self._remove_raw,
-            on_images.DropImages: self._drop_images,
+            on_images.DropJobImages: self._drop_images,
             on_images.EnterGeneration: lambda attempt, _: attempt.enter_generation(),
         }
 
@@ -213,21 +215,21 @@ class Supervisor:
         while len(self._left) > LEFT_KEPT:
             del self._left[next(iter(self._left))]
         if action.last and self.services is not None:
-            self.services.meeting.close(attempt.args.job)
+            self.services.rendezvous.close(attempt.args.job)
         self._log_cap.look(attempt.cappable_logs())
         attempt.remove()
         self._groups.clear_attempt(attempt.key)
 
     def _adopt_rendezvous(self, attempt: Attempt, _: do.AdoptRendezvous) -> None:
         if self.services is not None:
-            self.services.meeting.take_over(attempt)
+            self.services.rendezvous.take_over(attempt)
 
     def _fail_rendezvous(self, attempt: Attempt, action: do.FailRendezvous) -> None:
         if self.services is not None:
-            self.services.meeting.fail(attempt, action.why)
+            self.services.rendezvous.fail(attempt, action.why)
 
-    def _start_turns(self, attempt: Attempt, _: do.StartTurns) -> None:
-        if self.services is None or self.services.saves is None:
+    def _start_time_slices(self, attempt: Attempt, _: do.StartTurns) -> None:
+        if self.services is None or self.services.checkpoint_io is None:
             return
         loop, key = asyncio.get_running_loop(), attempt.key
 
@@ -235,13 +237,13 @@ class Supervisor:
             with contextlib.suppress(RuntimeError):  # this agent is about to end; the next one will see
                 loop.call_soon_threadsafe(self.feed, ev.DevicesLost(key, why))
 
-        self.services.saves.take_turns(attempt, lost)
+        self.services.checkpoint_io.start_time_slices(attempt, lost)
 
     def _remove_raw(self, _: Attempt | None, action: on_images.RemoveRaw) -> None:
         if self._images is not None:
             self._spawn(logged(self._images.remove_raw(action.job, action.serial)))
 
-    def _drop_images(self, _: Attempt | None, action: on_images.DropImages) -> None:
+    def _drop_images(self, _: Attempt | None, action: on_images.DropJobImages) -> None:
         if self._images is not None:
             self._spawn(logged(self._images.drop_all(action.job)))
 
@@ -262,12 +264,12 @@ class Supervisor:
             do.FindDeviceFault: steps.find_fault,
             do.ReadLastLines: steps.last_lines,
             do.CheckLevel: steps.check_level,
-            do.SuspendRanks: steps.suspend,
-            do.ResumeRanks: steps.resume,
+            do.SuspendByDriver: steps.suspend,
+            do.ResumeByDriver: steps.resume,
             do.DiscardImage: steps.discard,
             do.WriteEndpoints: self._write_endpoints,
             do.FindControlPages: lambda attempt, _: self.services is not None and attempt.worlds(),
-            do.PackRendezvous: lambda attempt, _: self._required().meeting.pack(attempt.args.job),
+            do.PackRendezvous: lambda attempt, _: self._required().rendezvous.pack(attempt.args.job),
             do.CutGang: lambda attempt, step: self._required().gangs.cut(attempt.key, step),
             do.SendCutResult: self._send_result,
             do.ReleaseRanks: self._release,
@@ -280,7 +282,7 @@ class Supervisor:
             on_images.DumpRanks: images.dump,
             on_images.UndoDump: images.undo,
             on_images.FinishDump: images.finish,
-            do.StopTurns: images.stop_turns,
+            do.StopTurns: images.stop_time_slices,
             on_images.DiscardRaw: images.discard_raw,
             on_images.StoreImage: images.store,
             on_images.PushImage: images.push,
@@ -312,8 +314,8 @@ class Supervisor:
         if self.services is None or not any(rank.boxed for rank in attempt.ranks):
             return
         if step.reset:
-            self.services.meeting.fresh(attempt)
-        await self.services.meeting.write(attempt, step.sitting)
+            self.services.rendezvous.fresh(attempt)
+        await self.services.rendezvous.write(attempt, step.sitting)
 
     async def _send_result(self, attempt: Attempt, step: do.SendCutResult) -> None:
         if self.services is not None:
@@ -344,20 +346,20 @@ class Supervisor:
             self._known(attempt)
             endings = {rank.number: rank.ending() for rank in attempt.ranks} if attempt.over else {}
             outcomes = {number: outcome for number, outcome in endings.items() if outcome is not None}
-            self.feed(ev.Adopted(attempt.args, attempt.memo, attempt.logs(), outcomes))
+            self.feed(ev.Adopted(attempt.args, attempt.record, attempt.logs(), outcomes))
         self.clear_groups()
         log.info("adopted %d attempts", len(self.attempts))
 
-    def patrol(self) -> None:
+    def health_check(self) -> None:
         """One round of the safety poll: shims whose death went unnoticed, groups of ranks that are gone, wrappers that could
         not wrap something."""
         self._watcher.check()
         self.clear_groups()
         for attempt in list(self.attempts.values()):
-            if attempt.memo.phase == "running":
+            if attempt.record.phase == "running":
                 level, why = complaints(attempt)
-                if level != -1 and level != attempt.memo.cap:
-                    self.feed(ev.LevelLowered(attempt.key, level, why))
+                if level != -1 and level != attempt.record.cap:
+                    self.feed(ev.LevelCapped(attempt.key, level, why))
 
     async def cap_logs(self) -> None:
         """Keep the logs of ranks below their limit, until cancelled."""

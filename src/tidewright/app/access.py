@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..agent.accounts import lookup
+from ..agent.processes.accounts import lookup
 from ..base.errors import UsageError
-from ..live import access
+from ..live.api import access
 from .remembered import NONE
 from .settings import Settings
 

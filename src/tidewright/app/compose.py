@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import __version__
-from ..agent.log_cap import LIMIT_BYTES
+from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
 from ..fabric.local import LocalFabric
 from ..fabric.protocol import Fabric
 from ..fabric.pulse import silence_s
 from ..fabric.several import SeveralFabric
-from ..live.keeper import LocalAgent
-from ..live.main import Controller, ControllerSettings
+from ..live.controller.agent_supervisor import LocalAgent
+from ..live.controller.main import Controller, ControllerSettings
 from ..policy.registry import make
 from ..wire.state_files import make_private
 from .access import check_access

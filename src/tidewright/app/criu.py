@@ -17,7 +17,7 @@ class Found(NamedTuple):
 
 def find(prefix: Path | None = None) -> Found:
     """The CRIU that an agent started now would use."""
-    from ..checkpoint.program import find_criu
+    from ..checkpoint.criu.program import find_criu
 
     criu = find_criu(prefix)
     return Found(why=criu) if isinstance(criu, str) else Found(criu.command[-1], criu.version)
@@ -25,6 +25,6 @@ def find(prefix: Path | None = None) -> Found:
 
 def install(prefix: Path | None, say: Callable[[str], None]) -> Path:
     """Unpack one into a private prefix; where. Raises UsageError and WorldError."""
-    from ..checkpoint.install import install
+    from ..checkpoint.criu.install import install
 
     return install(prefix, say)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from ..base.errors import DiskFull, TideError
 from ..base.units import parse_bytes, parse_duration
-from ..live.space import is_full
+from ..live.controller.disk_space import is_full
 from ..wire.connections import raise_open_files
 from ..wire.log_limit import LogLimit
-from . import fields, hosts, remembered
+from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
+from .jobspec import fields
 from .settings import Settings, load_settings, overridden
 
 log = logging.getLogger("tidewright.daemon")

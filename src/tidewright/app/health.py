@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..base.errors import DiskFull, TideError
 from ..base.units import format_bytes, format_duration
-from ..live import doctor
-from ..live.clock import difference_us
-from ..live.doctor import Report as Report
-from ..live.loop import CLOCK_TOLERANCE_US
-from ..live.space import free_bytes, largest
-from ..live.store import DATABASE
+from ..live.controller.clock import difference_us
+from ..live.controller.disk_space import free_bytes, largest
+from ..live.controller.loop import CLOCK_TOLERANCE_US
+from ..live.journal import doctor
+from ..live.journal.doctor import Report as Report
+from ..live.journal.store import DATABASE
 from ..wire.client import Client
 from ..wire.state_files import tampering
 from . import remembered

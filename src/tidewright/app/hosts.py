@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..base.errors import UsageError
 from ..base.ids import valid_name
-from ..live.lock import write_whole
+from ..live.controller.lock import write_whole
 
 FILE = "agents.json"
 CLUSTER_TOKEN = "cluster.token"

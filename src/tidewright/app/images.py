@@ -12,7 +12,7 @@ from ..base.errors import NotFound
 from ..wire.api import SCHEMA
 
 if TYPE_CHECKING:
-    from ..checkpoint.store import Finding, ImageStore
+    from ..checkpoint.store import ImageStore, IntegrityFinding
 
 STORE = Path("images") / "store"
 HOSTS = "hosts"
@@ -108,7 +108,7 @@ def verify(state: Path, job: int | None = None) -> Verified:
     return Verified(images=len(seen), findings=tuple(dict.fromkeys(findings)))
 
 
-def _row(node: str, found: Finding) -> FoundRow:
+def _row(node: str, found: IntegrityFinding) -> FoundRow:
     lost = tuple(f"{one.job}.{one.serial}.{one.rank}" for one in found.images)
     return FoundRow(node=node, what=found.what, path=found.path, problem=found.problem, images=lost)
 

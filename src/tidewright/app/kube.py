@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
-from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from ..kube.cards import unhealthy_by_node
-from ..kube.credentials import Cluster, find_cluster
-from ..kube.inspect import Inspection, as_json, details, summary
-from ..kube.serve import ExtenderSettings, Service
-from ..kube.wide import wide, wide_details
+from ..kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
+from ..kube.client.credentials import Cluster, find_cluster
+from ..kube.doctor.inspect_tables import Inspection, as_json, details, summary
+from ..kube.doctor.inspect_wide import wide, wide_details
+from ..kube.extender.server import ExtenderService, ExtenderSettings
+from ..kube.objects.gpu_inventory import unhealthy_by_node
 from .service import say, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ClusterTarget:
     """Which cluster; empty: as kubectl finds it."""
 
     kubeconfig: str = ""
     context: str = ""
 
 
-def serve_extender(target: Target, token_file: Path | None, **options: Any) -> None:
+def serve_extender(target: ClusterTarget, token_file: Path | None, **options: Any) -> None:
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of ExtenderSettings."""
     settings = ExtenderSettings(**options, token=read_token(token_file))
-    service = Service(find_cluster(target.kubeconfig, target.context), settings, say)
+    service = ExtenderService(find_cluster(target.kubeconfig, target.context), settings, say)
     try:
         import uvloop
     except ImportError as error:
@@ -42,7 +42,7 @@ def serve_extender(target: Target, token_file: Path | None, **options: Any) -> N
 
 
 def read_token(path: Path | None) -> str:
-    """The bearer token in a file that nobody else may read. Raises UsageError."""
+    """The bearer token in a file that no other user may read. Raises UsageError."""
     if path is None:
         return ""
     try:
@@ -56,7 +56,7 @@ def read_token(path: Path | None) -> str:
     return token
 
 
-def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[str, ...]]:
+def inspect_cluster(target: ClusterTarget, node: str, form: str) -> tuple[str, tuple[str, ...]]:
     """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, wide,
     wide details, json. The two that are gpushare's ask for nothing that gpushare's did not ask."""
     health = form in ("wide", "json")
@@ -73,13 +73,13 @@ def inspect_cluster(target: Target, node: str, form: str) -> tuple[str, tuple[st
 
 
 async def _inspect(cluster: Cluster, health: bool) -> Inspection:
-    async with Api(cluster) as api:
+    async with KubeClient(cluster) as api:
         nodes, pods, (unhealthy, odd) = await asyncio.gather(api.items(NODES), api.items(PODS), _unhealthy(api, health))
         found = Inspection.of(nodes, pods, unhealthy)
         return replace(found, odd=(*found.odd, *odd))
 
 
-async def _unhealthy(api: Api, wanted: bool) -> tuple[dict[str, frozenset[int]], tuple[str, ...]]:
+async def _unhealthy(api: KubeClient, wanted: bool) -> tuple[dict[str, frozenset[int]], tuple[str, ...]]:
     """GPUs not to be used by node, and what could not be read."""
     if not wanted:
         return {}, ()

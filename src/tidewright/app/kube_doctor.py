@@ -8,15 +8,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..kube.api import CONFIG_MAPS, NODES, PODS, Api, ApiError
-from ..kube.ask import Json
-from ..kube.credentials import Cluster, find_cluster
-from ..kube.doctor import examine
-from ..kube.doctor_facts import ROLES, SERVICE_ACCOUNT, SYSTEM, Facts, Finding, Right, readable, role_of
-from ..kube.doctor_leader import LOOK_AGAIN_S, configured, elections, looks_old
-from ..kube.doctor_pods import sample, silent
-from ..kube.shapes import ConfigMap, Node, Pod
-from .kube import Target
+from ..kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
+from ..kube.client.credentials import Cluster, find_cluster
+from ..kube.doctor.elections import LOOK_AGAIN_S, configured, elections, looks_old
+from ..kube.doctor.examine import examine
+from ..kube.doctor.facts import (
+    ROLES,
+    SERVICE_ACCOUNT,
+    SYSTEM,
+    AccessRight,
+    CheckResult,
+    ClusterFacts,
+    readable,
+    role_of,
+)
+from ..kube.doctor.pods import sample, silent
+from ..kube.objects.metadata import Json
+from ..kube.objects.schema import ConfigMap, Node, Pod
+from .kube import ClusterTarget
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1"
@@ -29,26 +38,26 @@ MOST_PODS = 20
 """Whose events are asked for, one request each."""
 
 
-def diagnose(target: Target, account: str = "") -> list[Finding]:
+def diagnose(target: ClusterTarget, account: str = "") -> list[CheckResult]:
     """Every finding. ``account``: whose rights to check, such as ``system:serviceaccount:kube-system:tidewright-extender``;
     empty: the existing ones of our service accounts, or the caller's own where none exists. Raises NoAnswer without a cluster.
     """
     return asyncio.run(_diagnose(find_cluster(target.kubeconfig, target.context), account))
 
 
-async def _diagnose(cluster: Cluster, account: str) -> list[Finding]:
-    async with Api(cluster) as api:
+async def _diagnose(cluster: Cluster, account: str) -> list[CheckResult]:
+    async with KubeClient(cluster) as api:
         return examine(await collect(api, account))
 
 
-async def collect(api: Api, account: str = "") -> Facts:
+async def collect(api: KubeClient, account: str = "") -> ClusterFacts:
     """What may not be read is left out and named."""
     version = await api.get("/version")
     unread: list[str] = []
     groups, nodes, pods, maps, services, slices, deployments, accounts = await asyncio.gather(
         _groups(api, unread), *(_all(api, path, unread) for path in LISTED)
     )
-    facts = Facts(
+    facts = ClusterFacts(
         version, groups, readable(nodes or (), Node), readable(pods or (), Pod), readable(maps or (), ConfigMap),
         now_s=time.time(), services=services, slices=slices, deployments=deployments or (),
     )  # fmt: skip
@@ -60,7 +69,7 @@ async def collect(api: Api, account: str = "") -> Facts:
     return replace(facts, reviews=reviews, leases=leases, renewed=renewed, has_events=has_events, unread=tuple(unread))
 
 
-def _accounts(facts: Facts, listed: Iterable[dict[str, Any]]) -> list[str]:
+def _accounts(facts: ClusterFacts, listed: Iterable[dict[str, Any]]) -> list[str]:
     """Those of our programs that exist in kube-system, or that a pod there uses. Our manifests bind no others, so an account of
     the same name in another namespace is not ours."""
     found = {str(one["metadata"]["name"]) for one in listed}
@@ -71,7 +80,7 @@ def _accounts(facts: Facts, listed: Iterable[dict[str, Any]]) -> list[str]:
 
 
 async def _leases(
-    api: Api, wanted: Iterable[tuple[str, str]], now_s: float, unread: list[str]
+    api: KubeClient, wanted: Iterable[tuple[str, str]], now_s: float, unread: list[str]
 ) -> tuple[dict[tuple[str, str], dict[str, Any] | None], frozenset[tuple[str, str]]]:
     """Each, and those that were renewed while we looked: only ones that seem old are looked at twice."""
     found = await _each_lease(api, wanted, unread)
@@ -84,7 +93,7 @@ async def _leases(
 
 
 async def _each_lease(
-    api: Api, wanted: Iterable[tuple[str, str]], unread: list[str]
+    api: KubeClient, wanted: Iterable[tuple[str, str]], unread: list[str]
 ) -> dict[tuple[str, str], dict[str, Any] | None]:
     found: dict[tuple[str, str], dict[str, Any] | None] = {}
     for namespace, name in wanted:
@@ -102,7 +111,7 @@ def _version(lease: dict[str, Any] | None) -> str:
     return "" if lease is None else str(lease["metadata"].get("resourceVersion", ""))
 
 
-async def _read_events(api: Api, pods: Iterable[Json], unread: list[str]) -> dict[str, bool]:
+async def _read_events(api: KubeClient, pods: Iterable[Json], unread: list[str]) -> dict[str, bool]:
     """Whether each has an event, by uid; without those that could not be read."""
     found = {}
     for pod in pods:
@@ -120,7 +129,7 @@ async def _read_events(api: Api, pods: Iterable[Json], unread: list[str]) -> dic
     return found
 
 
-async def _all(api: Api, path: str, unread: list[str]) -> tuple[dict[str, Any], ...] | None:
+async def _all(api: KubeClient, path: str, unread: list[str]) -> tuple[dict[str, Any], ...] | None:
     try:
         return tuple(await api.items(path))
     except ApiError as error:
@@ -128,7 +137,7 @@ async def _all(api: Api, path: str, unread: list[str]) -> tuple[dict[str, Any], 
         return None
 
 
-async def _groups(api: Api, unread: list[str]) -> dict[str, tuple[str, ...]]:
+async def _groups(api: KubeClient, unread: list[str]) -> dict[str, tuple[str, ...]]:
     try:
         found = (await api.get("/apis")).get("groups") or ()
     except ApiError as error:
@@ -139,7 +148,9 @@ async def _groups(api: Api, unread: list[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-async def _rights(api: Api, asked: Iterable[Right], account: str, unread: list[str]) -> dict[Right, bool]:
+async def _rights(
+    api: KubeClient, asked: Iterable[AccessRight], account: str, unread: list[str]
+) -> dict[AccessRight, bool]:
     """One review each; those that may not be asked for are left out."""
     listed = tuple(asked)
     try:
@@ -150,7 +161,7 @@ async def _rights(api: Api, asked: Iterable[Right], account: str, unread: list[s
     return dict(zip(listed, granted, strict=True))
 
 
-async def _granted(api: Api, right: Right, account: str) -> bool:
+async def _granted(api: KubeClient, right: AccessRight, account: str) -> bool:
     kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
     spec: dict[str, Any] = {"resourceAttributes": right.attributes()}
     if account:

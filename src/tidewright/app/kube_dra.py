@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..devices.excess import Rules
-from ..kube.credentials import find_cluster
-from ..kube.dra import DraSettings, Driver
-from ..kube.partitions import open_partitions
-from ..kube.rungs import IsolationSettings
-from .kube import Target
+from ..kube.client.credentials import find_cluster
+from ..kube.dra.service import DraService, DraSettings
+from ..kube.isolation.isolation_levels import IsolationSettings
+from ..kube.node.discovery import open_partitions
+from .kube import ClusterTarget
 from .service import say, until_stopped
 
 
 def serve_dra(
-    target: Target, fake: str, mig: str, *, excess: Mapping[str, Any], isolation: Mapping[str, Any], **options: Any
+    target: ClusterTarget,
+    fake: str,
+    mig: str,
+    *,
+    excess: Mapping[str, Any],
+    isolation: Mapping[str, Any],
+    **options: Any,
 ) -> None:
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of DraSettings; ``excess``: of
     the watchdog's Rules; ``isolation``: of IsolationSettings.
@@ -26,4 +32,4 @@ def serve_dra(
     settings = DraSettings(rules=Rules(**excess), isolation=IsolationSettings(**isolation), **options)
     cluster = find_cluster(target.kubeconfig, target.context)
     gpus, partitions = open_partitions(fake, mig)
-    asyncio.run(until_stopped(Driver(cluster, settings, gpus, partitions, say)))
+    asyncio.run(until_stopped(DraService(cluster, settings, gpus, partitions, say)))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..devices.excess import Rules
-from ..kube.credentials import find_cluster
-from ..kube.gpus import open_gpus
-from ..kube.rungs import IsolationSettings
-from ..kube.station import PluginSettings, Station
-from ..kube.units import Split
-from .kube import Target
+from ..kube.allocation.units import UnitSize
+from ..kube.client.credentials import find_cluster
+from ..kube.isolation.isolation_levels import IsolationSettings
+from ..kube.node.discovery import open_gpus
+from ..kube.plugin.service import PluginService, PluginSettings
+from .kube import ClusterTarget
 from .respawn import respawning
 from .service import say, until_stopped
 
@@ -21,7 +21,7 @@ NUMBERS = ".tidewright-instances"
 
 
 def serve_plugin(
-    target: Target, fake: str, unit: str, chunk: int, *, excess: Mapping[str, Any], isolation: Mapping[str, Any],
+    target: ClusterTarget, fake: str, unit: str, chunk: int, *, excess: Mapping[str, Any], isolation: Mapping[str, Any],
     respawn: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of PluginSettings; ``excess``:
@@ -33,7 +33,7 @@ def serve_plugin(
     if respawn:
         respawning(lambda line: say(f"the device plugin {line}"))
     rules, ladder = Rules(**excess), IsolationSettings(**isolation)
-    settings = PluginSettings(split=Split.of(unit, chunk), rules=rules, isolation=ladder, **options)
+    settings = PluginSettings(split=UnitSize.of(unit, chunk), rules=rules, isolation=ladder, **options)
     cluster = find_cluster(target.kubeconfig, target.context)
     gpus = open_gpus(fake, settings.cdi / NUMBERS)
-    asyncio.run(until_stopped(Station(cluster, settings, gpus, say)))
+    asyncio.run(until_stopped(PluginService(cluster, settings, gpus, say)))

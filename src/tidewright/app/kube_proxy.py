@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ..kube.plugin_proxy import PluginProxy, ProxySettings
+from ..kube.plugin.plugin_proxy import PluginProxy, ProxySettings
 from .service import say, until_stopped
 
 

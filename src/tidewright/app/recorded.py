@@ -17,13 +17,13 @@ import numpy as np
 
 from ..base.errors import Bug, NotFound, TideError, UsageError
 from ..base.units import SECOND
-from ..drive.record import FORMAT, TurnRecord
+from ..drive.record import FORMAT, StepRecord
 from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
 from ..engine.events import NodeUp, Resumed, Started, Suspended
 from ..engine.settings import EngineSettings
-from ..live.recover import SETTINGS, Replayed, Since, settings_of
-from ..live.store import DATABASE
+from ..live.journal.recover import SETTINGS, Replayed, Since, settings_of
+from ..live.journal.store import DATABASE
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..sim.trace import Trace, make_trace
@@ -139,7 +139,7 @@ class _Measured:
         self._launched: dict[tuple[int, int], int] = {}
         self._took: dict[str, list[int]] = {"launch_us": [], "save_us": [], "restore_us": []}
 
-    def hear(self, record: TurnRecord) -> None:
+    def hear(self, record: StepRecord) -> None:
         for event in record.events:
             if isinstance(event, Started) and (event.job, event.attempt) in self._launched:
                 self._took["launch_us"].append(record.now - self._launched.pop((event.job, event.attempt)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.errors import UsageError
-from ..live.lock import write_whole
+from ..live.controller.lock import write_whole
 
 FILE = "up.json"
 NAMES = (

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from ..agent.log_cap import LIMIT_BYTES
+from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
 from ..wire.state_files import name_of
-from . import fields, located
-from .located import Mistakes, Scalar, Sequence, Value
+from .jobspec import fields, located
+from .jobspec.located import Mistakes, Scalar, Sequence, Value
 
 NAME = "config.yaml"
 _REMEDY = "correct the file, or move it away for the defaults; the keys are in docs/cli.md"
@@ -87,7 +87,12 @@ def _engine(value: Value, mistakes: Mistakes) -> dict[str, Any]:
     if not isinstance(value, located.Mapping):
         mistakes.add(value.line, "engine: settings are written as `key: value` lines")
         return {}
-    known = {one.name.removesuffix("_us"): one for one in msgspec.structs.fields(EngineSettings)}
+    # Under its own name, or under the one that it is stored by and earlier versions had for it.
+    known = {
+        name.removesuffix("_us"): one
+        for one in msgspec.structs.fields(EngineSettings)
+        for name in (one.name, one.encode_name)
+    }
     readers = {key: _reader(one.name, one.default) for key, one in known.items()}
     read = _read(value, mistakes, readers, "engine.")
     return {known[key].name: found for key, found in read.items()}

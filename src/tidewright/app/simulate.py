@@ -15,7 +15,7 @@ from ..policy.registry import make
 from ..sim import report
 from ..sim.clusters import load_cluster
 from ..sim.faults import parse_faults
-from ..sim.result import Result as Result
+from ..sim.result import SimulationResult as SimulationResult
 from ..sim.result import to_json
 from ..sim.run import Options, simulate
 from ..sim.trace import Trace, head, with_estimates
@@ -44,7 +44,7 @@ def policies(text: str) -> list[str]:
 def run_trace(
     trace: str, cluster: str, policy: str, *, seed: int = 1, jobs: int = 0, estimate_error: float = 0.0,
     faults: str = "", checkpoints: bool | None = None, progress: Progress | None = None,
-) -> list[Result]:  # fmt: skip
+) -> list[SimulationResult]:  # fmt: skip
     """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start.
 
     ``faults`` as in ``sim.faults.parse_faults``; ``checkpoints``: whether running jobs are imaged (None: when something fails).
@@ -61,19 +61,19 @@ def run_trace(
 
 def rerun(
     journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None
-) -> tuple[list[Result], Recording]:
+) -> tuple[list[SimulationResult], Recording]:
     """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster."""
     names = policies(policy)
     recording = read(journal)
     nodes = load_cluster(cluster) if cluster else recording.nodes
-    engine: EngineSettings = msgspec.structs.replace(recording.settings, story_length=0)
+    engine: EngineSettings = msgspec.structs.replace(recording.settings, history_length=0)
     options = Options(cluster=cluster or "its own nodes", engine=engine, costs=recording.costs)
     return _each(names, recording.trace, nodes, options, progress), recording
 
 
 def _each(
     names: Iterable[str], trace: Trace, nodes: tuple[NodeSpec, ...], options: Options, progress: Progress | None
-) -> list[Result]:
+) -> list[SimulationResult]:
     results = []
     for name in names:
 
@@ -92,22 +92,22 @@ def _seeded(trace: str, seed: int) -> str:
     return f"{trace}{',' if ':' in trace else ':'}seed={seed}"
 
 
-def tables(results: list[Result]) -> list[Any]:
+def tables(results: list[SimulationResult]) -> list[Any]:
     """Rich tables of the results."""
     return [report.table(results), report.tier_table(results)]
 
 
-def remarks(results: list[Result]) -> list[str]:
+def remarks(results: list[SimulationResult]) -> list[str]:
     """What a reader of the tables must know."""
     return report.notes(results)
 
 
-def as_json(results: list[Result]) -> bytes:
+def as_json(results: list[SimulationResult]) -> bytes:
     """The results as a JSON array."""
     return to_json(results)
 
 
-def write_report(results: list[Result], path: Path) -> None:
+def write_report(results: list[SimulationResult], path: Path) -> None:
     """A self-contained HTML page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
     text = report.html(results)
     try:

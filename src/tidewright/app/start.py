@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import DiskFull, TideError, UsageError
-from ..live.keeper import Keeper, LocalAgent
-from ..live.lock import LOCK, running_pid
-from ..live.space import LEAST_BYTES, free_bytes, fullness, is_full
-from ..live.store import FREE_SOME
+from ..live.controller.agent_supervisor import AgentSupervisor, LocalAgent
+from ..live.controller.disk_space import LEAST_BYTES, free_bytes, fullness, is_full
+from ..live.controller.lock import LOCK, running_pid
+from ..live.journal.store import FREE_SOME
 from ..wire.api import Info
 from ..wire.client import Client
 from ..wire.holder import end, holder
@@ -151,7 +151,7 @@ def end_agents(state: Path) -> None:
     folders = [state / "hosts" / host.name for host in agents.hosts] or [state] * (not agents.sockets)
 
     async def every() -> None:
-        await asyncio.gather(*(Keeper(LocalAgent(folder, [])).stop() for folder in folders))
+        await asyncio.gather(*(AgentSupervisor(LocalAgent(folder, [])).stop() for folder in folders))
 
     asyncio.run(every())
 

@@ -76,4 +76,4 @@ class DamagedJournal(TideError):
 
 
 class Bug(TideError):
-    """An invariant of ours is broken. The message carries the story of what led to it."""
+    """An invariant of ours is broken. The message carries the history that led to it."""

@@ -10,7 +10,7 @@ import signal
 from ..base.errors import WorldError
 from ..model.job import Level
 from .processes import alive, send
-from .protocol import Gang, Image, Placement, Verdict
+from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
 
 
 class CooperativeDriver:
@@ -21,18 +21,18 @@ class CooperativeDriver:
     def __init__(self, level: Level = Level.COOPERATIVE) -> None:
         self.level = level
 
-    def can(self, gang: Gang, kind: str) -> Verdict:
-        return Verdict(True)
+    def can(self, gang: Gang, kind: str) -> DriverVerdict:
+        return DriverVerdict(True)
 
-    def save(self, gang: Gang) -> Image | None:
+    def save(self, gang: Gang) -> GangImage | None:
         """Only main processes are told: a data loader that dies first would spoil the save."""
         mains = [handle.pid for handle in gang.ranks if alive(handle.pid, handle.start)]
         send(mains, signal.SIGTERM)
         send(mains, signal.SIGCONT)  # one that has stopped itself would not hear of it
         return None
 
-    def restore(self, image: Image, placement: Placement) -> None:
+    def restore(self, image: GangImage, placement: RestorePlacement) -> None:
         raise WorldError("a program that saved itself is restored by starting it again")
 
-    def discard(self, image: Image) -> None:
+    def discard(self, image: GangImage) -> None:
         """What the program saved is its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base.errors import WorldError
 from ..model.job import Level
-from .protocol import Gang, Image, Placement, Verdict
+from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
 
 
 class FakeDriver:
@@ -17,25 +17,25 @@ class FakeDriver:
         self.refusal = ""
         self.save_error = ""
         self.restore_error = ""
-        self.held: dict[tuple[int, int], Image] = {}
+        self.held: dict[tuple[int, int], GangImage] = {}
         self._home = home
 
-    def can(self, gang: Gang, kind: str) -> Verdict:
-        return Verdict(not self.refusal, self.refusal)
+    def can(self, gang: Gang, kind: str) -> DriverVerdict:
+        return DriverVerdict(not self.refusal, self.refusal)
 
-    def save(self, gang: Gang) -> Image:
+    def save(self, gang: Gang) -> GangImage:
         if self.save_error:
             raise WorldError(self.save_error)
-        image = Image(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._home, ranks=gang.ranks)
+        image = GangImage(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._home, ranks=gang.ranks)
         self.held[gang.job, gang.attempt] = image
         return image
 
-    def restore(self, image: Image, placement: Placement) -> None:
+    def restore(self, image: GangImage, placement: RestorePlacement) -> None:
         if self.restore_error:
             raise WorldError(self.restore_error)
         if image.home not in ("", placement.node):
             raise WorldError(f"saved on {image.home}, not on {placement.node}")
         self.held.pop((image.job, image.attempt), None)
 
-    def discard(self, image: Image) -> None:
+    def discard(self, image: GangImage) -> None:
         self.held.pop((image.job, image.attempt), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 
@@ -11,7 +12,7 @@ from ..base.units import format_bytes
 from ..model.job import Level
 from .cgroup import freezer_of
 from .processes import members, set_affinity
-from .protocol import Gang, Image, Placement, RankHandle, Verdict
+from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
 
 RESERVE_SHARE, RESERVE_LEAST = 20, 512 * 2**20
 """Host memory kept available for those that run on: a twentieth of it, and half a GiB at least."""
@@ -44,32 +45,33 @@ class FreezeDriver:
         self._reserve = host_reserve() if reserve is None else reserve
         self._available = available
 
-    def can(self, gang: Gang, kind: str) -> Verdict:
+    def can(self, gang: Gang, kind: str) -> DriverVerdict:
         """Refused for accelerators, unbounded gangs, and when the host is short of memory."""
         if kind != "cpu":
-            return Verdict(False, f"a frozen job keeps its memory on the {kind}; nobody else could use the device")
+            return DriverVerdict(
+                False, f"a frozen job keeps its memory on the {kind}; nobody else could use the device"
+            )
         if gang.world_size > 1 and not gang.bounded:
-            return Verdict(False, f"{gang.world_size} ranks: their process group times out while they are frozen")
+            return DriverVerdict(False, f"{gang.world_size} ranks: their process group times out while they are frozen")
         free = self._available()
         if free < self._reserve:
             has, least = format_bytes(free), format_bytes(self._reserve)
-            return Verdict(False, f"the host has {has} of memory left, under its reserve of {least}")
-        return Verdict(True)
+            return DriverVerdict(False, f"the host has {has} of memory left, under its reserve of {least}")
+        return DriverVerdict(True)
 
-    def save(self, gang: Gang) -> Image:
+    def save(self, gang: Gang) -> GangImage:
         """All ranks stop, or all run on."""
-        done: list[RankHandle] = []
         try:
             for handle in gang.ranks:
                 freezer_of(handle).freeze(handle)
-                done.append(handle)
         except (OSError, WorldError) as error:
-            for handle in done:
-                freezer_of(handle).thaw(handle)
+            for handle in gang.ranks:  # all of them: an agent that was killed here may have frozen them before
+                with suppress(OSError, WorldError):
+                    freezer_of(handle).thaw(handle)
             raise WorldError(f"not frozen: {error}") from error
-        return Image(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._node, ranks=gang.ranks)
+        return GangImage(driver=self.name, job=gang.job, attempt=gang.attempt, home=self._node, ranks=gang.ranks)
 
-    def restore(self, image: Image, placement: Placement) -> None:
+    def restore(self, image: GangImage, placement: RestorePlacement) -> None:
         """Cores first, while no thread can be born that would miss them."""
         if placement.node != image.home:
             raise WorldError(f"frozen on {image.home}: its memory cannot go to {placement.node}")
@@ -79,7 +81,7 @@ class FreezeDriver:
         for handle in image.ranks:
             freezer_of(handle).thaw(handle)
 
-    def discard(self, image: Image) -> None:
+    def discard(self, image: GangImage) -> None:
         """The memory is the processes' own: thawed, they can be ended."""
         for handle in image.ranks:
             freezer_of(handle).thaw(handle)

@@ -28,7 +28,7 @@ class DamagedImage(WorldError):
     """An image is not what its manifest says; it cannot be restored, ever."""
 
 
-class Manifest(Struct, frozen=True):
+class FileManifest(Struct, frozen=True):
     """``files``: name relative to the image, to size and hash (hex)."""
 
     files: dict[str, tuple[int, str]]
@@ -59,17 +59,17 @@ def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / NAME)
 
 
-def write_manifest(directory: Path) -> Manifest:
+def write_manifest(directory: Path) -> FileManifest:
     """Describe what is in ``directory``. Raises OSError."""
-    manifest = Manifest({str(path.relative_to(directory)): digest(path) for path in _files(directory)})
+    manifest = FileManifest({str(path.relative_to(directory)): digest(path) for path in _files(directory)})
     write_atomically(directory / NAME, msgspec.json.encode(manifest), draft=directory / f".{NAME}")
     return manifest
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> FileManifest:
     """The manifest of an image. Raises DamagedImage."""
     try:
-        return msgspec.json.decode((directory / NAME).read_bytes(), type=Manifest)
+        return msgspec.json.decode((directory / NAME).read_bytes(), type=FileManifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise DamagedImage(f"image {directory}: no usable manifest: {error}") from error
 
@@ -88,7 +88,7 @@ def unlisted(directory: Path) -> list[str]:
     return [name for path in _files(directory) if (name := str(path.relative_to(directory))) not in known]
 
 
-def verify(directory: Path) -> Manifest:
+def verify(directory: Path) -> FileManifest:
     """Compare everything with the manifest. Raises DamagedImage naming each file that is not as it was."""
     manifest = read_manifest(directory)
     wrong = [why for name, wanted in manifest.files.items() if (why := _wrong(directory, name, wanted))]

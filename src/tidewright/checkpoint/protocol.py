@@ -47,7 +47,7 @@ class Gang(Struct, frozen=True, kw_only=True):
     """The hold ends by itself within ``GANG_FREEZE_BOUND_US``; whoever saves sees to that."""
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class GangImage(Struct, frozen=True, kw_only=True):
     """What a save left. ``home``: the only node it can be restored on (memory stayed there); empty: any node."""
 
     driver: str
@@ -60,14 +60,14 @@ class Image(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankHandle, ...] = ()
 
 
-class Placement(Struct, frozen=True, kw_only=True):
+class RestorePlacement(Struct, frozen=True, kw_only=True):
     """Where to restore: the node, and for each rank the cores it may use (missing or empty: as before)."""
 
     node: str
     cpus: dict[int, tuple[int, ...]] = {}
 
 
-class Verdict(NamedTuple):
+class DriverVerdict(NamedTuple):
     """Whether a save would be tried, and if not why, in words for the user."""
 
     ok: bool
@@ -80,21 +80,21 @@ class Driver(Protocol):
     name: str
     level: Level
 
-    def can(self, gang: Gang, kind: str) -> Verdict:
+    def can(self, gang: Gang, kind: str) -> DriverVerdict:
         """Whether this gang on devices of ``kind`` can be saved now. Touches nothing."""
         ...
 
-    def save(self, gang: Gang) -> Image | None:
+    def save(self, gang: Gang) -> GangImage | None:
         """Make the gang let go. None: it ends by itself within its grace, and whoever supervises it sees to that.
 
         Raises WorldError, with the gang running as before.
         """
         ...
 
-    def restore(self, image: Image, placement: Placement) -> None:
+    def restore(self, image: GangImage, placement: RestorePlacement) -> None:
         """Let the saved gang run on. Harmless when it does already. Raises WorldError; the image then stays good."""
         ...
 
-    def discard(self, image: Image) -> None:
+    def discard(self, image: GangImage) -> None:
         """The image will never be restored: release what it holds. Harmless when repeated."""
         ...

@@ -45,10 +45,10 @@ def extender(
 
     Also /version, /healthz, /readyz and /metrics. Of several replicas one leads and the others stand by.
     """
-    from ..app.kube import Target, serve_extender
+    from ..app.kube import ClusterTarget, serve_extender
 
     serve_extender(
-        Target(kubeconfig, context), token_file, host=host, port=port, policy=policy, namespace=namespace,
+        ClusterTarget(kubeconfig, context), token_file, host=host, port=port, policy=policy, namespace=namespace,
         lead=leader_elect, certificate=tls_cert, key=tls_key,
     )  # fmt: skip
 
@@ -62,12 +62,12 @@ def extender(
 @click.argument("node", required=False)
 def inspect(kubeconfig: str, context: str, details: bool, output: str, node: str | None) -> None:
     """Show how the GPUs of the cluster, or of NODE, are shared: the table of kubectl inspect gpushare."""
-    from ..app.kube import Target, inspect_cluster
+    from ..app.kube import ClusterTarget, inspect_cluster
 
     form = {"json": "json", "wide": "wide details" if details else "wide"}.get(
         output, "details" if details else "summary"
     )
-    text, odd = inspect_cluster(Target(kubeconfig, context), node or "", form)
+    text, odd = inspect_cluster(ClusterTarget(kubeconfig, context), node or "", form)
     for line in odd:
         click.echo(f"passed over: {line}", err=True)
     click.echo(text, nl=False)

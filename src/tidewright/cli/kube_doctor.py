@@ -24,10 +24,10 @@ def doctor(kubeconfig: str, context: str, account: str, output: str) -> int:
     Changes nothing. It takes some seconds longer when a scheduler's Lease looks old, to see whether it is renewed. The exit
     code is 1 when something is bad.
     """
-    from ..app.kube import Target
+    from ..app.kube import ClusterTarget
     from ..app.kube_doctor import diagnose
 
-    findings = diagnose(Target(kubeconfig, context), account)
+    findings = diagnose(ClusterTarget(kubeconfig, context), account)
     sound = not any(finding.level == "bad" for finding in findings)
     if output == "json":
         out.print_json(

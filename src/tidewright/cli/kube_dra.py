@@ -37,10 +37,10 @@ def command(
     Kubernetes 1.36 or later, or 1.34 with the feature gate DRAConsumableCapacity. Runs as root on every node that has GPUs
     to share, in place of the device plugin. See docs/kubernetes-dra.md.
     """
-    from ..app.kube import Target
+    from ..app.kube import ClusterTarget
     from ..app.kube_dra import serve_dra
 
     serve_dra(
-        Target(kubeconfig, context), fake_gpus, mig, node=node, plugins=plugins_dir, registry=registry_dir, cdi=cdi_dir,
+        ClusterTarget(kubeconfig, context), fake_gpus, mig, node=node, plugins=plugins_dir, registry=registry_dir, cdi=cdi_dir,
         **guarding_of(others),
     )  # fmt: skip

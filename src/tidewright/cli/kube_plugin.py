@@ -59,7 +59,7 @@ def command(
     Runs as root on every node that has GPUs to share, before and after its kubelet. The flags of gpushare's device plugin
     are taken; those without effect say so. See docs/kubernetes-plugin.md.
     """
-    from ..app.kube import Target
+    from ..app.kube import ClusterTarget
     from ..app.kube_plugin import serve_plugin
 
     guards = guarding_of(others)
@@ -67,7 +67,7 @@ def command(
         if value is not None:
             click.echo(f"--{flag.replace('_', '-')} has no effect: {WITHOUT_EFFECT[flag]}", err=True)
     serve_plugin(
-        Target(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
+        ClusterTarget(kubeconfig, context), fake_gpus, memory_unit, chunk or 0, node=node, binding=binding, beat_s=heartbeat,
         respawn=respawn, behind_proxy=behind_proxy, folder=kubelet_dir, cdi=cdi_dir, **guards,
     )  # fmt: skip
 

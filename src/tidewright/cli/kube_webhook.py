@@ -34,10 +34,10 @@ def command(
 
     For clusters with the DRA driver gpu.tidewright.io. See docs/kubernetes-webhook.md.
     """
-    from ..app.kube import Target
+    from ..app.kube import ClusterTarget
     from ..app.kube_webhook import serve_webhook
 
     serve_webhook(
-        Target(kubeconfig, context), memory_unit, chunk or 0, device_class, sm_percent, certificate=tls_cert, key=tls_key,
+        ClusterTarget(kubeconfig, context), memory_unit, chunk or 0, device_class, sm_percent, certificate=tls_cert, key=tls_key,
         host=host, port=port,
     )  # fmt: skip

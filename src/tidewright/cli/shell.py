@@ -61,10 +61,13 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every command with its one-line help, so that ``tide --help`` loads none of them."""
 SUMMARY = {name: text for section in SECTIONS.values() for name, text in section.items()}
+_PACKAGES = {"Jobs": ".jobs", "Pool": ".pool"}
+"""Section to the sub-package of its commands; those of other sections lie in this one."""
+_MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
 
 
 class LazyGroup(click.Group):
-    """Finds the command ``NAME`` as ``cli/NAME.py``'s ``command``."""
+    """Finds the command ``NAME`` as ``command`` of the file ``NAME.py`` in its section's sub-package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARY)
@@ -72,7 +75,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUMMARY:
             return None
-        command: click.Command = import_module(f"{__package__}.{cmd_name}").command
+        command: click.Command = import_module(__package__ + _MODULES[cmd_name]).command
         return command
 
     def resolve_command(

@@ -12,7 +12,7 @@ from . import output as out
 from .progress import progress
 
 if TYPE_CHECKING:
-    from ..app.simulate import Result
+    from ..app.simulate import SimulationResult
 
 
 @click.command("simulate", short_help="Run a trace under several policies.")
@@ -96,7 +96,7 @@ def check_report(report: Path | None) -> None:
         raise UsageError(f"cannot write {report}: there is no directory {report.parent}", "give another --report")
 
 
-def present(results: list[Result], output: str, report: Path | None) -> None:
+def present(results: list[SimulationResult], output: str, report: Path | None) -> None:
     """Tables or JSON on stdout, remarks on stderr, and the page where it was asked for."""
     from ..app import simulate
 

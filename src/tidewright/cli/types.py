@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..app import fields
+from ..app.jobspec import fields
 from ..base.errors import UsageError
 from ..base.units import parse_bytes
 

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import click
-
-from ..wire.api import JobList
 from . import output as out
 
 PERIOD_S = 2.0
@@ -23,27 +20,5 @@ def repeat(render: Callable[[], Any], period_s: float = PERIOD_S) -> None:
             while True:
                 time.sleep(period_s)
                 live.update(render(), refresh=True)
-    except KeyboardInterrupt:
-        return
-
-
-def watch_jobs(fetch: Callable[[], JobList], output: str, headers: bool) -> None:
-    """``tide ps --watch``."""
-    from .ps import columns
-
-    def table() -> Any:
-        listing = fetch()
-        shown = [column for column in columns(listing.now) if output == "wide" or not column.wide]
-        return out.rich_table(listing.jobs, shown, headers)
-
-    if output in ("table", "wide") and out.colourful():
-        repeat(table)
-        return
-    try:
-        while True:
-            listing = fetch()
-            out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
-            click.echo("")
-            time.sleep(PERIOD_S)
     except KeyboardInterrupt:
         return

@@ -11,7 +11,7 @@ import psutil
 
 from ..base.errors import UsageError
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
-from .protocol import DeviceHealth, DeviceLoad, Surroundings
+from .protocol import DeviceHealth, DeviceUsage, Surroundings
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -72,9 +72,9 @@ class CpuBackend:
         cpus = tuple(sorted({core for slot in devices for core in self.cores_of(slot)}))
         return Surroundings({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
 
-    def usage(self) -> tuple[DeviceLoad, ...]:
+    def usage(self) -> tuple[DeviceUsage, ...]:
         """Not measured here: the cores do others' work too, and that of the slots that share them."""
-        return tuple(DeviceLoad(slot, -1.0) for slot in range(self._slots))
+        return tuple(DeviceUsage(slot, -1.0) for slot in range(self._slots))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -34,7 +34,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExcessStep:
     """What is to be done about a holder: ``warn``, ``evict``, or nothing any more (``calm``)."""
 
     kind: str
@@ -58,7 +58,7 @@ class Watchdog:
     rules: Rules
     _cases: dict[Place, _Case] = field(default_factory=dict)
 
-    def look(self, now_s: float, used: Mapping[Place, int], allowed: Mapping[Place, int]) -> list[Step]:
+    def look(self, now_s: float, used: Mapping[Place, int], allowed: Mapping[Place, int]) -> list[ExcessStep]:
         """``used`` and ``allowed`` in MiB. Holders that are not in ``allowed`` on any device are not looked at."""
         ours = {uid for uid, _ in allowed}
         over = {
@@ -68,14 +68,14 @@ class Watchdog:
         }
         ended = [place for place in self._cases if place not in over]
         steps = [
-            Step("calm", *place, used.get(place, 0), allowed.get(place, 0))
+            ExcessStep("calm", *place, used.get(place, 0), allowed.get(place, 0))
             for place in ended
             if self._cases.pop(place).warned_s <= now_s and place[0] in ours
         ]
         for place, mib in sorted(over.items()):
             kind = self._due(self._cases.setdefault(place, _Case(now_s)), now_s)
             if kind:
-                steps.append(Step(kind, *place, mib, allowed.get(place, 0)))
+                steps.append(ExcessStep(kind, *place, mib, allowed.get(place, 0)))
         return steps
 
     def _due(self, case: _Case, now_s: float) -> str:

@@ -13,7 +13,7 @@ from ..base.errors import WorldError
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
-from .protocol import DeviceHealth, DeviceLoad, Surroundings
+from .protocol import DeviceHealth, DeviceUsage, Surroundings
 
 SCRIPT = "TIDE_FAKE_DEVICES"
 
@@ -110,12 +110,12 @@ class FakeBackend:
         check_indices(devices, self._spec.devices)
         return Surroundings({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
 
-    def usage(self) -> tuple[DeviceLoad, ...]:
+    def usage(self) -> tuple[DeviceUsage, ...]:
         return tuple(self._load(index) for index in self._ask())
 
-    def _load(self, index: int) -> DeviceLoad:
+    def _load(self, index: int) -> DeviceUsage:
         held = self.held.get(index, {})
-        return DeviceLoad(index, self.load.get(index, 0.0), sum(held.values()), tuple(sorted(held)), held)
+        return DeviceUsage(index, self.load.get(index, 0.0), sum(held.values()), tuple(sorted(held)), held)
 
     def close(self) -> None:
         self.closed = True

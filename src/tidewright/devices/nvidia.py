@@ -15,7 +15,7 @@ from ..base.ids import valid_name
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
-from .protocol import DeviceHealth, DeviceLoad, Surroundings
+from .protocol import DeviceHealth, DeviceUsage, Surroundings
 from .xids import CriticalErrors, answers, recovery_action, text
 
 
@@ -107,18 +107,18 @@ class NvidiaBackend:
         self._faults, self._needed_reset = FaultLog(), {}
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
-        """Devices by UUID, so that renumbering by the driver shows nobody another's device."""
+        """Devices by UUID, so that renumbering by the driver shows no job another's device."""
         check_indices(devices, len(self._handles))
         shown = ",".join(self._spec.uuids[index] for index in devices)
         return Surroundings({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
 
-    def usage(self) -> tuple[DeviceLoad, ...]:
+    def usage(self) -> tuple[DeviceUsage, ...]:
         try:
             return tuple(self._load(index, handle) for index, handle in enumerate(self._handles))
         except self._nvml.NVMLError as error:
             raise WorldError(f"NVML: {error}") from error
 
-    def _load(self, index: int, handle: Any) -> DeviceLoad:
+    def _load(self, index: int, handle: Any) -> DeviceUsage:
         nvml = self._nvml
         memory = nvml.nvmlDeviceGetMemoryInfo(handle).used
         try:
@@ -126,8 +126,8 @@ class NvidiaBackend:
             processes = {each.pid: each.usedGpuMemory for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
         except nvml.NVMLError:
             percent, processes = 0.0, {}  # not offered under MIG
-        held = {pid: used for pid, used in processes.items() if used is not None}  # None: not told on some systems
-        return DeviceLoad(index, percent, memory, tuple(sorted(processes)), held)
+        held = {pid: used for pid, used in processes.items() if used is not None}  # None: not reported on some systems
+        return DeviceUsage(index, percent, memory, tuple(sorted(processes)), held)
 
     def close(self) -> None:
         if self._open:

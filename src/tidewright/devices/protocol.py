@@ -21,7 +21,7 @@ class DeviceHealth(Struct, frozen=True):
     """Only a reset or a restart of the host ends it, not a restart of the agent."""
 
 
-class DeviceLoad(Struct, frozen=True):
+class DeviceUsage(Struct, frozen=True):
     """Memory in bytes, ids of processes on the device where known."""
 
     index: int
@@ -30,7 +30,7 @@ class DeviceLoad(Struct, frozen=True):
     memory_used: int = 0
     processes: tuple[int, ...] = ()
     held: dict[int, int] = {}
-    """Memory of each of ``processes``, as far as it is told."""
+    """Memory of each of ``processes``, as far as it is reported."""
 
 
 class Surroundings(Struct, frozen=True):
@@ -61,10 +61,10 @@ class Backend(Protocol):
         """What a rank on ``devices`` gets when ``sharers`` ranks share them. Raises UsageError for unknown indices."""
         ...
 
-    def usage(self) -> tuple[DeviceLoad, ...]:
+    def usage(self) -> tuple[DeviceUsage, ...]:
         """One entry per device, by index. Raises WorldError when the devices cannot be asked."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver; safe to call twice."""
+        """Close the driver; safe to call twice."""
         ...

@@ -10,7 +10,7 @@ import msgspec
 from ..base.errors import UsageError, WorldError
 from ..base.registry import Registry
 from ..model.node import NodeSpec
-from .protocol import Backend, DeviceHealth, DeviceLoad, Surroundings
+from .protocol import Backend, DeviceHealth, DeviceUsage, Surroundings
 
 backends = Registry(
     "device backend",
@@ -54,7 +54,7 @@ class StandIn:
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
         return self._inner.environment(devices, sharers)
 
-    def usage(self) -> tuple[DeviceLoad, ...]:
+    def usage(self) -> tuple[DeviceUsage, ...]:
         return self._inner.usage()
 
     def close(self) -> None:

@@ -1,3 +1,3 @@
-"""drive: one turn of the engine (step, journal, check), replay of a journal, and counterfactuals on a forked book."""
+"""drive: one step of the engine with its journal record, replay of a journal, and counterfactuals on a forked book."""
 
 MAY_IMPORT = ("base", "model", "plan", "engine")

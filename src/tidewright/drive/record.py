@@ -1,4 +1,4 @@
-"""The journal's format: one JSON record per turn, chained by SHA-256."""
+"""The journal's format: one JSON record per step of the engine, chained by SHA-256."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..engine import upcast
 from ..engine.commands import Command
 from ..engine.events import Event
+from ..engine.snapshots import upcast
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
 
@@ -22,40 +22,41 @@ GENESIS = bytes(32)
 """What the first record is chained to."""
 
 
-class TurnRecord(Struct, array_like=True, frozen=True):
-    """What one turn was told and what it answered. ``now`` in microseconds of the engine's clock."""
+class StepRecord(Struct, array_like=True, frozen=True):
+    """The events of one step and the commands that it answered with. ``now`` in microseconds of the engine's clock."""
 
     turn: int
+    """Number of the step, from 1; called so in the journal and the API."""
     now: int
     events: list[Event]
     commands: list[Command]
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(TurnRecord)
+_decoder = msgspec.json.Decoder(StepRecord)
 
 
-def encode(record: TurnRecord) -> bytes:
+def encode(record: StepRecord) -> bytes:
     """One line of JSON, without the newline."""
     return _encoder.encode(record)
 
 
-def decode(body: bytes) -> TurnRecord:
-    """Raises msgspec.DecodeError or ValidationError on anything that is not a turn, of this version or an earlier one."""
+def decode(body: bytes) -> StepRecord:
+    """Raises msgspec.DecodeError or ValidationError on anything that is not a step, of this version or an earlier one."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
         return _decode_earlier(body)
 
 
-def _decode_earlier(body: bytes) -> TurnRecord:
-    """A turn that has sentences where now are causes."""
+def _decode_earlier(body: bytes) -> StepRecord:
+    """A step that has sentences where now are causes."""
     row = msgspec.json.decode(body)
-    if isinstance(row, list) and len(row) == len(TurnRecord.__struct_fields__) and isinstance(row[3], list):
+    if isinstance(row, list) and len(row) == len(StepRecord.__struct_fields__) and isinstance(row[3], list):
         for item in row[3]:
             if isinstance(item, dict):
                 upcast.command(item)
-    return msgspec.convert(row, TurnRecord)
+    return msgspec.convert(row, StepRecord)
 
 
 def chain(previous: bytes, body: bytes) -> bytes:
@@ -87,9 +88,9 @@ def _redact(item: Any) -> Any:
 
 
 def redacted(body: bytes) -> bytes:
-    """An encoded turn without the values of any job's environment; it still replays to the same decisions."""
+    """An encoded step without the values of any job's environment; it still replays to the same decisions."""
     if b'"env":' not in body and b'"lines":' not in body:
         return body
     record = decode(body)
     events, commands = without_environments(record.events), without_environments(record.commands)
-    return encode(TurnRecord(record.turn, record.now, events, commands))
+    return encode(StepRecord(record.turn, record.now, events, commands))

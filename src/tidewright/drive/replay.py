@@ -1,4 +1,4 @@
-"""Replay: a journal fed into a fresh engine must say again what was said then."""
+"""Replay: a journal fed into a fresh engine must give the same commands again."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from ..engine.commands import Command
 from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
 from ..model.cause import Cause, Code
-from .record import TurnRecord, decode, encode, without_environments
+from .record import StepRecord, decode, encode, without_environments
 
 _ADDED = ("lost_us", "warning")
 """What commands did not always say and older journals imply; left out of a record where it is zero or empty."""
+_RENAMED = {"PROMISED": "RESERVED", "REVOKED": "UNRESERVED"}
+"""Words of histories that earlier versions had other names for."""
 _SHOWN = 200
 """Characters of each of two commands that differ."""
 
 
 def replay(records: Iterable[bytes], settings: EngineSettings | None = None, engine: Engine | None = None) -> Engine:
-    """Feed encoded turns to ``engine`` (default: a fresh one). Raises Bug at the first turn that answers differently."""
+    """Feed encoded steps to ``engine`` (default: a fresh one). Raises Bug at the first that answers differently."""
     engine = engine or Engine(settings)
     for body in records:
         record = decode(body)
@@ -32,9 +34,9 @@ def replay(records: Iterable[bytes], settings: EngineSettings | None = None, eng
     return engine
 
 
-def difference(record: TurnRecord, body: bytes, commands: list[Command]) -> str:
+def difference(record: StepRecord, body: bytes, commands: list[Command]) -> str:
     """The first command that is not the one recorded, in one line; empty when all are. ``body`` is the encoded record."""
-    if encode(TurnRecord(record.turn, record.now, record.events, commands)) == body or same(record.commands, commands):
+    if encode(StepRecord(record.turn, record.now, record.events, commands)) == body or same(record.commands, commands):
         return ""
     return _difference(record.commands, commands)
 
@@ -48,7 +50,7 @@ def same(recorded: Any, again: Any) -> bool:
         alike = isinstance(again, list | tuple) and len(again) == len(recorded)
         return alike and all(map(same, recorded, again))
     if not isinstance(recorded, Command):
-        return bool(recorded == again)
+        return bool(recorded == again or (isinstance(recorded, str) and _RENAMED.get(recorded) == again))
     if type(recorded) is not type(again):
         return False
     pairs = [(name, getattr(recorded, name), getattr(again, name)) for name in recorded.__struct_fields__]
@@ -60,6 +62,6 @@ def _difference(then: list[Command], now: list[Command]) -> str:
     if len(then) != len(now):
         return f"it was recorded with {len(then)} commands, now there are {len(now)}"
     old, new = next((pair for pair in zip(then, now, strict=True) if pair[0] != pair[1]), (then, now))
-    # This text reaches logs, notices and reports, where nobody's environment belongs.
+    # This text reaches logs, notices and reports, where no environment belongs.
     old, new = without_environments([old, new])
     return f"recorded was {repr(old)[:_SHOWN]}, now it is {repr(new)[:_SHOWN]}"

@@ -1,4 +1,4 @@
-"""Counterfactuals: the live engine forked, changed, and asked to think by the very planner that runs.
+"""Counterfactuals: the live engine forked, changed, and planned for by the same planner that runs.
 
 Nothing here decides or predicts by rules of its own: a change is offered only after the fork has started the job with it.
 """
@@ -11,16 +11,16 @@ import msgspec
 
 from ..base.units import WHOLE_DEVICE
 from ..engine import events as ev
-from ..engine.amend import amend
+from ..engine.apply_plan import request
 from ..engine.book import Book
-from ..engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks, Think
+from ..engine.commands import CheckpointRanks, Command, Launch, PlanRequest, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.engine import Engine
-from ..engine.hold import outlook
-from ..engine.land import request
+from ..engine.requests.amend import amend
+from ..engine.requests.hold import outlook
 from ..model.cause import Cause, Code, given, reported
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, device_count
-from ..plan.explain import Change, Explanation, Holder
+from ..plan.explain import Change, DeviceHolder, Explanation
 from ..plan.plan import Plan, Planner
 from ..plan.reasons import Blocked, Reason
 from ..plan.sentences import CONSEQUENCE
@@ -38,11 +38,11 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     book = engine.book
     now = max(now, book.now)
     state = book.state(job)
-    story = tuple(book.jobs[job].history)
+    history = tuple(book.jobs[job].history)
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
         why = outlook(book, job, now) or Code.STATE_IS(state.name.lower())
-        return Explanation(job=job, state=state.name, waiting=False, why=why, story=story)
+        return Explanation(job=job, state=state.name, waiting=False, why=why, history=history)
     blocked, change = _binding(engine, planner, job, state, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ()
     if away:
@@ -51,7 +51,7 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     return Explanation(
         job=job, state=state.name, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
-        ahead=_ahead(book, job), change=change, story=story,
+        ahead=_ahead(book, job), change=change, history=history,
     )  # fmt: skip
 
 
@@ -61,13 +61,13 @@ def _binding(engine: Engine, planner: Planner, job: int, state: State, now: int)
     held = book.hold_reason(job, now)
     if state is State.HELD and held is not None:
         return Blocked(job, held[0], held[1]), None
-    if job in book.promises:
-        occupants = _occupants(book, book.promises[job])
-        why = Code.RESERVATION_PENDING(device_count(book.promises[job]))
-        return Blocked(job, Reason.DEVICES_PROMISED, why, holders=occupants), None
+    if job in book.reservations:
+        occupants = _occupants(book, book.reservations[job])
+        why = Code.RESERVATION_PENDING(device_count(book.reservations[job]))
+        return Blocked(job, Reason.DEVICES_RESERVED, why, holders=occupants), None
     image = engine.snapshot()
     if starts(Engine.restore(image), planner, job):
-        return Blocked(job, Reason.THINKING, Code.NEXT_PLAN_STARTS()), None
+        return Blocked(job, Reason.PLANNING, Code.NEXT_PLAN_STARTS()), None
     blocked = _as_planned(engine, planner, job)
     return blocked, _smallest_change(engine, planner, job, image)
 
@@ -122,7 +122,14 @@ def _outage(book: Book) -> Cause:
     return Code.ALL_UNSCHEDULABLE(known) if known else Code.TYPES_DOWN()
 
 
-_SHORTAGES = (Reason.NO_CAPACITY, Reason.FRAGMENTED, Reason.BEHIND, Reason.NODES_DOWN, Reason.TIER, Reason.HOME_BUSY)
+_SHORTAGES = (
+    Reason.NO_CAPACITY,
+    Reason.FRAGMENTED,
+    Reason.BEHIND,
+    Reason.NODES_DOWN,
+    Reason.TIER,
+    Reason.PINNED_NODE_BUSY,
+)
 """Limits that devices out of service may be the cause of."""
 
 
@@ -146,9 +153,11 @@ def _ahead(book: Book, job: int) -> int:
     return int((waiting & (table.id[:n] < job)).sum())
 
 
-def _holder(book: Book, job: int) -> Holder:
+def _holder(book: Book, job: int) -> DeviceHolder:
     spec = book.specs[job]
-    return Holder(job, spec.name, spec.tier, device_count(book.allocations.get(job, book.promises.get(job, ()))))
+    return DeviceHolder(
+        job, spec.name, spec.tier, device_count(book.allocations.get(job, book.reservations.get(job, ())))
+    )
 
 
 def _occupants(book: Book, wanted: Allocation) -> tuple[int, ...]:
@@ -201,7 +210,7 @@ def amended(spec: JobSpec, change: Change) -> JobSpec:
 
 
 def _candidates(book: Book, job: int) -> Iterator[Change]:
-    """Changes worth trying, mildest first: where it runs, on what, with how much, for what promise."""
+    """Changes worth trying, mildest first: where it runs, on what, with how much, for which tier."""
     spec, layout = book.specs[job], book.board.layout
     if spec.placement != "any" and spec.floor > 1:
         yield Change(Code.SPREAD(), "--placement any", placement="any")
@@ -276,14 +285,14 @@ def starts(fork: Engine, planner: Planner, job: int) -> bool:
 def _started(book: Book, job: int) -> bool:
     if job not in book.specs:
         return False
-    return job in book.promises or book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
+    return job in book.reservations or book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
 
 
 def _obey(fork: Engine, planner: Planner, commands: list[Command]) -> list[ev.Event]:
     """Answers of a world in which everything works at once."""
     events: list[ev.Event] = []
     for command in commands:
-        if isinstance(command, Think):
+        if isinstance(command, PlanRequest):
             plan: Plan = planner.plan(fork.view())
             events.append(ev.PlanReady(plan))
         elif isinstance(command, Launch):

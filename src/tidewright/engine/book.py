@@ -1,7 +1,7 @@
-"""The book: all that is true now, and the small verbs that keep its parts consistent with each other.
+"""The book: all that is true now, and the operations that keep its parts consistent with each other.
 
-Two boards: ``board`` is what is *committed* (held by jobs that may stay, or promised), ``phys`` what is *occupied*.
-A job on its way out occupies but is no longer committed, so its devices can be promised before it has let go.
+Two boards: ``board`` is what is *committed* (held by jobs that may stay, or reserved), ``phys`` what is *occupied*.
+A job on its way out occupies but is no longer committed, so its devices can be reserved before they are released.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .lifecycle import NAMES, RESETS
-from .outages import Outages
+from .nodes.outages import Outages
 from .settings import EngineSettings
 from .wall_time import Offsets
 
@@ -55,7 +55,7 @@ class Book(ImageCatalog):
         """Jobs that have not ended."""
         self.specs: dict[int, JobSpec] = {}
         self.allocations: dict[int, Allocation] = {}
-        self.promises: dict[int, Allocation] = {}
+        self.reservations: dict[int, Allocation] = {}
         self.avoided: dict[int, int] = {}
         """Job to the set of nodes (as an int) that refused to launch it. These four and ``homes`` are what planners see of the
         records; they are copied while a view is alive (``own``)."""
@@ -63,7 +63,7 @@ class Book(ImageCatalog):
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
         self.node_down: dict[int, Cause | str] = {}
-        """Nodes that take no work, and why (down, silent, drained)."""
+        """Nodes that are unschedulable, and why (down, silent, drained)."""
         self.drained: dict[int, Cause | str] = {}
         self.outages, self.ledger = Outages(), PoolLedger()
         self.array_active: dict[str, int] = {}
@@ -75,10 +75,10 @@ class Book(ImageCatalog):
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
         self.wake = Wake()
-        self.arrived = self.freed = self.forced = self.thinking = self.refused = False
+        self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
-        self.promise_order: dict[int, dict[int, bool]] = {}
-        """Node to the promised jobs that wait for its devices, oldest first."""
+        self.reservation_order: dict[int, dict[int, bool]] = {}
+        """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
         self.out: list[Command] = []
 
@@ -87,16 +87,20 @@ class Book(ImageCatalog):
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""
         return View(
-            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.promises, self.homes,
+            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
             self.avoided,
         )  # fmt: skip
 
     def own(self) -> None:
-        """Make sure no living view sees what is written next."""
+        """Copy what a living view shares, so that it does not see what is written next."""
         if self.table.own():
             self.board = self.board.copy()
             self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
-            self.promises, self.homes, self.avoided = self.promises.copy(), self.homes.copy(), self.avoided.copy()
+            self.reservations, self.image_nodes, self.avoided = (
+                self.reservations.copy(),
+                self.image_nodes.copy(),
+                self.avoided.copy(),
+            )
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -105,17 +109,17 @@ class Book(ImageCatalog):
         return State(self.jobs[job].state)
 
     def renew(self, job: int) -> None:
-        """Forget all that was true of the attempt that is over; the caller sets the level."""
+        """Reset all facts of the attempt that is over; the caller sets the level."""
         self.jobs[job].reset(_OF_AN_ATTEMPT)
 
     def move(self, job: int, state: int, why: Cause) -> int:
-        """Take one step of the lifecycle; returns the job's row. Raises Bug with the story on an illegal one."""
+        """Take one step of the lifecycle; returns the job's row. Raises Bug with the job's history on an illegal one."""
         table, record = self.table, self.jobs[job]
         row, before = table.row[job], record.state
         resets = RESETS[before][state]
         if resets is None:
             step = f"{NAMES[before]} -> {NAMES[state]} ({render(why)})"
-            raise Bug(f"job {job}: {step} is not a step of the lifecycle\n{self.story_text(job)}")
+            raise Bug(f"job {job}: {step} is not a step of the lifecycle\n{self.format_history(job)}")
         record.reset(resets)
         record.state = state
         table.state[row] = state
@@ -123,20 +127,20 @@ class Book(ImageCatalog):
         self.counts[before] -= 1
         self.counts[state] += 1
         self.touched[job] = True
-        self.tell(job, NAMES[state], why)
+        self.record(job, NAMES[state], why)
         return row
 
-    def tell(self, job: int, label: str, why: Cause) -> None:
-        """Add a line to the job's story."""
-        keep = self.settings.story_length
-        if not keep:
+    def record(self, job: int, label: str, why: Cause) -> None:
+        """Add a line to the job's history."""
+        limit = self.settings.history_length
+        if not limit:
             return
-        story = self.jobs[job].history
-        story.append((self.now, label, why))
-        if len(story) > keep:
-            del story[keep // 4]
+        history = self.jobs[job].history
+        history.append((self.now, label, why))
+        if len(history) > limit:
+            del history[limit // 4]
 
-    def story_text(self, job: int) -> str:
+    def format_history(self, job: int) -> str:
         """The job's history, one line each, times in seconds."""
         lines = self.jobs[job].history
         return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {render(why)}" for at, label, why in lines)
@@ -150,61 +154,61 @@ class Book(ImageCatalog):
         return int(_LEVELS[spec.preempt])
 
     def true_level(self, job: int) -> int:
-        """The level of a job whether or not planners leave it alone."""
+        """The level of a job whether or not it is in a suspension cooldown."""
         cooldown = self.jobs[job].suspend_cooldown
         return cooldown.level if cooldown is not None else int(self.table.level.item(self.table.row[job]))
 
     # -- devices ----------------------------------------------------------------------------------------------------
 
-    def commit(self, job: int, allocation: Allocation) -> None:
-        """Promise devices to a job."""
-        self.board.take(allocation)
-        self.promises[job] = self.jobs[job].reservation = allocation
-        self.table.promised[self.table.row[job]] = True
+    def reserve(self, job: int, allocation: Allocation) -> None:
+        """Reserve devices for a job."""
+        self.board.acquire(allocation)
+        self.reservations[job] = self.jobs[job].reservation = allocation
+        self.table.reserved[self.table.row[job]] = True
         for part in allocation:
-            self.promise_order.setdefault(part.node, {})[job] = True
+            self.reservation_order.setdefault(part.node, {})[job] = True
 
-    def revoke(self, job: int) -> None:
-        """Take a promise back; its devices are there for others."""
-        self.board.give(self._unpromise(job))
+    def cancel_reservation(self, job: int) -> None:
+        """Cancel a reservation; its devices are free for others."""
+        self.board.release(self._end_reservation(job))
         self.freed = True
 
-    def _unpromise(self, job: int) -> Allocation:
-        allocation = self.promises.pop(job)
+    def _end_reservation(self, job: int) -> Allocation:
+        allocation = self.reservations.pop(job)
         self.jobs[job].reservation = None
-        self.table.promised[self.table.row[job]] = False
+        self.table.reserved[self.table.row[job]] = False
         for part in allocation:
-            waiting = self.promise_order[part.node]
+            waiting = self.reservation_order[part.node]
             del waiting[job]
             if not waiting:
-                del self.promise_order[part.node]
+                del self.reservation_order[part.node]
         return allocation
 
     def occupy(self, job: int) -> Allocation:
-        """Turn a promise into occupation: the devices must be physically free."""
-        allocation = self._unpromise(job)
-        self.phys.take(allocation)
+        """Turn a reservation into an allocation: the devices must be physically free."""
+        allocation = self._end_reservation(job)
+        self.phys.acquire(allocation)
         record = self.jobs[job]
         self.allocations[job] = record.allocation = allocation
         self.ledger.open(record, milli_devices(allocation), self.now)
         return allocation
 
-    def uncommit(self, job: int) -> None:
-        """The job will let go: others may be promised its devices."""
+    def mark_leaving(self, job: int) -> None:
+        """The job will release its devices: they may be reserved for others."""
         record = self.jobs[job]
         if record.allocation is not None and not record.leaving:
-            self.board.give(record.allocation)
+            self.board.release(record.allocation)
             record.leaving = True
 
     def vacate(self, job: int) -> list[int]:
-        """The job has let go of its devices. Returns the nodes where some became physically free."""
+        """The job has released its devices. Returns the nodes where some became physically free."""
         record = self.jobs[job]
         allocation = record.allocation
         if allocation is None:
             return []
-        self.uncommit(job)
+        self.mark_leaving(job)
         del self.allocations[job]
-        self.phys.give(allocation)
+        self.phys.release(allocation)
         self.ledger.close(record, milli_devices(allocation), self.now)
         record.reset(_OF_DEVICES)
         row = self.table.row[job]
@@ -212,21 +216,23 @@ class Book(ImageCatalog):
         self.table.held_milli[row] = 0
         return [part.node for part in allocation]
 
-    def keep(self, job: int) -> list[int]:
-        """A job on its way out stays after all: commit its devices to it again, revoking the promises made on them.
+    def retract_leave(self, job: int) -> list[int]:
+        """A leaving job stays after all: commit its devices to it again, cancelling the reservations made on them.
 
-        Returns the jobs whose promise was revoked.
+        Returns the jobs whose reservation was cancelled.
         """
         allocation = self.allocations[job]
-        losers: list[int] = []
+        cancelled: list[int] = []
         if not self._fits_whatever_up(allocation):
             nodes = {part.node: True for part in allocation}
-            losers = [other for other, promise in self.promises.items() if any(part.node in nodes for part in promise)]
-            for other in losers:
-                self.revoke(other)
-        self.board.take(allocation)
+            cancelled = [
+                other for other, parts in self.reservations.items() if any(part.node in nodes for part in parts)
+            ]
+            for other in cancelled:
+                self.cancel_reservation(other)
+        self.board.acquire(allocation)
         self.jobs[job].leaving = False
-        return losers
+        return cancelled
 
     def _fits_whatever_up(self, allocation: Allocation) -> bool:
         """Whether devices are uncommitted, also those that take no new work."""
@@ -261,7 +267,7 @@ class Book(ImageCatalog):
         if since >= 0 and self.table.limit.item(row):
             record.run_time_used_us += self.now - since
         if since >= 0 and record.rollback_count:
-            _calm(record, self.now - since)
+            _halve_rollbacks(record, self.now - since)
         stop_service(self.table, row, self.now)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class Book(ImageCatalog):
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
         committed = [parts for job, parts in self.allocations.items() if not self.jobs[job].leaving]
-        self.board = relaid(self.board, layout, [*committed, *self.promises.values()])
+        self.board = relaid(self.board, layout, [*committed, *self.reservations.values()])
         self.phys = relaid(self.phys, layout, list(self.allocations.values()))
         self.refresh_kinds(kinds)
 
@@ -293,9 +299,9 @@ class Book(ImageCatalog):
         for job, spec in self.specs.items():
             row = table.row[job]
             table.kinds[row] = layout.kind_mask(spec.device_types)
-            origin = table.origin.item(row)
+            origin = table.restore_kind.item(row)
             if origin >= 0:
-                table.origin[row] = layout.kind_index(before[origin])
+                table.restore_kind[row] = layout.kind_index(before[origin])
 
     def set_node_up(self, index: int) -> None:
         """Let the node take work unless something says no."""
@@ -325,7 +331,7 @@ class Book(ImageCatalog):
         self.counts[state] -= 1
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
-        for store in (self.jobs, self.homes, self.with_images, self.blocked, self.touched, self.avoided):
+        for store in (self.jobs, self.image_nodes, self.with_images, self.blocked, self.touched, self.avoided):
             store.pop(job, None)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:
@@ -342,7 +348,7 @@ class Book(ImageCatalog):
         return None
 
 
-def _calm(record: JobRecord, ran_us: int) -> None:
+def _halve_rollbacks(record: JobRecord, ran_us: int) -> None:
     """A job ran so long without a failure of the world's: each hour halves what is remembered of those before."""
     hours, record.rollback_free_us = divmod(record.rollback_free_us + ran_us, HOUR)
     record.rollback_count >>= hours

@@ -19,7 +19,7 @@ _HOLDING_STATES = np.array(sorted(_HOLDING))
 
 
 def check_touched(book: Book) -> None:
-    """What must hold for each job the step touched. Raises Bug with the job's story."""
+    """What must hold for each job the step touched. Raises Bug with the job's history."""
     for job in book.touched:
         if job in book.specs:
             _check_job(book, job)
@@ -30,15 +30,15 @@ def _check_job(book: Book, job: int) -> None:
     row, state, held = table.row[job], record.state, record.allocation
     if table.state.item(row) != state or table.attempt.item(row) != record.attempt:
         _fail(book, job, f"is {State(state).name}, attempt {record.attempt}, and the table says otherwise")
-    imaged_stop = state == _STOPPING and held is None
-    if (held is not None) != (state in _HOLDING) and not imaged_stop and not record.held_in_place:
+    stopped_in_image = state == _STOPPING and held is None
+    if (held is not None) != (state in _HOLDING) and not stopped_in_image and not record.held_in_place:
         _fail(book, job, f"is {State(state).name} but holds {held}")
     if held is not None:
         least, most = _bounds(record)
         if not least <= device_count(held) <= most:
             _fail(book, job, f"holds {device_count(held)} devices of {least}..{most}: a gang is whole or absent")
-    if (record.reservation is not None) != table.promised.item(row):
-        _fail(book, job, "has a promise the table does not know of")
+    if (record.reservation is not None) != table.reserved.item(row):
+        _fail(book, job, "has a reservation that the table does not know of")
     if state != _RUNNING and table.rate.item(row):
         _fail(book, job, f"is charged for running while {State(state).name}")
     if record.replan_on_release and state not in _LEAVING:
@@ -52,12 +52,12 @@ def _check_job(book: Book, job: int) -> None:
 
 def _check_seen(book: Book, job: int, record: JobRecord) -> None:
     """What planners see is what the record says."""
-    held, reserved = book.allocations.get(job), book.promises.get(job)
+    held, reserved = book.allocations.get(job), book.reservations.get(job)
     if book.specs.get(job) is not record.spec or held is not record.allocation or reserved is not record.reservation:
         _fail(
             book,
             job,
-            f"holds {record.allocation} and has {record.reservation} promised; planners see {held}, {reserved}",
+            f"holds {record.allocation} and has {record.reservation} reserved; planners see {held}, {reserved}",
         )
     if bool(record.refused_by) != (job in book.avoided):
         _fail(book, job, f"was refused by {record.refused_by}, and planners see otherwise")
@@ -65,10 +65,10 @@ def _check_seen(book: Book, job: int, record: JobRecord) -> None:
 
 def _bounds(record: JobRecord) -> tuple[int, int]:
     """Fewest and most devices a job may hold. While it is brought to the number its user wants it still has another."""
-    spec, wish = record.spec, record.size_override
-    if not wish or record.state != _RUNNING:
+    spec, override = record.spec, record.size_override
+    if not override or record.state != _RUNNING:
         return (1 if spec.ranks >= spec.devices else spec.floor), spec.devices
-    return wish, wish
+    return override, override
 
 
 def _check_images(book: Book, job: int, record: JobRecord) -> None:
@@ -89,7 +89,7 @@ def _check_images(book: Book, job: int, record: JobRecord) -> None:
 
 
 def check_all(book: Book) -> None:
-    """No device promised twice, every gang whole or absent, no job lost or doubled, the ledger balances."""
+    """No device reserved twice, every gang whole or absent, no job lost or doubled, the ledger balances."""
     if not book.table.row.keys() == book.specs.keys() == book.jobs.keys():
         raise Bug("the job table, the specs and the records name different jobs")
     for job in _suspects(book):
@@ -107,7 +107,7 @@ def check_all(book: Book) -> None:
 def _suspects(book: Book) -> list[int]:
     """Jobs for which some column contradicts the holdings; each is then judged by itself. A few vector expressions."""
     table, n = book.table, book.table.n
-    state, promised = table.state[:n], table.promised[:n]
+    state, reserved = table.state[:n], table.reserved[:n]
     count = np.zeros(n, np.int64)
     for job, parts in book.allocations.items():
         count[table.row[job]] = device_count(parts)
@@ -115,15 +115,15 @@ def _suspects(book: Book) -> list[int]:
     wrong = holding != (count > 0)
     wrong |= (count > 0) & ((count < table.floor[:n]) | (count > table.demand[:n]))
     wrong |= (table.rate[:n] > 0) & (state != State.RUNNING)
-    told = np.zeros(n, bool)
-    told[[table.row[job] for job in book.promises]] = True
-    wrong |= told != promised
+    expected = np.zeros(n, bool)
+    expected[[table.row[job] for job in book.reservations]] = True
+    wrong |= expected != reserved
     return [int(job) for job in table.id[:n][wrong]]
 
 
 def _check_boards(book: Book) -> None:
     committed = [parts for job, parts in book.allocations.items() if not book.jobs[job].leaving]
-    committed.extend(book.promises.values())
+    committed.extend(book.reservations.values())
     _check_board("committed", book.board, committed)
     closed = tuple(book.outages.mask(node, size) for node, size in enumerate(book.board.layout.node_size))
     if closed != book.board.closed:
@@ -155,4 +155,4 @@ def _check_board(name: str, board: Board, holders: list[Allocation]) -> None:
 
 
 def _fail(book: Book, job: int, text: str) -> None:
-    raise Bug(f"job {job} {text}\n{book.story_text(job)}")
+    raise Bug(f"job {job} {text}\n{book.format_history(job)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..model.cause import Cause
 from ..model.failure import RankFailure
@@ -23,7 +23,7 @@ class Reply(Struct, frozen=True, tag=True, omit_defaults=True):
     warning: Cause | None = None
 
 
-class Think(Struct, frozen=True, tag=True):
+class PlanRequest(Struct, frozen=True, tag="Think"):
     """Ask the planner for a plan of the book at this revision."""
 
     revision: int
@@ -42,8 +42,8 @@ class Launch(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SuspendRanks(Struct, frozen=True, tag=True, omit_defaults=True):
-    """Make the job let go by ``level`` (model.job.Level). Answered by Suspended or SuspendFailed, or Exited for the levels
-    that end the attempt. At level FULL the image gets the number ``serial``, the same for all ranks."""
+    """Make the job release its devices by ``level`` (model.job.Level). Answered by Suspended or SuspendFailed, or Exited for
+    the levels that end the attempt. At level FULL the image gets the number ``serial``, the same for all ranks."""
 
     job: int
     attempt: int
@@ -114,7 +114,7 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
     attempts: int
     code: int
     why: Cause
-    story: tuple[tuple[int, str, Cause], ...] = ()
+    history: tuple[tuple[int, str, Cause], ...] = field(name="story", default=())
     """(time, state or move, why), oldest first."""
     lost_us: int = 0
     """Run time at full speed that was delivered and lost again: rolled back, or started over."""
@@ -123,5 +123,5 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 Command: TypeAlias = (
-    Reply | Think | Launch | SuspendRanks | ResumeRanks | CheckpointRanks | DropImages | StopRanks | Ended
+    Reply | PlanRequest | Launch | SuspendRanks | ResumeRanks | CheckpointRanks | DropImages | StopRanks | Ended
 )

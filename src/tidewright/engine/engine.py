@@ -8,41 +8,43 @@ from typing import Any
 
 from ..base.errors import Bug
 from ..model.view import View
-from . import admit, ask, hold, nodes, periodic, react
 from . import events as ev
+from . import periodic, reports
+from .apply_plan import apply_plan
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
-from .commands import Command, Think
-from .land import land
+from .commands import Command, PlanRequest
+from .nodes import node_events
+from .requests import admission, hold, user_requests
 from .settings import EngineSettings
-from .snapshot import dump, load
+from .snapshots.snapshot import dump, load
 
 _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
-    ev.Submit: admit.submit,
-    ev.JobIdsUsed: admit.skip_ids,
-    ev.Cancel: ask.cancel,
-    ev.Hold: ask.hold,
-    ev.Release: ask.unhold,
-    ev.NodeDown: nodes.node_down,
-    ev.NodeSilent: nodes.node_silent,
-    ev.NodeHealth: nodes.node_health,
-    ev.NodeDrain: ask.drain,
-    ev.Started: react.started,
-    ev.StartFailed: react.start_failed,
-    ev.Exited: react.exited,
-    ev.Suspended: react.suspended,
-    ev.SuspendFailed: react.suspend_failed,
-    ev.Resumed: react.resumed,
-    ev.ResumeFailed: react.resume_failed,
+    ev.Submit: admission.submit,
+    ev.JobIdsUsed: admission.skip_ids,
+    ev.Cancel: user_requests.cancel,
+    ev.Hold: user_requests.hold,
+    ev.Release: user_requests.unhold,
+    ev.NodeDown: node_events.node_down,
+    ev.NodeSilent: node_events.node_silent,
+    ev.NodeHealth: node_events.node_health,
+    ev.NodeDrain: user_requests.drain,
+    ev.Started: reports.started,
+    ev.StartFailed: reports.start_failed,
+    ev.Exited: reports.exited,
+    ev.Suspended: reports.suspended,
+    ev.SuspendFailed: reports.suspend_failed,
+    ev.Resumed: reports.resumed,
+    ev.ResumeFailed: reports.resume_failed,
     ev.Checkpointed: periodic.checkpointed,
     ev.CheckpointFailed: periodic.checkpoint_failed,
     ev.ImageCopied: periodic.image_copied,
     ev.LevelLowered: periodic.level_lowered,
-    ev.Noticed: react.noticed,
+    ev.Noticed: reports.noticed,
     ev.ClockOffset: hold.clock_offset,
-    ev.Move: ask.move,
-    ev.Scale: ask.scale,
-    ev.TakeImage: ask.take_image,
+    ev.Move: user_requests.move,
+    ev.Scale: user_requests.scale,
+    ev.TakeImage: user_requests.take_image,
 }
 
 
@@ -69,7 +71,7 @@ class Engine:
     def replan(self) -> None:
         """The next step asks for a plan, whatever the last plan waits for and whether or not another one is being made."""
         self.book.forced = True
-        self.book.thinking = False
+        self.book.planning = False
 
     def due(self) -> int | None:
         """When the next timer fires, absolute microseconds."""
@@ -102,8 +104,8 @@ class Engine:
         yield from self._take(events)
         self._fire(now)
         if book.outages.changed:
-            nodes.settle(book)
-        self._think()
+            node_events.settle(book)
+        self._request_plan()
         book.board.forget_marks()
         book.phys.forget_marks()
         check_touched(book)
@@ -117,31 +119,31 @@ class Engine:
                 arrivals.append(event)
                 continue
             if arrivals:
-                nodes.nodes_up(self.book, arrivals)
+                node_events.nodes_up(self.book, arrivals)
                 arrivals = []
             if isinstance(event, ev.PlanReady):
                 self._plan_ready(event)
             elif isinstance(event, ev.PlanFailed):
-                self.book.set_timer(self.book.now + self.settings.think_retry_us, "think")
+                self.book.set_timer(self.book.now + self.settings.planning_retry_us, "think")
             elif not isinstance(event, ev.Tick):
                 _HANDLERS[type(event)](self.book, event)
             if not isinstance(event, ev.Submit):
                 self.book.class_demand = None
             yield
         if arrivals:
-            nodes.nodes_up(self.book, arrivals)
+            node_events.nodes_up(self.book, arrivals)
 
     def _plan_ready(self, event: ev.PlanReady) -> None:
         book, plan = self.book, event.plan
-        if not book.thinking:
+        if not book.planning:
             return
-        book.thinking = False
+        book.planning = False
         book.wake = plan.wake
         book.blocked = {blocked.job: blocked for blocked in plan.blocked}
         self._set_wake()
-        for job in land(book, plan):
-            if job in book.promises:  # a later move of the same plan may have stopped it
-                react.try_launch(book, job)
+        for job in apply_plan(book, plan):
+            if job in book.reservations:  # a later move of the same plan may have stopped it
+                reports.try_launch(book, job)
 
     def _set_wake(self) -> None:
         """Be stepped when the plan wants it. An earlier timer of an earlier plan serves too: it sets the next one."""
@@ -157,18 +159,18 @@ class Engine:
             if kind == "wake":
                 self._set_wake()
             else:
-                react.timer(self.book, kind, job, token)
+                reports.timer(self.book, kind, job, token)
 
-    def _think(self) -> None:
+    def _request_plan(self) -> None:
         """Ask for a plan if one could change anything."""
         book = self.book
-        if book.thinking or not self._worthwhile():
+        if book.planning or not self._plan_worthwhile():
             return
-        book.thinking = True
+        book.planning = True
         book.arrived = book.freed = book.forced = book.refused = False
-        book.out.append(Think(book.revision))
+        book.out.append(PlanRequest(book.revision))
 
-    def _worthwhile(self) -> bool:
+    def _plan_worthwhile(self) -> bool:
         book = self.book
         wake = book.wake
         waiting = book.counts[QUEUED] + book.counts[SUSPENDED]

@@ -1,4 +1,4 @@
-"""Events: everything the engine can be told. Frozen, tagged, and the journal's own format.
+"""Events: everything that the engine can receive. Frozen, tagged, and the journal's own format.
 
 What agents, nodes and operators say comes in their own words (``str``), what the controller concludes as a ``Cause``.
 """
@@ -24,7 +24,7 @@ class Submit(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class JobIdsUsed(Struct, frozen=True, tag=True):
-    """Ids below ``next_job`` were given out already, by turns that the journal has lost; later jobs get others."""
+    """Ids below ``next_job`` were given out already, by steps that the journal has lost; later jobs get others."""
 
     next_job: int
 
@@ -61,7 +61,7 @@ class Move(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Scale(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A user wants a job on so many devices, neither more nor fewer, until told otherwise; its ranks take turns on fewer
+    """A user wants a job on so many devices, neither more nor fewer, until the next such request; its ranks take turns on fewer
     than there are ranks. 0: back to what was submitted."""
 
     job: int
@@ -126,7 +126,7 @@ class StartFailed(Struct, frozen=True, tag=True, omit_defaults=True):
     """The attempt could not be launched; nothing of it is left. ``fault`` "user" (e.g. no such program) is final.
 
     ``image_lost``: the image it was to start from is damaged or gone; an older one is tried, else the beginning. ``node``: which
-    node could not; empty when it is not known, as in journals of before it was told.
+    node could not; empty when it is not known, as in journals of earlier versions.
     """
 
     job: int
@@ -155,7 +155,7 @@ class Exited(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Suspended(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The job has let go of its devices. ``save_us`` is how long that took.
+    """The job has released its devices. ``save_us`` is how long that took.
 
     After a full image: its ``serial`` as in the command, and its size before compression, bytes over all ranks.
     """
@@ -243,13 +243,13 @@ class Noticed(Struct, frozen=True, tag=True):
 
 
 class PlanReady(Struct, frozen=True, tag=True):
-    """The answer to ``Think``."""
+    """The answer to ``PlanRequest``."""
 
     plan: Plan
 
 
 class PlanFailed(Struct, frozen=True, tag=True):
-    """The planner raised. The engine thinks again after a pause; jobs run on."""
+    """The planner raised. A plan is requested again after a pause; jobs keep running."""
 
     basis: int
     error: str

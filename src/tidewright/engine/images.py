@@ -33,13 +33,13 @@ def _run_time(book: Book, job: int, row: int) -> int:
 
 
 def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> None:
-    """The image in the making is whole: keep it, and let go of the oldest."""
+    """The image in the making is whole: keep it, and drop the oldest."""
     known, table = book.jobs[job], book.table
     saving, known.saving = known.saving, None
     assert saving is not None
     nodes = names(book, book.allocations[job])
     copies = (EVERYWHERE,) if book.settings.shared_images else ()
-    kind = book.board.layout.kinds[table.origin.item(row)] if table.origin.item(row) >= 0 else ""
+    kind = book.board.layout.kinds[table.restore_kind.item(row)] if table.restore_kind.item(row) >= 0 else ""
     image = Image(
         saving.serial, known.attempt, saving.at, saving.ideal_us, nodes, kind, save_us, size_bytes, copies,
         run_time_us=saving.run_time_us,
@@ -101,7 +101,7 @@ def spoil(book: Book, job: int) -> None:
     bad = tuple(image for image in images if image.serial == serial)
     if bad:
         book.keep_images(job, tuple(image for image in images if image.serial != serial))
-        book.tell(job, "IMAGE", Code.IMAGE_UNUSABLE(serial))
+        book.record(job, "IMAGE", Code.IMAGE_UNUSABLE(serial))
         _drop(book, job, bad)
 
 
@@ -117,13 +117,13 @@ def forget(book: Book, job: int, attempt: int) -> None:
 def _drop(book: Book, job: int, gone: tuple[Image, ...]) -> None:
     record = book.jobs[job]
     places = tuple(dict.fromkeys(place for image in gone for place in image.places))
-    if places and record.images:  # when none is kept, whoever starts the job over says so for all of them
+    if places and record.images:  # when none is kept, the restart of the job drops them all
         serials = tuple(image.serial for image in record.images)
         book.out.append(DropImages(job, record.attempt, serials, places))
 
 
 def roll_back(book: Book, job: int, row: int) -> Cause:
-    """Set the job's work back to its latest image, or to nothing; returns what is to be told of it."""
+    """Set the job's work back to its latest image, or to nothing; returns the cause for the job's history."""
     record = book.jobs[job]
     image = record.image
     had = book.table.ideal.item(row)
@@ -132,14 +132,14 @@ def roll_back(book: Book, job: int, row: int) -> Cause:
     book.table.ideal[row] = left
     if image is None:
         record.restore_from = record.run_time_used_us = 0
-        book.table.origin[row] = -1
+        book.table.restore_kind[row] = -1
         return Code.NO_IMAGE_LEFT(had) if had else Code.FROM_BEGINNING()
     record.restore_from = image.serial
     # What has to be run again is not charged to the time limit.
     used = record.run_time_used_us
     before = image.run_time_us if image.run_time_us >= 0 else max(0, used - (had - left))
     record.run_time_used_us = min(used, before)
-    book.table.origin[row] = book.board.layout.kind_index(image.kind)
+    book.table.restore_kind[row] = book.board.layout.kind_index(image.kind)
     return Code.ROLLED_BACK(had - left, image.serial)
 
 
@@ -151,7 +151,7 @@ def lose(book: Book, job: int, row: int, work_us: int) -> None:
 
 
 def level_at(book: Book, job: int, allocation: Allocation) -> int:
-    """How the job can be made to yield on these devices: as its user wishes, as its nodes can, as its program allows."""
+    """How the job can be made to yield on these devices: as its user asks, as its nodes can, as its program allows."""
     spec, cap = book.specs[job], book.jobs[job].level_cap
     full = _bound_to(book, allocation) >= 0
     level = book.usual_level(spec)
@@ -192,7 +192,7 @@ def settle_level(book: Book, job: int, row: int) -> None:
         record.suspend_cooldown = replace(record.suspend_cooldown, level=level)
     else:
         table.level[row] = level
-    origin = table.origin[row] = _bound_to(book, allocation) if level == Level.FULL else -1
+    origin = table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
     if origin >= 0 and not record.save_measured:
         settings = book.settings
         size = book.specs[job].ranks * settings.image_bytes

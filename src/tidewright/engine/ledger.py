@@ -44,7 +44,7 @@ class PoolLedger:
         record.held_since = now
 
     def close(self, record: JobRecord, milli: int, now: int) -> None:
-        """The job lets go of what it took."""
+        """The job releases its devices."""
         self.advance(now)
         self.held_milli -= milli
         record.held_milli_us += milli * (now - record.held_since)

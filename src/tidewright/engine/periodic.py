@@ -115,7 +115,7 @@ def _failed(book: Book, job: int, row: int, error: Cause) -> None:
     saving, record.saving = record.saving, None
     record.checkpoint_failures += 1
     assert saving is not None
-    book.tell(job, "IMAGE", Code.IMAGE_FAILED(saving.serial, error))
+    book.record(job, "IMAGE", Code.IMAGE_FAILED(saving.serial, error))
     schedule(book, job)
 
 
@@ -140,7 +140,7 @@ def level_lowered(book: Book, event: ev.LevelLowered) -> None:
     if record.level_cap is not None and record.level_cap.level <= event.level:
         return
     record.level_cap = LevelCap(event.level, reported(event.why))
-    book.tell(job, "LEVEL", Code.LEVEL_CAPPED(Level(event.level).name.lower(), record.level_cap.why))
+    book.record(job, "LEVEL", Code.LEVEL_CAPPED(Level(event.level).name.lower(), record.level_cap.why))
     if record.state in (State.STARTING, State.RUNNING):
         images.settle_level(book, job, book.table.row[job])
         book.touched[job] = book.forced = True

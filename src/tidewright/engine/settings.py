@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..base.units import DAY, MINUTE, MS, SECOND
 from ..model.job import Level
@@ -31,7 +31,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     image_rate: int = 300 * 10**6
     """Bytes written per second."""
     shared_images: bool = True
-    """Whether images lie where no node's death touches them. Otherwise each node keeps its own ranks', and copies are told of
+    """Whether images lie where no node's death touches them. Otherwise each node keeps its own ranks', and copies are reported
     with ImageCopied."""
     checkpoints: bool = False
     """Whether running jobs are imaged now and then, to fail over to."""
@@ -52,18 +52,19 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     launch_attempts: int = 8
     """Launches that may fail by the world's fault before the job does."""
     cordon_after: int = 3
-    """Launches that a node refuses in a row, of two jobs at least, before it takes no new work for a while."""
+    """Launches that a node refuses in a row, of two jobs at least, before it is unschedulable for a while."""
     cordon_us: int = 1 * MINUTE
     """First such pause; doubles each time up to ``cordon_max_us``."""
     cordon_max_us: int = 30 * MINUTE
     avoid_us: int = 1 * MINUTE
     """How long a job is placed elsewhere than on a node that refused to launch it."""
-    shield_us: int = 30 * SECOND
-    """How long a job whose suspension failed is left alone."""
-    think_retry_us: int = 2 * SECOND
+    suspend_cooldown_us: int = field(name="shield_us", default=30 * SECOND)
+    """How long planners do not suspend a job whose suspension failed."""
+    planning_retry_us: int = field(name="think_retry_us", default=2 * SECOND)
+    """Pause before the next planning round after the planner has failed."""
     forecasts: bool = True
-    """Whether submissions are answered with a warning when promises outgrow the pool; simulations have no reader."""
-    story_length: int = 64
+    """Whether submissions are answered with a warning when promised GPU fractions outgrow the pool; simulations need none."""
+    history_length: int = field(name="story_length", default=64)
     """Entries kept of a job's history; 0 keeps none (long simulations)."""
     remembered_answers: int = 20_000
     remembered_outcomes: int = 200_000

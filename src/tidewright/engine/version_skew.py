@@ -1,6 +1,6 @@
 """When a newer version would have decided otherwise: what was decided then, and carried out, stays done.
 
-Used only while a journal is replayed whose last turns were written by another version. Events are facts and apply by
+Used only while a journal is replayed whose last steps were written by another version. Events are facts and apply by
 themselves; of the commands, those that put ranks somewhere or ended jobs are adopted, the rest is made good when the
 agents are asked what they have.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ..model.cause import Code
 from ..model.job import State
 from ..model.node import Allocation
-from . import leave
+from . import termination
 from .book import Book
 from .check import check_all
 from .commands import Command, Ended, Launch, ResumeRanks
@@ -21,7 +21,7 @@ Placing = Launch | ResumeRanks
 
 
 def adopt(book: Book, recorded: Iterable[Command], mine: Iterable[Command]) -> None:
-    """Bring the book of this very turn in line with what the recorded commands did. Raises Bug when that is impossible."""
+    """Bring the book of this very step in line with what the recorded commands did. Raises Bug when that is impossible."""
     then, now = list(recorded), list(mine)
     placed = {command.job: command for command in then if isinstance(command, Placing)}
     for command in now:
@@ -37,9 +37,9 @@ def adopt(book: Book, recorded: Iterable[Command], mine: Iterable[Command]) -> N
     check_all(book)
 
 
-def _let_go(book: Book, job: int) -> None:
-    if job in book.promises:
-        book.revoke(job)
+def _release_devices(book: Book, job: int) -> None:
+    if job in book.reservations:
+        book.cancel_reservation(job)
     if job in book.allocations:
         book.end_service(job)
         book.vacate(job)
@@ -50,23 +50,23 @@ def _let_go(book: Book, job: int) -> None:
 def _take_back(book: Book, command: Placing) -> None:
     """This version would have given the job these devices now; then, it was not given them."""
     if command.job in book.allocations:
-        _let_go(book, command.job)
+        _release_devices(book, command.job)
         back = State.QUEUED if isinstance(command, Launch) else State.SUSPENDED
         book.move(command.job, int(back), Code.AS_EARLIER_VERSION())
 
 
 def _end(book: Book, command: Ended) -> None:
-    _let_go(book, command.job)
+    _release_devices(book, command.job)
     book.jobs[command.job].suspended_as = ""
-    leave.end(book, command.job, command.state, command.code, command.why)
+    termination.end(book, command.job, command.state, command.code, command.why)
 
 
 def _place(book: Book, command: Placing) -> None:
-    """Give the job the devices that it was given then, if nobody is on them."""
+    """Give the job the devices that it was given then, if they are free."""
     job, launch = command.job, isinstance(command, Launch)
     if not launch and not book.jobs[job].suspended_as:
         return
-    _let_go(book, job)
+    _release_devices(book, job)
     _make_room(book, job, command.allocation)
     if not (book.phys.fits(command.allocation) and book.board.fits(command.allocation)):
         return
@@ -75,13 +75,13 @@ def _place(book: Book, command: Placing) -> None:
     if book.table.state[row] != before:
         book.move(job, before, Code.AS_EARLIER_VERSION())
     book.table.attempt[row] = book.jobs[job].attempt = command.attempt
-    book.commit(job, command.allocation)
+    book.reserve(job, command.allocation)
     book.occupy(job)
     book.move(job, int(State.STARTING if launch else State.RESUMING), Code.AS_EARLIER_VERSION())
 
 
 def _make_room(book: Book, job: int, wanted: Allocation) -> None:
     masks = {part.node: part.mask for part in wanted}
-    for other, parts in list(book.promises.items()):
+    for other, parts in list(book.reservations.items()):
         if other != job and any(part.mask & masks.get(part.node, 0) for part in parts):
-            book.revoke(other)
+            book.cancel_reservation(other)

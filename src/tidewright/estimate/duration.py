@@ -19,16 +19,16 @@ def remaining_us(jobs: JobColumns) -> Column:
     From ``expected``; else from ``limit``; else as long again as it has run, at least ten minutes (the heavy-tail rule:
     the longer it ran, the longer it will). An estimate that was overrun is stretched by the overrun, at least a minute.
     """
-    done, told = jobs.ideal_now, jobs.expected
-    if np.count_nonzero(told) == jobs.n:
-        left: Column = told - done
+    done, expected = jobs.ideal_now, jobs.expected
+    if np.count_nonzero(expected) == jobs.n:
+        left: Column = expected - done
         if np.count_nonzero(left > 0) == jobs.n:  # by far the commonest case: every estimate given, none overrun
             return left
-    return _left(np.where(told > 0, told, jobs.limit), done)
+    return _left(np.where(expected > 0, expected, jobs.limit), done)
 
 
 def total_us(jobs: JobColumns) -> Column:
-    """Full-speed microseconds of each row's whole run as a careful judge of promises takes it. Shape (n,), int64.
+    """Full-speed microseconds of each row's whole run as SLA promises are judged by it. Shape (n,), int64.
 
     A limit is no estimate: users ask for days and run for minutes, and a promise judged by the limit looks safe until
     it is lost. So the heavy-tail rule is used where no estimate was given, and the limit only caps it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.splice import FULL_SPEED, OVERHEAD_MILLI, turns
+from ..model.splice import FULL_SPEED, OVERHEAD_MILLI, time_slices
 from ..model.splice import speed_milli as speed_milli  # the ledger charges by it too, so it is a fact of the model
 from ..model.table import Column
 
@@ -16,7 +16,7 @@ def useful(devices: int, ranks: int, demand: int) -> int:
     """Fewest devices on which the job is as fast as on ``devices``: 8 ranks take two turns on 7 devices as on 4."""
     if devices >= demand or ranks < demand:
         return min(devices, demand)
-    return -(-ranks // turns(ranks, devices))
+    return -(-ranks // time_slices(ranks, devices))
 
 
 def slowdown(devices: Column, ranks: Column, demand: Column) -> Column:

@@ -20,7 +20,7 @@ from ..wire.agent import (
     Framer,
     Inventory,
     Line,
-    Request,
+    RpcRequest,
     decode,
     encode,
     pulse_socket,
@@ -93,7 +93,7 @@ class LocalFabric:
         answer: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            self._writer.write(encode(Request(number, method, op_id, epoch, raw(args))))
+            self._writer.write(encode(RpcRequest(number, method, op_id, epoch, raw(args))))
             return await answer
         except FrameError as error:
             raise TooLarge(str(error), "send less, e.g. a smaller environment") from error

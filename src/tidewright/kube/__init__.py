@@ -1,7 +1,8 @@
-"""kube: the world of pods. GPUs of a Kubernetes cluster shared out by memory, under the names that gpushare gave them.
+"""kube: GPUs of a Kubernetes cluster, shared by memory under gpushare's resource names.
 
-One pure allocator core (quantity, ask, cards, pool, choose) and several front ends: scheduler extender, device plugin,
-DRA driver, inspect. Refuses to know Tidewright's own queue and book: here the cluster's scheduler decides who comes next.
+Sub-packages, each importing only those before it: ``objects`` and ``allocation`` (pure), ``client``, ``node``, ``isolation``,
+``plugin``, ``dra``, ``extender``, ``webhook``, ``doctor``. Nothing here knows Tidewright's own queue: the cluster's scheduler
+decides which pod is next.
 """
 
 MAY_IMPORT = ("base", "model", "plan", "placement", "wire", "devices")

@@ -35,7 +35,7 @@ FOLLOWED = THREAD_LIMITS[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankPosition:
     """A rank's place in its job. ``group_rank`` is the index of its node among the job's ``group_world_size`` nodes."""
 
     rank: int
@@ -60,7 +60,7 @@ def submitted_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def torch_variables(seat: Seat, run_id: str, restart_count: int) -> dict[str, str]:
+def torch_variables(seat: RankPosition, run_id: str, restart_count: int) -> dict[str, str]:
     """What torchrun sets for a worker (pytorch.org/docs/stable/elastic/run.html, "Environment Variables")."""
     return {
         "RANK": str(seat.rank),
@@ -83,7 +83,7 @@ def torch_variables(seat: Seat, run_id: str, restart_count: int) -> dict[str, st
 def rank_environment(
     given: Mapping[str, str],
     devices: Mapping[str, str],
-    seat: Seat,
+    seat: RankPosition,
     *,
     job: int,
     name: str,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
     child = by_path("child.py")
     account = child.account
-putback = by_path("..", "checkpoint", "putback.py")
+file_rollback = by_path("..", "checkpoint", "files", "file_rollback.py")
 
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME = 0x00020000, 0x20000000, 0x00000080
 """linux/sched.h"""
@@ -62,7 +62,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
         raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from error
 
 
-def surround(box: dict[str, str], path: str, log: int) -> None:
+def surround(mounts: dict[str, str], path: str, log: int) -> None:
     """Mount what the rank sees of the house, unseen by anyone else. Raises OSError.
 
     ``path`` is that of ``log``, its open output, and must still lead there: a mount needs a file found in this namespace.
@@ -71,7 +71,7 @@ def surround(box: dict[str, str], path: str, log: int) -> None:
     child.call("unshare", CLONE_NEWNS)
     mount("", "/", "", MS_REC | MS_SLAVE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    handles = {name: os.open(path, os.O_PATH) for name, path in box.items()}
+    handles = {name: os.open(path, os.O_PATH) for name, path in mounts.items()}
     os.makedirs(INSIDE, mode=0o755, exist_ok=True)
     output = os.open(path, os.O_PATH)
     if not os.path.samestat(os.fstat(output), os.fstat(log)):
@@ -99,7 +99,7 @@ def next_pid(number: int) -> None:
         file.write(str(number - 1))
 
 
-class Failed(Exception):
+class InitFailed(Exception):
     """What goes into the rank's error file."""
 
     def __init__(self, error: str, *, image: bool = False) -> None:
@@ -114,7 +114,7 @@ def begin(spec: dict[str, Any]) -> tuple[int, str]:
     pid, failed = child.spawn(spec, log, tied=False)
     os.close(log)
     if pid != MAIN:
-        raise Failed(f"the rank's main process got pid {pid} in place of {MAIN}")
+        raise InitFailed(f"the rank's main process got pid {pid} in place of {MAIN}")
     return pid, failed
 
 
@@ -144,13 +144,13 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
         await_verdict(directory, order["timeout_s"])
     deadline = time.monotonic() + order["timeout_s"]
     try:
-        meta = putback.read_meta(images)
-    except putback.Damaged as error:
-        raise Failed(f"the image in {images} is damaged: {error}", image=True) from error
+        meta = file_rollback.read_meta(images)
+    except file_rollback.Damaged as error:
+        raise InitFailed(f"the image in {images} is damaged: {error}", image=True) from error
     with account.acting_as(spec.get("account")):
-        differences = putback.put_back(meta, images)
+        differences = file_rollback.put_back(meta, images)
     if differences:
-        raise Failed("cannot be restored here: " + "; ".join(differences))
+        raise InitFailed("cannot be restored here: " + "; ".join(differences))
     keep_time(meta)
     next_pid(unused_pid(images))
     criu = os.fork()
@@ -159,14 +159,14 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     if (code := wait_within(criu, deadline)) != 0:
         with contextlib.suppress(ProcessLookupError):  # nothing came back at all
             os.kill(-1, signal.SIGKILL)
-        why = putback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
+        why = file_rollback.complaint(os.path.join(directory, "restore.log")) or "it gives no reason"
         slow = f"it was not done after {order['timeout_s']:.0f} s and was killed"
-        raise Failed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
+        raise InitFailed(f"CRIU cannot restore {images}: {why if code is not None else slow}")
     if excess := account.excess(spec.get("account"), others()):
         os.kill(-1, signal.SIGKILL)
-        raise Failed(f"the image in {images} is refused: {excess}")
+        raise InitFailed(f"the image in {images} is refused: {excess}")
     os.kill(-1, signal.SIGCONT)  # all at once: nobody runs before everybody may
-    return int(meta["pid"]), putback.lent(meta)
+    return int(meta["pid"]), file_rollback.lent(meta)
 
 
 def others() -> list[int]:
@@ -180,7 +180,7 @@ def as_root(path: str) -> Any:
         return open(path, "rb")
 
 
-putback.open_copy = as_root
+file_rollback.open_copy = as_root
 
 
 def await_verdict(directory: str, patience_s: float) -> None:
@@ -191,12 +191,14 @@ def await_verdict(directory: str, patience_s: float) -> None:
     path, deadline = os.path.join(directory, VERDICT), time.monotonic() + patience_s
     while not os.path.exists(path):
         if time.monotonic() > deadline:
-            raise Failed(f"nobody has said within {patience_s:.0f} s whether the image is whole (has the agent died?)")
+            raise InitFailed(
+                f"nobody has said within {patience_s:.0f} s whether the image is whole (has the agent died?)"
+            )
         time.sleep(VERDICT_POLL_S)
     with open(path, encoding="utf-8") as file:
         said = json.load(file)
     if said.get("error"):
-        raise Failed(said["error"], image=bool(said.get("image")))
+        raise InitFailed(said["error"], image=bool(said.get("image")))
 
 
 def unused_pid(images: str) -> int:
@@ -276,7 +278,7 @@ def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[st
     status = child.reap(pid)
     say(f"ended {status}")
     child.clear_away(grace_s)
-    putback.put_away(lent)
+    file_rollback.put_away(lent)
 
 
 def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int, log: int) -> NoReturn:
@@ -290,7 +292,7 @@ def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life
         if select.select([life], [], [], 0)[0]:
             os._exit(137)  # the shim died before the death signal was armed
         live(spec, directory, grace_s, say, life, log)
-    except Failed as error:
+    except InitFailed as error:
         say(f"error {json.dumps(error.record)}")
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)

@@ -109,7 +109,7 @@ class Board:
         return twin
 
     def set_up(self, node: int, up: bool) -> None:
-        """Let a node take work, or not. What it holds stays held."""
+        """Make a node schedulable, or not. What is held on it stays held."""
         bit = 1 << node
         if bool(self.up & bit) == up:
             return
@@ -146,17 +146,17 @@ class Board:
                 return False
         return True
 
-    def take(self, allocation: Allocation) -> None:
+    def acquire(self, allocation: Allocation) -> None:
         """Occupy an allocation. Raises Bug when part of it is held: callers ask ``fits`` first."""
         for node, mask, milli in allocation:
             if milli >= WHOLE_DEVICE:
                 if self.untouched[node] & mask != mask:
-                    raise Bug(f"devices {mask:#x} of node {node} promised twice")
+                    raise Bug(f"devices {mask:#x} of node {node} reserved twice")
                 self._set_free(node, self.untouched[node] & ~mask)
             else:
                 self._set_share(node, mask, self.partial.get((node, mask), 0) + milli)
 
-    def give(self, allocation: Allocation) -> None:
+    def release(self, allocation: Allocation) -> None:
         """Release an allocation. Raises Bug when part of it is already free."""
         for node, mask, milli in allocation:
             if milli >= WHOLE_DEVICE:
@@ -171,7 +171,7 @@ class Board:
         return len(self._log)
 
     def undo(self, mark: int) -> None:
-        """Take back every take and give since ``mark``."""
+        """Undo every acquisition and release since ``mark``."""
         log = self._log
         while len(log) > mark:
             node, untouched, device, used = log.pop()
@@ -230,7 +230,7 @@ class Board:
         before = self.partial.get((node, device), 0)
         untouched = self.untouched[node]
         if not before and not untouched & device:
-            raise Bug(f"device {device:#x} of node {node} promised twice")
+            raise Bug(f"device {device:#x} of node {node} reserved twice")
         self._log.append((node, untouched, device, before))
         self._store_share(node, device, used)
         self._store_free(node, untouched & ~device if used else untouched | device)
@@ -261,7 +261,7 @@ def relaid(board: Board, layout: Layout, holders: list[Allocation]) -> Board:
         if board.closed[node]:
             fresh.close(node, board.closed[node] & (1 << size) - 1)
     for allocation in holders:
-        fresh.take(allocation)
+        fresh.acquire(allocation)
     fresh.forget_marks()
     return fresh
 

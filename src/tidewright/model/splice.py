@@ -10,7 +10,7 @@ OVERHEAD_MILLI = 60
 """Thousandths that taking turns adds: within 6 % (Singularity, arXiv 2202.07848, section 6)."""
 
 
-def turns(ranks: int, devices: int) -> int:
+def time_slices(ranks: int, devices: int) -> int:
     """Most ranks that share one device: they run one after the other, and the others wait for the slowest device."""
     return max(1, -(-ranks // max(devices, 1)))
 
@@ -24,7 +24,7 @@ def speed_milli(ranks: int, devices: int, demand: int, overhead_milli: int = OVE
         return FULL_SPEED
     if overhead_milli == LINEAR or ranks < demand:
         return max(1, devices * FULL_SPEED // max(demand, 1))
-    before, after = turns(ranks, demand), turns(ranks, devices)
+    before, after = time_slices(ranks, demand), time_slices(ranks, devices)
     if after == before:
         return FULL_SPEED
     scale = FULL_SPEED if before > 1 else FULL_SPEED + overhead_milli

@@ -20,7 +20,7 @@ COLUMNS: dict[str, str] = {
     "tier": "i1",
     "level": "i1",
     "placement": "i1",
-    "promised": "?",
+    "reserved": "?",
     "submit": "i8",
     "since": "i8",
     "wait_since": "i8",
@@ -42,8 +42,8 @@ COLUMNS: dict[str, str] = {
     "limit": "i8",
     "weight": "f8",
     "team": "i4",
-    "home": "i4",
-    "origin": "i2",
+    "pinned_node": "i4",
+    "restore_kind": "i2",
     "save_us": "i8",
     "restore_us": "i8",
     "preemptions": "i4",
@@ -52,9 +52,9 @@ COLUMNS: dict[str, str] = {
 """Name to dtype. Times are microseconds, absolute unless named ``*_us``; -1 means never or nowhere.
 
 ``rate`` is the thousandths of full speed at which the job runs now (0 when it does not); ``ideal`` is full-speed run time
-and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``home`` the node a
-frozen job's memory is on; ``promised``: devices are set aside and it will start or resume without another plan;
-``origin``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit.
+and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``pinned_node`` the node a
+frozen job's memory is on; ``reserved``: devices are reserved for it and it will start or resume without another plan;
+``restore_kind``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit.
 """
 
 
@@ -124,7 +124,7 @@ class JobTable:
         self.n = last
 
     def record(self, job: int) -> dict[str, Any]:
-        """One row as plain Python values (for snapshots, stories and errors)."""
+        """One row as plain Python values (for snapshots, histories and errors)."""
         row = self.row[job]
         return {name: getattr(self, name)[row].item() for name in COLUMNS}
 

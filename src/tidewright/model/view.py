@@ -44,9 +44,9 @@ class JobColumns:
 
     @cached_property
     def waiting(self) -> Column:
-        """Rows that want devices and have none promised: queued, or suspended by a plan. Shape (n,), bool."""
+        """Rows that want devices and have none reserved: queued, or suspended by a plan. Shape (n,), bool."""
         state: Column = self.state
-        found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.promised
+        found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.reserved
         return _sealed(found)
 
     @cached_property
@@ -89,11 +89,11 @@ class View:
         "_board",
         "allocations",
         "avoid",
-        "homes",
+        "image_nodes",
         "jobs",
         "layout",
         "now",
-        "promises",
+        "reservations",
         "revision",
         "specs",
     )
@@ -106,8 +106,8 @@ class View:
         board: Board,
         specs: Mapping[int, JobSpec],
         allocations: Mapping[int, Allocation],
-        promises: Mapping[int, Allocation],
-        homes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+        reservations: Mapping[int, Allocation],
+        image_nodes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
         avoid: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.now = now
@@ -119,16 +119,16 @@ class View:
         """Job id to what its user asked for."""
         self.allocations = allocations
         """Job id to the devices it holds now (jobs on their way out included)."""
-        self.promises = promises
+        self.reservations = reservations
         """Job id to the devices set aside for it."""
-        self.homes = homes
+        self.image_nodes = image_nodes
         """Job id to the nodes where its latest full image lies, in rank order; not for images that every node has equally far."""
         self.avoid = avoid
         """Job id to the set of nodes (as an int) that refused to launch it a while ago."""
         table.lend(self)
 
     def board(self) -> Board:
-        """A scratch board: free means neither promised nor held by a job that may stay."""
+        """A scratch board: free means neither reserved nor held by a job that may stay."""
         return self._board.copy()
 
     @property

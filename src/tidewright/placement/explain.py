@@ -43,7 +43,7 @@ def _free_on(board: Board, kinds: int, nodes: int) -> int:
 def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, Cause]:
     names, count = "/".join(view.layout.kinds[kind] for kind in bits(kinds)), request.count
     if request.pinned_node >= 0:
-        return _at_home(view, board, request)
+        return _on_pinned_node(view, board, request)
     if free < count or request.memory:
         away = _absent(board, kinds)
         if away and _fits_empty(view, request) and not _fits_empty(view, request, board.up):
@@ -67,16 +67,16 @@ def _never(view: View, request: Request, names: str) -> tuple[Reason, Cause]:
     return Reason.NEVER_FITS, Code.NO_SUCH_LAYOUT(request.count, names, request.placement)
 
 
-def _at_home(view: View, board: Board, request: Request) -> tuple[Reason, Cause]:
+def _on_pinned_node(view: View, board: Board, request: Request) -> tuple[Reason, Cause]:
     name = view.layout.nodes[request.pinned_node].name
     if not board.up >> request.pinned_node & 1:
         return Reason.NODES_DOWN, Code.PINNED_UNSCHEDULABLE(name)
     there = board.free[request.pinned_node].bit_count()
-    return Reason.HOME_BUSY, Code.PINNED_BUSY(name, there, request.count)
+    return Reason.PINNED_NODE_BUSY, Code.PINNED_BUSY(name, there, request.count)
 
 
 def _absent(board: Board, kinds: int) -> int:
-    """Devices that take no work: those of nodes that take none, and those out of service."""
+    """Devices that are unschedulable: those of unschedulable nodes, and those out of service."""
     down = ((1 << len(board.free)) - 1) & ~board.up
     if not down and not board.any_closed:
         return 0
@@ -102,14 +102,14 @@ def _fits_empty(view: View, request: Request, within: int = ALL_NODES) -> bool:
     return found
 
 
-def _holders(view: View, kinds: int, home: int) -> tuple[int, ...]:
-    """Ids of the jobs that hold most of these kinds (or of the home node), most first."""
+def _holders(view: View, kinds: int, pinned_node: int) -> tuple[int, ...]:
+    """Ids of the jobs that hold most of these kinds (or of the pinned node), most first."""
     jobs = view.jobs
     rows = np.flatnonzero(jobs.active)
-    if home < 0:
+    if pinned_node < 0:
         rows = rows[(jobs.kinds[rows] & kinds) != 0]
     else:
-        there = [any(p.node == home for p in view.allocations.get(int(job), ())) for job in jobs.id[rows]]
+        there = [any(p.node == pinned_node for p in view.allocations.get(int(job), ())) for job in jobs.id[rows]]
         rows = rows[np.array(there, dtype=bool)]
     held = jobs.held[rows]
     if len(rows) > _HOLDERS:

@@ -11,7 +11,7 @@ from ..model.table import Column
 from ..plan.request import Request
 
 
-class Facts(Struct, frozen=True):
+class LayoutFacts(Struct, frozen=True):
     """``sized[kind][size]`` is a set of nodes; ``kind_of`` has shape (nodes,)."""
 
     sized: tuple[dict[int, int], ...]
@@ -25,10 +25,10 @@ class Facts(Struct, frozen=True):
     """Answers already found to whether the empty pool could hold a request."""
 
 
-_recent: list[tuple[Layout, Facts]] = []
+_recent: list[tuple[Layout, LayoutFacts]] = []
 
 
-def facts(layout: Layout) -> Facts:
+def facts(layout: Layout) -> LayoutFacts:
     """The facts of a layout; the last few layouts are remembered (by identity, a layout is never written)."""
     for known, found in _recent:
         if known is layout:
@@ -45,12 +45,12 @@ def flags(nodes: int, count: int) -> Column:
     return found
 
 
-def _compute(layout: Layout) -> Facts:
+def _compute(layout: Layout) -> LayoutFacts:
     sized: list[dict[int, int]] = [{} for _ in layout.kinds]
     for node, (kind, size) in enumerate(zip(layout.node_kind, layout.node_size, strict=True)):
         sized[kind][size] = sized[kind].get(size, 0) | 1 << node
     memories = [node.device_memory for node in layout.nodes if node.device_memory]
-    return Facts(
+    return LayoutFacts(
         tuple(dict(sorted(sizes.items(), reverse=True)) for sizes in sized),
         np.array(layout.node_kind, dtype=np.int64),
         min(memories, default=0),

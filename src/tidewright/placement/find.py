@@ -11,8 +11,8 @@ from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Board, Layout
 from ..model.node import Allocation, Part, bits
 from ..plan.request import Request
-from .facts import Facts, facts
-from .near import at_home, home_first, nearest
+from .facts import LayoutFacts, facts
+from .locality import local_first, local_node, prefer_local
 
 
 def place(board: Board, request: Request, within: int = ALL_NODES) -> Allocation | None:
@@ -71,7 +71,7 @@ def _devices(board: Board, request: Request, kinds: int, within: int) -> Allocat
         return None
     node = best_fit(board, kinds, request.count, within)
     if node >= 0:
-        node = at_home(board, kinds, request.count, within & request.locality, node)
+        node = local_node(board, kinds, request.count, within & request.locality, node)
         return (Part(node, lowest(board.free[node], request.count)),)
     if request.one_node or request.pinned_node >= 0:
         return None
@@ -96,7 +96,7 @@ def split(request: Request, kind: int, layout: Layout) -> tuple[int, int, int] |
     return whole, usable, rest
 
 
-def _whole_nodes(board: Board, request: Request, kind: int, within: int, known: Facts) -> Allocation | None:
+def _whole_nodes(board: Board, request: Request, kind: int, within: int, known: LayoutFacts) -> Allocation | None:
     parts = split(request, kind, board.layout)
     if parts is None:
         return None
@@ -113,19 +113,19 @@ def _whole_nodes(board: Board, request: Request, kind: int, within: int, known: 
     found = [Part(node, lowest(board.free[node], usable)) for node in nodes]
     if rest:
         node = best_fit(board, 1 << kind, rest, within & region & ~chosen)
-        node = at_home(board, 1 << kind, rest, within & region & ~chosen & request.locality, node)
+        node = local_node(board, 1 << kind, rest, within & region & ~chosen & request.locality, node)
         found.append(Part(node, lowest(board.free[node], rest)))
     return tuple(found)
 
 
-def _smallest_region(known: Facts, full: int, loose: int, whole: int, total: int, near: int) -> int:
-    """The smallest domain with enough room; of several the one with the least room to spare, then the most of ``near``."""
+def _smallest_region(known: LayoutFacts, full: int, loose: int, whole: int, total: int, locality: int) -> int:
+    """The smallest domain with enough room; of several the one with the least room to spare, then the most of ``locality``."""
     for level in known.regions:
         best, spare = 0, (-1, 0)
         for region in level:
             there = (full & region).bit_count()
             enough = there >= whole and (loose & region).bit_count() >= total
-            rank = (there, -(loose & region & near).bit_count())
+            rank = (there, -(loose & region & locality).bit_count())
             if enough and (not best or rank < spare):
                 best, spare = region, rank
         if best:
@@ -133,8 +133,8 @@ def _smallest_region(known: Facts, full: int, loose: int, whole: int, total: int
     return ALL_NODES
 
 
-def _gather(known: Facts, nodes: int, count: int, near: int) -> Iterator[int]:
-    """``count`` of ``nodes`` from as few innermost domains as can be; of equal ones those of ``near``."""
+def _gather(known: LayoutFacts, nodes: int, count: int, locality: int) -> Iterator[int]:
+    """``count`` of ``nodes`` from as few innermost domains as can be; of equal ones those of ``locality``."""
     corners = [nodes & region for region in known.regions[0] if nodes & region] if known.regions else []
     stray = nodes & ~sum(corners)
     corners = sorted([*corners, stray] if stray else corners, key=lambda corner: -corner.bit_count())
@@ -142,19 +142,19 @@ def _gather(known: Facts, nodes: int, count: int, near: int) -> Iterator[int]:
         enough = [corner for corner in reversed(corners) if corner.bit_count() >= count]
         size = (enough or corners)[0].bit_count()
         alike = (corner for corner in enough or corners if corner.bit_count() == size)
-        corner = max(alike, key=lambda corner: (corner & near).bit_count())
+        corner = max(alike, key=lambda corner: (corner & locality).bit_count())
         corners.remove(corner)
-        taken = nearest(corner, min(count, corner.bit_count()), near)
+        taken = prefer_local(corner, min(count, corner.bit_count()), locality)
         count -= taken.bit_count()
         yield from bits(taken)
 
 
-def _largest_first(board: Board, request: Request, kind: int, within: int, known: Facts) -> Allocation | None:
+def _largest_first(board: Board, request: Request, kind: int, within: int, known: LayoutFacts) -> Allocation | None:
     """Untouched nodes, the largest first, for a job that the biggest nodes alone could never hold."""
     left, found, chosen = request.count, [], 0
     for size, nodes in known.sized[kind].items():
         usable = size - size % request.unit
-        for node in home_first(board.buckets[kind][size] & nodes & within, request.locality):
+        for node in local_first(board.buckets[kind][size] & nodes & within, request.locality):
             if not usable or left < usable:
                 break
             found.append(Part(node, lowest(board.free[node], usable)))
@@ -165,16 +165,18 @@ def _largest_first(board: Board, request: Request, kind: int, within: int, known
     node = best_fit(board, 1 << kind, left, within & ~chosen)
     if node < 0:
         return None
-    node = at_home(board, 1 << kind, left, within & ~chosen & request.locality, node)
+    node = local_node(board, 1 << kind, left, within & ~chosen & request.locality, node)
     return (*found, Part(node, lowest(board.free[node], left)))
 
 
-def _fragments(board: Board, request: Request, kind: int, within: int, known: Facts) -> Allocation | None:
+def _fragments(board: Board, request: Request, kind: int, within: int, known: LayoutFacts) -> Allocation | None:
     bucket = board.buckets[kind]
     region = within & _corner(bucket, request, within, known)
     if _room(bucket, region, request.unit) < request.count:
         return None
-    smallest_first = (node for nodes in bucket[request.unit :] for node in home_first(nodes & region, request.locality))
+    smallest_first = (
+        node for nodes in bucket[request.unit :] for node in local_first(nodes & region, request.locality)
+    )
     return _collect(board, request, smallest_first)
 
 
@@ -192,7 +194,7 @@ def _collect(board: Board, request: Request, nodes: Iterator[int]) -> Allocation
     return None
 
 
-def _corner(bucket: list[int], request: Request, within: int, known: Facts) -> int:
+def _corner(bucket: list[int], request: Request, within: int, known: LayoutFacts) -> int:
     """A domain of the innermost level where one has room: the one with the most of ``request.locality``, then the first."""
     for level in known.regions:
         roomy = (region for region in level if _room(bucket, region & within, request.unit) >= request.count)
@@ -228,9 +230,9 @@ def _share(board: Board, request: Request, kinds: int, within: int) -> Allocatio
     while (node := best_fit(board, kinds, 1, within)) >= 0:
         share = layout.share_milli(node, request.memory)
         if share <= WHOLE_DEVICE:
-            shares = {near: layout.share_milli(near, request.memory) for near in bits(request.locality)}
-            large = sum(1 << near for near, share in shares.items() if share <= WHOLE_DEVICE)
-            node = at_home(board, kinds, 1, within & large, node)
+            shares = {here: layout.share_milli(here, request.memory) for here in bits(request.locality)}
+            large = sum(1 << here for here, share in shares.items() if share <= WHOLE_DEVICE)
+            node = local_node(board, kinds, 1, within & large, node)
             return (Part(node, lowest(board.free[node], 1), layout.share_milli(node, request.memory)),)
         within &= ~(1 << node)
     return None

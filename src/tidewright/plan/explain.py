@@ -8,7 +8,7 @@ from ..model.cause import Cause
 from .reasons import Reason
 
 
-class Holder(Struct, frozen=True):
+class DeviceHolder(Struct, frozen=True):
     """A job that has what the asker needs."""
 
     job: int
@@ -40,8 +40,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     consequence: str = ""
     need: int = 0
     free: int = 0
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[DeviceHolder, ...] = ()
     ahead: int = 0
     """Waiting jobs that were submitted earlier or are more urgent, as far as the last plan said."""
     change: Change | None = None
-    story: tuple[tuple[int, str, Cause], ...] = ()
+    history: tuple[tuple[int, str, Cause], ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..model.cause import Cause
 from ..model.node import Allocation
@@ -21,13 +21,13 @@ class Start(Struct, frozen=True, tag=True):
 class Suspend(Struct, frozen=True, tag=True, omit_defaults=True):
     """Take the devices away by the job's own level (freeze, full image, cooperative exit, requeue).
 
-    ``eager``: the job deserves devices elsewhere, so a thought is due as soon as it can be resumed, even if nothing is
-    free then. A planner that knows better saves a thought per suspension by saying False.
+    ``replan``: the job is entitled to devices elsewhere, so a planning round is due as soon as it can be resumed, even if
+    nothing is free then. A planner that knows better saves a round per suspension with False.
     """
 
     job: int
     why: Cause | str
-    eager: bool = True
+    replan: bool = field(name="eager", default=True)
 
 
 class Resume(Struct, frozen=True, tag=True):

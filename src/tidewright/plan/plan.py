@@ -1,4 +1,4 @@
-"""A plan: moves proposed against one revision of the book, and when thinking again could be worth it."""
+"""A plan: moves proposed against one revision of the book, and when another planning round could be worth it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reasons import Blocked
 
 
 class Wake(Struct, frozen=True, omit_defaults=True):
-    """What makes another thought worthwhile. Node changes, user holds and settings always wake.
+    """What makes another planning round worthwhile. Node changes, user holds and settings always wake.
 
     ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free.
     """

@@ -18,14 +18,26 @@ class Reason(StrEnum):
     BEHIND = "Behind"
     RESERVED = "Reserved"
     TIER = "Tier"
-    DEVICES_PROMISED = "DevicesPromised"
+    DEVICES_RESERVED = "DevicesReserved"
     DEPENDENCY = "Dependency"
     USER_HOLD = "UserHold"
     ARRAY_LIMIT = "ArrayLimit"
     BACKOFF = "Backoff"
     NODES_DOWN = "NodesDown"
-    HOME_BUSY = "HomeBusy"
-    THINKING = "Thinking"
+    PINNED_NODE_BUSY = "PinnedNodeBusy"
+    PLANNING = "Planning"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        """A reason by the name that journals and snapshots of earlier versions have for it."""
+        return _EARLIER.get(value) if isinstance(value, str) else None
+
+
+_EARLIER = {
+    "DevicesPromised": Reason.DEVICES_RESERVED,
+    "HomeBusy": Reason.PINNED_NODE_BUSY,
+    "Thinking": Reason.PLANNING,
+}
 
 
 class Blocked(Struct, frozen=True, omit_defaults=True, rename={"why": "text"}):

@@ -59,7 +59,7 @@ def misused(why: Cause) -> str:
 # -- kinds of arguments -------------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """What an argument is, and how it is written."""
 
     type: type
@@ -82,33 +82,33 @@ def _held_by(jobs: Sequence[int]) -> str:
     return f"; held by job{'s' * (len(jobs) > 1)} {_names(jobs)}" if jobs else ""
 
 
-KINDS: dict[str, Kind] = {
-    "": Kind(str, str),
-    "quoted": Kind(str, repr),
-    "kinds": Kind(str, lambda kinds: f"{kinds} " if kinds else ""),
-    "where": Kind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
-    "n": Kind(int, str),
-    "us": Kind(int, format_duration),
-    "seconds": Kind(int, lambda us: f"{us // 1_000_000}s"),
-    "bytes": Kind(int, format_bytes),
-    "gib": Kind(int, lambda size: f"{size / 2**30:.1f}GiB"),
-    "mib": Kind(int, lambda size: str(size // 2**20)),
-    "milli": Kind(int, lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")),
-    "fraction": Kind(int, lambda milli: f"{milli / 1000:.2f}"),
-    "devices": Kind(int, lambda number: _count(number, "device")),
-    "free": Kind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
-    "waiters": Kind(int, _waiters),
-    "why": Kind(Cause, lambda why: render(why)),
-    "remedy": Kind(Cause, lambda why: remedy(why)),
-    "names": Kind(tuple, _names),
-    "csv": Kind(tuple, ",".join),
-    "and": Kind(tuple, " and ".join),
-    "list": Kind(tuple, "; ".join),
-    "whys": Kind(tuple, lambda whys: ", ".join(map(render, whys))),
-    "of_types": Kind(tuple, lambda types: f" of type {_names(types)}" if types else ""),
-    "have": Kind(tuple, lambda nodes: f"{_names(nodes)} {'have' if len(nodes) > 1 else 'has'}"),
-    "others": Kind(tuple, lambda nodes: _names(nodes) or "the other nodes"),
-    "held_by": Kind(tuple, _held_by),
+KINDS: dict[str, ArgumentKind] = {
+    "": ArgumentKind(str, str),
+    "quoted": ArgumentKind(str, repr),
+    "kinds": ArgumentKind(str, lambda kinds: f"{kinds} " if kinds else ""),
+    "where": ArgumentKind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
+    "n": ArgumentKind(int, str),
+    "us": ArgumentKind(int, format_duration),
+    "seconds": ArgumentKind(int, lambda us: f"{us // 1_000_000}s"),
+    "bytes": ArgumentKind(int, format_bytes),
+    "gib": ArgumentKind(int, lambda size: f"{size / 2**30:.1f}GiB"),
+    "mib": ArgumentKind(int, lambda size: str(size // 2**20)),
+    "milli": ArgumentKind(int, lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")),
+    "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
+    "devices": ArgumentKind(int, lambda number: _count(number, "device")),
+    "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
+    "waiters": ArgumentKind(int, _waiters),
+    "why": ArgumentKind(Cause, lambda why: render(why)),
+    "remedy": ArgumentKind(Cause, lambda why: remedy(why)),
+    "names": ArgumentKind(tuple, _names),
+    "csv": ArgumentKind(tuple, ",".join),
+    "and": ArgumentKind(tuple, " and ".join),
+    "list": ArgumentKind(tuple, "; ".join),
+    "whys": ArgumentKind(tuple, lambda whys: ", ".join(map(render, whys))),
+    "of_types": ArgumentKind(tuple, lambda types: f" of type {_names(types)}" if types else ""),
+    "have": ArgumentKind(tuple, lambda nodes: f"{_names(nodes)} {'have' if len(nodes) > 1 else 'has'}"),
+    "others": ArgumentKind(tuple, lambda nodes: _names(nodes) or "the other nodes"),
+    "held_by": ArgumentKind(tuple, _held_by),
 }
 
 # -- sentences taken apart ----------------------------------------------------------------------------------------------

@@ -186,9 +186,17 @@ def row_request(
     A running job that can only be frozen is bound to its node, as a frozen one is to that with its memory.
     """
     floor: int = jobs.floor.item(row)
-    pinned: int = jobs.home.item(row)
+    pinned: int = jobs.pinned_node.item(row)
     if pinned < 0 and held and jobs.state.item(row) == _RUNNING and jobs.level.item(row) == _FREEZE:
         pinned = held[0].node
     return request_of(
-        layout, spec, count or floor, floor, jobs.demand.item(row), pinned, jobs.origin.item(row), refused, locality
+        layout,
+        spec,
+        count or floor,
+        floor,
+        jobs.demand.item(row),
+        pinned,
+        jobs.restore_kind.item(row),
+        refused,
+        locality,
     )

@@ -267,13 +267,13 @@ CONSEQUENCE: dict[Reason, str] = {
     Reason.BEHIND: "waits; tried again when the job ahead has started",
     Reason.RESERVED: "waits; free devices are kept for the job ahead that could otherwise starve",
     Reason.TIER: "waits; jobs whose promise is closer to breaking have the devices",
-    Reason.DEVICES_PROMISED: "starts when the jobs on its reserved devices have released them",
+    Reason.DEVICES_RESERVED: "starts when the jobs on its reserved devices have released them",
     Reason.DEPENDENCY: "waits; released when the named jobs have ended as asked",
     Reason.USER_HOLD: "waits; released by tide resume",
     Reason.ARRAY_LIMIT: "waits; tried again when another member of the array has ended",
     Reason.BACKOFF: "waits; retried after a pause that doubles with each failure",
     Reason.NODES_DOWN: "waits; tried again when a node that could hold it is back",
-    Reason.HOME_BUSY: "waits; its memory is frozen on one node, whose devices are busy",
-    Reason.THINKING: "a plan is being made; asked again in a moment",
+    Reason.PINNED_NODE_BUSY: "waits; its memory is frozen on one node, whose devices are busy",
+    Reason.PLANNING: "a plan is being made; asked again in a moment",
 }
 """What happens next to a job that waits."""

@@ -12,8 +12,8 @@ from ..model.view import View
 from ..placement.explain import explain
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked, Reason
-from .base import Wants, first_rows
 from .compose import Composer
+from .preferences import Preferences, first_rows
 from .profile import Profile
 
 _BACKFILLED = Code.BACKFILLED()
@@ -33,18 +33,18 @@ class Backfill:
         """Walk the queue; start what its earliest reservation lets start now."""
         jobs = view.jobs
         waiting = jobs.waiting
-        wants = Wants(key=jobs.id, waiting=waiting, why=lambda row: _BACKFILLED)
-        composer = Composer(view, wants)
+        preferences = Preferences(key=jobs.id, waiting=waiting, why=lambda row: _BACKFILLED)
+        composer = Composer(view, preferences)
         rows = first_rows(np.flatnonzero(waiting), jobs.id, jobs.id, self.depth)
         if not len(rows) or not composer.room_left():
-            composer.stuck.extend(rows[:1].tolist())
+            composer.unplaced.extend(rows[:1].tolist())
             return composer.plan(Wake(on_arrival=not len(rows)))
         reserved = self._walk(view, composer, rows.tolist())
         plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
-        told = {blocked.job for blocked in plan.blocked}
+        explained = {blocked.job for blocked in plan.blocked}
         more = tuple(_waits_for(view, composer, row, at) for row, at in list(reserved.items())[:8])
         return Plan(
-            plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in told))
+            plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in explained))
         )
 
     def _walk(self, view: View, composer: Composer, rows: list[int]) -> dict[int, int]:
@@ -52,14 +52,14 @@ class Backfill:
         jobs, now = view.jobs, view.now
         devices = np.where(jobs.active, jobs.held, jobs.floor)
         left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
-        busy = np.flatnonzero((jobs.active | jobs.promised) & (jobs.memory == 0))
+        busy = np.flatnonzero((jobs.active | jobs.reserved) & (jobs.memory == 0))
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
         reserved: dict[int, int] = {}
         for row in rows:
             need, lasting = int(jobs.floor[row]), int(left[row])
             if jobs.memory[row]:
                 if not composer.start(row):
-                    composer.stuck.append(row)
+                    composer.unplaced.append(row)
                 continue
             at = profile.earliest(need, lasting)
             if at == now and composer.start(row):
@@ -68,7 +68,7 @@ class Backfill:
             # Enough devices may be free but lie badly: only the next change of the profile can help.
             at = profile.earliest(need, lasting, int(profile.times[1])) if len(profile.times) > 1 else -1
             if at < 0:
-                composer.stuck.append(row)
+                composer.unplaced.append(row)
                 continue
             profile.reserve(at, lasting, need)
             reserved[row] = at
@@ -76,9 +76,9 @@ class Backfill:
 
 
 def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
-    told = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
-    if told.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
-        return told
-    why = Code.RESERVED_LATER(given(told.why), max(int(at) - view.now, 0))
-    reason = Reason.RESERVED if told.free >= told.need else told.reason
-    return Blocked(told.job, reason, why, told.need, told.free, told.holders)
+    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
+    if blocked.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
+        return blocked
+    why = Code.RESERVED_LATER(given(blocked.why), max(int(at) - view.now, 0))
+    reason = Reason.RESERVED if blocked.free >= blocked.need else blocked.reason
+    return Blocked(blocked.job, reason, why, blocked.need, blocked.free, blocked.holders)

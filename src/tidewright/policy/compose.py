@@ -1,7 +1,7 @@
-"""The composer: turns what a policy wants into a plan of moves, the same way for every policy.
+"""The composer: turns a policy's preferences into a plan of moves, the same way for every policy.
 
 Running jobs stay where they are. Waiting rows are placed on free devices in order of their keys; a preemptive policy's
-rows may send less wanted ones away, never more than needed, and what one start needs lands together or not at all.
+rows may preempt less wanted ones, never more than needed, and what one start needs lands together or not at all.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..model.table import Column
 from ..model.view import View
 from ..placement.explain import limit
 from ..placement.find import best_fit, place
-from ..placement.near import in_rank_order, locality_note, members
-from ..placement.victims import Holder
+from ..placement.locality import in_rank_order, locality_note, members
+from ..placement.preemption import PreemptionCandidate
 from ..plan.moves import Move, Resize, Resume, Start, Suspend
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from ..plan.request import Request, row_request
-from .base import Wants, first_rows, least
-from .choose import deserving
-from .evict import Evictor, holder_of
+from .entitled import entitled
+from .preempt import Preemptor, candidate_of
+from .preferences import Preferences, first_rows, least
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
@@ -52,34 +52,34 @@ class _Step(Struct):
 class Composer:
     """One plan in the making. Call any of ``force``, ``rearrange``, ``fill``, ``grow``, then ``plan``."""
 
-    def __init__(self, view: View, wants: Wants) -> None:
-        self.view, self.wants = view, wants
+    def __init__(self, view: View, preferences: Preferences) -> None:
+        self.view, self.preferences = view, preferences
         self.jobs = view.jobs
         self.board = view.board()
-        self.stuck: list[int] = []
+        self.unplaced: list[int] = []
         """Rows that were tried and could not be placed, most wanted first."""
         self._steps: list[_Step] = []
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, Cause]] = []
         self._moved: dict[int, bool] = {}
-        self._eager: dict[int, bool] = {}
-        """Rows sent away although they deserve devices: others may have to go for them."""
-        self._evictor: Evictor | None = None
-        self._hopeless: dict[Shape, bool] = {}
-        """Shapes that found no free devices, as long as nobody has given any back since."""
+        self._replan: dict[int, bool] = {}
+        """Preempted rows that are entitled to devices: others may have to be preempted for them."""
+        self._preemptor: Preemptor | None = None
+        self._unplaceable: dict[Shape, bool] = {}
+        """Shapes that found no free devices, as long as none have been released since."""
 
     def request(self, row: int, count: int = 0) -> Request:
         """What a row may have; the packer looks for its floor, or for ``count`` devices."""
         view, job = self.view, self.jobs.id.item(row)
-        near = members(self._image_at(row)) if view.homes else 0
+        locality = members(self._image_at(row)) if view.image_nodes else 0
         held = view.allocations.get(job, ())
-        return row_request(view.layout, view.specs[job], self.jobs, row, held, count, view.avoid.get(job, 0), near)
+        return row_request(view.layout, view.specs[job], self.jobs, row, held, count, view.avoid.get(job, 0), locality)
 
     def _image_at(self, row: int) -> tuple[int, ...]:
         """The nodes where the image lies that a waiting row comes back from, in rank order."""
-        home = self.view.homes.get(self.jobs.id.item(row), ())
-        waiting = home and self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.home.item(row) < 0
-        return home if waiting else ()
+        nodes = self.view.image_nodes.get(self.jobs.id.item(row), ())
+        waiting = nodes and self.jobs.state.item(row) in (_QUEUED, _SUSPENDED) and self.jobs.pinned_node.item(row) < 0
+        return nodes if waiting else ()
 
     def start(self, row: int, within: int = ALL_NODES) -> bool:
         """Place a row on free devices of the nodes ``within``."""
@@ -89,41 +89,41 @@ class Composer:
         allocation = place(self.board, request, within)
         if allocation is None:
             return False
-        self.board.take(allocation)
-        if self._evictor is not None:
-            self._evictor.touch(allocation)
+        self.board.acquire(allocation)
+        if self._preemptor is not None:
+            self._preemptor.touch(allocation)
         self._note(_Step(row, allocation))
         return True
 
     # -- filling ----------------------------------------------------------------------------------------------------
 
     def fill(self, rows: Column | None = None, within: int = ALL_NODES) -> None:
-        """Place waiting rows on free devices in order; ``strict`` wants stop at the first that does not fit."""
-        wants, jobs = self.wants, self.jobs
-        if not self.room_left() and not wants.strict:
+        """Place waiting rows on free devices in order; ``strict`` preferences stop at the first that does not fit."""
+        preferences, jobs = self.preferences, self.jobs
+        if not self.room_left() and not preferences.strict:
             return
         rows = self._still_waiting().nonzero()[0] if rows is None else rows
         if not len(rows):
             return
         shapes: dict[Shape, bool] = {}
-        if wants.strict:
+        if preferences.strict:
             if not self._start_head(rows, within):
                 return
             rows = rows[~self._placed[rows]]
         else:
-            rows, shapes = self._small_enough(rows), dict(self._hopeless)
+            rows, shapes = self._small_enough(rows), dict(self._unplaceable)
             if len(rows) <= _SHORT:
                 self._fill_few(rows, within, shapes)
                 return
             rows = self._untried(rows, shapes)
         while len(rows) and self.room_left():
-            batch = first_rows(rows, wants.key, jobs.id, _CHUNK)
+            batch = first_rows(rows, preferences.key, jobs.id, _CHUNK)
             if not self._fill_batch(batch, within, shapes):
                 return
-            rows = rows[~self._placed[rows]] if wants.strict else self._untried(rows, shapes)
+            rows = rows[~self._placed[rows]] if preferences.strict else self._untried(rows, shapes)
 
     def _still_waiting(self) -> Column:
-        return self.wants.waiting & ~self._placed if self._steps else self.wants.waiting
+        return self.preferences.waiting & ~self._placed if self._steps else self.preferences.waiting
 
     def _small_enough(self, rows: Column) -> Column:
         """Rows that ask for no more than what is free in all; of the others the most wanted is noted as stuck."""
@@ -131,43 +131,43 @@ class Composer:
         if np.count_nonzero(fits) < len(rows):
             fits |= self.jobs.memory[rows] > 0
             large = rows[~fits]
-            if len(large) and not self.stuck:
-                self.stuck.append(least(large, self.wants.key, self.jobs.id))
+            if len(large) and not self.unplaced:
+                self.unplaced.append(least(large, self.preferences.key, self.jobs.id))
             rows = rows[fits]
         return rows
 
     def _start_head(self, rows: Column, within: int) -> bool:
         """Try the most wanted row alone: most strict plans end here, without sorting anything."""
-        head = least(rows, self.wants.key, self.jobs.id)
+        head = least(rows, self.preferences.key, self.jobs.id)
         if self.start(head, within):
             return True
-        self.stuck.append(head)
+        self.unplaced.append(head)
         return False
 
     def _fill_few(self, rows: Column, within: int, shapes: dict[Shape, bool]) -> None:
         """Try each row once, in order, while anything is free."""
         if not len(rows):
             return
-        rows = first_rows(rows, self.wants.key, self.jobs.id, len(rows))
+        rows = first_rows(rows, self.preferences.key, self.jobs.id, len(rows))
         room = True
         for row, shape in zip(rows.tolist(), self.shapes(rows), strict=True):
             if not room:
-                self.stuck.append(row)
+                self.unplaced.append(row)
                 return
             if shape in shapes:
                 continue
             if self.start(row, within):
                 room = self.room_left()
             else:
-                self.stuck.append(row)
+                self.unplaced.append(row)
                 shapes[shape] = True
 
     def _fill_batch(self, batch: Column, within: int, shapes: dict[Shape, bool]) -> bool:
         for row, shape in zip(batch.tolist(), self.shapes(batch), strict=True):
             if shape in shapes or self.start(row, within):
                 continue
-            self.stuck.append(row)
-            if self.wants.strict:
+            self.unplaced.append(row)
+            if self.preferences.strict:
                 return False
             shapes[shape] = True
         return True
@@ -181,8 +181,8 @@ class Composer:
         jobs = self.jobs
         return list(zip(
             jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
-            jobs.placement[rows].tolist(), jobs.home[rows].tolist(), jobs.ranks[rows].tolist(),
-            jobs.origin[rows].tolist(), self._refused(rows).tolist(), strict=True,
+            jobs.placement[rows].tolist(), jobs.pinned_node[rows].tolist(), jobs.ranks[rows].tolist(),
+            jobs.restore_kind[rows].tolist(), self._refused(rows).tolist(), strict=True,
         ))  # fmt: skip
 
     def _refused(self, rows: Column) -> Column:
@@ -195,57 +195,57 @@ class Composer:
         jobs = self.jobs
         keep = ~self._placed[rows]
         refused = self._refused(rows)
-        for floor, kinds, memory, placement, home, ranks, origin, job in shapes:
+        for floor, kinds, memory, placement, pinned, ranks, kind, job in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
             same &= (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory)
-            keep &= ~(same & (jobs.home[rows] == home) & (jobs.origin[rows] == origin) & (refused == job))
+            keep &= ~(same & (jobs.pinned_node[rows] == pinned) & (jobs.restore_kind[rows] == kind) & (refused == job))
         return rows[keep]
 
     # -- preempting -------------------------------------------------------------------------------------------------
 
     def rearrange(self) -> None:
-        """Walk the rows that deserve devices; place each on free ones, else send less wanted rows away for it."""
-        wants = self.wants
-        if wants.victims is None:
+        """Walk the rows that are entitled to devices; place each on free ones, else preempt less wanted rows for it."""
+        preferences = self.preferences
+        if preferences.victims is None:
             return
         movable = self._movable()
         running = movable.nonzero()[0]
         if not len(running):
             return
-        # Rows less wanted than everybody who could go are left to ``fill``.
-        waiting = self._still_waiting() & (wants.key < wants.key[running].max())
-        evicts = waiting if wants.evicts is None else waiting & wants.evicts
-        if not np.count_nonzero(evicts):
+        # Rows less wanted than every row that could be preempted are left to ``fill``.
+        waiting = self._still_waiting() & (preferences.key < preferences.key[running].max())
+        may_preempt = waiting if preferences.may_preempt is None else waiting & preferences.may_preempt
+        if not np.count_nonzero(may_preempt):
             return
-        order, selected = deserving(self.view, self.board, wants.key, waiting, evicts, movable)
-        self._evictor = Evictor(self.view, self.board, wants, movable, selected)
+        order, selected = entitled(self.view, self.board, preferences.key, waiting, may_preempt, movable)
+        self._preemptor = Preemptor(self.view, self.board, preferences, movable, selected)
         order = order[waiting[order]]
-        self._walk(order.tolist(), self.shapes(order), evicts[order].tolist())
-        self._evictor = None
+        self._walk(order.tolist(), self.shapes(order), may_preempt[order].tolist())
+        self._preemptor = None
 
-    def _walk(self, rows: list[int], shapes: list[Shape], evicts: list[bool]) -> None:
-        """Serve rows in order. Who comes later may send fewer away, so what failed for one row fails for every later row
+    def _walk(self, rows: list[int], shapes: list[Shape], may_preempt: list[bool]) -> None:
+        """Serve rows in order. Later rows may preempt fewer, so what failed for one row fails for every later row
         of its shape, unless devices have been freed since."""
         failed: dict[tuple[Shape, bool], bool] = {}
-        for row, shape, evict in zip(rows, shapes, evicts, strict=True):
-            if (shape, evict) in failed:
-                self.stuck.append(row)
+        for row, shape, may in zip(rows, shapes, may_preempt, strict=True):
+            if (shape, may) in failed:
+                self.unplaced.append(row)
                 continue
             request = self.request(row)
             if self._start(row, request):
                 continue
             before = sum(self.board.free_total)
-            if evict and self._evict(row, request):
-                self._hopeless.clear()
+            if may and self._preempt(row, request):
+                self._unplaceable.clear()
                 if sum(self.board.free_total) > before:
                     failed.clear()
                 continue
-            failed[shape, evict] = self._hopeless[shape] = True
-            self.stuck.append(row)
+            failed[shape, may] = self._unplaceable[shape] = True
+            self.unplaced.append(row)
 
     def _movable(self) -> Column:
-        assert self.wants.victims is not None
-        movable = self.wants.victims.copy()
+        assert self.preferences.victims is not None
+        movable = self.preferences.victims.copy()
         if self._moved:
             movable[list(self._moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
@@ -254,34 +254,34 @@ class Composer:
                 movable[row] = all(self.board.up >> part.node & 1 for part in parts)
         return movable
 
-    def _evict(self, row: int, request: Request) -> bool:
-        """Send less wanted rows away for this one."""
-        assert self._evictor is not None
-        room = self._evictor.room(row, request)
+    def _preempt(self, row: int, request: Request) -> bool:
+        """Preempt less wanted rows for this one."""
+        assert self._preemptor is not None
+        room = self._preemptor.room(row, request)
         if room is None:
             return False
-        self._eager.update({other: True for other in room.suspended if self._evictor.selected[other]})
+        self._replan.update({other: True for other in room.suspended if self._preemptor.selected[other]})
         self._note(_Step(row, *room))
         return True
 
-    def holder(self, row: int, cost: float) -> Holder:
-        """A running row as somebody who may be sent away."""
-        return holder_of(self.view, self.board, row, cost)
+    def candidate(self, row: int, cost: float) -> PreemptionCandidate:
+        """A running row as a candidate for preemption."""
+        return candidate_of(self.view, self.board, row, cost)
 
     def force(self, row: int, victims: Column, cost: Column) -> bool:
-        """Place a row ahead of all others, sending away any of ``victims``, whatever their keys."""
+        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys."""
         request = self.request(row)
         if self._start(row, request):
             return True
         movable = victims.copy()
         movable[list(self._moved)] = False
-        wants = structs.replace(self.wants, cost=cost)
-        room = Evictor(self.view, self.board, wants, movable, np.zeros(self.jobs.n, bool), anybody=True).room(
+        preferences = structs.replace(self.preferences, cost=cost)
+        room = Preemptor(self.view, self.board, preferences, movable, np.zeros(self.jobs.n, bool), any_key=True).room(
             row, request
         )
         if room is None:
             return False
-        self._eager.update(dict.fromkeys(room.suspended, True))
+        self._replan.update(dict.fromkeys(room.suspended, True))
         self._note(_Step(row, *room))
         return True
 
@@ -295,7 +295,7 @@ class Composer:
             node = best_fit(self.board, kinds, size, nodes)
             while node >= 0 and left > 0:
                 left -= self.board.layout.node_size[node]
-                self.board.take((whole(node, self.board.free[node]),))
+                self.board.acquire((whole(node, self.board.free[node]),))
                 node = best_fit(self.board, kinds, size, nodes)
 
     def _note(self, step: _Step) -> None:
@@ -307,23 +307,23 @@ class Composer:
     # -- growing ----------------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
-        """Give elastic rows placed by this plan more of the devices nobody else could use, the most wanted first."""
+        """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
         grown: dict[int, _Step] = {}
         for step in self._steps:
             most = int(self.jobs.demand[step.row])
-            if self._made_room(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
+            if self._preempts(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
                 continue
-            self.board.give(step.allocation)
+            self.board.release(step.allocation)
             larger = self._larger(step.row, step.allocation, most)
-            self.board.take(larger or step.allocation)
+            self.board.acquire(larger or step.allocation)
             if larger is not None:
                 step.allocation = larger
                 grown[step.row] = step
-        # What they grew onto may be left over by a later step's victims, so they land after everybody else.
+        # What they grew onto may be left over by a later step's victims, so they are applied after all others.
         self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
 
     @staticmethod
-    def _made_room(step: _Step) -> bool:
+    def _preempts(step: _Step) -> bool:
         return bool(step.suspended or step.shrunk)
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
@@ -332,9 +332,9 @@ class Composer:
             if row in self._moved or not any(self.board.free_total):
                 continue
             mine = self.view.allocations[int(self.jobs.id[row])]
-            self.board.give(mine)
+            self.board.release(mine)
             larger = self._larger(row, mine, int(self.jobs.demand[row]))
-            self.board.take(larger or mine)
+            self.board.acquire(larger or mine)
             if larger is not None:
                 self._moved[row] = True
                 self._resized.append((row, larger, why(row, device_count(larger))))
@@ -377,21 +377,21 @@ class Composer:
         return Plan(self.view.revision, tuple(moves), tuple(gangs), wake, self._blocked())
 
     def _moves(self, step: _Step) -> list[Move]:
-        ids, why = self.jobs.id, given(self.wants.why(step.row))
+        ids, why = self.jobs.id, given(self.preferences.why(step.row))
         job = int(ids[step.row])
         parting = Code.PREEMPTED_FOR(job, why)
-        moves: list[Move] = [Suspend(int(ids[row]), parting, self._eager.get(row, False)) for row in step.suspended]
+        moves: list[Move] = [Suspend(int(ids[row]), parting, self._replan.get(row, False)) for row in step.suspended]
         moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
         resumes, allocation = self.jobs.state.item(step.row) == _SUSPENDED, step.allocation
-        home = self._image_at(step.row)
-        if home:
-            allocation, near = in_rank_order(allocation, home), locality_note(self.view.layout, allocation, home)
-            why = Code.WITH(why, near)
+        nodes = self._image_at(step.row)
+        if nodes:
+            allocation, note = in_rank_order(allocation, nodes), locality_note(self.view.layout, allocation, nodes)
+            why = Code.WITH(why, note)
         moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
         return moves
 
     def _blocked(self) -> tuple[Blocked, ...]:
-        rows = islice((row for row in dict.fromkeys(self.stuck) if not self._placed[row]), _EXPLAINED)
+        rows = islice((row for row in dict.fromkeys(self.unplaced) if not self._placed[row]), _EXPLAINED)
         return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.request(row)) for row in rows)
 
 

@@ -1,12 +1,12 @@
-"""Strict first in, first out: nobody starts before a job that was submitted earlier. The baseline of every comparison."""
+"""Strict first in, first out: no job starts before one that was submitted earlier. The baseline of every comparison."""
 
 from __future__ import annotations
 
 from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
-from .base import Wants
 from .compose import Composer, least_need
+from .preferences import Preferences
 
 _FIRST = Code.FIRST_IN_QUEUE()
 
@@ -19,10 +19,10 @@ class Fifo:
     def plan(self, view: View) -> Plan:
         """Start from the head until it does not fit."""
         jobs = view.jobs
-        wants = Wants(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, strict=True)
-        composer = Composer(view, wants)
+        preferences = Preferences(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, strict=True)
+        composer = Composer(view, preferences)
         composer.fill()
         composer.grow()
-        if not composer.stuck:
+        if not composer.unplaced:
             return composer.plan(Wake())
-        return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.stuck)))
+        return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.unplaced)))

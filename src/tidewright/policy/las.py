@@ -14,8 +14,8 @@ from ..model.cause import Code
 from ..model.table import Column
 from ..model.view import View
 from ..plan.plan import Plan, Wake
-from .base import Wants, next_settled, suspendable
 from .compose import Composer
+from .preferences import Preferences, next_settled, suspendable
 
 _QUEUE_BIT = 53
 """Keys are the queue above a time in microseconds; 2**53 of them are 285 years."""
@@ -23,7 +23,7 @@ _QUEUE_BIT = 53
 
 class Las:
     """``thresholds_us``: device-microseconds that end each queue but the last; the defaults are those of the Tiresias
-    simulator (3,250 and 7,200 GPU-seconds). ``round_us``: think only at multiples of it (0: at every event), and when a
+    simulator (3,250 and 7,200 GPU-seconds). ``round_us``: plan only at multiples of it (0: at every event), and when a
     job arrives while devices are idle.
     """
 
@@ -46,14 +46,14 @@ class Las:
         service = jobs.attained_now
         queue = np.searchsorted(self.thresholds, service, side="right")
         started = np.where(jobs.first_start >= 0, jobs.first_start, view.now)
-        wants = Wants(
+        preferences = Preferences(
             key=(queue << _QUEUE_BIT) + started,
             waiting=jobs.waiting,
             why=lambda row: Code.ATTAINED_SERVICE(int(queue[row]) + 1, len(self.thresholds) + 1),
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / (service + 1.0),
         )
-        composer = Composer(view, wants)
+        composer = Composer(view, preferences)
         composer.rearrange()
         composer.fill()
         composer.grow()

@@ -14,9 +14,9 @@ from ..base.units import HOUR, MINUTE, SECOND
 from ..model.job import Level, State
 from ..model.table import Column
 from ..model.view import View
-from ..placement.victims import Holder, Victims
-from .base import first_rows, suspendable
+from ..placement.preemption import PreemptionCandidate, PreemptionIndex
 from .compose import Composer, Shape
+from .preferences import first_rows, suspendable
 
 EQUAL = 2
 """A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""
@@ -58,7 +58,7 @@ def overdue(view: View, limit: WaitBound) -> Column:
     return late
 
 
-class Line:
+class OverdueQueue:
     """The overdue rows and those served before them, in the order in which their waits began."""
 
     def __init__(self, view: View, limit: WaitBound, left: Column) -> None:
@@ -71,7 +71,7 @@ class Line:
         self._devices = np.where(jobs.active, jobs.held, jobs.floor)
         self._patience = patience_us(limit, jobs.floor, view.capacity)
         self.served = self._served()
-        self._holding = np.flatnonzero(jobs.active | jobs.promised)
+        self._holding = np.flatnonzero(jobs.active | jobs.reserved)
         running = jobs.state == int(State.RUNNING)
         self._in_quantum = self.served & running & (view.now - jobs.run_since < limit.quantum_us)
 
@@ -80,7 +80,7 @@ class Line:
         view, jobs, limit = self.view, self.jobs, self.limit
         running = jobs.state == int(State.RUNNING)
         began = np.where(running, jobs.run_since, jobs.since)
-        served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.promised)
+        served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
         rows = np.flatnonzero(served)
         if len(rows):
             rows = rows[np.lexsort((jobs.id[rows], jobs.wait_since[rows]))]
@@ -120,15 +120,15 @@ class Line:
             unfit.setdefault(shape, False)
             if unfit[shape] or self.view.now - jobs.wait_since[row] < self._patience[row]:
                 continue
-            others = jobs.active | jobs.promised
+            others = jobs.active | jobs.reserved
             lesser = others.copy()
             lesser[kept] = False
             if composer.force(row, suspendable(self.view) & lesser, cost + _EACH_US):
                 granted += int(jobs.floor[row])
-                unfit = {known: True for known, hopeless in unfit.items() if hopeless}
-            elif _could(self.view, composer, row, others):
-                composer.stuck.append(row)
-                return not _could(self.view, composer, row, lesser)
+                unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
+            elif _feasible(self.view, composer, row, others):
+                composer.unplaced.append(row)
+                return not _feasible(self.view, composer, row, lesser)
             else:
                 unfit[shape] = True
         return True
@@ -141,15 +141,17 @@ class Line:
         return min([*times, view.now + limit.quantum_us] if self.overdue.any() else times, default=0)
 
 
-def _could(view: View, composer: Composer, row: int, rows: Column) -> bool:
+def _feasible(view: View, composer: Composer, row: int, rows: Column) -> bool:
     """Whether there would be room with all of ``rows`` gone that can ever be suspended."""
     jobs = view.jobs
-    holders = []
+    candidates = []
     for other in np.flatnonzero(rows & (jobs.level > int(Level.NONE)) & ~composer.touched).tolist():
         job = int(jobs.id[other])
-        promised = jobs.promised[other]
-        holders.append(Holder(other, view.promises[job], 1.0) if promised else composer.holder(other, 1.0))
+        reserved = jobs.reserved[other]
+        candidates.append(
+            PreemptionCandidate(other, view.reservations[job], 1.0) if reserved else composer.candidate(other, 1.0)
+        )
     mark = composer.board.mark()
-    room = Victims(composer.board, holders).make_room(composer.request(row))
+    room = PreemptionIndex(composer.board, candidates).find_preemption(composer.request(row))
     composer.board.undo(mark)
     return room is not None

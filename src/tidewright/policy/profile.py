@@ -8,7 +8,7 @@ from ..model.table import Column
 
 
 class Profile:
-    """A step function of time, ``free[i]`` from ``times[i]`` on (the last one for ever). Times are microseconds."""
+    """A step function of time, ``free[i]`` from ``times[i]`` on (the last one without end). Times are microseconds."""
 
     def __init__(self, now: int, free: int, ends: Column, held: Column) -> None:
         """Free now, plus ``held[i]`` devices more at ``ends[i]`` (never before now)."""

@@ -24,13 +24,13 @@ from ..model.table import Column
 from ..model.view import View
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
-from .base import Wants, least, next_settled, suspendable
 from .compose import Composer
-from .overdue import Line, WaitBound
+from .overdue import OverdueQueue, WaitBound
+from .preferences import Preferences, least, next_settled, suspendable
 from .promise import Class, Promise, promises
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
-"""Device time that sending away a basic, standard or premium job is taken to lose beyond its save and restore."""
+"""Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
@@ -55,38 +55,40 @@ class Sla:
         """Overdue rows, then promises, then spare capacity."""
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us)
-        line = Line(view, self.wait_bound, judged.left)
+        queue = OverdueQueue(view, self.wait_bound, judged.left)
         kept = (judged.cls < Class.BASIC) & (judged.cls != Class.PREMIUM_LATE) & (judged.cls != Class.STANDARD_LATE)
         cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * kept * np.maximum(jobs.held_milli, 1) / 1000
         min_run = self._min_run(view)
-        wants = Wants(
+        preferences = Preferences(
             key=judged.key,
             waiting=jobs.waiting,
-            why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if line.overdue[row] else 0, row),
-            victims=suspendable(view, min_run) & ~line.served & (judged.left > min_run),
-            evicts=judged.cls != int(Class.STANDARD),
+            why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if queue.overdue[row] else 0, row),
+            victims=suspendable(view, min_run) & ~queue.served & (judged.left > min_run),
+            may_preempt=judged.cls != int(Class.STANDARD),
             cost=cost,
         )
-        composer = Composer(view, wants)
-        if line.serve(composer, cost):
+        composer = Composer(view, preferences)
+        if queue.serve(composer, cost):
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
             composer.grow()
             self._grow_running(view, composer, judged)
         still = jobs.waiting & ~composer.touched
-        if still.any() and not composer.stuck:  # nothing was free and nobody could be preempted: the first is told why
-            composer.stuck.append(least(np.flatnonzero(still), judged.key, jobs.id))
-        plan = composer.plan(Wake(at=self._wake(view, composer, judged, line)))
-        return structs.replace(plan, blocked=tuple(self._timed(view, judged, line, one) for one in plan.blocked))
+        if (
+            still.any() and not composer.unplaced
+        ):  # nothing was free and none could be preempted: the first is given a reason
+            composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
+        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue)))
+        return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in plan.blocked))
 
-    def _timed(self, view: View, judged: Promise, line: Line, blocked: Blocked) -> Blocked:
+    def _timed(self, view: View, judged: Promise, queue: OverdueQueue, blocked: Blocked) -> Blocked:
         """With the time from which the row may preempt others: it presses, or the first of them has run long enough."""
         jobs = view.jobs
         row = jobs.row[blocked.job]
         if judged.cls[row] == Class.STANDARD:
             return structs.replace(blocked, at=int(judged.pressing_at[row]) + 1)
-        lesser = suspendable(view) & ~line.served & (judged.key > judged.key[row])
+        lesser = suspendable(view) & ~queue.served & (judged.key > judged.key[row])
         free_at = (jobs.run_since + self._min_run(view))[lesser]
         young = free_at[free_at > view.now]
         return structs.replace(blocked, at=int(young.min())) if len(young) else blocked
@@ -100,21 +102,21 @@ class Sla:
         return np.where(jobs.tier == Tier.PREMIUM, self.min_run_us, worth_running_us(jobs, self.min_run_us))
 
     def _reserve(self, view: View, composer: Composer, judged: Promise) -> None:
-        """Free devices are kept for the most urgent row that could not even make room for itself."""
-        head = next((row for row in composer.stuck if judged.cls[row] <= Class.PREMIUM_LATE), -1)
+        """Free devices are kept for the most urgent row that could not start even by preempting."""
+        head = next((row for row in composer.unplaced if judged.cls[row] <= Class.PREMIUM_LATE), -1)
         if head >= 0:
             composer.reserve(head)
 
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
-        less &= ~jobs.promised & (jobs.memory == 0)
+        less &= ~jobs.reserved & (jobs.memory == 0)
         return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:
         jobs = view.jobs
         ready = self._growable(view) & suspendable(view, self.resize_us)
-        if composer.stuck or not ready.any() or not any(composer.board.free_total):
+        if composer.unplaced or not ready.any() or not any(composer.board.free_total):
             return
         rows = np.flatnonzero(ready)
         larger = np.minimum(jobs.demand[rows], jobs.held[rows] + sum(composer.board.free_total))
@@ -125,14 +127,14 @@ class Sla:
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
         composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
-    def _wake(self, view: View, composer: Composer, judged: Promise, line: Line) -> int:
-        """The next time at which thinking again could change something by itself; 0 for never."""
+    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue) -> int:
+        """The next time at which another planning round could change something by itself; 0 for never."""
         jobs, now = view.jobs, view.now
         times = []
         still = jobs.waiting.copy()
         still[composer.started] = False
         if still.any():
-            times += [next_settled(view, self._min_run(view)), line.next_at()]
+            times += [next_settled(view, self._min_run(view)), queue.next_at()]
             slow = still & (judged.cls == int(Class.STANDARD))
             times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
         elif any(composer.board.free_total):

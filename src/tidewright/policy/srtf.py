@@ -8,14 +8,14 @@ from ..estimate.duration import remaining_us
 from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
-from .base import Wants, next_settled, suspendable
 from .compose import Composer
+from .preferences import Preferences, next_settled, suspendable
 
 
 class Srtf:
     """With true run times in ``expected`` (as in replays of traces) this is the oracle; else it works on estimates.
 
-    ``min_run_us``: a job is not sent away before it has run so long.
+    ``min_run_us``: a job is not preempted before it has run so long.
     """
 
     name = "srtf"
@@ -27,15 +27,15 @@ class Srtf:
         """The pool goes to the rows with the least run time left; victims are those with the most."""
         jobs = view.jobs
         left = remaining_us(jobs)
-        wants = Wants(
+        preferences = Preferences(
             key=left,
             waiting=jobs.waiting,
             why=lambda row: Code.SHORTEST_REMAINING(int(left[row])),
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / left,
         )
-        composer = Composer(view, wants)
+        composer = Composer(view, preferences)
         composer.rearrange()
         composer.fill()
         composer.grow()
-        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.stuck else 0))
+        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.unplaced else 0))

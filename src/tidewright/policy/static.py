@@ -11,8 +11,8 @@ from ..model.view import View
 from ..placement.facts import facts
 from ..placement.find import place
 from ..plan.plan import Plan, Wake
-from .base import Wants
 from .compose import Composer
+from .preferences import Preferences
 
 
 class Static:
@@ -27,16 +27,16 @@ class Static:
         """Each tier fills its own nodes; a job no part of its tier could ever hold may use the whole pool."""
         jobs = view.jobs
         parts = split_nodes(view.layout, list(self.parts.values()))
-        wants = Wants(
+        preferences = Preferences(
             key=jobs.id, waiting=jobs.waiting, why=lambda row: Code.FIRST_IN_TIER(Tier(int(jobs.tier[row])).name.lower()),
             strict=True,
         )  # fmt: skip
-        composer = Composer(view, wants)
+        composer = Composer(view, preferences)
         for tier, part in zip(self.parts, parts, strict=True):
-            rows = np.flatnonzero(wants.waiting & (jobs.tier == int(tier)))
+            rows = np.flatnonzero(preferences.waiting & (jobs.tier == int(tier)))
             composer.fill(rows, part)
-            if composer.stuck and composer.stuck[-1] in rows:
-                head = composer.stuck[-1]
+            if composer.unplaced and composer.unplaced[-1] in rows:
+                head = composer.unplaced[-1]
                 if place(facts(view.layout).empty, composer.request(head), part) is None:
                     composer.start(head, ALL_NODES)
         return composer.plan(Wake())

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from .plots import COLOURS, svg
 from .report import duration, percent
-from .result import Result, TierResult
+from .result import SimulationResult, TierResult
 
 LOADS = (0.8, 1.0, 1.2)
 SEEDS = (1, 2, 3)
@@ -32,12 +32,12 @@ PHILLY_POLICIES = ("sla", "fifo", "srtf", "las", "static")
 """Without fifo-backfill, which needs minutes for its reservations under so long a queue."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class LeaderboardEntry(Struct, frozen=True, kw_only=True):
     """One policy at one load: the results of several seeds."""
 
     load: float
     policy: str
-    results: tuple[Result, ...]
+    results: tuple[SimulationResult, ...]
 
 
 def trace_name(load: float, seed: int) -> str:
@@ -45,26 +45,28 @@ def trace_name(load: float, seed: int) -> str:
     return f"synthetic:jobs={JOBS},load={load},seed={seed},{SHAPE}"
 
 
-def entries(results: Sequence[tuple[float, str, Result]]) -> list[Entry]:
+def entries(results: Sequence[tuple[float, str, SimulationResult]]) -> list[LeaderboardEntry]:
     """Results by (load, policy), in order of first appearance."""
-    groups: dict[tuple[float, str], list[Result]] = {}
+    groups: dict[tuple[float, str], list[SimulationResult]] = {}
     for load, policy, result in results:
         groups.setdefault((load, policy), []).append(result)
-    return [Entry(load=load, policy=policy, results=tuple(group)) for (load, policy), group in groups.items()]
+    return [
+        LeaderboardEntry(load=load, policy=policy, results=tuple(group)) for (load, policy), group in groups.items()
+    ]
 
 
-def tier_of(result: Result, name: str) -> TierResult:
+def tier_of(result: SimulationResult, name: str) -> TierResult:
     """One tier of a result."""
     return next(tier for tier in result.tiers if tier.tier == name)
 
 
-def attainment(result: Result) -> float:
+def attainment(result: SimulationResult) -> float:
     """Share of premium and standard jobs that got what their tier promises."""
     promised = [tier for tier in result.tiers if tier.target]
     return sum(tier.attained * tier.jobs for tier in promised) / max(sum(tier.jobs for tier in promised), 1)
 
 
-def attainable(result: Result) -> float:
+def attainable(result: SimulationResult) -> float:
     """The same for a cluster that each job has to itself."""
     promised = [tier for tier in result.tiers if tier.target]
     return sum(tier.attainable * tier.jobs for tier in promised) / max(sum(tier.jobs for tier in promised), 1)
@@ -76,7 +78,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: LeaderboardEntry) -> tuple[str, ...]:
     runs = entry.results
 
     def mean(tier: str, field: str) -> float:
@@ -104,7 +106,7 @@ _PHILLY_HEADS = (
 )  # fmt: skip
 
 
-def _philly_row(result: Result) -> tuple[str, ...]:
+def _philly_row(result: SimulationResult) -> tuple[str, ...]:
     def shares(name: str) -> tuple[str, str]:
         tier = tier_of(result, name)
         return (percent(tier.attained), percent(tier.attained_by_work)) if tier.jobs else ("–", "–")
@@ -117,7 +119,7 @@ def _philly_row(result: Result) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def philly_section(results: Sequence[Result]) -> list[str]:
+def philly_section(results: Sequence[SimulationResult]) -> list[str]:
     """Lines of Markdown: one table per trace, of results in the order in which policies are to be listed."""
     lines = []
     for trace in dict.fromkeys(result.trace for result in results):
@@ -129,7 +131,7 @@ def philly_section(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def markdown(board: Sequence[Entry], costs: str, philly: Sequence[Result] = ()) -> str:
+def markdown(board: Sequence[LeaderboardEntry], costs: str, philly: Sequence[SimulationResult] = ()) -> str:
     """The page: what was run, one table per load, and what the columns mean. ``costs`` says what moving a job costs;
     ``philly`` are results on real traces.
     """
@@ -172,7 +174,7 @@ _LEGEND = (
 )
 
 
-def plot(board: Sequence[Entry]) -> str:
+def plot(board: Sequence[LeaderboardEntry]) -> str:
     """Tier attainment by load, one group of bars per load, as the text of an SVG file."""
     loads = list(dict.fromkeys(entry.load for entry in board))
     policies = list(dict.fromkeys(entry.policy for entry in board))

@@ -21,7 +21,7 @@ class Series(Struct, frozen=True, kw_only=True):
     held_devices: tuple[float, ...]
 
 
-class Meter:
+class PoolMeter:
     """Areas under two step functions, as Python ints: sums of device-time outgrow 64 bits."""
 
     __slots__ = ("_held", "_queued", "_width", "at", "held_area", "held_milli", "queued", "queued_area")

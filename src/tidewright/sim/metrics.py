@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..base.units import HOUR, SECOND
 from ..engine.commands import Ended
 from ..model.job import TIER_TARGET, State, Tier
-from .meter import Meter
-from .result import Result, TierResult
+from .meter import PoolMeter
+from .result import SimulationResult, TierResult
 from .trace import Trace
 
 UNFINISHED, REFUSED = -1, -2
@@ -66,12 +66,12 @@ class Labels(Struct, frozen=True, kw_only=True):
     arriving_area: int
     """Milli-device-microseconds held until the last submission."""
     turns: int
-    thoughts: int
+    planning_rounds: int
     moves: int
     checkpoints: int
 
 
-def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
+def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationResult:
     """All figures of one run."""
     trace = outcomes.trace
     done = outcomes.state == int(State.COMPLETED)
@@ -80,7 +80,7 @@ def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
     rho = fairness(outcomes, labels.devices, labels.launch_us, meter.at)
     span = max(meter.at, 1)
     lost = sum(int(us) * int(k) for us, k in zip(outcomes.lost.tolist(), trace.devices.tolist(), strict=True) if us)
-    return Result(
+    return SimulationResult(
         policy=labels.policy,
         trace=trace.name,
         cluster=labels.cluster,
@@ -109,7 +109,7 @@ def measure(outcomes: Outcomes, meter: Meter, labels: Labels) -> Result:
         held_device_hours=meter.held_area / 1000 / HOUR,
         tiers=tuple(_tier(outcomes, tier, done, labels.launch_us) for tier in reversed(Tier)),
         turns=labels.turns,
-        thoughts=labels.thoughts,
+        planning_rounds=labels.planning_rounds,
         moves=labels.moves,
         checkpoints=labels.checkpoints,
         goodput=sum(

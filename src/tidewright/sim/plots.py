@@ -11,9 +11,9 @@ import numpy as np
 
 from ..base.errors import UsageError
 from .meter import Series
-from .result import Result
+from .result import SimulationResult
 
-# Okabe & Ito's palette: told apart by colour-blind readers too.
+# Okabe & Ito's palette: distinct for colour-blind readers too.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7f6a00", "#444b54")
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
@@ -35,7 +35,7 @@ _SPANS = (
 )
 
 
-def draw(kind: str, results: Sequence[Result], colours: dict[str, str]) -> str:
+def draw(kind: str, results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
     """One of the kinds in ``_DRAW`` as an ``<svg>`` element. Raises UsageError when matplotlib is not installed."""
     return _inline(svg(kind, lambda axes: _DRAW[kind](axes, results, colours)))
 
@@ -64,7 +64,7 @@ def _inline(svg: str) -> str:
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).strip()
 
 
-def _jct_cdf(axes: Any, results: Sequence[Result], colours: dict[str, str]) -> None:
+def _jct_cdf(axes: Any, results: Sequence[SimulationResult], colours: dict[str, str]) -> None:
     for result in results:
         times = np.maximum(result.jct_quantiles_s, 1.0)
         axes.plot(times, np.linspace(0, 100, len(times)), color=colours[result.policy], label=result.policy, lw=1.8)
@@ -86,7 +86,9 @@ def _times(series: Series) -> tuple[Any, str]:
     return (edges / 24, "days") if len(edges) and edges[-1] > 72 else (edges, "hours")
 
 
-def _over_time(axes: Any, results: Sequence[Result], colours: dict[str, str], of: Callable[[Result], Any]) -> None:
+def _over_time(
+    axes: Any, results: Sequence[SimulationResult], colours: dict[str, str], of: Callable[[SimulationResult], Any]
+) -> None:
     # Every run is drawn in the unit of the longest, so that they can be compared.
     longest = max(results, key=lambda result: result.makespan_s)
     unit = _times(longest.series)[1]
@@ -99,20 +101,20 @@ def _over_time(axes: Any, results: Sequence[Result], colours: dict[str, str], of
     axes.set_ylim(bottom=0)
 
 
-def _queue(axes: Any, results: Sequence[Result], colours: dict[str, str]) -> None:
+def _queue(axes: Any, results: Sequence[SimulationResult], colours: dict[str, str]) -> None:
     _over_time(axes, results, colours, lambda result: np.array(result.series.queued))
     axes.set_ylabel("jobs waiting")
     axes.legend(loc="upper right")
 
 
-def _held(axes: Any, results: Sequence[Result], colours: dict[str, str]) -> None:
+def _held(axes: Any, results: Sequence[SimulationResult], colours: dict[str, str]) -> None:
     _over_time(axes, results, colours, lambda result: 100 * np.array(result.series.held_devices) / result.devices)
     axes.set_ylim(0, 103)
     axes.set_ylabel("% of devices")
     axes.legend(loc="lower left")
 
 
-def _tiers(axes: Any, results: Sequence[Result], colours: dict[str, str]) -> None:
+def _tiers(axes: Any, results: Sequence[SimulationResult], colours: dict[str, str]) -> None:
     tiers = [tier for tier in results[0].tiers if any(t.jobs for r in results for t in r.tiers if t.tier == tier.tier)]
     width = 0.8 / len(results)
     for at, result in enumerate(results):
@@ -138,7 +140,7 @@ def _tiers(axes: Any, results: Sequence[Result], colours: dict[str, str]) -> Non
     )
 
 
-_DRAW: dict[str, Callable[[Any, Sequence[Result], dict[str, str]], None]] = {
+_DRAW: dict[str, Callable[[Any, Sequence[SimulationResult], dict[str, str]], None]] = {
     "jct_cdf": _jct_cdf,
     "queue": _queue,
     "held": _held,

@@ -11,9 +11,9 @@ from html import escape
 from rich.table import Table
 
 from ..base.units import SECOND, format_duration
-from .result import Result, TierResult
+from .result import SimulationResult, TierResult
 
-Cell = Callable[[Result], str]
+Cell = Callable[[SimulationResult], str]
 
 
 def duration(seconds: float) -> str:
@@ -46,11 +46,11 @@ COLUMNS: tuple[tuple[str, str, Cell], ...] = (
 TIER_COLUMNS = ("policy", "tier", "target", "jobs", "fraction", "p5", "attained", "by work", "attainable", "JCT mean")
 
 
-def _completed(result: Result) -> str:
+def _completed(result: SimulationResult) -> str:
     return f"{result.completed:,}" + (f" of {result.jobs:,}" if result.completed < result.jobs else "")
 
 
-def tier_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+def tier_rows(results: Sequence[SimulationResult]) -> list[tuple[str, ...]]:
     """One row of text per policy and tier that has jobs, in the order of TIER_COLUMNS."""
     return [
         (
@@ -68,13 +68,13 @@ def _attained(tier: TierResult) -> tuple[str, ...]:
     return tuple(percent(share) if tier.target else "–" for share in shares)
 
 
-def title(results: Sequence[Result]) -> str:
+def title(results: Sequence[SimulationResult]) -> str:
     """What was simulated, in one line."""
     first = results[0]
     return f"{first.trace}: {first.jobs:,} jobs on {first.cluster} ({first.devices:,} devices)"
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[SimulationResult]) -> Table:
     """One line per policy; columns that would be the same empty word everywhere are left out."""
     dull = () if any(_moved(r) for r in results) else ("preempt.", "lost", "goodput")
     shown = [column for column in COLUMNS if column[0] not in dull]
@@ -86,7 +86,7 @@ def table(results: Sequence[Result]) -> Table:
     return grid
 
 
-def tier_table(results: Sequence[Result]) -> Table:
+def tier_table(results: Sequence[SimulationResult]) -> Table:
     """Delivered GPU fraction per policy and tier."""
     grid = Table(title="delivered GPU fraction by tier", title_justify="left")
     for at, name in enumerate(TIER_COLUMNS):
@@ -100,7 +100,7 @@ def tier_table(results: Sequence[Result]) -> Table:
     return grid
 
 
-def notes(results: Sequence[Result]) -> list[str]:
+def notes(results: Sequence[SimulationResult]) -> list[str]:
     """What a reader must know about jobs that are not in the means."""
     found = []
     for result in results:
@@ -114,7 +114,7 @@ def notes(results: Sequence[Result]) -> list[str]:
     return found
 
 
-def _moved(result: Result) -> bool:
+def _moved(result: SimulationResult) -> bool:
     return bool(result.preemptions or result.lost_device_hours)
 
 
@@ -157,7 +157,7 @@ _FIGURES = (
 )
 
 
-def html(results: Sequence[Result]) -> str:
+def html(results: Sequence[SimulationResult]) -> str:
     """A self-contained page. Raises UsageError naming the extra to install when matplotlib is missing."""
     from .plots import COLOURS, draw
 
@@ -180,7 +180,7 @@ def _dot(policy: str, colours: dict[str, str]) -> str:
     return f'<td><span class="dot" style="background:{colours[policy]}"></span>{escape(policy)}</td>'
 
 
-def _html_table(results: Sequence[Result], colours: dict[str, str]) -> str:
+def _html_table(results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
     heads = "".join(f'<th title="{escape(text)}">{escape(name)}</th>' for name, text, _ in COLUMNS)
     rows = ""
     for result in results:
@@ -189,7 +189,7 @@ def _html_table(results: Sequence[Result], colours: dict[str, str]) -> str:
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _html_tiers(results: Sequence[Result], colours: dict[str, str]) -> str:
+def _html_tiers(results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
     heads = "".join(f"<th>{escape(name)}</th>" for name in TIER_COLUMNS)
     rows, before = "", ""
     for row in tier_rows(results):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..base.errors import UsageError
 from .meter import Series
@@ -31,7 +31,7 @@ class TierResult(Struct, frozen=True, kw_only=True):
     jct_mean_s: float
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class SimulationResult(Struct, frozen=True, kw_only=True):
     """Times are seconds, areas device-hours. Means and quantiles are over completed jobs.
 
     JCT is end minus submission; queueing is first start minus submission; utilisation is device-time held over
@@ -76,22 +76,22 @@ class Result(Struct, frozen=True, kw_only=True):
     """Hours of run that completed jobs needed, whatever their size: what preemptions are counted against."""
     tiers: tuple[TierResult, ...]
     turns: int
-    thoughts: int
+    planning_rounds: int = field(name="thoughts")
     moves: int
     jct_quantiles_s: tuple[float, ...]
     """JCT at 0, 0.5, … 100 per cent."""
     series: Series
 
 
-def to_json(results: list[Result]) -> bytes:
+def to_json(results: list[SimulationResult]) -> bytes:
     """A JSON array of results, indented."""
     return msgspec.json.format(msgspec.json.encode(results), indent=2)
 
 
-def from_json(text: bytes) -> list[Result]:
+def from_json(text: bytes) -> list[SimulationResult]:
     """The results in ``to_json``'s output. Raises UsageError when it is anything else or of another version."""
     try:
-        results = msgspec.json.decode(text, type=list[Result])
+        results = msgspec.json.decode(text, type=list[SimulationResult])
     except msgspec.MsgspecError as error:
         raise UsageError(f"not simulation results: {error}", "give the output of tide simulate -o json") from error
     wrong = [result.schema for result in results if result.schema != SCHEMA]

@@ -1,4 +1,4 @@
-"""The simulator's loop: jump to the next instant at which something happens, take a turn, obey.
+"""The simulator's loop: jump to the next instant at which something happens, step the engine, carry out its commands.
 
 One of the two places that decide what time it is (the other is live/run). It refuses to know which policy it runs.
 """
@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from ..base.errors import Bug
 from ..base.units import DAY, MS
-from ..drive.turn import Driver, Recorder
-from ..engine.commands import Command, Ended, Reply, Think
+from ..drive.driver import EngineDriver, Recorder
+from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..engine.events import Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
@@ -22,16 +22,16 @@ from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
 from .faults import Faults, FaultSettings
-from .meter import Meter
+from .meter import PoolMeter
 from .metrics import Labels, Outcomes, measure
-from .result import Result
+from .result import SimulationResult
 from .trace import Trace
-from .world import Costs, World
+from .world import Costs, SimulatedWorld
 
 Progress = Callable[[int, int, int], None]
 """Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
 _PROGRESS_TURNS = 2048
-_IDLE_THOUGHTS = 10_000
+_IDLE_ROUNDS = 10_000
 """Thoughts in a row without a move, less than a millisecond apart on average, that no sane policy needs."""
 
 
@@ -40,7 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     costs: Costs = Costs()
     faults: FaultSettings = FaultSettings()
-    engine: EngineSettings = EngineSettings(story_length=0, forecasts=False, splice_milli=OVERHEAD_MILLI)
+    engine: EngineSettings = EngineSettings(history_length=0, forecasts=False, splice_milli=OVERHEAD_MILLI)
     checkpoints: bool | None = None
     """Whether running jobs are imaged now and then; None: when nodes or ranks fail, which is what images are for."""
     think_us: int = 0
@@ -67,9 +67,9 @@ class Simulation:
         self.options = options or Options()
         self.capacity = sum(node.devices for node in nodes)
         self.agenda = Agenda()
-        self.meter = Meter()
+        self.meter = PoolMeter()
         faults, engine = Faults(self.options.faults), self.options.engine
-        self.world = World(nodes, self.agenda, self.meter, self.options.costs, faults, engine.splice_milli)
+        self.world = SimulatedWorld(nodes, self.agenda, self.meter, self.options.costs, faults, engine.splice_milli)
         self.outcomes = Outcomes(trace)
         # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
         checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
@@ -77,16 +77,16 @@ class Simulation:
             engine, remembered_answers=0, remembered_outcomes=0, checkpoints=checkpoints
         )
         self.engine = Engine(forgetful)
-        self.driver = Driver(self.engine, recorder)
+        self.driver = EngineDriver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
         self.next_row = 0
-        self.thoughts = 0
+        self.planning_rounds = 0
         self.moves = 0
         self.arriving_area = 0
-        self._idle_since = self._idle_thoughts = 0
+        self._idle_since = self._idle_rounds = 0
         self.world.boot()
 
-    def run(self, progress: Progress | None = None) -> Result:
+    def run(self, progress: Progress | None = None) -> SimulationResult:
         """Simulate to the end, or to the horizon. What the planner raises comes out with a note on when."""
         while self.outcomes.settled < len(self.trace):
             now = self.next_instant()
@@ -108,7 +108,7 @@ class Simulation:
         return due if first is None or (due is not None and due < first) else first
 
     def turn(self, now: int) -> None:
-        """Everything that happens at one instant, once; what it causes at the same instant is the next turn's."""
+        """Everything that happens at one instant, once; what it causes at the same instant is the next step's."""
         self.meter.advance(now)
         events = self.world.deliver(now, self.agenda.take(now))
         self._submit_due(now, events)
@@ -117,11 +117,11 @@ class Simulation:
             if due is None or due > now:
                 return
             events.append(Tick())
-        commands = self.driver.turn(now, events)
+        commands = self.driver.step(now, events)
         while commands:
             ready = [plan for command in commands if (plan := self._carry_out(now, command)) is not None]
             # A plan that is made in no time and with nothing else happening need not pass through the agenda.
-            commands = self.driver.turn(now, ready) if ready else []
+            commands = self.driver.step(now, ready) if ready else []
 
     def _submit_due(self, now: int, events: list[Event]) -> None:
         submit, row = self._submit, self.next_row
@@ -133,8 +133,8 @@ class Simulation:
             self.arriving_area = self.meter.held_area
 
     def _carry_out(self, now: int, command: Command) -> PlanReady | None:
-        if isinstance(command, Think):
-            return self._think(now)
+        if isinstance(command, PlanRequest):
+            return self._plan(now)
         if isinstance(command, Reply):
             self._answered(command)
         elif isinstance(command, Ended):
@@ -151,12 +151,12 @@ class Simulation:
         else:
             self.world.admit(reply.job, row, int(self.trace.duration[row]), int(self.trace.devices[row]))
 
-    def _think(self, now: int) -> PlanReady | None:
-        """Plan on a view that is gone before the next turn, so that the engine need not copy its columns.
+    def _plan(self, now: int) -> PlanReady | None:
+        """Plan on a view that is gone before the next step, so that the engine need not copy its columns.
 
         Returns the plan if it is the next thing that happens; else it is in the agenda.
         """
-        self.thoughts += 1
+        self.planning_rounds += 1
         try:
             plan = self.planner.plan(self.engine.view())
         except Exception as error:
@@ -172,15 +172,15 @@ class Simulation:
 
     def _watch(self, now: int, moved: bool) -> None:
         """Catch a policy whose wake-ups creep forward by microseconds: the run would never end."""
-        if moved or now - self._idle_since > _IDLE_THOUGHTS * MS:
-            self._idle_since, self._idle_thoughts = now, 0
-        self._idle_thoughts += 1
-        if self._idle_thoughts > _IDLE_THOUGHTS:
+        if moved or now - self._idle_since > _IDLE_ROUNDS * MS:
+            self._idle_since, self._idle_rounds = now, 0
+        self._idle_rounds += 1
+        if self._idle_rounds > _IDLE_ROUNDS:
             raise Bug(
-                f"policy {self.planner.name} thinks over and over without a move, at {now} us of {self.trace.name}"
+                f"policy {self.planner.name} plans again and again without a move, at {now} us of {self.trace.name}"
             )
 
-    def result(self) -> Result:
+    def result(self) -> SimulationResult:
         """The figures so far. Raises Bug when the simulator's account of devices differs from the engine's."""
         if not self.world.faults.active:
             self._balance()
@@ -191,7 +191,7 @@ class Simulation:
             launch_us=self.options.costs.launch_us,
             arriving_area=self.arriving_area,
             turns=self.driver.turns,
-            thoughts=self.thoughts,
+            planning_rounds=self.planning_rounds,
             moves=self.moves,
             checkpoints=self.world.checkpoints,
         )
@@ -210,6 +210,6 @@ def simulate(
     planner: Planner,
     options: Options | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> SimulationResult:
     """Run a trace on a cluster under a planner."""
     return Simulation(trace, nodes, planner, options).run(progress)

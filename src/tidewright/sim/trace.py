@@ -25,7 +25,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     """Rows in order of submission. Times are whole microseconds, memory is bytes; every column has shape (n,).
 
     ``submit`` counts from the first submission; ``duration`` is the true run time on the full allotment; ``expected``
-    is what the scheduler is told. Optional columns are None when no row has them.
+    is what the scheduler sees. Optional columns are None when no row has them.
     """
 
     name: str
@@ -126,5 +126,5 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
     if not error:
         return trace
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
-    told = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
-    return changed(trace, expected=told)
+    estimate = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
+    return changed(trace, expected=estimate)

@@ -33,7 +33,7 @@ from ..model.node import Allocation, DeviceFault, NodeSpec, device_count, milli_
 from ..model.splice import OVERHEAD_MILLI
 from .agenda import Agenda, Entry
 from .faults import NEVER, Faults
-from .meter import Meter
+from .meter import PoolMeter
 
 REQUEUE_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the exit code of a cooperative job that wants to be run again."""
@@ -97,11 +97,11 @@ class Truth:
         self.images: dict[int, int] = {}
 
 
-class World:
+class SimulatedWorld:
     """Answers commands by writing events into the agenda."""
 
     def __init__(
-        self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: Meter, costs: Costs, faults: Faults,
+        self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: PoolMeter, costs: Costs, faults: Faults,
         splice_milli: int = OVERHEAD_MILLI,
     ) -> None:  # fmt: skip
         self.nodes = nodes
@@ -131,7 +131,7 @@ class World:
     def forget(self, job: int) -> Truth:
         """A job has ended, wherever it was."""
         truth = self.jobs.pop(job)
-        self._let_go(truth)
+        self._release(truth)
         self.meter.queued -= 1
         return truth
 
@@ -156,13 +156,13 @@ class World:
         return events
 
     def _settle(self, truth: Truth, now: int, event: Event) -> None:
-        """The job has let go of its devices; if it died by itself, what was not durable will have to be done again."""
+        """The job has released its devices; if it died by itself, what was not durable will have to be done again."""
         if isinstance(event, Exited):
             self._progress(truth, now)
         truth.epoch += 1
-        self._let_go(truth)
+        self._release(truth)
 
-    def _let_go(self, truth: Truth) -> None:
+    def _release(self, truth: Truth) -> None:
         if not truth.allocation:
             return
         self.meter.held_milli -= milli_devices(truth.allocation)
@@ -176,7 +176,7 @@ class World:
             if any(part.node == index for part in truth.allocation):
                 self._progress(truth, now)
                 truth.epoch += 1
-                self._let_go(truth)
+                self._release(truth)
         self._bring_up(index, now + self.faults.node_downtime(index))
 
     def _next_device_fault(self, index: int, now: int) -> None:

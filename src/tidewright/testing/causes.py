@@ -28,7 +28,7 @@ def history(where: Worldlet | Book, job: int) -> list[Cause]:
     """All that the history of a job says, oldest first, causes in causes included; of an ended one, too."""
     ended = where.ended.get(job) if isinstance(where, Worldlet) else None
     book = where.engine.book if isinstance(where, Worldlet) else where
-    lines = ended.story if ended else book.jobs[job].history
+    lines = ended.history if ended else book.jobs[job].history
     return [one for _, _, why in lines for one in within(why)]
 
 

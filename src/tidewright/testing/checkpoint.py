@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from ..base.errors import WorldError
-from ..checkpoint.protocol import Driver, Gang, Image, Placement, RankHandle
+from ..checkpoint.protocol import Driver, Gang, GangImage, RankHandle, RestorePlacement
 
 PATIENCE_S = 10.0
 PAUSE_S = 0.15
@@ -33,29 +33,29 @@ def check_driver(driver: Driver, gang: Gang, node: str, progress: Callable[[], f
     check_home(driver, image, node)
     check_stopped(progress)
     for _ in range(2):
-        driver.restore(image, Placement(node=node))
+        driver.restore(image, RestorePlacement(node=node))
     check_goes_on(progress, "after the restore")
     for _ in range(2):
         driver.discard(image)
     check_goes_on(progress, "after a discard")
 
 
-def saved(driver: Driver, gang: Gang) -> Image:
+def saved(driver: Driver, gang: Gang) -> GangImage:
     """Save, and check the image."""
     image = driver.save(gang)
     assert image is not None, "this kit is for drivers that keep an image"
     assert (image.job, image.attempt, image.driver) == (gang.job, gang.attempt, driver.name), "image of something else"
-    assert msgspec.json.decode(msgspec.json.encode(image), type=Image) == image, "the image does not survive JSON"
+    assert msgspec.json.decode(msgspec.json.encode(image), type=GangImage) == image, "the image does not survive JSON"
     return image
 
 
-def check_home(driver: Driver, image: Image, node: str) -> None:
+def check_home(driver: Driver, image: GangImage, node: str) -> None:
     """An image with a home is restored nowhere else, and stays good when that is tried."""
     if not image.home:
         return
     assert image.home == node, "an image at home on another node"
     try:
-        driver.restore(image, Placement(node=f"not-{node}"))
+        driver.restore(image, RestorePlacement(node=f"not-{node}"))
     except WorldError:
         return
     raise AssertionError("restored away from home")
@@ -76,7 +76,7 @@ def check_stopped(progress: Callable[[], float]) -> None:
     assert progress() == before, "a saved gang still runs"
 
 
-class Site(Protocol):
+class DriverSite(Protocol):
     """Where full images are played with: ranks that print lines, on two nodes that share only where images lie."""
 
     def start(self, world: int = 1) -> Gang:
@@ -104,7 +104,7 @@ Expected = Callable[[int], list[str]]
 """The first n lines of an undisturbed run."""
 
 
-def check_full(site: Site, expected: Expected, world: int = 2) -> None:
+def check_full(site: DriverSite, expected: Expected, world: int = 2) -> None:
     """Save on one node, restore on another and back on the first, which needs nothing that is left of the ranks."""
     a, b, gang = site.driver("a"), site.driver("b"), site.start(world)
     ranks = range(world)
@@ -114,8 +114,8 @@ def check_full(site: Site, expected: Expected, world: int = 2) -> None:
     assert not image.home, "a full image is at home anywhere"
     held = sum(path.stat().st_size for path in Path(image.location).rglob("*") if path.is_file())
     assert 0 < image.size_bytes <= held, f"an image of {held} bytes says that it has {image.size_bytes}"
-    b.restore(image, Placement(node="b"))
-    b.restore(image, Placement(node="b"))
+    b.restore(image, RestorePlacement(node="b"))
+    b.restore(image, RestorePlacement(node="b"))
     for rank in ranks:
         check_grows(site, "b", rank, expected)
     check_twice(site, image, expected)
@@ -125,39 +125,39 @@ def check_full(site: Site, expected: Expected, world: int = 2) -> None:
     check_grows(site, "b", 0, expected)
 
 
-def check_twice(site: Site, image: Image, expected: Expected) -> None:
+def check_twice(site: DriverSite, image: GangImage, expected: Expected) -> None:
     """One image restored while its other copy runs: both do the same, and neither notices."""
-    site.driver("a").restore(image, Placement(node="a"))
+    site.driver("a").restore(image, RestorePlacement(node="a"))
     for node in ("a", "b"):
         check_grows(site, node, 0, expected)
 
 
-def check_leaves_running(site: Site, directory: Path, expected: Expected) -> None:
+def check_leaves_running(site: DriverSite, directory: Path, expected: Expected) -> None:
     """An image of ranks that run on is what they were then: restored later, they begin again there."""
     driver, gang = site.driver("a"), site.start(1)
     check_grows(site, "a", 0, expected)
     driver.dump(gang.ranks, directory, leave_running=True)
     check_grows(site, "a", 0, expected)
-    image = Image(driver=driver.name, job=gang.job, attempt=gang.attempt, location=str(directory), ranks=gang.ranks)
-    site.driver("b").restore(image, Placement(node="b"))
+    image = GangImage(driver=driver.name, job=gang.job, attempt=gang.attempt, location=str(directory), ranks=gang.ranks)
+    site.driver("b").restore(image, RestorePlacement(node="b"))
     check_grows(site, "b", 0, expected)
 
 
-def check_damage(site: Site, expected: Expected, damage: Callable[[Path], None]) -> str:
+def check_damage(site: DriverSite, expected: Expected, damage: Callable[[Path], None]) -> str:
     """A damaged image is refused before anything of it runs; what the refusal says."""
     driver, gang = site.driver("a"), site.start(1)
     check_grows(site, "a", 0, expected)
     image = saved(driver, gang)
     damage(Path(image.location) / "0")
     try:
-        site.driver("b").restore(image, Placement(node="b"))
+        site.driver("b").restore(image, RestorePlacement(node="b"))
     except WorldError as error:
         assert not site.output("b"), "something of a damaged image has run"
         return str(error)
     raise AssertionError("a damaged image was restored")
 
 
-def check_grows(site: Site, node: str, rank: int, expected: Expected) -> None:
+def check_grows(site: DriverSite, node: str, rank: int, expected: Expected) -> None:
     """A rank runs on a node, and has printed just what an undisturbed one would have."""
     check_goes_on(lambda: len(site.output(node, rank)), f"of rank {rank} on node {node}")
     lines = site.output(node, rank)

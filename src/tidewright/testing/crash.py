@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from ..agent import attempt, rank, rank_steps
-from ..agent.attempt import Attempt
+from ..agent.processes import attempt, rank, rank_steps
+from ..agent.processes.attempt import Attempt
 from ..checkpoint import cgroup, cooperative
-from ..live import clock, lock, store
-from ..live.mark import MarkFile
-from ..live.store import Journal
+from ..live.controller import clock, lock
+from ..live.journal import store
+from ..live.journal.store import Journal
+from ..live.journal.watermark import WatermarkFile
 
 
 class Crash(BaseException):
@@ -112,7 +113,7 @@ def begin(fuse: Fuse, life: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(life, context=context)
 
 
-class Target(NamedTuple):
+class CrashTarget(NamedTuple):
     """A function that is a side effect: ``owner.attribute``."""
 
     effect: str
@@ -121,33 +122,33 @@ class Target(NamedTuple):
 
 
 CONTROLLER = (
-    Target("own file", lock, "write_whole"),
-    Target("clock base", clock, "_save"),
-    Target("tables", store, "create"),
-    Target("rows", Journal, "_insert"),
-    Target("transaction", Journal, "_write"),
-    Target("watermark", MarkFile, "_write"),
+    CrashTarget("own file", lock, "write_whole"),
+    CrashTarget("clock base", clock, "_save"),
+    CrashTarget("tables", store, "create"),
+    CrashTarget("rows", Journal, "_insert"),
+    CrashTarget("transaction", Journal, "_write"),
+    CrashTarget("watermark", WatermarkFile, "_write"),
 )
 """What a controller does to its disk. Calls on agents and answers are the harness's own to count."""
 
 AGENT = (
-    Target("file", attempt, "write_atomically"),
-    Target("attempt", Attempt, "create"),
-    Target("memo", Attempt, "save"),
-    Target("renamed", Path, "rename"),
-    Target("tree removed", shutil, "rmtree"),
-    Target("shim", rank.Rank, "spawn"),
-    Target("never", rank.Rank, "never"),
-    Target("signal", cooperative, "send"),
-    Target("signal", rank, "send"),
-    Target("signal", cgroup, "send"),
-    Target("group made", cgroup.Groups, "create"),
-    Target("freezer", cgroup.Groups, "_write"),
-    Target("group removed", rank, "remove"),
-    Target("group removed", rank_steps, "remove"),
-    Target("records removed", Attempt, "remove"),
+    CrashTarget("file", attempt, "write_atomically"),
+    CrashTarget("attempt", Attempt, "create"),
+    CrashTarget("memo", Attempt, "save"),
+    CrashTarget("renamed", Path, "rename"),
+    CrashTarget("tree removed", shutil, "rmtree"),
+    CrashTarget("shim", rank.Rank, "spawn"),
+    CrashTarget("never", rank.Rank, "never"),
+    CrashTarget("signal", cooperative, "send"),
+    CrashTarget("signal", rank, "send"),
+    CrashTarget("signal", cgroup, "send"),
+    CrashTarget("group made", cgroup.Groups, "create"),
+    CrashTarget("freezer", cgroup.Groups, "_write"),
+    CrashTarget("group removed", rank, "remove"),
+    CrashTarget("group removed", rank_steps, "remove"),
+    CrashTarget("records removed", Attempt, "remove"),
 )
-"""What an agent does to its node. Reports are the harness's own to count, as it is told them."""
+"""What an agent does to its node. Reports are the harness's own to count, as it receives them."""
 
 
 def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,7 +177,7 @@ def effect(name: str) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def counting(targets: Iterable[Target]) -> Iterator[None]:
+def counting(targets: Iterable[CrashTarget]) -> Iterator[None]:
     """Count these functions' calls, in every life at once."""
     with contextlib.ExitStack() as stack:
         for name, owner, attribute in targets:

@@ -24,10 +24,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ..kube.shapes import decoded
+from ..kube.objects.schema import decode_json
 from . import kube_dra
 from .kube_review import reviewed
-from .kube_store import Object, Refused, Store, check_notes, event, merged
+from .kube_store import ApiRefused, Object, Store, check_notes, event, merged
 
 KINDS = {
     "pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease", "events": "Event",
@@ -70,9 +70,9 @@ class FakeApi:
         """As ``kubectl create``."""
         meta = item.setdefault("metadata", {})
         if not meta.get("name"):
-            raise Refused(422, "Invalid", "metadata.name: Required value")
+            raise ApiRefused(422, "Invalid", "metadata.name: Required value")
         if (kind, meta.get("namespace", ""), meta["name"]) in self.store.objects:
-            raise Refused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists')
+            raise ApiRefused(409, "AlreadyExists", f'{kind} "{meta["name"]}" already exists')
         check_notes(meta)
         self._check(kind, item, None)
         meta.setdefault("uid", str(uuid.uuid4()))
@@ -88,13 +88,13 @@ class FakeApi:
         wanted = patch.get("metadata") or {}
         if wanted.get("uid") not in (None, old["metadata"]["uid"]):
             # Not a conflict: the API server applies the patch, and then a field has changed that must not.
-            raise Refused(422, "Invalid", f'metadata.uid: Invalid value: "{wanted["uid"]}": field is immutable')
+            raise ApiRefused(422, "Invalid", f'metadata.uid: Invalid value: "{wanted["uid"]}": field is immutable')
         if wanted.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
-            raise Refused(409, "Conflict", MODIFIED)
+            raise ApiRefused(409, "Conflict", MODIFIED)
         new = merged(old, patch)
         new["metadata"] = {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}
         if kind == "pods" and (new.get("spec") or {}).get("nodeName") != (old.get("spec") or {}).get("nodeName"):
-            raise Refused(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than a few")
+            raise ApiRefused(422, "Invalid", "spec: Forbidden: pod updates may not change fields other than a few")
         if not status and kind in ("pods", "nodes"):
             new["status"] = old.get("status")
         check_notes(new["metadata"])
@@ -115,21 +115,21 @@ class FakeApi:
         pod = self.store.found("pods", namespace, name)
         meta = binding.get("metadata") or {}
         if meta.get("uid") not in (None, "", pod["metadata"]["uid"]):
-            raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {meta['uid']}")
+            raise ApiRefused(409, "Conflict", f"Precondition failed: UID in precondition: {meta['uid']}")
         if meta.get("resourceVersion") not in (None, "", pod["metadata"]["resourceVersion"]):
-            raise Refused(409, "Conflict", MODIFIED)
+            raise ApiRefused(409, "Conflict", MODIFIED)
         if meta.get("name") != name:
-            raise Refused(400, "BadRequest", "name in URL does not match name in Binding object")
+            raise ApiRefused(400, "BadRequest", "name in URL does not match name in Binding object")
         check_notes(meta)
         node = (binding.get("target") or {}).get("name")
         if not node:
-            raise Refused(422, "Invalid", "target.name: Required value")
+            raise ApiRefused(422, "Invalid", "target.name: Required value")
         if (pod.get("spec") or {}).get("nodeName"):
-            raise Refused(409, "Conflict", f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"')
+            raise ApiRefused(409, "Conflict", f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"')
         if (pod["metadata"]).get("deletionTimestamp"):
-            raise Refused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
+            raise ApiRefused(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("schedulingGates"):
-            raise Refused(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
+            raise ApiRefused(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
         notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
         self.store.put(
             "pods", merged(pod, {"metadata": {"annotations": notes}, "spec": {"nodeName": node}}), "MODIFIED"
@@ -188,7 +188,7 @@ class FakeApi:
 
     async def _review(self, request: Request) -> Response:
         if any(part in request.url.path for part in self.mischief.forbidden):
-            return _json(Refused(403, "Forbidden", "access reviews are forbidden").status(), 403)
+            return _json(ApiRefused(403, "Forbidden", "access reviews are forbidden").status(), 403)
         return _json(reviewed(await _body(request), self.refused), 201)
 
     async def _serve(self, request: Request) -> Response:
@@ -197,15 +197,15 @@ class FakeApi:
         write = request.method != "GET"
         try:
             if self.mischief.down:
-                raise Refused(503, "ServiceUnavailable", "apiserver is shutting down")
+                raise ApiRefused(503, "ServiceUnavailable", "apiserver is shutting down")
             if any(part in path for part in self.mischief.forbidden):
-                raise Refused(403, "Forbidden", f"{path} is forbidden")
+                raise ApiRefused(403, "Forbidden", f"{path} is forbidden")
             todo = self.mischief.decide(request.method, path) if write else ""
             if todo == "before":
-                raise Refused(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+                raise ApiRefused(503, "ServiceUnavailable", "the server is currently unable to handle the request")
             answer = await self._answer(request)
             return _Nothing() if todo == "after" else answer
-        except Refused as error:
+        except ApiRefused as error:
             return _json(error.status(), error.code)
 
     async def _answer(self, request: Request) -> Response:
@@ -213,7 +213,7 @@ class FakeApi:
         kind = part.get("kind") or ("nodes" if "/nodes/" in request.url.path else "pods")
         namespace, name, sub = part.get("ns", ""), part.get("name", ""), part.get("sub", "")
         if kind not in KINDS:
-            raise Refused(404, "NotFound", "the server could not find the requested resource")
+            raise ApiRefused(404, "NotFound", "the server could not find the requested resource")
         if method == "GET":
             if request.query_params.get("watch"):
                 return StreamingResponse(self._watch(kind, request), media_type="application/json")
@@ -231,14 +231,14 @@ class FakeApi:
             return _json(await self.create(kind, body), 201)
         if method == "PATCH":
             if request.headers.get("content-type") not in PATCHES:
-                raise Refused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+                raise ApiRefused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
             return _json(await self.change(kind, namespace, name, body, status=sub == "status"))
         return _json(await self._replace(kind, namespace, name, body))
 
     async def _replace(self, kind: str, namespace: str, name: str, body: Object) -> Object:
         old = self.store.found(kind, namespace, name)
         if body["metadata"].get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
-            raise Refused(409, "Conflict", MODIFIED)
+            raise ApiRefused(409, "Conflict", MODIFIED)
         body["metadata"]["uid"] = old["metadata"]["uid"]
         self._check(kind, body, old)
         made = self.store.put(kind, body, "MODIFIED")
@@ -247,14 +247,14 @@ class FakeApi:
 
     def _check(self, kind: str, item: Object, old: Object | None) -> None:
         if kind == "resourceslices" and (wrong := kube_dra.admit(item, old, self.gates_off)):
-            raise Refused(422, "Invalid", "; ".join(wrong))
+            raise ApiRefused(422, "Invalid", "; ".join(wrong))
 
     def _list(self, kind: str, namespace: str, request: Request) -> Object:
         """In pages, by name; a page asked for after a compaction is answered 410. Field selectors count for events alone: other
         kinds are watched, and a watch here sends all of its kind."""
         version, *after = json.loads(request.query_params.get("continue") or json.dumps([str(self.store.version)]))
         if after and int(version) < self.store.compacted:
-            raise Refused(410, "Expired", "The provided continue parameter is too old")
+            raise ApiRefused(410, "Expired", "The provided continue parameter is too old")
         limit = int(request.query_params.get("limit") or 0) or len(self.store.objects)
         selector = request.query_params.get("fieldSelector", "") if kind == "events" else ""
         chosen = (
@@ -275,7 +275,7 @@ class FakeApi:
         ends = asyncio.get_running_loop().time() + int(request.query_params.get("timeoutSeconds") or 1800)
         while not self.mischief.down and asyncio.get_running_loop().time() < ends:
             if at < self.store.compacted:
-                gone = Refused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
+                gone = ApiRefused(410, "Expired", f"too old resource version: {at} ({self.store.compacted})")
                 yield event("ERROR", gone.status())
                 return
             seen = self.store.woken
@@ -307,7 +307,7 @@ class FakeApi:
 
 
 class _Server(uvicorn.Server):
-    """Ends soon after it is told to: tests start hundreds, and uvicorn looks every 0.1 s."""
+    """Ends soon after it is asked to: tests start hundreds, and uvicorn looks every 0.1 s."""
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
@@ -325,11 +325,11 @@ class _Nothing(Response):
 
 async def _body(request: Request) -> Object:
     try:
-        found = decoded(await request.body() or b"{}")
+        found = decode_json(await request.body() or b"{}")
     except ValueError:
-        raise Refused(400, "BadRequest", "the object provided is unrecognized") from None
+        raise ApiRefused(400, "BadRequest", "the object provided is unrecognized") from None
     if not isinstance(found, dict):
-        raise Refused(400, "BadRequest", "the object provided is unrecognized")
+        raise ApiRefused(400, "BadRequest", "the object provided is unrecognized")
     return found
 
 

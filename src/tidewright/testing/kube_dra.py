@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..kube.quantity import mib_of
+from ..kube.objects.quantity import mib_of
 
 Object = dict[str, Any]
 KINDS = {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "deviceclasses": "DeviceClass"}

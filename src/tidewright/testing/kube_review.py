@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 
 def reviewed(body: Object, refused: Collection[tuple[str, ...]]) -> Object:
-    """``body`` with its status. ``refused``: (verb, resource) that nobody may, and (verb, resource, user) that one may not."""
+    """``body`` with its status. ``refused``: (verb, resource) that none may, and (verb, resource, user) that one may not."""
     asked, user = body["spec"]["resourceAttributes"], body["spec"].get("user", "")
     what = asked["verb"], "/".join(asked[part] for part in ("resource", "subresource") if part in asked)
     return {**body, "status": {"allowed": what not in refused and (*what, user) not in refused}}

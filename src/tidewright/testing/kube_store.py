@@ -20,7 +20,7 @@ Key = tuple[str, ...]
 _NOTE_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """Answered with a v1 Status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
@@ -75,7 +75,7 @@ class Store:
         try:
             return self.objects[kind, namespace, name]
         except KeyError:
-            raise Refused(404, "NotFound", f'{kind} "{name}" not found') from None
+            raise ApiRefused(404, "NotFound", f'{kind} "{name}" not found') from None
 
 
 def event(what: str, item: Object) -> bytes:
@@ -98,8 +98,8 @@ def merged(old: Any, patch: Any) -> Any:
 def check_notes(meta: Object) -> None:
     for key, value in (meta.get("annotations") or {}).items():
         if not isinstance(value, str):
-            raise Refused(
+            raise ApiRefused(
                 400, "BadRequest", f"json: cannot unmarshal into Go struct field annotations of type string: {key}"
             )
         if not _NOTE_KEY.fullmatch(key):
-            raise Refused(422, "Invalid", f"metadata.annotations: Invalid value: {key!r}")
+            raise ApiRefused(422, "Invalid", f"metadata.annotations: Invalid value: {key!r}")

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kube import names
-from ..kube.kubelet import CHECKPOINT, SOCKET
-from ..kube.proto import grpc_module
-from ..kube.v1beta1 import API, HEALTHY, PLUGIN, REGISTRATION, VERSION, messages
+from ..kube.node.kubelet import CHECKPOINT, SOCKET
+from ..kube.node.proto import grpc_module
+from ..kube.node.v1beta1 import API, HEALTHY, PLUGIN, REGISTRATION, VERSION, messages
+from ..kube.objects import names
 
 MESSAGE_LIMIT = 4 << 20
 PRE_START_S = 30.0
@@ -145,8 +145,8 @@ class FakeKubelet:
                 answer = await self._ask("Allocate", messages().AllocateRequest(container_requests=[one]))
                 found = answer.container_responses[0]
                 cdi, mounts = [each.name for each in found.cdi_devices], [each.host_path for each in found.mounts]
-                told = found.SerializeToString()
-                self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts, told))
+                sent = found.SerializeToString()
+                self.made.append(Made(uid, container["name"], ids, dict(found.envs), cdi, mounts, sent))
                 self.save()
                 # Init containers leave theirs to those after them; sidecars and containers keep their own.
                 passes_on = kind == "initContainers" and container.get("restartPolicy") != "Always"

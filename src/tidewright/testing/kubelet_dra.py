@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kube.dra_v1 import DRA, PLUGIN, REGISTERING, REGISTRATION, TYPE, VERSION, messages
-from ..kube.proto import grpc_module
+from ..kube.dra.protocol import DRA, PLUGIN, REGISTERING, REGISTRATION, TYPE, VERSION, messages
+from ..kube.node.proto import grpc_module
 
 ANSWER_S = 10.0
-Claim = tuple[str, str, str]
+ContainerAllocation = tuple[str, str, str]
 """Namespace, name, uid."""
 
 
@@ -43,14 +43,14 @@ class FakeDraKubelet:
         await self._ask(path, REGISTERING, REGISTRATION, "NotifyRegistrationStatus", status)
         self.endpoint = "" if wrong else info.endpoint
 
-    async def prepare(self, *claims: Claim) -> dict[str, Any]:
+    async def prepare(self, *claims: ContainerAllocation) -> dict[str, Any]:
         """By uid: what each has. Raises AioRpcError, which stops all of the pod's claims."""
         kinds = messages()[1]
         asked = kinds.NodePrepareResourcesRequest(claims=_claims(claims))
         answer = await self._ask(Path(self.endpoint), DRA, PLUGIN, "NodePrepareResources", asked)
         return dict(answer.claims)
 
-    async def unprepare(self, *claims: Claim) -> dict[str, str]:
+    async def unprepare(self, *claims: ContainerAllocation) -> dict[str, str]:
         """By uid: errors, empty where it went well."""
         kinds = messages()[1]
         asked = kinds.NodeUnprepareResourcesRequest(claims=_claims(claims))
@@ -65,6 +65,6 @@ class FakeDraKubelet:
                 return await api.caller(channel, service, method)(request)
 
 
-def _claims(claims: tuple[Claim, ...]) -> list[Any]:
+def _claims(claims: tuple[ContainerAllocation, ...]) -> list[Any]:
     kind = messages()[1].Claim
     return [kind(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]

@@ -80,7 +80,7 @@ def check_move(view: View, board: Board, move: Move) -> None:
     if isinstance(move, Start | Resume):
         wanted = State.QUEUED if isinstance(move, Start) else State.SUSPENDED
         assert state is wanted, f"{type(move).__name__} of job {move.job}, which is {state.name}"
-        assert not jobs.promised[row], f"job {move.job} already has devices promised"
+        assert not jobs.reserved[row], f"job {move.job} already has devices reserved"
         _take(view, board, row, move.allocation)
     elif not isinstance(move, Stop):
         _leave(view, board, row, move)
@@ -92,7 +92,7 @@ def _leave(view: View, board: Board, row: int, move: Suspend | Migrate | Resize)
     level, mine = int(jobs.level[row]), view.allocations[move.job]
     assert level > int(Level.NONE), f"job {move.job} cannot be suspended"
     assert level != int(Level.FREEZE) or len(mine) == 1, f"job {move.job} spans nodes and cannot be frozen"
-    board.give(mine)
+    board.release(mine)
     if not isinstance(move, Suspend):
         _take(view, board, row, move.allocation)
 
@@ -103,10 +103,16 @@ def _take(view: View, board: Board, row: int, allocation: Allocation) -> None:
     wrong = row_request(layout, view.specs[job], jobs, row, view.allocations.get(job, ())).reject(allocation, layout)
     assert wrong is None, f"job {job}: {render(wrong)}"
     assert board.fits(allocation), f"devices of job {job} are not free"
-    board.take(allocation)
+    board.acquire(allocation)
 
 
 def _image(view: View) -> tuple[Any, ...]:
     board = view.board()
     columns = tuple(np.asarray(getattr(view.jobs, name)).tobytes() for name in COLUMNS)
-    return columns, tuple(board.free), tuple(sorted(board.partial.items())), dict(view.allocations), dict(view.promises)
+    return (
+        columns,
+        tuple(board.free),
+        tuple(sorted(board.partial.items())),
+        dict(view.allocations),
+        dict(view.reservations),
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..base.rng import stream
-from ..drive.turn import Driver
+from ..drive.driver import EngineDriver
 from ..engine import commands as co
 from ..engine import events as ev
 from ..engine.check import check_all
@@ -24,7 +24,7 @@ from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
 from .swarm_runs import RunTimes
-from .swarm_shelf import Kind, Memory, Shelf, swarm_settings
+from .swarm_shelf import KindRandom, Memory, SwarmImages, swarm_settings
 
 GIB = 2**30
 _TIERS = ("basic", "standard", "premium")
@@ -37,7 +37,7 @@ class Swarm:
         self.rng: random.Random = stream(seed, "swarm")
         self.journal = Memory()
         self.engine = Engine(settings or swarm_settings(seed))
-        self.driver = Driver(self.engine, self.journal)
+        self.driver = EngineDriver(self.engine, self.journal)
         self.now = 0
         self.nodes = [self._node(index) for index in range(nodes)]
         self.honest = False
@@ -49,7 +49,7 @@ class Swarm:
         self.launches: dict[tuple[int, int], int] = {}
         self.alive: dict[tuple[int, int], bool] = {}
         """Attempts that have processes somewhere, frozen ones included."""
-        self.shelf, self.runs = Shelf(), RunTimes()
+        self.shelf, self.runs = SwarmImages(), RunTimes()
         self.work: dict[int, tuple[int, int]] = {}
         """Job to when it was last seen and the work it had done by then."""
         self.turn([ev.NodeUp(node, "1") for node in self.nodes])
@@ -62,7 +62,7 @@ class Swarm:
             full=self.rng.random() < 0.6,
         )  # fmt: skip
 
-    # -- one turn ---------------------------------------------------------------------------------------------------
+    # -- one step ---------------------------------------------------------------------------------------------------
 
     def turn(self, events: list[ev.Event]) -> None:
         """Step, check everything, note what was said."""
@@ -75,7 +75,7 @@ class Swarm:
                 self.dead.pop(event.node.name, None)
         self.shelf.hear(self.engine.book, events)
         self.runs.before(self.now, events)
-        commands = self.driver.turn(self.now, events)
+        commands = self.driver.step(self.now, events)
         self.runs.after(self.engine.book, commands)
         if any(isinstance(event, ev.NodeDown) for event in events):
             self._bury()
@@ -85,7 +85,7 @@ class Swarm:
         self._weigh()
 
     def _weigh(self) -> None:
-        """No job has done more since the last turn than time allows."""
+        """No job has done more since the last step than time allows."""
         book = self.engine.book
         table, seen = book.table, {}
         for job, row in table.row.items():
@@ -102,7 +102,7 @@ class Swarm:
         elif isinstance(command, co.Ended):
             assert command.job not in self.ended, f"job {command.job} ended twice"
             self.ended[command.job] = command.state
-        elif isinstance(command, co.Think):
+        elif isinstance(command, co.PlanRequest):
             self.pending.append(self._plan(self.engine.view()))
         elif isinstance(command, co.Launch):
             key = (command.job, command.attempt)
@@ -212,7 +212,7 @@ class Swarm:
         for job in waiting:
             allocation = self._place(view, job)
             if allocation and board.fits(allocation):
-                board.take(allocation)
+                board.acquire(allocation)
                 moves.append(self._bring(view, job, allocation))
         gangs = ((0, 2),) if len(moves) >= 2 and rng.random() < 0.5 else ()
         at = view.now + rng.randrange(1, 5000) if rng.random() < 0.8 else 0
@@ -238,11 +238,11 @@ class Swarm:
             node for node, name in enumerate(layout.node_kind) if int(view.jobs.kinds[view.jobs.row[job]]) >> name & 1
         ]
         rng.shuffle(nodes)
-        home, origin = int(view.jobs.home[view.jobs.row[job]]), int(view.jobs.origin[view.jobs.row[job]])
-        if origin >= 0 and (self.honest or rng.random() < 0.9):
-            nodes = [node for node in nodes if layout.nodes[node].full and layout.node_kind[node] == origin]
-        if home >= 0 and (self.honest or rng.random() < 0.9):
-            nodes = [home]
+        pinned, kind = int(view.jobs.pinned_node[view.jobs.row[job]]), int(view.jobs.restore_kind[view.jobs.row[job]])
+        if kind >= 0 and (self.honest or rng.random() < 0.9):
+            nodes = [node for node in nodes if layout.nodes[node].full and layout.node_kind[node] == kind]
+        if pinned >= 0 and (self.honest or rng.random() < 0.9):
+            nodes = [pinned]
         if spec.gpu_memory:
             node = nodes[0] if nodes else 0
             return (Part(node, 1 << rng.randrange(layout.node_size[node]), layout.share_milli(node, spec.gpu_memory)),)
@@ -263,7 +263,7 @@ class Swarm:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
-        """So many turns of random events."""
+        """So many steps of random events."""
         for _ in range(steps):
             self.now += self.rng.randrange(0, 1500)
             events = self._answers()
@@ -371,8 +371,8 @@ class Swarm:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def settle(self, turns: int = 4000) -> None:
-        """The world turns honest, users let go, and every accepted job must reach its end. Raises AssertionError otherwise."""
-        self.rng, self.honest = Kind(self.rng), True
+        """The world turns honest, users end their holds, and every accepted job must end. Raises AssertionError otherwise."""
+        self.rng, self.honest = KindRandom(self.rng), True
         book = self.engine.book
         self.now += 10_000
         calm: list[ev.Event] = [ev.NodeUp(node, "9") for node in self.nodes]
@@ -391,5 +391,5 @@ class Swarm:
                 events.append(ev.Exited(*key, 0))
             self.turn(events or [ev.Tick()])
         stuck = {job: book.state(job).name for job in book.specs}
-        stories = "\n".join(f"job {job}\n{book.story_text(job)}" for job in list(stuck)[:3])
-        raise AssertionError(f"never ended: {stuck}\n{stories}")
+        histories = "\n".join(f"job {job}\n{book.format_history(job)}" for job in list(stuck)[:3])
+        raise AssertionError(f"never ended: {stuck}\n{histories}")

@@ -10,7 +10,7 @@ from ..engine.book import Book
 
 
 class RunTimes:
-    """Counts by itself, from what the engine is told and says; microseconds."""
+    """Counts by itself, from the engine's events and commands; microseconds."""
 
     def __init__(self) -> None:
         self.used: dict[int, int] = {}
@@ -22,7 +22,7 @@ class RunTimes:
         """Jobs whose program may have saved its own work and has not run since."""
 
     def before(self, now: int, events: Iterable[ev.Event]) -> None:
-        """Time passes, and then this is told to the engine."""
+        """Time passes, and then these events reach the engine."""
         for job in self._running:
             self.used[job] = self.used.get(job, 0) + now - self._now
         self._now = now

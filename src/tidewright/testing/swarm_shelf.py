@@ -15,21 +15,21 @@ from ..engine.settings import EngineSettings, live_settings
 def swarm_settings(seed: int) -> EngineSettings:
     """Odd seeds are real nodes, each with its own images; even ones a simulated pool with a shared store."""
     quick: dict[str, Any] = {
-        "check_every": 1, "backoff_us": 1000, "backoff_max_us": 4000, "think_retry_us": 3000, "checkpoints": True,
+        "check_every": 1, "backoff_us": 1000, "backoff_max_us": 4000, "planning_retry_us": 3000, "checkpoints": True,
         "checkpoint_min_us": 500, "checkpoint_patience_us": 9000, "node_mtbf_us": 10_000, "save_us": 50, "full_save_us": 50,
         "image_rate": 10**12, "splice_milli": 60,
     }  # fmt: skip
     return live_settings(**quick) if seed % 2 else EngineSettings(**quick)
 
 
-class Shelf:
+class SwarmImages:
     """The images that there truly are: (job, serial) to the nodes that hold its parts, and where whole copies of it lie."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[int, int], tuple[str, ...]] = {}
         self.copies: dict[tuple[int, int], dict[str, bool]] = {}
         self.fresh: dict[tuple[int, int], bool] = {}
-        """Images that lost something in this turn, which an order given earlier in it may still name."""
+        """Images that lost something in this step, which an order given earlier in it may still name."""
         self.unheard: dict[int, bool] = {}
         """Jobs whose image was found damaged by an attempt that was over when it said so."""
 
@@ -58,7 +58,7 @@ class Shelf:
         self.copies.pop((job, serial), None)
 
     def restore(self, job: int, serial: int) -> bool:
-        """Whether the image is there; gone it may be only since this very turn, or unheard. Raises AssertionError otherwise."""
+        """Whether the image is there; gone it may be only since this very step, or unheard. Raises AssertionError otherwise."""
         key = (job, serial)
         there = bool(self.parts.get(key) or self.copies.get(key))
         assert there or key in self.fresh or job in self.unheard, f"image {key} is asked for but gone"
@@ -79,7 +79,7 @@ class Shelf:
 
 
 class Memory:
-    """A recorder that keeps the encoded turns."""
+    """A recorder that keeps the encoded steps."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -88,7 +88,7 @@ class Memory:
         self.records.append(record)
 
 
-class Kind(random.Random):
+class KindRandom(random.Random):
     """Randomness in which nothing fails: chances of harm never come true, choices stay random."""
 
     def __init__(self, source: random.Random) -> None:

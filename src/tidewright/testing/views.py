@@ -43,8 +43,8 @@ class ViewBuilder:
         self.table = JobTable()
         self.specs: dict[int, JobSpec] = {}
         self.allocations: dict[int, Allocation] = {}
-        self.promises: dict[int, Allocation] = {}
-        self.homes: dict[int, tuple[int, ...]] = {}
+        self.reservations: dict[int, Allocation] = {}
+        self.image_nodes: dict[int, tuple[int, ...]] = {}
 
     def queue(self, spec: JobSpec, **columns: Any) -> int:
         """Add a waiting job; returns its id."""
@@ -55,7 +55,7 @@ class ViewBuilder:
         found = allocation or place(self.board, request_of(self.board.layout, spec, count))
         if found is None:
             return -1
-        self.board.take(found)
+        self.board.acquire(found)
         devices = device_count(found)
         values = {"state": int(State.RUNNING), "run_since": self.now - HOUR, "first_start": self.now - HOUR}
         values |= {"held": devices, "held_milli": milli_devices(found), "rate": devices * 1000 // spec.devices}
@@ -69,7 +69,7 @@ class ViewBuilder:
         kinds = [layout.node_kind[part.node] for part in found if layout.nodes[part.node].full]
         if level == Level.FREEZE and len(found) > 1:
             return {"level": int(Level.NONE)}
-        return {"origin": kinds[0]} if level == Level.FULL and len(kinds) == len(found) else {}
+        return {"restore_kind": kinds[0]} if level == Level.FULL and len(kinds) == len(found) else {}
 
     def _add(self, spec: JobSpec, columns: dict[str, Any]) -> int:
         job = len(self.specs) + 1
@@ -80,7 +80,7 @@ class ViewBuilder:
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
-            "limit": spec.max_duration_us, "weight": spec.weight, "home": -1, "origin": -1, "accrued": self.now,
+            "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "accrued": self.now,
             "save_us": SECOND, "restore_us": SECOND // 2,
         }  # fmt: skip
         self.table.add(job, values | columns)
@@ -89,7 +89,9 @@ class ViewBuilder:
     def view(self) -> View:
         """The book as it is now. The builder must not be used on while the view is."""
         self.board.forget_marks()
-        return View(self.now, 1, self.table, self.board, self.specs, self.allocations, self.promises, self.homes)
+        return View(
+            self.now, 1, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes
+        )
 
 
 def random_view(
@@ -118,14 +120,16 @@ def random_view(
         spec = random_spec(dice, mixed=mixed, elastic=elastic)
         frozen = not spec.device_types and spec.devices <= 4 and dice.random() < 0.1
         state = (
-            {"state": int(State.SUSPENDED), "level": int(Level.FREEZE), "home": dice.randrange(nodes)} if frozen else {}
+            {"state": int(State.SUSPENDED), "level": int(Level.FREEZE), "pinned_node": dice.randrange(nodes)}
+            if frozen
+            else {}
         )
         imaged = [builder.board.layout.node_kind[at] for at, node in enumerate(kinds) if node.full]
         if imaged and not frozen and not spec.device_types and dice.random() < 0.3:
-            state = {"state": int(State.SUSPENDED), "level": int(Level.FULL), "origin": dice.choice(imaged)}
+            state = {"state": int(State.SUSPENDED), "level": int(Level.FULL), "restore_kind": dice.choice(imaged)}
         job = builder.queue(spec, submit=NOW - waited, since=NOW - waited, wait_since=NOW - waited, **state)
-        if "origin" in state:
-            builder.homes[job] = tuple(dice.choices(range(nodes), k=dice.choice((1, 1, 2, 3))))
+        if "restore_kind" in state:
+            builder.image_nodes[job] = tuple(dice.choices(range(nodes), k=dice.choice((1, 1, 2, 3))))
     if mixed and dice.random() < 0.3:
         builder.board.set_up(dice.randrange(nodes), False)
     return builder.view()

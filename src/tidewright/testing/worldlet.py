@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..drive.turn import Driver, Recorder
+from ..drive.driver import EngineDriver, Recorder
 from ..engine import commands as co
 from ..engine import events as ev
 from ..engine.check import check_all
@@ -38,7 +38,7 @@ class Worldlet:
         **node: Any,
     ) -> None:
         self.engine = Engine(settings or EngineSettings(check_every=1))
-        self.driver = Driver(self.engine, recorder)
+        self.driver = EngineDriver(self.engine, recorder)
         self.planner = planner or Idle()
         self.now = 0
         self.obey = True
@@ -54,7 +54,7 @@ class Worldlet:
         given: list[co.Command] = []
         batch = list(events)
         for _ in range(100):
-            commands = self.driver.turn(self.now, batch)
+            commands = self.driver.step(self.now, batch)
             check_all(self.engine.book)
             given.extend(commands)
             batch = [answer for command in commands for answer in self._answers(command)]
@@ -90,7 +90,7 @@ class Worldlet:
 
     def plan(self, *moves: Any, **fields: Any) -> list[co.Command]:
         """Land a plan of these moves."""
-        self.engine.book.thinking = True
+        self.engine.book.planning = True
         return self.tell(ev.PlanReady(Plan(self.engine.revision, moves, **fields)))
 
     def state(self, job: int) -> State:
@@ -99,7 +99,7 @@ class Worldlet:
         return State(ended.state) if ended else self.engine.book.state(job)
 
     def _answers(self, command: co.Command) -> list[ev.Event]:
-        if isinstance(command, co.Think):
+        if isinstance(command, co.PlanRequest):
             return [ev.PlanReady(self.planner.plan(self.engine.view()))]
         answer = self.answers.get(type(command)) if self.obey else None
         said = answer(command) if answer else None

@@ -210,12 +210,12 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fault: Fault = ""
     """Whose fault a failed launch is; ``user`` of an attempt that exited: it was ended for what it did."""
     error: str = ""
+    op_id: str = ""  # of the suspension or resumption that verb and error are about; empty from earlier agents
     took_us: int = 0
     """How long the save (``suspended``) or restore (``running`` after ``resume``) took."""
     why: str = ""
     first_failure: RankFailure | None = None  # the first rank here that failed by itself; others may still run
-    logs: tuple[tuple[int, str], ...] = ()
-    """(rank, path of its log)."""
+    logs: tuple[tuple[int, str], ...] = ()  # (rank, path of its log)
     image: ImageReport | None = None
     """The image that ``verb`` made, fetched or came back from."""
     level: int = -1
@@ -295,7 +295,7 @@ class ErrorReply(Struct, frozen=True, omit_defaults=True):
     remedy: str = ""
 
 
-class Request(Struct, frozen=True, omit_defaults=True):
+class RpcRequest(Struct, frozen=True, omit_defaults=True):
     """One call. ``id`` pairs the answer on this connection; ``op_id`` makes repeats harmless; ``epoch`` fences."""
 
     id: int
@@ -305,7 +305,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class Response(Struct, frozen=True, omit_defaults=True):
+class RpcResponse(Struct, frozen=True, omit_defaults=True):
     """The answer to the request with this ``id`` (-1: to a line that was no request)."""
 
     id: int

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.store import ImageStore, intake, pack
+from tidewright.checkpoint.store import ImageStore, ingest, pack
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs of some eighty pages and frames of eight, so that small images have several."""
     monkeypatch.setattr(pack, "PACK_BYTES", 160 * 1024)
     monkeypatch.setattr(pack, "FRAME_PAGES", 8)
-    monkeypatch.setattr(intake, "SEGMENT", 32 * 4096)
+    monkeypatch.setattr(ingest, "SEGMENT", 32 * 4096)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.errors import WorldError
-from tidewright.checkpoint.store import ImageStore, intake, pack, sweep
+from tidewright.checkpoint.store import ImageStore, gc, ingest, pack
 
 from .builders import image, name, read
 from .crashing import Crash, ForgetfulDisk, MortalDisk
@@ -22,8 +22,8 @@ PAGES = {1: range(1, 40), 2: range(20, 60), 3: range(30, 70), 4: range(35, 39), 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "PACK_BYTES", 40 * 1024)
     monkeypatch.setattr(pack, "FRAME_PAGES", 4)
-    monkeypatch.setattr(intake, "SEGMENT", 8 * 4096)
-    monkeypatch.setattr(sweep, "MANY_SMALL", 6)
+    monkeypatch.setattr(ingest, "SEGMENT", 8 * 4096)
+    monkeypatch.setattr(gc, "MANY_SMALL", 6)
 
 
 class Life:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewright.checkpoint.store.keys import PAGE, TenantKey
-from tidewright.checkpoint.store.manifest import BadManifest, FileEntry, Header, Manifest, Recipe, decode, piece_offsets
+from tidewright.checkpoint.store.manifest import (
+    BadManifest,
+    FileEntry,
+    Header,
+    ImageManifest,
+    Recipe,
+    decode,
+    piece_offsets,
+)
 
 from .builders import name
 
@@ -27,7 +35,7 @@ def encode(recipe: Recipe, file: FileEntry) -> bytes:
         name=name(), key=KEY.id, made_us=1, raw_bytes=2, new_bytes=3, stored_bytes=4, files=files,
         directories=(("b", 0o700),), meta={"x": 1},
     )  # fmt: skip
-    return b"".join(Manifest(header, (recipe, EMPTY)).encode(KEY))
+    return b"".join(ImageManifest(header, (recipe, EMPTY)).encode(KEY))
 
 
 def forged(**changes: object) -> bytes:

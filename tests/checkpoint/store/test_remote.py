@@ -251,14 +251,14 @@ def test_no_key_leads_outside(store: ImageStore, tmp_path: Path, key: str) -> No
 def test_a_manifest_cannot_write_outside(tmp_path: Path) -> None:
     here = ImageStore(tmp_path / "here")
     here.put(name(), image(tmp_path / "in", range(1, 4)))
-    shelf = here._shelf("team")
-    manifest = shelf.manifest(name())
+    tenant_store = here._tenant_store("team")
+    manifest = tenant_store.manifest(name())
     text = json.dumps([file.path for file in manifest.header.files])
     assert "../" not in text
-    evil = manifest.encode(shelf.key)
+    evil = manifest.encode(tenant_store.key)
     header = evil[1].replace(b'"empty"', b'"../xx"'[:7])
     parts = [evil[0], header, *evil[2:-1]]
-    shelf.manifest_path(name()).write_bytes(b"".join([*parts, shelf.key.seal(*parts)]))
+    tenant_store.manifest_path(name()).write_bytes(b"".join([*parts, tenant_store.key.seal(*parts)]))
     with pytest.raises(ImageDamaged, match="not below the image"):
         here.get(name(), tmp_path / "out")
 

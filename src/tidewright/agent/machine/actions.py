@@ -1,7 +1,8 @@
 """What the machine has done for it. Each action about an attempt is carried out on all its ranks on this node.
 
-Those below ``Effect`` have no result. Those below ``Step`` end in an event, ``Done`` with the result named in their docstring or
-``Failed``; the machine goes on with what it was doing then. ``INSTANT`` steps are carried out before anything else happens.
+Those below ``Effect`` have no result. Those below ``ActionStep`` end in an event: ``StepDone`` with the result named in
+their docstring, or ``StepFailed``; the machine goes on with what it was doing then. ``INSTANT`` steps are carried out before
+anything else happens.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from ...base.errors import TideError, WorldError
-from ...checkpoint.protocol import Image
+from ...checkpoint.protocol import GangImage
 from ...model.job import Level
 from ...wire.agent import JobReport, LaunchArgs, NewSeat, Peer
-from .outcomes import Outcome
+from .outcomes import RankOutcome
 from .record import AttemptRecord
 
 Key = tuple[int, int]
@@ -45,26 +46,26 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Ends in ``Done`` or ``Failed``."""
+class ActionStep:
+    """Ends in ``StepDone`` or ``StepFailed``."""
 
     INSTANT: ClassVar[bool] = False
 
 
 class Do(NamedTuple):
-    """An action about the attempt ``key`` (None: about the node). ``number`` names the step in its ``Done`` or ``Failed``; 0:
-    it has no result."""
+    """An action about the attempt ``key`` (None: about the node). ``number`` names the step in its ``StepDone`` or
+    ``StepFailed``; 0: it has no result."""
 
     number: int
     key: Key | None
-    action: Effect | Step
+    action: Effect | ActionStep
 
 
 # -- answers, reports, records, timers ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Effect):
+class AnswerRequest(Effect):
     """To the request ``ask``."""
 
     ask: int
@@ -80,7 +81,7 @@ class Refuse(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Publish(Effect):
+class PublishReport(Effect):
     """To every controller that is connected."""
 
     report: JobReport
@@ -113,7 +114,7 @@ class SaveRecord(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRecord(Step):
+class CommitRecord(ActionStep):
     """Put the record on disk; ``what`` depends on it. Fails on a full disk."""
 
     what: str = "the record"
@@ -121,7 +122,7 @@ class CommitRecord(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateAttempt(Step):
+class CreateAttempt(ActionStep):
     """Put a new attempt on disk, whole and once, and fill in ``cpus`` and ``memory_limit`` of its record. Result: path of each
     rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices) with nothing left."""
 
@@ -131,7 +132,7 @@ class CreateAttempt(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSeats(Step):
+class CheckSeats(ActionStep):
     """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``, and the path of each rank's
     log. Fails for devices that do not exist."""
 
@@ -151,7 +152,7 @@ class RemoveAttempt(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnRanks(Step):
+class SpawnRanks(ActionStep):
     """Start every rank that was not started before. Result: outcome by rank, of those that could not be."""
 
 
@@ -168,43 +169,43 @@ class UnwatchRanks(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateRanks(Step):
+class TerminateRanks(ActionStep):
     """SIGTERM to everything of ``ranks`` but their shims."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRanks(Step):
+class SweepRanks(ActionStep):
     """SIGKILL to everything of ``ranks`` but their shims, frozen or not, until nothing is left. Result: ranks that survive."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KillRanks(Step):
+class KillRanks(ActionStep):
     """End ``ranks`` and their shims, which say nothing of it."""
 
     ranks: tuple[int, ...]
 
 
-class Ending(NamedTuple):
+class RankEnding(NamedTuple):
     """What is known of a rank's end: ``outcome`` None when its shim lives (``alive``) or left no record."""
 
     alive: bool
-    outcome: Outcome | None
+    outcome: RankOutcome | None
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEnding(Step):
-    """Result: an ``Ending``."""
+class ReadEnding(ActionStep):
+    """Result: an ``RankEnding``."""
 
     rank: int
     INSTANT: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
-class TidyRank(Step):
+class TidyRank(ActionStep):
     """Remove the freezer groups of a rank of ``generation``. Result: False while something is in them."""
 
     rank: int
@@ -213,14 +214,14 @@ class TidyRank(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class FindDeviceFault(Step):
+class FindDeviceFault(ActionStep):
     """Result: why a rank on these devices may have died through no fault of its own; empty when they are sound."""
 
     devices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLastLines(Step):
+class ReadLastLines(ActionStep):
     """Result: the last lines of a rank's log."""
 
     rank: int
@@ -230,7 +231,7 @@ class ReadLastLines(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteEndpoints(Step):
+class WriteEndpoints(ActionStep):
     """Tell the ranks where they meet, once it is open for ``sitting`` (empty: as it is). ``reset``: they start from the
     beginning, and find nothing there. Fails where the host of the meeting is not to be had."""
 
@@ -244,7 +245,7 @@ class AdoptRendezvous(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class PackRendezvous(Step):
+class PackRendezvous(ActionStep):
     """Result: what the ranks have left for each other here, to travel with an image."""
 
     INSTANT: ClassVar[bool] = True
@@ -258,14 +259,14 @@ class FailRendezvous(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class FindControlPages(Step):
+class FindControlPages(ActionStep):
     """Result: whether any rank has joined others through the wrapper, and can be quiesced by it."""
 
     INSTANT: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
-class CutGang(Step):
+class CutGang(ActionStep):
     """Quiesce the ranks of a gang, those of ``others`` (agents of its other nodes) included. Result: microseconds from the
     request to the standstill. Fails with all ranks running on. Without ``hurry`` longer steps are trained to their end."""
 
@@ -275,7 +276,7 @@ class CutGang(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class SendCutResult(Step):
+class SendCutResult(ActionStep):
     """Tell ``others`` what became of the cut; empty ``why``: it holds. Never fails: who hears nothing releases its ranks."""
 
     others: tuple[Peer, ...]
@@ -284,7 +285,7 @@ class SendCutResult(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseRanks(Step):
+class ReleaseRanks(ActionStep):
     """Quiesced ranks build their connections anew and run on. Harmless for others."""
 
 
@@ -299,14 +300,14 @@ class GrantHold(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckLevel(Step):
+class CheckLevel(ActionStep):
     """Result: why the ranks cannot be suspended by ``level`` now; empty when they can."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
-class SuspendRanks(Step):
+class SuspendByDriver(ActionStep):
     """By a level below FULL. Result: an ``Image``; None when they end by themselves within their grace. Fails with the ranks
     running as before."""
 
@@ -314,19 +315,19 @@ class SuspendRanks(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeRanks(Step):
+class ResumeByDriver(ActionStep):
     """The other way."""
 
     level: Level
-    image: Image
+    image: GangImage
 
 
 @dataclass(frozen=True, slots=True)
-class DiscardImage(Step):
+class DiscardImage(ActionStep):
     """An image of a level below FULL will not be restored."""
 
     level: Level
-    image: Image
+    image: GangImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,5 +336,5 @@ class StartTurns(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class StopTurns(Step):
+class StopTurns(ActionStep):
     """No turns until the next ``StartTurns``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...model.job import Level
 from .actions import AdoptRendezvous, StartTurns, WatchRanks
-from .attempt import AttemptState
+from .attempt import RECOVERY, AttemptState
 from .ending import leave, mark_lost, stop
 from .imaging import clear, finish, recover, store
 from .launching import launch
@@ -28,7 +28,8 @@ def adopt(state: AttemptState, node: str, drop: Callable[[], None], *, images: b
         return
     if images:
         _adopt_images(state)
-    if record.phase != "starting" and not state.imaged:
+    interrupted = record.phase == "resuming" and record.level == Level.FULL and not state.restored
+    if record.phase != "starting" and not state.imaged and not interrupted:
         state.emit(WatchRanks(state.living()))
     _go_on(state, node, images)
 
@@ -40,7 +41,8 @@ def _go_on(state: AttemptState, node: str, images: bool) -> None:
             state.queue(launch(state, images=images))
         case "suspend":
             state.begin_cut(record.cut)
-            state.queue(suspend(state, node, images=images))
+            state.held_for = record.cut  # an earlier agent may have granted it
+            state.queue(suspend(state, node, images=images, adopted=True))
         case "resume":
             state.queue(resume(state, images=images))
         case "stop":
@@ -55,6 +57,7 @@ def _adopt_images(state: AttemptState) -> None:
     state.forget_unmade()
     dumping = record.phase == "suspending" and record.level == Level.FULL and not state.imaged
     if record.checkpointing or dumping:
+        state.begin_cut(RECOVERY)
         state.queue(recover(state))
     elif record.phase in ("running", "stopping") and not state.imaged:
         state.emit(StartTurns())

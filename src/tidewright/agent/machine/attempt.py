@@ -16,13 +16,16 @@ from ...checkpoint.protocol import EXIT_REQUEUE
 from ...model.failure import RankFailure
 from ...model.job import Level
 from ...wire.agent import Fault, ImageReport, JobReport, LaunchArgs
-from .actions import Effect, Key, Log, Publish, SaveRecord
-from .outcomes import SIGKILL_CODE, SIGTERM_CODE, Outcome, describe
+from .actions import Effect, Key, Log, PublishReport, SaveRecord
+from .outcomes import SIGKILL_CODE, SIGTERM_CODE, RankOutcome, describe
 from .record import AttemptRecord, image_ordered
-from .scripts import Gate, Line, Script, Scripts
+from .scripts import Gate, Script, ScriptQueue, Scripts
 
 ENDS = "it is to end"
 CUTS_KEPT = 32
+ANY_CUT = -1
+RECOVERY = -2
+"""Stands for a cut while what an earlier agent left of one is undone."""
 OPS_KEPT = 32
 """Recent op_ids per attempt; a late duplicate of an older one would have to overtake this many calls."""
 
@@ -34,8 +37,8 @@ class AttemptState:
         self, args: LaunchArgs, record: AttemptRecord, scripts: Scripts, logs: tuple[tuple[int, str], ...] = ()
     ) -> None:
         self.args, self.record, self.logs = args, record, logs
-        self.scripts, self.line = scripts, Line()
-        self.outcomes: dict[int, Outcome] = {}
+        self.scripts, self.line = scripts, ScriptQueue()
+        self.outcomes: dict[int, RankOutcome] = {}
         """How ranks of the present generation ended."""
         self.ended_in_dump: set[int] = set()
         """Ranks of which a dump has seen the end: CRIU may have caused it. Until the agent ends."""
@@ -49,12 +52,12 @@ class AttemptState:
         self.kill_at_us = 0
         self.decided: dict[int, Gate] = {}
         """What became of cuts that another node leads, by number; it may be heard of before it is waited for."""
-        self.failed_cuts: deque[int] = deque(maxlen=CUTS_KEPT)
+        self.ended_cuts: deque[int] = deque(maxlen=CUTS_KEPT)
         """Cuts of which the ranks here are no part any more: who still wants to hold them for one comes too late."""
         self.underway: dict[int, Gate] = {}
         """Cuts that were asked for here and are not done with, by number."""
         self.held_for: int | None = None
-        """The cut for which the ranks here were last held, until they are released."""
+        """The cut for which the ranks here were last held, until they are released; ``ANY_CUT`` when it has no number."""
 
     # -- facts ------------------------------------------------------------------------------------------------------
 
@@ -75,6 +78,12 @@ class AttemptState:
     def imaged(self) -> bool:
         """Whether full images stand for the ranks: their processes are dead or about to be."""
         return self.record.image is not None and self.record.level == Level.FULL
+
+    @property
+    def restored(self) -> bool:
+        """Whether all ranks of the present generation have come back from full images; what is left of an interrupted try is
+        killed and does not count."""
+        return bool(self.record.whole) and self.record.whole == self.record.generation
 
     def living(self) -> tuple[int, ...]:
         """Ranks of which something may be left."""
@@ -110,7 +119,7 @@ class AttemptState:
             setattr(self.record, name, value)
         self.emit(SaveRecord())
         report = self.report()
-        self.emit(Publish(report))
+        self.emit(PublishReport(report))
         return report
 
     def unless_over(self, **changes: Any) -> None:
@@ -122,7 +131,7 @@ class AttemptState:
         """Report of an image, whatever the attempt itself is doing."""
         if not self.over:
             report = replace(self.report(), verb="checkpoint", error=error, image=shot or self.record.shot)
-            self.emit(Publish(report))
+            self.emit(PublishReport(report))
 
     def seen(self, op_id: str) -> bool:
         """Whether this call was made before; remembers it."""
@@ -154,6 +163,7 @@ class AttemptState:
         self.underway.setdefault(cut, Gate())
 
     def end_cut(self, cut: int) -> None:
+        self.ended_cuts.append(cut)
         gate = self.underway.pop(cut, None)
         if gate is not None:
             self.scripts.open(gate)
@@ -165,10 +175,22 @@ class AttemptState:
 
     def hold_for(self, cut: int | None) -> None:
         """The ranks are about to be held for a cut: what was decided on another one, and not used yet, is of no use any more."""
-        for other in [each for each, gate in self.decided.items() if each != cut and gate.opened and not gate.value]:
+        self._void_decisions(cut)
+        self.held_for = ANY_CUT if cut is None else cut
+
+    def note_release(self) -> None:
+        """The ranks are about to be released: whatever cut they were held for is over."""
+        self._void_decisions(None)
+        self.held_for = None
+
+    def held_by(self, cut: int) -> bool:
+        """Whether nothing has released the ranks since they were held for the cut."""
+        return self.held_for in (cut, ANY_CUT)
+
+    def _void_decisions(self, but: int | None) -> None:
+        for other in [each for each, gate in self.decided.items() if each != but and gate.opened and not gate.value]:
             del self.decided[other]
-            self.failed_cuts.append(other)
-        self.held_for = cut
+            self.ended_cuts.append(other)
 
     def give_up_cuts(self) -> None:
         """Wait for no other node's cut any more: the attempt is to end, and the node that leads it may be dead."""
@@ -195,7 +217,7 @@ class AttemptState:
 
     # -- how it ended -----------------------------------------------------------------------------------------------
 
-    def failed_first(self, outcome: Outcome) -> bool:
+    def failed_first(self, outcome: RankOutcome) -> bool:
         """Whether this end of a rank is what the attempt's end is to be put down to, by all that is known so far. Ends are
         not heard of in the order in which they came."""
         record, known = self.record, self.record.first_failure
@@ -205,7 +227,7 @@ class AttemptState:
             return False
         return known is None or 0 < outcome.ended < known.ended
 
-    def note_failure(self, rank: int, outcome: Outcome, lines: tuple[str, ...] = ()) -> None:
+    def note_failure(self, rank: int, outcome: RankOutcome, lines: tuple[str, ...] = ()) -> None:
         """Remember the first rank that failed of itself."""
         if self.failed_first(outcome):
             lost = outcome.cause or "its shim was killed"
@@ -219,7 +241,7 @@ class AttemptState:
         if never_ran and not self.record.error:
             self.record.error = min(never_ran, key=lambda outcome: outcome.fault != "user").error
 
-    def _outcomes(self) -> list[Outcome]:
+    def _outcomes(self) -> list[RankOutcome]:
         return [self.outcomes[rank] for rank in self.numbers if rank in self.outcomes]
 
     def code(self) -> int:
@@ -246,6 +268,7 @@ class AttemptState:
             lost=any(outcome.lost for outcome in outcomes) if self.over else False,
             fault=self._fault([outcome.fault for outcome in outcomes if outcome.fault]),
             error=record.error,
+            op_id=record.op_id if record.verb in ("suspend", "resume") else "",
             took_us=record.took_us,
             why=self._why() or record.why,
             first_failure=record.first_failure,

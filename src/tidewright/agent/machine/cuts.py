@@ -1,6 +1,6 @@
 """Quiescing a gang. The agent of its first node leads the cut; the others wait for its decision.
 
-The cut itself is ``checkpoint.barrier``; control pages are read and written by the shell (``agent.gang``).
+The cut itself is ``checkpoint.cut.barrier``; control pages are read and written by the shell (``checkpointing.gang``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CUT_US = 60 * SECOND
 DECISION_S = CUT_US / SECOND + 15
 """How long a node waits for the leader's decision: a cut, and what the leader may have had to finish before."""
 
-ABANDONED = "another cut was made before this node was asked for its part of this one"
+ABANDONED = "its ranks were released, or held for another cut, before this node was asked for its part of this one"
 
 Quiesced = tuple[int, str]
 """Microseconds from the request to the standstill, and what the ranks have left for each other where they meet."""
@@ -64,9 +64,9 @@ def _pack(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
 
 def _follow(state: AttemptState, cut: int) -> Generator[Any, Any, Quiesced]:
     began = state.scripts.now.mono_us
-    why = ABANDONED if cut in state.failed_cuts else (yield from _decision(state, cut))
+    why = ABANDONED if cut in state.ended_cuts else (yield from _decision(state, cut))
     if why:
-        state.failed_cuts.append(cut)
+        state.ended_cuts.append(cut)
         yield from release(state, cut)
         raise ActionFailed(why)
     return state.scripts.now.mono_us - began, ""
@@ -85,9 +85,9 @@ def _decision(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
 
 def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, None]:
     """Let the ranks of the gang on this node build their connections anew and run on; not from another cut than ``cut``."""
-    if cut is not None and state.held_for not in (None, cut):
+    if cut is not None and state.held_for is not None and not state.held_by(cut):
         return
-    state.held_for = None
+    state.note_release()
     try:
         yield ReleaseRanks()
     except ActionFailed as error:
@@ -97,7 +97,7 @@ def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, 
 def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], why: str) -> Generator[Any, Any, None]:
     """There will be no such cut: other nodes, if this one would lead it, need not wait for a decision."""
     others = others_of(peers, node)
-    state.failed_cuts.append(cut)
+    state.ended_cuts.append(cut)
     if others and peers[0].node == node:
         yield SendCutResult(others, cut, why)
 
@@ -108,7 +108,7 @@ def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
     them."""
     while cut is not None and (gate := state.before_cut(cut)) is not None:
         yield gate
-    if cut in state.failed_cuts:
+    if cut in state.ended_cuts:
         state.emit(Refuse(ask, WorldError(f"cut {cut} is over")))
     else:
         state.hold_for(cut)

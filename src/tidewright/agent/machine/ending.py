@@ -27,7 +27,7 @@ from .actions import (
 from .attempt import AttemptState
 from .cuts import release
 from .image_actions import DiscardRaw
-from .outcomes import KILLED, SIGKILL_CODE, Outcome
+from .outcomes import KILLED, SIGKILL_CODE, RankOutcome
 from .scripts import Script
 
 TRAPPED = 128 + 5
@@ -74,7 +74,7 @@ def reap(state: AttemptState, rank: int, generation: int) -> Script:
     if alive:
         state.emit(WatchRanks((rank,)))
         return
-    outcome = yield from _judge(state, rank, found or Outcome(SIGKILL_CODE, lost=True))
+    outcome = yield from _judge(state, rank, found or RankOutcome(SIGKILL_CODE, lost=True))
     if outcome.lost or not (yield TidyRank(rank, generation)):
         yield SweepRanks((rank,))
         yield TidyRank(rank, generation)
@@ -87,10 +87,10 @@ def reap(state: AttemptState, rank: int, generation: int) -> Script:
         yield from settle(state)
 
 
-def _judge(state: AttemptState, rank: int, outcome: Outcome) -> Generator[Any, Any, Outcome]:
+def _judge(state: AttemptState, rank: int, outcome: RankOutcome) -> Generator[Any, Any, RankOutcome]:
     """What CRIU or a fault of its device did to a rank is not its failure, whatever code it ended with."""
     if outcome.code == TRAPPED and state.may_be_trapped(rank):
-        return Outcome(SIGKILL_CODE, lost=True)
+        return RankOutcome(SIGKILL_CODE, lost=True)
     if outcome.code and not outcome.lost and not state.record.ending:
         why = yield FindDeviceFault(state.record.devices.get(rank, ()))
         return replace(outcome, lost=True, cause=why) if why else outcome
@@ -127,7 +127,7 @@ def abort(state: AttemptState, why: str) -> Generator[Any, Any, None]:
 
 def mark_lost(state: AttemptState, why: str) -> Script:
     """All processes are gone, and nothing is known of how they ended."""
-    lost = Outcome(SIGKILL_CODE, lost=True, cause=why)
+    lost = RankOutcome(SIGKILL_CODE, lost=True, cause=why)
     state.record.image = None
     for rank in state.living():
         state.outcomes[rank] = lost

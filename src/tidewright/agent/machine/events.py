@@ -7,7 +7,7 @@ from typing import Any
 
 from ...wire.agent import LaunchArgs
 from .actions import ActionFailed, Key
-from .outcomes import Outcome
+from .outcomes import RankOutcome
 from .record import AttemptRecord
 
 
@@ -17,7 +17,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Event):
+class StepDone(Event):
     """The step ``number`` is done."""
 
     number: int
@@ -25,7 +25,7 @@ class Done(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Event):
+class StepFailed(Event):
     """The step ``number`` failed."""
 
     number: int
@@ -54,7 +54,7 @@ class Adopted(Event):
     args: LaunchArgs
     record: AttemptRecord
     logs: tuple[tuple[int, str], ...] = ()
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, RankOutcome] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class DevicesLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LevelLowered(Event):
+class LevelCapped(Event):
     """A wrapper could not wrap something: ``level`` is the highest that works."""
 
     key: Key
@@ -92,7 +92,7 @@ class Evicted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed(Event):
+class NoticeGiven(Event):
     """What the user of an attempt should know."""
 
     key: Key

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from ...checkpoint.protocol import Image
+from ...checkpoint.protocol import GangImage
 from ...wire.agent import FetchArgs
-from .actions import Effect, Step
+from .actions import ActionStep, Effect
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureRanks(Step):
+class MeasureRanks(ActionStep):
     """Result: device memory by rank, bytes, as far as it can be measured."""
 
 
@@ -19,11 +19,11 @@ class Dumped(NamedTuple):
     """A raw image: its size, and the image as the record names it."""
 
     size_bytes: int
-    image: Image
+    image: GangImage
 
 
 @dataclass(frozen=True, slots=True)
-class DumpRanks(Step):
+class DumpRanks(ActionStep):
     """Dump quiesced ranks into raw images of number ``serial``; ``left`` travels with the first rank's. Result: ``Dumped``.
     Processes stay stopped."""
 
@@ -33,17 +33,17 @@ class DumpRanks(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class UndoDump(Step):
+class UndoDump(ActionStep):
     """Whatever a dump has come to: processes run, and have their devices."""
 
 
 @dataclass(frozen=True, slots=True)
-class FinishDump(Step):
+class FinishDump(ActionStep):
     """The image stands for the processes: end them."""
 
 
 @dataclass(frozen=True, slots=True)
-class DiscardRaw(Step):
+class DiscardRaw(ActionStep):
     """The raw image ``serial`` is of no use."""
 
     serial: int
@@ -58,7 +58,7 @@ class RemoveRaw(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreImage(Step):
+class StoreImage(ActionStep):
     """Take the raw image into the store. Result: bytes that it added. Fails "unneeded" when the job ends meanwhile."""
 
     serial: int
@@ -66,7 +66,7 @@ class StoreImage(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class PushImage(Step):
+class PushImage(ActionStep):
     """Copy an image in the store to the remote one. Result: False when none is configured."""
 
     serial: int
@@ -74,7 +74,7 @@ class PushImage(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class PruneImages(Step):
+class PruneImages(ActionStep):
     """Keep the newest images up to ``newest``, or it and ``previous``."""
 
     newest: int
@@ -82,28 +82,28 @@ class PruneImages(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class DropImage(Step):
+class DropImage(ActionStep):
     """An image that was made too late for anybody to know of it."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
-class DropImages(Effect):
+class DropJobImages(Effect):
     """The job ``job`` is over: none of the images that are here by now are kept."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
-class FetchImages(Step):
+class FetchImages(ActionStep):
     """Copies of images of a job that runs elsewhere. Result: bytes added."""
 
     args: FetchArgs
 
 
 @dataclass(frozen=True, slots=True)
-class HasRaw(Step):
+class HasRaw(ActionStep):
     """Result: whether the raw image ``serial`` is here."""
 
     serial: int
@@ -111,7 +111,7 @@ class HasRaw(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyImages(Step):
+class ReadyImages(ActionStep):
     """Bring the images of number ``serial`` here, and what the ranks left for each other to where they meet. Result: device
     memory by rank, bytes. Fails "damaged image" when every copy is."""
 
@@ -125,7 +125,7 @@ class Renewed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeGeneration(Step):
+class MakeGeneration(ActionStep):
     """Give the ranks directories of ``generation``, to come back from images in. Result: ``Renewed``. A half-made one is never
     looked at."""
 
@@ -139,12 +139,12 @@ class EnterGeneration(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRanks(Step):
+class RestoreRanks(ActionStep):
     """Bring the ranks back from images ``serial``, quiesced as they were. Result: outcome by rank, of those that failed."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreDevices(Step):
+class RestoreDevices(ActionStep):
     """Processes that used GPUs come back without: give them theirs."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...checkpoint.protocol import Image
+from ...checkpoint.protocol import GangImage
 from ...model.job import Level
 from ...wire.agent import CheckpointArgs, FetchArgs, ImageReport, JobReport
-from .actions import ActionFailed, CheckLevel, CommitRecord, Publish, SaveRecord, StartTurns
-from .attempt import AttemptState
+from .actions import ActionFailed, CheckLevel, CommitRecord, PublishReport, SaveRecord, StartTurns
+from .attempt import RECOVERY, AttemptState
 from .cuts import quiesce, refuse, release
 from .ending import abort
 from .image_actions import (
@@ -42,7 +42,7 @@ been released."""
 
 def take_image(
     state: AttemptState, node: str, serial: int, *, leave_running: bool
-) -> Generator[Any, Any, tuple[ImageReport, Image]]:
+) -> Generator[Any, Any, tuple[ImageReport, GangImage]]:
     """Quiesce, dump. Raises ActionFailed with the ranks running on."""
     ended = [rank for rank in state.numbers if rank in state.outcomes]
     if ended:
@@ -61,7 +61,7 @@ def take_image(
     return shot, dumped.image
 
 
-def count(state: AttemptState, shot: ImageReport, image: Image) -> Generator[Any, Any, None]:
+def count(state: AttemptState, shot: ImageReport, image: GangImage) -> Generator[Any, Any, None]:
     """From now on the image stands for the ranks. Raises ActionFailed, with the ranks running on."""
     record = state.record
     before, record.shot, record.image = record.shot, shot, image
@@ -100,7 +100,7 @@ def _image(state: AttemptState, node: str, serial: int) -> Script:
         yield CommitRecord(f"the record of image {serial}")
         shot, _ = yield from take_image(state, node, serial, leave_running=True)
     except ActionFailed as error:
-        state.failed_cuts.append(serial)
+        state.ended_cuts.append(serial)
         state.news(error=str(error), shot=ImageReport(serial=serial))
         yield from _run_on(state, serial)
         return
@@ -140,7 +140,14 @@ def _throw_away(state: AttemptState, serial: int, error: ActionFailed) -> Genera
 
 def recover(state: AttemptState) -> Script:
     """An earlier agent stopped in the middle of a dump: processes go on, and all ranks are released, as the next cut can only
-    be made of ranks that run."""
+    be made of ranks that run. No cut holds them before, or they would be released from it."""
+    try:
+        yield from _recover(state)
+    finally:
+        state.end_cut(RECOVERY)
+
+
+def _recover(state: AttemptState) -> Generator[Any, Any, None]:
     try:
         yield UndoDump()
     except ActionFailed as error:
@@ -210,4 +217,4 @@ def fetch(scripts: Scripts, args: FetchArgs, report: JobReport) -> Script:
         shot = replace(shot, stored=True, new_bytes=new)
     except ActionFailed as failure:
         error = str(failure)
-    scripts.emit((args.job, args.attempt), Publish(replace(report, error=error, image=shot)))
+    scripts.emit((args.job, args.attempt), PublishReport(replace(report, error=error, image=shot)))

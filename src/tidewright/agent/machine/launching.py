@@ -9,7 +9,7 @@ from .actions import ActionFailed, SpawnRanks, WatchRanks, WriteEndpoints
 from .attempt import AttemptState
 from .cuts import release
 from .ending import end_all
-from .outcomes import Outcome
+from .outcomes import RankOutcome
 from .restoring import restore
 from .scripts import Script
 
@@ -23,7 +23,7 @@ def launch(state: AttemptState, *, images: bool) -> Script:
         yield from write_endpoints(state, record.sitting, reset=True)
         state.outcomes.update((yield SpawnRanks()))
     elif why := (yield from restore(state)) if images else NO_IMAGES:
-        state.outcomes.update(dict.fromkeys(state.numbers, Outcome(127, error=why, fault="world")))
+        state.outcomes.update(dict.fromkeys(state.numbers, RankOutcome(127, error=why, fault="world")))
     else:
         yield from release(state)
     failed = any(outcome.error for outcome in state.outcomes.values())

@@ -1,5 +1,4 @@
-"""Every attempt on a node, and what is asked about them. Asking twice is harmless: an attempt is started once for ever, and a
-request whose end is reached is answered with the report."""
+"""Every attempt on a node, and requests about them: a repeated one changes nothing and is answered with the report."""
 
 from __future__ import annotations
 
@@ -25,28 +24,28 @@ from ...wire.agent import (
 from . import events as ev
 from .actions import (
     ActionFailed,
-    Answer,
+    AnswerRequest,
     CheckLevel,
     CheckSeats,
     CreateAttempt,
     Do,
     Key,
     Log,
-    Publish,
+    PublishReport,
     Refuse,
     RemoveAttempt,
 )
 from .adopting import adopt
 from .attempt import AttemptState
-from .cuts import grant_hold
+from .cuts import ABANDONED, grant_hold
 from .ending import abort, end_all, leave, reap, stop
-from .image_actions import DropImages
+from .image_actions import DropJobImages
 from .imaging import checkpoint, fetch
 from .launching import launch
 from .record import AttemptRecord, cut_of
 from .scripts import Instant, Script, Scripts
 from .suspending import resume, suspend
-from .table import TABLE, Response
+from .table import TABLE, VerbResponse
 from .validate import check
 
 FORGOTTEN_KEPT = 10_000
@@ -75,9 +74,9 @@ class NodeMachine:
         """Take note of an event; what is to be done, in this order."""
         self._scripts.now = now
         match event:
-            case ev.Done(number, value):
+            case ev.StepDone(number, value):
                 self._scripts.done(number, value)
-            case ev.Failed(number, error):
+            case ev.StepFailed(number, error):
                 self._scripts.failed(number, error)
             case ev.TimerFired(timer):
                 self._scripts.fired(timer)
@@ -90,7 +89,7 @@ class NodeMachine:
         return self._scripts.take()
 
     def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
+        """Every attempt here, by job; not one that is about to be gone."""
         return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.leaving)
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -114,7 +113,8 @@ class NodeMachine:
         elif ask.verb == "resume":
             state = self.attempts.get(key)
             report = state.report() if state else JobReport(job=key[0], attempt=key[1], state="suspended")
-            self._scripts.emit(key, Publish(replace(report, state="suspended", verb="resume", error=str(error))))
+            report = replace(report, state="suspended", verb="resume", error=str(error), op_id=ask.op_id)
+            self._scripts.emit(key, PublishReport(report))
         else:
             self._scripts.emit(key, Log("error", f"job {key[0]} attempt {key[1]}: {ask.verb}: {error}"))
 
@@ -122,9 +122,9 @@ class NodeMachine:
         """``publish``: a repeated call; for a controller that lost the first report."""
         key = ask.args.job, ask.args.attempt
         if publish:
-            self._scripts.emit(key, Publish(report))
+            self._scripts.emit(key, PublishReport(report))
         if ask.ask:
-            self._scripts.emit(key, Answer(ask.ask, report))
+            self._scripts.emit(key, AnswerRequest(ask.ask, report))
 
     def _find(self, ask: ev.Asked) -> AttemptState:
         found = self.attempts.get((ask.args.job, ask.args.attempt))
@@ -195,15 +195,15 @@ class NodeMachine:
         args: SuspendArgs = ask.args
         state = self._find(ask)
         response = TABLE[state.record.phase, "suspend"]
-        if (ask.ask and state.seen(ask.op_id)) or response is Response.REPEAT:
+        if (ask.ask and state.seen(ask.op_id)) or response is VerbResponse.REPEAT:
             self._answer(ask, state.report(), publish=True)
-        elif response is Response.BEHIND:
+        elif response is VerbResponse.BEHIND:
             self._behind(ask, state)
         else:
             record = state.record
             record.level, record.bounded, record.grace_us = args.level, args.bounded, args.grace_us
             record.serial, record.previous, record.peers = args.serial, args.previous, args.peers or record.peers
-            record.cut = cut_of(args.serial, ask.op_id)
+            record.cut, record.op_id = cut_of(args.serial, ask.op_id), ask.op_id
             state.begin_cut(record.cut)
             report = state.tell(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
             state.queue(suspend(state, self.node, images=self.images))
@@ -232,9 +232,9 @@ class NodeMachine:
     def _resume_known(self, ask: ev.Asked, state: AttemptState, args: ResumeArgs) -> Script:
         record = state.record
         response = TABLE[record.phase, "resume"]
-        if response is Response.BEHIND and not record.ending:
+        if response is VerbResponse.BEHIND and not record.ending:
             self._behind(ask, state)
-        elif response is not Response.BEGIN:
+        elif response is not VerbResponse.BEGIN:
             self._answer(ask, state.report(), publish=True)
         else:
             cpus, state.logs = yield CheckSeats(args.launch, args.ranks)
@@ -242,7 +242,7 @@ class NodeMachine:
                 state.args, record.serial = args.launch, args.serial
                 if not args.back:
                     record.sitting = ask.op_id
-            record.boot = self.boot
+            record.boot, record.op_id = self.boot, ask.op_id
             record.cpus.update(cpus)
             record.devices.update({seat.rank: seat.devices for seat in args.ranks})
             report = state.tell(phase="resuming", verb="resume", error="", took_us=0)
@@ -254,25 +254,25 @@ class NodeMachine:
         self._forgotten.pop((args.job, args.attempt), None)
         sitting = "" if resumption.back else ask.op_id
         state = yield from self._create(replace(args, image=resumption.serial), sitting)
-        state.record.level = int(Level.FULL)
+        state.record.level, state.record.op_id = int(Level.FULL), ask.op_id
         report = state.tell(phase="resuming", verb="resume")
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
 
     def _checkpoint(self, ask: ev.Asked) -> Script:
-        """Take images of a running attempt, which runs on; answered by a report of verb ``checkpoint``."""
+        """Take images of a running attempt, which runs on; answered by a report of verb ``checkpoint``, without the refusal of
+        an earlier suspension: the next one may be under way when the answer arrives."""
         args: CheckpointArgs = ask.args
         state = self._find(ask)
-        if state.seen(ask.op_id) or TABLE[state.record.phase, "checkpoint"] is Response.REPEAT:
-            self._answer(ask, state.report())
-        elif self.images:
+        repeated = state.seen(ask.op_id) or TABLE[state.record.phase, "checkpoint"] is VerbResponse.REPEAT
+        error, image = "", None
+        if self.images and not repeated:
             state.begin_cut(args.serial)
             state.queue(checkpoint(state, self.node, args))
-            self._answer(ask, state.report())
-        else:
-            error = yield CheckLevel(Level.FULL)
-            image = ImageReport(serial=args.serial)
-            self._answer(ask, replace(state.report(), verb="checkpoint", error=error, image=image), publish=True)
+        elif not repeated:
+            error, image = (yield CheckLevel(Level.FULL)), ImageReport(serial=args.serial)
+        report = replace(state.report(), verb="checkpoint", error=error, image=image or state.record.shot)
+        self._answer(ask, report, publish=bool(error))
 
     def _fetch(self, ask: ev.Asked) -> Script:
         """Take copies of images from other nodes; answered by a report of verb ``fetch``."""
@@ -293,7 +293,7 @@ class NodeMachine:
             gone = JobReport(job=args.job, attempt=args.attempt, state="exited", verb="stop", lost=True, why="not here")
             self._answer(ask, gone)
             return
-        if TABLE[state.record.phase, "stop"] is Response.REPEAT:
+        if TABLE[state.record.phase, "stop"] is VerbResponse.REPEAT:
             self._answer(ask, state.report(), publish=True)
             return
         again = state.record.ending == "stop"
@@ -314,7 +314,7 @@ class NodeMachine:
         key = args.job, args.attempt
         state = self.attempts.get(key)
         if args.images and self.images:
-            self._scripts.emit(key, DropImages(args.job))
+            self._scripts.emit(key, DropJobImages(args.job))
         if state is None:
             self._answer(ask, JobReport(job=args.job, attempt=args.attempt, state="exited", why="not here"))
             return
@@ -334,7 +334,11 @@ class NodeMachine:
         yield from ()
 
     def _drop(self, state: AttemptState) -> None:
+        """No report is sent of it any more, and nothing waits for its cuts. Harmless for one that was dropped."""
+        if self.attempts.get(state.key) is not state:
+            return
         del self.attempts[state.key]
+        state.give_up_cuts()
         for cut in list(state.underway):
             state.end_cut(cut)
         last = all(job != state.args.job for job, _ in self.attempts)
@@ -363,10 +367,10 @@ class NodeMachine:
             state.start(abort(state, event.why))
         elif isinstance(event, ev.CutDecided):
             self._decided(state, event)
-        elif isinstance(event, ev.LevelLowered):
+        elif isinstance(event, ev.LevelCapped):
             if state.record.phase == "running" and event.level != state.record.cap:
                 state.tell(cap=event.level, cap_why=event.why)
-        elif isinstance(event, ev.Noticed):
+        elif isinstance(event, ev.NoticeGiven):
             state.tell(notice=event.text)
         elif isinstance(event, ev.Evicted):
             self._evict(state, event.why)
@@ -381,8 +385,10 @@ class NodeMachine:
             state.start(grant_hold(state, event.ask, event.cut))
 
     def _decided(self, state: AttemptState, event: ev.CutDecided) -> None:
-        if event.cut not in state.failed_cuts:
-            self._scripts.open(state.decision(event.cut), event.why)
+        """A cut for which the ranks here are not held is none: an earlier agent let them be held, and this one releases them."""
+        if event.cut not in state.ended_cuts:
+            why = event.why or ("" if state.held_by(event.cut) else ABANDONED)
+            self._scripts.open(state.decision(event.cut), why)
 
     def _evict(self, state: AttemptState, why: str) -> None:
         """End a running attempt for what it does: SIGTERM, its grace, SIGKILL."""

@@ -9,7 +9,7 @@ from ...base.signals import signal_name
 SIGTERM_CODE, SIGKILL_CODE = 143, 137
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
+class RankOutcome(Struct, frozen=True, omit_defaults=True):
     """How a rank ended. ``code`` is 128 + signal for a signal; ``error`` says why it never ran."""
 
     code: int = 0
@@ -25,7 +25,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     """What ended a rank that is ``lost``, where it is known."""
 
 
-KILLED = Outcome(SIGKILL_CODE)
+KILLED = RankOutcome(SIGKILL_CODE)
 """The end of ranks that were killed on purpose: an image stands for them, or they live elsewhere."""
 
 

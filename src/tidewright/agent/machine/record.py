@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...checkpoint.protocol import Image
+from ...checkpoint.protocol import GangImage
 from ...model.failure import RankFailure
 from ...wire.agent import ImageReport, Peer, Phase, Verb
 
@@ -29,7 +29,7 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     """CLOCK_BOOTTIME seconds at which a bounded hold ends."""
     devices: dict[int, tuple[int, ...]] = {}
     cpus: dict[int, tuple[int, ...]] = {}
-    image: Image | None = None
+    image: GangImage | None = None
     quiet: bool = False
     """The ranks are quiesced, without connections, and must be released when they run again."""
     serial: int = 0
@@ -57,6 +57,8 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     needs: dict[int, int] = {}
     """Device memory by rank, bytes: the most that was seen; nothing for a rank that was never measured."""
     first_failure: RankFailure | None = None
+    op_id: str = ""
+    """The suspension or resumption that was asked for last."""
     ops: list[str] = []
     memory_limit: str = ""
     notice: str = ""

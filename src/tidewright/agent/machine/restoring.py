@@ -39,7 +39,7 @@ def restore(state: AttemptState) -> Why:
     A raw image that turns out damaged gives way to the store's copy, or that of another node.
     """
     record = state.record
-    if record.whole and record.whole == record.generation:  # for an earlier agent
+    if state.restored:  # by an earlier agent
         state.emit(StartTurns())
         return ""
     state.restoring = True

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from .actions import ActionFailed, CancelTimer, Do, Effect, Key, Log, StartTimer, Step
+from .actions import ActionFailed, ActionStep, CancelTimer, Do, Effect, Key, Log, StartTimer
 
 
 class Gate:
@@ -22,7 +22,7 @@ class Gate:
         self.opened = False
 
 
-Script = Generator[Step | Gate, Any, None]
+Script = Generator[ActionStep | Gate, Any, None]
 
 
 class Instant(NamedTuple):
@@ -39,7 +39,7 @@ class _Running(NamedTuple):
     then: Callable[[], None] | None
 
 
-class Line:
+class ScriptQueue:
     """Scripts that run one after the other."""
 
     def __init__(self) -> None:
@@ -86,13 +86,13 @@ class Scripts:
         """Run beside all others."""
         self._advance(_Running(key, script, None), None, None)
 
-    def queue(self, line: Line, key: Key, script: Script) -> None:
+    def queue(self, line: ScriptQueue, key: Key, script: Script) -> None:
         """Run once those queued before have come to their end."""
         line.waiting.append((key, script))
         if not line.busy:
             self._next(line)
 
-    def _next(self, line: Line) -> None:
+    def _next(self, line: ScriptQueue) -> None:
         line.busy = bool(line.waiting)
         if line.busy:
             key, script = line.waiting.popleft()

@@ -13,9 +13,9 @@ from .actions import (
     CheckLevel,
     CommitRecord,
     FindControlPages,
-    ResumeRanks,
+    ResumeByDriver,
     SaveRecord,
-    SuspendRanks,
+    SuspendByDriver,
     WatchRanks,
 )
 from .attempt import AttemptState
@@ -27,19 +27,19 @@ from .restoring import restore
 from .scripts import Script
 
 
-def suspend(state: AttemptState, node: str, *, images: bool) -> Script:
-    """By ``record.level``. An attempt that was told to end meanwhile is left alone."""
+def suspend(state: AttemptState, node: str, *, images: bool, adopted: bool = False) -> Script:
+    """By ``record.level``. An attempt that is to end meanwhile is left alone. ``adopted``: an earlier agent began it."""
     cut = state.record.cut
     try:
         if state.record.phase == "suspending":
-            yield from _suspend_by_level(state, node, images=images)
+            yield from _suspend_by_level(state, node, images=images, adopted=adopted)
     finally:
         state.end_cut(cut)
 
 
-def _suspend_by_level(state: AttemptState, node: str, *, images: bool) -> Script:
+def _suspend_by_level(state: AttemptState, node: str, *, images: bool, adopted: bool) -> Script:
     record, began = state.record, state.scripts.now.mono_us
-    refusal = yield from _refusal(state)
+    refusal = yield from _refusal(state, adopted)
     if refusal:
         lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if record.level == Level.FULL else {}
         state.unless_over(phase="running", error=refusal, **lower)
@@ -51,10 +51,10 @@ def _suspend_by_level(state: AttemptState, node: str, *, images: bool) -> Script
         yield from _suspend(state, node, Level(record.level), began)
 
 
-def _refusal(state: AttemptState) -> Generator[Any, Any, str]:
-    """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out. Asked for in turn with
-    everything else: a rank whose image is being taken looks like one in a debugger."""
-    begun = state.record.image is not None or state.record.ending
+def _refusal(state: AttemptState, adopted: bool) -> Generator[Any, Any, str]:
+    """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out: ranks that it froze would stay
+    so. Asked for in turn with everything else: a rank whose image is being taken looks like one in a debugger."""
+    begun = state.record.image is not None or state.record.ending or (adopted and state.record.level != Level.FULL)
     return "" if begun else (yield CheckLevel(state.record.level))
 
 
@@ -66,9 +66,9 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
         state.emit(SaveRecord())
     try:
         yield from _quiesce(state, node, level)
-        image = yield SuspendRanks(level)
+        image = yield SuspendByDriver(level)
     except ActionFailed as error:
-        state.failed_cuts.append(record.cut)
+        state.ended_cuts.append(record.cut)
         yield from unquiesce(state)
         state.unless_over(phase="running", error=str(error))
         return
@@ -123,7 +123,7 @@ def _suspend_to_image(state: AttemptState, node: str, began: int) -> Script:
             taken = yield from take_image(state, node, record.serial, leave_running=False)
             yield from count(state, *taken)
         except ActionFailed as error:
-            state.failed_cuts.append(record.cut)
+            state.ended_cuts.append(record.cut)
             state.unless_over(phase="running", error=str(error), no_room=error.no_room)
             return
     yield from finish(state)
@@ -143,7 +143,7 @@ def resume(state: AttemptState, *, images: bool) -> Script:
         return
     yield from write_endpoints(state)
     try:
-        yield ResumeRanks(Level(record.level), record.image)
+        yield ResumeByDriver(Level(record.level), record.image)
     except ActionFailed as error:
         state.unless_over(phase="suspended", error=str(error))
         return

@@ -31,7 +31,7 @@ from enum import Enum
 from ...wire.agent import Phase, Verb
 
 
-class Response(Enum):
+class VerbResponse(Enum):
     """``BEGIN``: the phase changes now. ``BEHIND``: the request is judged when what is under way has come to its end.
     ``REPEAT``: the answer is how the attempt stands; it was asked before, or makes no sense any more. ``HURRY``: it is being
     done; an earlier end may be asked for."""
@@ -42,9 +42,9 @@ class Response(Enum):
     HURRY = "hurry"
 
 
-_BEGIN, _BEHIND, _REPEAT, _HURRY = Response.BEGIN, Response.BEHIND, Response.REPEAT, Response.HURRY
+_BEGIN, _BEHIND, _REPEAT, _HURRY = VerbResponse.BEGIN, VerbResponse.BEHIND, VerbResponse.REPEAT, VerbResponse.HURRY
 _COLUMNS: tuple[Verb, ...] = ("launch", "suspend", "resume", "checkpoint", "stop")
-_ROWS: dict[Phase, tuple[Response, ...]] = {
+_ROWS: dict[Phase, tuple[VerbResponse, ...]] = {
     "starting": (_REPEAT, _BEHIND, _REPEAT, _BEGIN, _BEGIN),
     "running": (_REPEAT, _BEGIN, _REPEAT, _BEGIN, _BEGIN),
     "suspending": (_REPEAT, _REPEAT, _BEHIND, _BEGIN, _BEGIN),
@@ -56,7 +56,7 @@ _ROWS: dict[Phase, tuple[Response, ...]] = {
 }
 """A checkpoint begins in every phase: it is judged when its turn comes, and refused by a report of its own."""
 
-TABLE: Mapping[tuple[Phase, Verb], Response] = {
+TABLE: Mapping[tuple[Phase, Verb], VerbResponse] = {
     (phase, verb): response for phase, row in _ROWS.items() for verb, response in zip(_COLUMNS, row, strict=True)
 }
 

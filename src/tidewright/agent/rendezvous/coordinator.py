@@ -23,8 +23,8 @@ from typing import Any
 from ...base.atomic import write_atomically
 from ...base.errors import WorldError
 from ...wire.agent import Peer
-from ..attempt import Attempt
-from ..depot import DepotClient, Silent
+from ..peer_rpc import PeerClient, PeerSilent
+from ..processes.attempt import Attempt
 from . import generations as gn
 from . import polling
 from .server import RendezvousServer
@@ -80,29 +80,29 @@ class RendezvousCoordinator:
         when they are damaged."""
         held = self._held(attempt)
         self._do(
-            gn.GenerationRestored(attempt.args.job, attempt.memo.sitting, hosts(attempt), alone(attempt), held, left)
+            gn.GenerationRestored(attempt.args.job, attempt.record.sitting, hosts(attempt), alone(attempt), held, left)
         )
 
     def fresh(self, attempt: Attempt) -> None:
         """Ranks start from the beginning, and find nothing that others of the job have written."""
-        self._do(gn.GenerationLaunched(attempt.args.job, attempt.memo.sitting, hosts(attempt), self._held(attempt)))
+        self._do(gn.GenerationLaunched(attempt.args.job, attempt.record.sitting, hosts(attempt), self._held(attempt)))
 
     def take_over(self, attempt: Attempt) -> None:
         """Ranks that an earlier agent left may want to meet before anything else is asked of this one."""
-        present = any(path.is_dir() for path in attempt.boxes().values())
-        settled = attempt.memo.phase not in SETTING_OUT
+        present = any(path.is_dir() for path in attempt.rank_dirs().values())
+        settled = attempt.record.phase not in SETTING_OUT
         held = self._held(attempt) if present else ""
-        self._do(gn.GenerationAdopted(attempt.args.job, attempt.memo.sitting, hosts(attempt), present, settled, held))
+        self._do(gn.GenerationAdopted(attempt.args.job, attempt.record.sitting, hosts(attempt), present, settled, held))
 
     def fail(self, attempt: Attempt, why: str) -> None:
         """No node need wait for this generation."""
-        self._do(gn.GenerationFailed(attempt.args.job, attempt.memo.sitting, why))
+        self._do(gn.GenerationFailed(attempt.args.job, attempt.record.sitting, why))
 
     def close(self, job: int) -> None:
         """No ranks of the job are here any more."""
         self._do(gn.JobLeft(job))
 
-    async def door(self, args: dict[str, Any]) -> int | dict[str, Any]:
+    async def endpoint(self, args: dict[str, Any]) -> int | dict[str, Any]:
         """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their generation; and
         the generation whose token they need, where the agent asks by ``tokens`` that it knows of such."""
         job, generation, old = int(args["job"]), str(args.get("sitting", "")), "tokens" not in args
@@ -147,7 +147,7 @@ class RendezvousCoordinator:
     async def write(self, attempt: Attempt, sitting: str = "") -> None:
         """Write to the ranks here where the rendezvous is, once it is open for the generation ``sitting``. Raises WorldError
         when its node is not known, does not answer or could not prepare it, and when the ranks are to end."""
-        job, peers = attempt.args.job, attempt.memo.peers
+        job, peers = attempt.args.job, attempt.record.peers
         if hosts(attempt):
             address, found = self._address, polling.EndpointOpen(self.open(job), self._own(job))
         elif not peers or peers[0].node == self._node:
@@ -158,10 +158,10 @@ class RendezvousCoordinator:
         self._write_reach(attempt, {"address": address, "port": found.port, "token": token})
 
     def _write_reach(self, attempt: Attempt, where: dict[str, Any]) -> None:
-        crowd = Counter(device for devices in attempt.memo.devices.values() for device in devices)
+        crowd = Counter(device for devices in attempt.record.devices.values() for device in devices)
         ways = self._ways(attempt)
         for rank in attempt.ranks:
-            devices = attempt.memo.devices.get(rank.number, ())
+            devices = attempt.record.devices.get(rank.number, ())
             words = {
                 **where,
                 "host": self._address,
@@ -177,11 +177,11 @@ class RendezvousCoordinator:
             )
 
     async def _poll(self, attempt: Attempt, peer: Peer, generation: str) -> polling.EndpointOpen:
-        client, job = DepotClient(peer, self._token), attempt.args.job
+        client, job = PeerClient(peer, self._token), attempt.args.job
         poll = polling.EndpointPoll(peer.node, job, generation, time.monotonic(), open_s=self._open_s)
         try:
             while True:
-                step = poll.next(time.monotonic(), ending=bool(attempt.memo.ending))
+                step = poll.next(time.monotonic(), ending=bool(attempt.record.ending))
                 if isinstance(step, polling.PollHost):
                     step = await self._ask(client, poll, {"job": job, "sitting": generation, "tokens": 1})
                 match step:
@@ -194,11 +194,11 @@ class RendezvousCoordinator:
         finally:
             client.close()
 
-    async def _ask(self, client: DepotClient, poll: polling.EndpointPoll, what: dict[str, Any]) -> polling.Step:
+    async def _ask(self, client: PeerClient, poll: polling.EndpointPoll, what: dict[str, Any]) -> polling.Step:
         """One poll, in a thread. Raises WorldError when the host refuses."""
         try:
             found = await asyncio.to_thread(client.ask, "meeting", what, POLL_S)
-        except Silent as error:
+        except PeerSilent as error:
             return poll.silent(time.monotonic(), str(error))
         if not isinstance(found, dict):  # an agent of a version before
             return poll.answered(time.monotonic(), int(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...launch.inject._tidewright import frames as fr
+from ...launch.inject._tidewright.rendezvous import frames as fr
 
 
 class FrameBuffer:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...launch.inject._tidewright import frames as fr
+from ...launch.inject._tidewright.rendezvous import frames as fr
 from .store import KeyValueStore, decode, encode
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ...launch.inject._tidewright import frames as fr
+from ...launch.inject._tidewright.rendezvous import frames as fr
 from . import journal_format
 from . import messages as ms
 from .store import QUEUE, Condition, KeyValueStore, OperationResult

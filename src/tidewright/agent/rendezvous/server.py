@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from ...base.errors import WorldError
-from ...launch.inject._tidewright import frames as fr
+from ...launch.inject._tidewright.rendezvous import frames as fr
 from ...wire.connections import room_for
 from . import messages as ms
 from .framing import FrameBuffer

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...launch.inject._tidewright import frames as fr
+from ...launch.inject._tidewright.rendezvous import frames as fr
 
 ROUNDS_KEPT = 2
 RANKS_MOST = 1 << 20

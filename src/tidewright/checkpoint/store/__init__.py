@@ -1,19 +1,19 @@
 """The content-addressed image store (store.py), and what stands on its doorstep."""
 
-from .check import Finding
+from .check import IntegrityFinding
 from .errors import ImageDamaged, ImageMissing, StoreFull
+from .gc import Freed
 from .names import ImageName, is_key
-from .quota import Entry
+from .quota import ImageEntry
 from .remote import Erasable, FsspecRemote, Remote
 from .served import Objects
 from .store import ImageStore, PutReport
-from .sweep import Freed
 from .transfer import Moved
 
 __all__ = [
-    "Entry",
+    "ImageEntry",
     "Erasable",
-    "Finding",
+    "IntegrityFinding",
     "Freed",
     "FsspecRemote",
     "ImageDamaged",

@@ -9,14 +9,14 @@ from msgspec import Struct
 from .disk import spoiled
 from .index import NO_HASHES, Runs
 from .keys import PAGE, Hashes
-from .manifest import Manifest
+from .manifest import ImageManifest
 from .names import INDEX, ImageName
 from .pack import PackIndex
-from .shelf import Shelf, View
+from .tenant_store import PackView, TenantStore
 from .transfer import broken_frames
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class IntegrityFinding(Struct, frozen=True, kw_only=True):
     """Something wrong. ``images`` are those that cannot be restored because of it; empty: nothing is lost."""
 
     tenant: str
@@ -27,22 +27,24 @@ class Finding(Struct, frozen=True, kw_only=True):
     images: tuple[ImageName, ...] = ()
 
 
-def packs(shelf: Shelf, view: View, wanted: Hashes | None) -> Iterator[Finding]:
+def packs(tenant_store: TenantStore, view: PackView, wanted: Hashes | None) -> Iterator[IntegrityFinding]:
     """Read every pack (that holds one of ``wanted``), and remember which frames are damaged."""
     for id_, problem in view.broken.items():
-        yield Finding(tenant=shelf.tenant, what="index", path=str(shelf.packs / f"{id_}{INDEX}"), problem=problem)
+        yield IntegrityFinding(
+            tenant=tenant_store.tenant, what="index", path=str(tenant_store.packs / f"{id_}{INDEX}"), problem=problem
+        )
     asked = None if wanted is None else Runs().plus(wanted)
     for pack in view.packs:
         if asked is None or asked.knows(pack.hashes).any():
-            yield from _pack(shelf, pack)
+            yield from _pack(tenant_store, pack)
 
 
-def _pack(shelf: Shelf, pack: PackIndex) -> Iterator[Finding]:
-    path = shelf.pack_path(pack.id)
+def _pack(tenant_store: TenantStore, pack: PackIndex) -> Iterator[IntegrityFinding]:
+    path = tenant_store.pack_path(pack.id)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        if not (shelf.packs / f"{pack.id}{INDEX}").exists():
+        if not (tenant_store.packs / f"{pack.id}{INDEX}").exists():
             return  # collected meanwhile
         problem, broken = "is missing", frozenset(range(len(pack.frames)))
     except OSError as error:
@@ -50,14 +52,14 @@ def _pack(shelf: Shelf, pack: PackIndex) -> Iterator[Finding]:
             raise
         problem, broken = f"cannot be read: {error.strerror}", frozenset(range(len(pack.frames)))
     else:
-        broken = broken_frames(shelf.key, pack, data)
+        broken = broken_frames(tenant_store.key, pack, data)
         problem = _what(pack, data, broken)
     if broken:
-        shelf.mark_bad(pack.id, broken)
-    elif shelf.bad_frames(pack.id):
-        shelf.forgive(pack.id)
+        tenant_store.mark_bad(pack.id, broken)
+    elif tenant_store.bad_frames(pack.id):
+        tenant_store.forgive(pack.id)
     if problem:
-        yield Finding(tenant=shelf.tenant, what="pack", path=str(path), problem=problem)
+        yield IntegrityFinding(tenant=tenant_store.tenant, what="pack", path=str(path), problem=problem)
 
 
 def _what(pack: PackIndex, data: bytes, broken: frozenset[int]) -> str:
@@ -70,21 +72,25 @@ def _what(pack: PackIndex, data: bytes, broken: frozenset[int]) -> str:
     return "" if len(data) == pack.pack_bytes else f"{len(data) - pack.pack_bytes} bytes too long"
 
 
-def images(shelf: Shelf, view: View, name: ImageName | None) -> Iterator[Finding]:
+def images(tenant_store: TenantStore, view: PackView, name: ImageName | None) -> Iterator[IntegrityFinding]:
     """Check every manifest (or one), and that all pages of it are there and sound."""
-    for found_name, found in shelf.manifests():
+    for found_name, found in tenant_store.manifests():
         if name is not None and found_name != name:
             continue
-        path = str(shelf.manifest_path(found_name))
-        if not isinstance(found, Manifest):
+        path = str(tenant_store.manifest_path(found_name))
+        if not isinstance(found, ImageManifest):
             problem = str(found)
-            yield Finding(tenant=shelf.tenant, what="manifest", path=path, problem=problem, images=(found_name,))
+            yield IntegrityFinding(
+                tenant=tenant_store.tenant, what="manifest", path=path, problem=problem, images=(found_name,)
+            )
             continue
         for text in _lost(view, found):
-            yield Finding(tenant=shelf.tenant, what="page", path=path, problem=text, images=(found_name,))
+            yield IntegrityFinding(
+                tenant=tenant_store.tenant, what="page", path=path, problem=text, images=(found_name,)
+            )
 
 
-def _lost(view: View, manifest: Manifest) -> Iterator[str]:
+def _lost(view: PackView, manifest: ImageManifest) -> Iterator[str]:
     for entry, recipe in zip(manifest.header.files, manifest.recipes, strict=True):
         lost = ~view.runs.knows(recipe.hashes)
         if lost.any():
@@ -92,7 +98,7 @@ def _lost(view: View, manifest: Manifest) -> Iterator[str]:
             yield f"{entry.path}: {int(lost.sum())} of {len(lost)} pages are lost ({at})"
 
 
-def affected(shelf: Shelf, view: View, pack_id: str) -> tuple[ImageName, ...]:
+def affected(tenant_store: TenantStore, view: PackView, pack_id: str) -> tuple[ImageName, ...]:
     """Images that need pages which only a pack's bad frames held."""
     lost = next((view.lost_in(pack) for pack in view.packs if pack.id == pack_id), NO_HASHES)
-    return tuple(shelf.users(lost[~view.runs.knows(lost)]))
+    return tuple(tenant_store.users(lost[~view.runs.knows(lost)]))

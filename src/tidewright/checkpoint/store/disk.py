@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...base.atomic import sync_directory
-from ..space import is_full, refusal
+from ..files.space import is_full, refusal
 from .errors import StoreFull
 
 Chunk = bytes | bytearray | memoryview

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...base.errors import WorldError
-from ..space import DiskFull
+from ..files.space import FileSystemFull
 
 
 class ImageMissing(WorldError):
@@ -18,5 +18,5 @@ class ImageDamaged(WorldError):
         self.problem = problem
 
 
-class StoreFull(DiskFull):
+class StoreFull(FileSystemFull):
     """The quota or the disk leaves no room for an image. Nothing was dropped to make room."""

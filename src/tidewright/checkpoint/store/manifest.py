@@ -71,7 +71,7 @@ class Recipe(Struct, frozen=True):
     hashes: Hashes
 
 
-class Manifest(Struct, frozen=True):
+class ImageManifest(Struct, frozen=True):
     """``recipes`` in the order of ``header.files``."""
 
     header: Header
@@ -156,7 +156,7 @@ def _header(start: bytes, text: bytes) -> Header:
         raise BadManifest("the header of its manifest cannot be read") from None
 
 
-def decode(data: bytes, key: TenantKey) -> Manifest:
+def decode(data: bytes, key: TenantKey) -> ImageManifest:
     """A manifest from its file's content. Raises BadManifest."""
     length = _length(data[: _HEAD.size])
     if len(data) < SEAL_BYTES or key.seal(memoryview(data)[:-SEAL_BYTES]) != data[-SEAL_BYTES:]:
@@ -164,7 +164,7 @@ def decode(data: bytes, key: TenantKey) -> Manifest:
     header = _header(data, data[_HEAD.size : _HEAD.size + length])
     _check_paths([*(file.path for file in header.files), *(path for path, _ in header.directories)])
     body = memoryview(data)[_HEAD.size + length : -SEAL_BYTES]
-    return Manifest(header, tuple(_recipes(header.files, body)))
+    return ImageManifest(header, tuple(_recipes(header.files, body)))
 
 
 def _recipes(files: Iterable[FileEntry], body: memoryview) -> Iterator[Recipe]:

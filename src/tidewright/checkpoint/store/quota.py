@@ -16,7 +16,7 @@ _OLDEST = 3
 """How many images a refusal names."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class ImageEntry(Struct, frozen=True, kw_only=True):
     """An image in the store. Sizes as in PutReport, counted when it was put; ``damage`` when it cannot be read."""
 
     name: ImageName
@@ -27,7 +27,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     damage: str = ""
 
 
-def room(quota_bytes: int, name: ImageName, held: Callable[[], int], listed: Callable[[], list[Entry]]) -> Room:
+def room(quota_bytes: int, name: ImageName, held: Callable[[], int], listed: Callable[[], list[ImageEntry]]) -> Room:
     """Room for one image in a store that may take ``quota_bytes``; ``held`` are the bytes there, ``listed`` its images."""
     before, written = held(), 0
 
@@ -40,7 +40,7 @@ def room(quota_bytes: int, name: ImageName, held: Callable[[], int], listed: Cal
     return count
 
 
-def _refusal(quota_bytes: int, name: ImageName, held: int, entries: list[Entry]) -> str:
+def _refusal(quota_bytes: int, name: ImageName, held: int, entries: list[ImageEntry]) -> str:
     oldest = sorted(entries, key=lambda entry: entry.made_us)[:_OLDEST]
     named = ", ".join(f"{one.name} ({format_bytes(one.stored_bytes)})" for one in oldest)
     what = f"; the oldest images are {named}" if named else ""

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...base.atomic import write_atomically
 from ...base.errors import UsageError, WorldError
-from ..space import is_full, refusal
+from ..files.space import is_full, refusal
 from .disk import Disk
 
 T = TypeVar("T")

@@ -18,23 +18,23 @@ import msgspec
 from msgspec import Struct
 
 from ...base.errors import Conflict, UsageError, WorldError
-from . import away, check, sweep
-from .check import Finding
+from . import check, gc, remote_gc
+from .check import IntegrityFinding
 from .disk import Disk, scratch, size_below, write_whole
 from .errors import ImageDamaged, ImageMissing
-from .intake import Intake
+from .gc import Freed
+from .ingest import Intake
 from .keys import Keys, TenantKey, decode_key
 from .lock import StoreLock
-from .manifest import BadManifest, Header, Manifest, key_of, read_header
+from .manifest import BadManifest, Header, ImageManifest, key_of, read_header
 from .names import INDEX, KEYS, PACKS, ImageName, folder, tenant_of
-from .outlet import Damage, materialise
 from .pack import PackWriter
-from .quota import Entry, Room, room
+from .quota import ImageEntry, Room, room
 from .remote import Erasable, Remote
+from .restore_reader import Damage, materialise
 from .served import Objects
-from .shelf import Shelf
-from .sweep import Freed
-from .transfer import Moved, Pull, Push
+from .tenant_store import TenantStore
+from .transfer import ImagePull, ImagePush, Moved
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class ImageStore:
             self._disk.make_directory(path)
         self._lock = lock or StoreLock(root)
         self._keys = Keys(keys, self._drafts, self._disk, secret)
-        self._shelves: dict[str, Shelf] = {}
+        self._tenant_stores: dict[str, TenantStore] = {}
         self._guard = threading.Lock()
         self.objects = Objects(self._tenants, self._keys)
         """What peers may read."""
@@ -94,37 +94,39 @@ class ImageStore:
         if not source.is_dir():
             raise UsageError(f"{source} is not a directory", "give the directory of a rank's image")
         with self._lock.shared():
-            shelf = self._shelf(name.tenant)
-            if shelf.manifest_path(name).exists():
+            tenant_store = self._tenant_store(name.tenant)
+            if tenant_store.manifest_path(name).exists():
                 raise Conflict(f"{name} is in the store already", "drop it first, or take the next serial")
             room = self._room(name)
-            writer = PackWriter(self._disk, self._drafts, shelf.packs, shelf.key, room)
+            writer = PackWriter(self._disk, self._drafts, tenant_store.packs, tenant_store.key, room)
             try:
-                report = self._take(shelf, name, source, meta or {}, writer, room)
+                report = self._take(tenant_store, name, source, meta or {}, writer, room)
             except BaseException:
                 writer.abort()
                 raise
         return msgspec.structs.replace(report, took_us=(time.monotonic_ns() - began) // 1000)
 
     def _take(
-        self, shelf: Shelf, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
+        self, tenant_store: TenantStore, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
         room: Room,
     ) -> PutReport:  # fmt: skip
-        intake = Intake(shelf.key, shelf.view().runs, writer, shelf.latest.get(name.job, name.serial))
+        intake = Intake(
+            tenant_store.key, tenant_store.view().runs, writer, tenant_store.latest.get(name.job, name.serial)
+        )
         intake.take(source)
         packs = sum(pack.stored_bytes for pack in writer.publish())
         header = Header(
-            name=name, key=shelf.key.id, made_us=time.time_ns() // 1000, raw_bytes=intake.raw_bytes,
+            name=name, key=tenant_store.key.id, made_us=time.time_ns() // 1000, raw_bytes=intake.raw_bytes,
             new_bytes=intake.new_bytes, stored_bytes=packs, files=tuple(intake.files),
             directories=tuple(intake.directories), meta=meta,
         )  # fmt: skip
         recipes = tuple(intake.recipes)
-        size = sum(map(len, Manifest(header, recipes).encode(shelf.key)))
+        size = sum(map(len, ImageManifest(header, recipes).encode(tenant_store.key)))
         header = msgspec.structs.replace(header, stored_bytes=packs + size)
         room(size)
-        content = Manifest(header, recipes).encode(shelf.key)
-        write_whole(self._disk, self._drafts, shelf.manifest_path(name), content)
-        shelf.latest.add(name.job, name.serial, intake.landmarks)
+        content = ImageManifest(header, recipes).encode(tenant_store.key)
+        write_whole(self._disk, self._drafts, tenant_store.manifest_path(name), content)
+        tenant_store.latest.add(name.job, name.serial, intake.anchor_hashes)
         return PutReport(
             raw_bytes=header.raw_bytes, new_bytes=header.new_bytes, stored_bytes=header.stored_bytes, took_us=0
         )
@@ -138,36 +140,38 @@ class ImageStore:
         if into.exists():
             raise Conflict(f"{into} exists", "move it away first")
         with self._lock.shared():
-            shelf = self._shelf(name.tenant)
-            manifest = self._manifest(shelf, name)
+            tenant_store = self._tenant_store(name.tenant)
+            manifest = self._manifest(tenant_store, name)
             first: Damage | None = None
             looked = False
             while True:
                 try:
-                    materialise(shelf, shelf.view(), manifest, into)
+                    materialise(tenant_store, tenant_store.view(), manifest, into)
                     return
                 except Damage as damage:
                     first = first or damage
                     if not damage.frames and not looked:
-                        list(check.packs(shelf, shelf.view(), manifest.hashes))  # all of it at once: a pull mends all
+                        list(
+                            check.packs(tenant_store, tenant_store.view(), manifest.hashes)
+                        )  # all at once: a pull mends all
                         looked = True  # and once more: what could not be read before may have been given back
                     elif not damage.frames:
-                        raise self._damaged(shelf, name, first) from shelf.unreadable_file()
+                        raise self._damaged(tenant_store, name, first) from tenant_store.unreadable_file()
                     for pack, frame in damage.frames:  # another pack may hold the same pages: look again
-                        shelf.mark_bad(pack, frozenset((frame,)))
+                        tenant_store.mark_bad(pack, frozenset((frame,)))
 
-    def _manifest(self, shelf: Shelf, name: ImageName) -> Manifest:
+    def _manifest(self, tenant_store: TenantStore, name: ImageName) -> ImageManifest:
         try:
-            return shelf.manifest(name)
+            return tenant_store.manifest(name)
         except FileNotFoundError:
             raise ImageMissing(f"{name} is not in the store") from None
         except BadManifest as error:
             may_not = isinstance(error.__cause__, PermissionError)
             raise ImageDamaged(str(name), str(error)) from (error.__cause__ if may_not else None)
 
-    def _damaged(self, shelf: Shelf, name: ImageName, damage: Damage) -> ImageDamaged:
-        lost = damage.lost[~shelf.view().runs.knows(damage.lost)]
-        others = [f"{one.job}.{one.serial}.{one.rank}" for one in shelf.users(lost) if one != name]
+    def _damaged(self, tenant_store: TenantStore, name: ImageName, damage: Damage) -> ImageDamaged:
+        lost = damage.lost[~tenant_store.view().runs.knows(damage.lost)]
+        others = [f"{one.job}.{one.serial}.{one.rank}" for one in tenant_store.users(lost) if one != name]
         shared = f"; also lost by job.serial.rank {', '.join(others)}" if others else ""
         return ImageDamaged(str(name), damage.problem + shared)
 
@@ -179,16 +183,16 @@ class ImageStore:
         """Whether the image is here with all its pages, as far as can be told without reading them."""
         try:
             with self._lock.shared():
-                shelf = self._shelf(name.tenant)
-                wanted = shelf.manifest(name).hashes
-                return bool(shelf.view().runs.knows(wanted).all())
+                tenant_store = self._tenant_store(name.tenant)
+                wanted = tenant_store.manifest(name).hashes
+                return bool(tenant_store.view().runs.knows(wanted).all())
         except (WorldError, OSError):
             return False
 
     def meta(self, name: ImageName) -> dict[str, Any]:
         """What was given to ``put``. Raises ImageMissing and ImageDamaged."""
         with self._lock.shared():
-            return self._manifest(self._shelf(name.tenant), name).header.meta
+            return self._manifest(self._tenant_store(name.tenant), name).header.meta
 
     @_plainly
     def drop(self, name: ImageName) -> None:
@@ -203,20 +207,20 @@ class ImageStore:
 
     def names(self) -> list[ImageName]:
         """Names of all images, in order; nothing of them is read."""
-        return [name for shelf in self._all() for name in shelf.names()]
+        return [name for tenant_store in self._all() for name in tenant_store.names()]
 
-    def ls(self) -> list[Entry]:
+    def ls(self) -> list[ImageEntry]:
         """All images, by tenant, job, serial and rank."""
-        return [self._entry(shelf, name) for shelf in self._all() for name in shelf.names()]
+        return [self._entry(tenant_store, name) for tenant_store in self._all() for name in tenant_store.names()]
 
-    def _entry(self, shelf: Shelf, name: ImageName) -> Entry:
+    def _entry(self, tenant_store: TenantStore, name: ImageName) -> ImageEntry:
         try:
-            head = read_header(shelf.manifest_path(name))
+            head = read_header(tenant_store.manifest_path(name))
         except BadManifest as error:
-            return Entry(name=name, damage=str(error))
+            return ImageEntry(name=name, damage=str(error))
         except FileNotFoundError:
-            return Entry(name=name, damage="dropped just now")
-        return Entry(
+            return ImageEntry(name=name, damage="dropped just now")
+        return ImageEntry(
             name=name, made_us=head.made_us, raw_bytes=head.raw_bytes, new_bytes=head.new_bytes,
             stored_bytes=head.stored_bytes,
         )  # fmt: skip
@@ -229,16 +233,16 @@ class ImageStore:
     def gc(self) -> Freed:
         """Remove what no image needs. Raises WorldError when the store does not come to rest; nothing is lost then."""
         with self._lock.shared():
-            written = sum(sweep.compact(shelf) for shelf in self._all())
+            written = sum(gc.compact(tenant_store) for tenant_store in self._all())
         freed = Freed(bytes=-written)
         with self._lock.alone():
-            for shelf in self._all():
-                freed += sweep.remove(shelf)
-            freed += sweep.drafts(self._disk, self._drafts)
+            for tenant_store in self._all():
+                freed += gc.remove(tenant_store)
+            freed += gc.drafts(self._disk, self._drafts)
         return freed + Freed(notes=tuple(f"{one.problem}; nothing of it was removed" for one in self._bad_keys()))
 
     @_plainly
-    def verify(self, name: ImageName | None = None) -> list[Finding]:
+    def verify(self, name: ImageName | None = None) -> list[IntegrityFinding]:
         """Check everything, or what one image needs. What is found damaged is remembered, so that it is stored anew.
 
         Raises ImageMissing when there is no such image.
@@ -246,35 +250,35 @@ class ImageStore:
         if name is not None and not self.has(name):
             raise ImageMissing(f"{name} is not in the store")
         findings = self._bad_keys()
-        for shelf in self._all():
-            if name is None or shelf.tenant == name.tenant:
+        for tenant_store in self._all():
+            if name is None or tenant_store.tenant == name.tenant:
                 with self._lock.shared():
-                    findings += self._verify(shelf, name)
+                    findings += self._verify(tenant_store, name)
         return findings
 
-    def _verify(self, shelf: Shelf, name: ImageName | None) -> Iterator[Finding]:
+    def _verify(self, tenant_store: TenantStore, name: ImageName | None) -> Iterator[IntegrityFinding]:
         wanted = None
         if name is not None:
             try:
-                wanted = shelf.manifest(name).hashes
+                wanted = tenant_store.manifest(name).hashes
             except (BadManifest, FileNotFoundError):
                 wanted = None
-        found = list(check.packs(shelf, shelf.view(), wanted))
-        view = shelf.view()
+        found = list(check.packs(tenant_store, tenant_store.view(), wanted))
+        view = tenant_store.view()
         for one in found:
-            images = check.affected(shelf, view, Path(one.path).stem) if one.what == "pack" else ()
+            images = check.affected(tenant_store, view, Path(one.path).stem) if one.what == "pack" else ()
             yield msgspec.structs.replace(one, images=images)
-        yield from check.images(shelf, view, name)
+        yield from check.images(tenant_store, view, name)
 
-    def _bad_keys(self) -> list[Finding]:
+    def _bad_keys(self) -> list[IntegrityFinding]:
         findings = []
         for folder_ in sorted(self._tenants.iterdir()):
             tenant = tenant_of(folder_.name)
             try:
-                self._shelf(tenant)
+                self._tenant_store(tenant)
             except WorldError as error:
                 path = str(self._keys.path(tenant))
-                findings.append(Finding(tenant=tenant, what="key", path=path, problem=str(error)))
+                findings.append(IntegrityFinding(tenant=tenant, what="key", path=path, problem=str(error)))
         return findings
 
     # elsewhere
@@ -283,8 +287,8 @@ class ImageStore:
     def push(self, name: ImageName, remote: Remote) -> Moved:
         """Copy an image there. Until all of it is there nobody sees any of it. Raises WorldError, and may be repeated."""
         with self._lock.shared():
-            shelf = self._shelf(name.tenant)
-        return Push(shelf, self._lock.shared, name, remote).run()
+            tenant_store = self._tenant_store(name.tenant)
+        return ImagePush(tenant_store, self._lock.shared, name, remote).run()
 
     @_plainly
     def pull(self, name: ImageName, remote: Remote) -> Moved:
@@ -302,8 +306,8 @@ class ImageStore:
         if key.id != theirs:
             return self._pull_foreign(name, remote)
         with self._lock.shared():
-            shelf = self._shelf(name.tenant)
-        return Pull(shelf, self._lock.shared, name, remote, self._room(name)).run(data)
+            tenant_store = self._tenant_store(name.tenant)
+        return ImagePull(tenant_store, self._lock.shared, name, remote, self._room(name)).run(data)
 
     @_plainly
     def drop_away(self, remote: Erasable, tenant: str, job: int, serial: int, rank: int | None = None) -> int:
@@ -312,17 +316,17 @@ class ImageStore:
         Their pages go with ``gc_away``. Raises WorldError, and may be repeated.
         """
         with self._lock.shared():
-            shelf = self._shelf(tenant)
-        return away.drop(shelf, remote, job, serial, rank)
+            tenant_store = self._tenant_store(tenant)
+        return remote_gc.drop(tenant_store, remote, job, serial, rank)
 
     @_plainly
-    def gc_away(self, remote: Erasable, now_s: float, grace_s: float = away.GRACE_S) -> Freed:
+    def gc_away(self, remote: Erasable, now_s: float, grace_s: float = remote_gc.GRACE_S) -> Freed:
         """Mark, and later remove, packs over there that no image needs. ``bytes`` is not known. Raises WorldError."""
         with self._lock.shared():
-            shelves = self._all()
+            tenant_stores = self._all()
         freed = Freed()
-        for shelf in shelves:
-            freed += away.Away(shelf, remote, now_s, grace_s).collect()
+        for tenant_store in tenant_stores:
+            freed += remote_gc.Away(tenant_store, remote, now_s, grace_s).collect()
         return freed
 
     def _their_key(self, tenant: str, id_: str, remote: Remote) -> TenantKey:
@@ -345,26 +349,26 @@ class ImageStore:
 
     # inside
 
-    def _shelf(self, tenant: str) -> Shelf:
+    def _tenant_store(self, tenant: str) -> TenantStore:
         with self._guard:
-            if tenant not in self._shelves:
+            if tenant not in self._tenant_stores:
                 root = self._tenants / folder(tenant)
                 key = self._key(tenant) or self._keys.get(tenant)
-                self._shelves[tenant] = Shelf(root, tenant, key, self._drafts, self._disk)
-            return self._shelves[tenant]
+                self._tenant_stores[tenant] = TenantStore(root, tenant, key, self._drafts, self._disk)
+            return self._tenant_stores[tenant]
 
     def _key(self, tenant: str) -> TenantKey | None:
         root = self._tenants / folder(tenant)
         used = {path.name.partition("-")[0] for path in (root / PACKS).glob(f"*{INDEX}")}
         return self._keys.known(tenant, used) if root.exists() else self._keys.find(tenant)
 
-    def _all(self) -> list[Shelf]:
-        """The shelf of every tenant whose key is sound."""
-        shelves = []
+    def _all(self) -> list[TenantStore]:
+        """The store of every tenant whose key is sound."""
+        tenant_stores = []
         for path in sorted(self._tenants.iterdir()):
             with contextlib.suppress(WorldError):
-                shelves.append(self._shelf(tenant_of(path.name)))
-        return shelves
+                tenant_stores.append(self._tenant_store(tenant_of(path.name)))
+        return tenant_stores
 
     def _room(self, name: ImageName) -> Room:
         return room(self._quota, name, self.stored_bytes, self.ls) if self._quota else lambda size: None

@@ -13,18 +13,18 @@ import numpy as np
 from msgspec import Struct
 
 from ...base.errors import WorldError
-from ..space import require
-from .away import marked
+from ..files.space import require
 from .disk import draft_name, spoiled, write_whole
 from .errors import ImageDamaged, ImageMissing
 from .index import Runs, Values
 from .keys import Hashes, TenantKey, encode_key
-from .manifest import BadManifest, Manifest
+from .manifest import BadManifest, ImageManifest
 from .manifest import decode as decode_manifest
 from .names import INDEX, KEYS, PACK, PACKS, ImageName, folder
 from .pack import BadIndex, PackIndex, new_id, publish_pack
 from .remote import Remote
-from .shelf import Shelf, View
+from .remote_gc import marked
+from .tenant_store import PackView, TenantStore
 
 _ATTEMPTS = 4
 _OF_ONE_FILE = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM})
@@ -58,21 +58,21 @@ class _Tally:
         self.bytes += len(data)
 
 
-def _prefix(shelf: Shelf) -> str:
-    return f"{folder(shelf.tenant)}/{PACKS}/{shelf.key.id}-"
+def _prefix(tenant_store: TenantStore) -> str:
+    return f"{folder(tenant_store.tenant)}/{PACKS}/{tenant_store.key.id}-"
 
 
-def _ids(remote: Remote, shelf: Shelf) -> list[str]:
+def _ids(remote: Remote, tenant_store: TenantStore) -> list[str]:
     """Packs of this key that are whole over there."""
-    names = [key.rpartition("/")[2] for key in remote.list(_prefix(shelf))]
+    names = [key.rpartition("/")[2] for key in remote.list(_prefix(tenant_store))]
     return sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
 
 
-class Push:
+class ImagePush:
     """One image on its way out."""
 
-    def __init__(self, shelf: Shelf, lock: Lock, name: ImageName, remote: Remote) -> None:
-        self._shelf, self._lock, self._name, self._remote = shelf, lock, name, remote
+    def __init__(self, tenant_store: TenantStore, lock: Lock, name: ImageName, remote: Remote) -> None:
+        self._tenant_store, self._lock, self._name, self._remote = tenant_store, lock, name, remote
         self._there = Runs()
         self._known: set[str] = set()
         self._going: set[str] = set()
@@ -81,14 +81,14 @@ class Push:
 
     def run(self) -> Moved:
         """Send what is missing. Raises ImageMissing, ImageDamaged and WorldError."""
-        shelf, tally = self._shelf, self._tally
+        tenant_store, tally = self._tenant_store, self._tally
         manifest = self._manifest()
         if not self._remote.has([self._name.key]):
             self._pages(manifest)
-            key = f"{folder(shelf.tenant)}/{KEYS}/{shelf.key.id}"
+            key = f"{folder(tenant_store.tenant)}/{KEYS}/{tenant_store.key.id}"
             if not self._remote.has([key]):
-                tally.write(key, encode_key(shelf.key))
-            tally.write(self._name.key, b"".join(manifest.encode(shelf.key)))
+                tally.write(key, encode_key(tenant_store.key))
+            tally.write(self._name.key, b"".join(manifest.encode(tenant_store.key)))
             for _ in range(_ATTEMPTS):
                 if self._stays():
                     break
@@ -98,21 +98,21 @@ class Push:
                 raise WorldError(f"{self._name}: its pages are removed over there while they are sent")
         return Moved(objects=tally.objects, bytes=tally.bytes, image_bytes=manifest.header.raw_bytes)
 
-    def _pages(self, manifest: Manifest) -> None:
+    def _pages(self, manifest: ImageManifest) -> None:
         for _ in range(_ATTEMPTS):
             if self._send(manifest.hashes):
                 return
         raise ImageDamaged(str(self._name), "pages of it are not in the store")
 
     def _stays(self) -> bool:
-        """Whether all packs that were counted on are there still, now that everybody can see the image (away.py)."""
-        going = marked(self._remote, _prefix(self._shelf))
-        return self._known - going <= set(_ids(self._remote, self._shelf)) and not self._known & going
+        """Whether all packs that were counted on are there still, now that everybody can see the image (remote_gc.py)."""
+        going = marked(self._remote, _prefix(self._tenant_store))
+        return self._known - going <= set(_ids(self._remote, self._tenant_store)) and not self._known & going
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> ImageManifest:
         with self._lock():
             try:
-                return self._shelf.manifest(self._name)
+                return self._tenant_store.manifest(self._name)
             except FileNotFoundError:
                 raise ImageMissing(f"{self._name} is not in the store") from None
             except BadManifest as error:
@@ -121,7 +121,7 @@ class Push:
     def _send(self, hashes: Hashes) -> bool:
         """Send packs until every page is there; False when a page could not be found or read here."""
         with self._lock():
-            view = self._shelf.view()
+            view = self._tenant_store.view()
         self._learn(view)
         missing = hashes[~self._there.knows(hashes)]
         places = view.runs.find(missing)
@@ -129,11 +129,11 @@ class Push:
             return False
         return all(self._send_pack(view.packs[number]) for number in np.unique(view.split(places)[0]).tolist())
 
-    def _learn(self, view: View) -> None:
+    def _learn(self, view: PackView) -> None:
         """Which pages are there already. Packs that are here too need not be asked for."""
         here = {pack.id: pack for pack in view.packs}
-        self._going = marked(self._remote, _prefix(self._shelf))
-        for id_ in _ids(self._remote, self._shelf):
+        self._going = marked(self._remote, _prefix(self._tenant_store))
+        for id_ in _ids(self._remote, self._tenant_store):
             if id_ in self._known or id_ in self._going:
                 continue
             pack = here.get(id_) or self._foreign(id_)
@@ -142,29 +142,29 @@ class Push:
                 self._there = self._there.plus(pack.hashes)
 
     def _foreign(self, id_: str) -> PackIndex | None:
-        key = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}"
+        key = f"{folder(self._tenant_store.tenant)}/{PACKS}/{id_}{INDEX}"
         try:
-            return self._shelf.foreign.get(id_, lambda: self._remote.read(key), self._shelf.key)
+            return self._tenant_store.foreign.get(id_, lambda: self._remote.read(key), self._tenant_store.key)
         except BadIndex:
             return None  # nobody can use that pack, so its pages count as missing
 
     def _send_pack(self, pack: PackIndex) -> bool:
         with self._lock():
             try:
-                data = self._shelf.pack_path(pack.id).read_bytes()
+                data = self._tenant_store.pack_path(pack.id).read_bytes()
             except FileNotFoundError:
                 return False
             except OSError as error:
                 if not spoiled(error):
                     raise
                 data = b""
-        if broken := broken_frames(self._shelf.key, pack, data):
-            self._shelf.mark_bad(pack.id, broken)
+        if broken := broken_frames(self._tenant_store.key, pack, data):
+            self._tenant_store.mark_bad(pack.id, broken)
             return False
-        id_ = pack.id if pack.id not in self._going else new_id(self._shelf.key)
-        path = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}"
+        id_ = pack.id if pack.id not in self._going else new_id(self._tenant_store.key)
+        path = f"{folder(self._tenant_store.tenant)}/{PACKS}/{id_}"
         self._tally.write(path + PACK, data)
-        self._tally.write(path + INDEX, b"".join(pack.encode(self._shelf.key)))
+        self._tally.write(path + INDEX, b"".join(pack.encode(self._tenant_store.key)))
         self._there = self._there.plus(pack.hashes)
         self._known.add(id_)
         return True
@@ -181,11 +181,13 @@ def broken_frames(key: TenantKey, pack: PackIndex, data: bytes) -> frozenset[int
     return frozenset(broken)
 
 
-class Pull:
+class ImagePull:
     """One image on its way in. ``room(bytes)`` raises when the store may not grow by so many."""
 
-    def __init__(self, shelf: Shelf, lock: Lock, name: ImageName, remote: Remote, room: Callable[[int], None]) -> None:
-        self._shelf, self._lock, self._name, self._remote, self._room = shelf, lock, name, remote, room
+    def __init__(
+        self, tenant_store: TenantStore, lock: Lock, name: ImageName, remote: Remote, room: Callable[[int], None]
+    ) -> None:
+        self._tenant_store, self._lock, self._name, self._remote, self._room = tenant_store, lock, name, remote, room
         self._tally = _Tally(remote)
         self._useless: set[str] = set()
         self._unread: WorldError | None = None
@@ -194,7 +196,7 @@ class Pull:
     def run(self, data: bytes) -> Moved:
         """Fetch what is missing for the manifest in ``data``. Raises ImageDamaged and WorldError."""
         try:
-            manifest = decode_manifest(data, self._shelf.key)
+            manifest = decode_manifest(data, self._tenant_store.key)
         except BadManifest as error:
             raise ImageDamaged(f"the remote copy of {self._name}", str(error)) from None
         if manifest.header.name != self._name:
@@ -208,24 +210,24 @@ class Pull:
             self._fetch(manifest.hashes)
         raise WorldError(f"{self._name} could not be copied: its pages vanish while they are fetched")
 
-    def _publish(self, manifest: Manifest, data: bytes) -> bool:
+    def _publish(self, manifest: ImageManifest, data: bytes) -> bool:
         """Make the image ours, if all its pages are here."""
-        shelf = self._shelf
+        tenant_store = self._tenant_store
         with self._lock():
-            if not shelf.view().runs.knows(manifest.hashes).all():
+            if not tenant_store.view().runs.knows(manifest.hashes).all():
                 return False
             self._room(len(data))
-            write_whole(shelf.disk, shelf.drafts, shelf.manifest_path(self._name), [data])
+            write_whole(tenant_store.disk, tenant_store.drafts, tenant_store.manifest_path(self._name), [data])
             return True
 
     def _fetch(self, hashes: Hashes) -> None:
         with self._lock():
-            view = self._shelf.view()
+            view = self._tenant_store.view()
         missing = hashes[~view.runs.knows(hashes)]
         here = {pack.id for pack in view.packs if pack.id not in view.bad}
-        there = [id_ for id_ in _ids(self._remote, self._shelf) if id_ not in here | self._useless]
+        there = [id_ for id_ in _ids(self._remote, self._tenant_store) if id_ not in here | self._useless]
         chosen = self._choose(missing, there)
-        require(self._shelf.packs, sum(pack.stored_bytes for pack in chosen), f"a copy of {self._name}")
+        require(self._tenant_store.packs, sum(pack.stored_bytes for pack in chosen), f"a copy of {self._name}")
         for pack in chosen:
             self._take(pack)
             missing = missing[~Runs().plus(pack.hashes).knows(missing)]
@@ -251,9 +253,9 @@ class Pull:
         return chosen
 
     def _index(self, id_: str) -> PackIndex | None:
-        key = f"{folder(self._shelf.tenant)}/{PACKS}/{id_}{INDEX}"
+        key = f"{folder(self._tenant_store.tenant)}/{PACKS}/{id_}{INDEX}"
         try:
-            return self._shelf.foreign.get(id_, lambda: self._tally.read(key), self._shelf.key)
+            return self._tenant_store.foreign.get(id_, lambda: self._tally.read(key), self._tenant_store.key)
         except BadIndex:
             self._useless.add(id_)
         except WorldError as error:
@@ -270,21 +272,28 @@ class Pull:
 
     def _take(self, pack: PackIndex) -> None:
         """Fetch one pack, check it and make it ours; nobody needs it yet, so it may vanish again."""
-        shelf = self._shelf
+        tenant_store = self._tenant_store
         try:
-            data = self._tally.read(f"{folder(shelf.tenant)}/{PACKS}/{pack.id}{PACK}")
+            data = self._tally.read(f"{folder(tenant_store.tenant)}/{PACKS}/{pack.id}{PACK}")
         except WorldError as error:
             self._pass_over(pack.id, error)
             return
-        if broken_frames(shelf.key, pack, data):
+        if broken_frames(tenant_store.key, pack, data):
             self._useless.add(pack.id)
             return
         with self._lock():
             self._room(pack.stored_bytes)
-            draft = draft_name(shelf.drafts)
-            write_whole(shelf.disk, shelf.drafts, draft, [data])
-            publish_pack(shelf.disk, shelf.drafts, shelf.packs, draft, pack.id, pack.encode(shelf.key))
-            shelf.forgive(pack.id)
+            draft = draft_name(tenant_store.drafts)
+            write_whole(tenant_store.disk, tenant_store.drafts, draft, [data])
+            publish_pack(
+                tenant_store.disk,
+                tenant_store.drafts,
+                tenant_store.packs,
+                draft,
+                pack.id,
+                pack.encode(tenant_store.key),
+            )
+            tenant_store.forgive(pack.id)
 
 
 def _shared(pack: PackIndex, hashes: Hashes) -> int:

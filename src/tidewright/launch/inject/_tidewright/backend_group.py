@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 
 import torch
 import torch.distributed as dist
@@ -11,6 +10,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from . import agent_endpoint
 from .process_control import control
+from .sockets import sockets
 from .store import TidewrightStore
 
 PATIENCE = datetime.timedelta(minutes=5)
@@ -26,19 +26,6 @@ class BuildStore(TidewrightStore):
     """Where backends find each other. What they wait for depends on nothing but the build itself."""
 
     depends = False
-
-
-def sockets():
-    """The sockets this process has open, by the kernel's names for them."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink("/proc/self/fd/" + name)
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
-    return found
 
 
 def make(group, build):

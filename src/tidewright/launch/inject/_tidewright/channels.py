@@ -13,7 +13,7 @@ import weakref
 
 from . import page as pg
 from . import splice
-from .op_stream import OpStream, ident
+from .control.op_stream import OpStream, ident
 
 
 def channel(group, kind, peer):
@@ -162,7 +162,7 @@ class Posted:
                 self._fail(control.failure or RuntimeError("the process group of this message is destroyed"))
             return
         control.words[self._waiting_at] = self._number
-        splice.give_up()
+        splice.release()
         failure = None
         try:
             inner.wait(timeout) if timeout else inner.wait()
@@ -176,7 +176,7 @@ class Posted:
         del inner
         met = failure is None and not dropped and self._meant(count)
         control.words[self._waiting_at] = 0
-        splice.take()
+        splice.acquire()
         if met:
             self._end()
         elif failure is not None and not control.disconnecting(count):

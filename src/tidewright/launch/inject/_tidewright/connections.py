@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from . import page as pg
+from .sockets import sockets
 
 NAP_S = 0.0005
 """Between two looks at sockets that are being closed."""
@@ -17,8 +18,6 @@ def await_closed(groups, closing, limit_s):
     """
     if not groups and not closing:
         return
-    from .backend_group import sockets
-
     ours = closing.union(*(group.sockets for group in groups))
     until = time.monotonic() + limit_s
     while ours & sockets() and time.monotonic() < until:

@@ -14,7 +14,7 @@ TRIES = 100
 """Of making a device while nobody else makes an epoll instance."""
 
 
-class Loop:
+class EventLoopFds:
     """One epoll instance: its number, and what it has watched (inode and device numbers, by descriptor)."""
 
     def __init__(self, number):
@@ -40,7 +40,7 @@ class Loop:
 
 
 def watch(make):
-    """Call ``make``, which makes one epoll instance; what it returned and the ``Loop``.
+    """Call ``make``, which makes one epoll instance; what it returned and the ``EventLoopFds``.
 
     Called again when another thread has made or closed one meanwhile. The loop is an empty one where that never stops,
     or ``make`` makes none.
@@ -50,8 +50,8 @@ def watch(make):
         found = make()
         fresh = _instances() - before
         if len(fresh) == 1:
-            return found, Loop(fresh.pop())
-    return found, Loop(-1)
+            return found, EventLoopFds(fresh.pop())
+    return found, EventLoopFds(-1)
 
 
 def let_go(loops):

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from . import backend_group, splice
 from . import page as pg
-from .messages import Channels
-from .op_stream import OpStream, ident
+from .control.op_stream import OpStream, ident
+from .messages import TorchChannels
 from .process_control import control
 from .work import Work
 
@@ -53,7 +53,7 @@ class Group(dist.ProcessGroup):
         """Works that may be incomplete, and those whose wait nobody has called yet."""
         self.kept = set()
         """Works of which C++ holds no more than the part that is not Python."""
-        self.channels = Channels(self)
+        self.channels = TorchChannels(self)
         self._create()
 
     def _create(self):

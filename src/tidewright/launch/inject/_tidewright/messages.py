@@ -6,11 +6,11 @@ import torch.distributed as dist
 
 from . import channels
 from . import page as pg
-from .op_stream import announce_together
+from .control.op_stream import announce_together
 from .work import Work
 
 
-class Channels(channels.Channels):
+class TorchChannels(channels.Channels):
     """The channels of a group of torch's."""
 
     def __init__(self, group):

@@ -1,6 +1,6 @@
 """The control page: the shared memory through which a process and its node's agent agree on a cut.
 
-One file per process in its box's ``ctl`` directory, mapped by both sides; 64-bit words in the machine's own order. A
+One file per process in ``ctl`` of the rank directory, mapped by both sides; 64-bit words in the machine's own order. A
 word has one writer: the process writes the first half of the header and the entries, the agent writes ``HOLD`` and what
 follows it in the header, and ``CUT`` of each entry. Nothing here knows what a cut is for. Standard library only.
 

@@ -129,7 +129,7 @@ def _maker():
             size, rank = call["group_size"], call["group_rank"]
             members = list(call["global_ranks_in_group"])
             if not members:
-                Wrapped.current = world.World(_name_of(call["store"], rank), rank, size)
+                Wrapped.current = world.TorchWorld(_name_of(call["store"], rank), rank, size)
             super().__init__(
                 Wrapped.current,
                 rank,

@@ -1,4 +1,4 @@
-"""The thin shell around the states of a rank's process (``control_states``): its control page, and the thread that obeys what the
+"""The thin shell around the states of a rank's process (``control.states``): its control page, and the thread that obeys what the
 agent writes there.
 
 Threads of the program pass ``stop`` on their way to an operation beyond the cut. All else that a cut needs is done by a
@@ -15,15 +15,15 @@ import sys
 import threading
 import time
 
-from . import agent_endpoint, connections, event_loop_fds, futex, memory, splice
-from . import control_states as cs
+from . import agent_endpoint, connections, event_loop_fds, memory, splice
 from . import page as pg
-from .meet import link
-from .page_entries import PageEntries
+from .control import futex
+from .control import states as cs
+from .control.page_entries import PageEntries
+from .rendezvous.client import link
 
 NAP_S = 0.0005
 """Between two looks at work that is being completed."""
-
 CLOSING_S = 5.0
 """Longest wait for sockets to close: one that another thread of the program opened meanwhile may be among them. Also the longest
 wait for operations whose other end has been dropped."""
@@ -77,7 +77,7 @@ class ProcessControl:
 
     def attach(self):
         """Make the page, and start to obey it. Nothing happens outside a rank directory, or a second time."""
-        if self.page is not None or not agent_endpoint.box():
+        if self.page is not None or not agent_endpoint.rank_dir():
             return
         with self.cond:
             if self.page is not None:
@@ -90,14 +90,14 @@ class ProcessControl:
         threading.Thread(target=self.watch, name="tidewright", daemon=True).start()
 
     def _create_page(self):
-        directory = os.path.join(agent_endpoint.box(), "ctl")
+        directory = os.path.join(agent_endpoint.rank_dir(), "ctl")
         os.makedirs(directory, mode=0o700, exist_ok=True)
         page = pg.Page(os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(4)}.page"), create=True)
         self._address = futex.address_of(page.map, pg.VERSION * 8)
         return page
 
     def _hold_begun(self):
-        return os.path.exists(os.path.join(agent_endpoint.box(), "ctl", pg.HOLD_FILE))
+        return os.path.exists(os.path.join(agent_endpoint.rank_dir(), "ctl", pg.HOLD_FILE))
 
     def _publish(self, page):
         self.words = page.words
@@ -147,7 +147,7 @@ class ProcessControl:
         words = self.words
         if self.finished:
             raise RuntimeError("this process is ending: its process groups are gone")
-        splice.give_up()
+        splice.release()
         with self.cond:
             self._entries.stopped.update(wants)
             while True:
@@ -162,7 +162,7 @@ class ProcessControl:
                 if self._may_issue(wants):
                     break
             self._entries.stopped.difference_update(wants)
-        splice.take()
+        splice.acquire()
 
     def _may_issue(self, wants):
         words = self.words
@@ -178,7 +178,7 @@ class ProcessControl:
         self._begun = now
         if words[pg.HOLD] == pg.FREE or self.finished:
             return
-        splice.give_up()
+        splice.release()
         until, words[pg.STANDING] = now + STAND_S, 1
         try:
             with self.cond:
@@ -188,7 +188,7 @@ class ProcessControl:
                     self.cond.wait(left if words[pg.HOLD] & 15 == pg.STOP else None)
         finally:  # a signal's handler may raise
             words[pg.STANDING] = 0
-        splice.take()
+        splice.acquire()
         self._begun = time.monotonic()
 
     def _stays(self, until):
@@ -334,7 +334,7 @@ class ProcessControl:
 
     def _disconnect(self):
         """No connection is left afterwards, and nothing that waits with a timer."""
-        splice.park()
+        splice.quiesce()
         with self._forks:
             self._close()
         memory.trim()

@@ -1,16 +1,16 @@
-"""Turns of several ranks on one device: who computes now, and who waits until it may.
+"""Time slices of several ranks on one device: which rank computes now, and which ranks wait.
 
-The wrapper calls ``give_up`` before a rank waits for others, ``take`` before it computes on, ``park`` before it stands
-still, ``reset`` when reach.json was written anew. They cost next to nothing where nobody shares. There are three ways to
-share, which reach.json may name under ``turns``:
+The wrapper calls ``release`` before a rank waits for others, ``acquire`` before it computes on, ``quiesce`` before it stands
+still, ``reset`` when reach.json was written anew. They cost next to nothing on a device of one rank. There are three share
+modes, which reach.json may name under ``turns``:
 
 * ``os``: the kernel shares the cores (CPU slots). Nothing is locked: it always has a runnable rank to run.
 * ``lock``: one rank at a time holds the device's file (GPUs whose memory holds all ranks).
-* ``swap``: the agent moves device memory in and out and says whose turn it is (GPUs whose memory does not).
+* ``swap``: the agent moves device memory in and out and grants the time slices (GPUs whose memory does not).
 
-A turn is a matter of speed, never of results. A wait for one ends after ``PATIENCE_S`` at the latest, and the rank then
-computes beside the others; so nobody can be kept waiting for ever by a process that was stopped with a turn in hand.
-Files are open only during a turn: an image of a rank that waits holds none. Standard library only, Python 3.9.
+A time slice is a matter of speed, never of results. A wait for one ends after ``PATIENCE_S`` at the latest, and the rank then
+computes beside the others; so a process that is stopped during its slice blocks no other rank for longer.
+Files are open only during a slice: an image of a rank that waits has none open. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATIENCE_S = 30.0
-"""Longest wait for a turn. Well under the 10 minutes after which NCCL gives up a collective."""
+"""Longest wait for a time slice. Well under the 10 minutes after which NCCL gives up a collective."""
 SHORTEST_NAP_S, LONGEST_NAP_S, NAP_SHARE = 100e-6, 1e-3, 128
 """A nap between two looks is this share of the time waited so far: late by less than 1 %, and few looks."""
 
-WAYS = ("os", "lock", "swap")
+SHARE_MODES = ("os", "lock", "swap")
+
+QUEUE_SUFFIX = ".door"
+"""Of the file of a device's queue: the name that ranks of older images lock, too."""
 
 
-class LockTurn:
-    """Holds one file per device, taken in the order of their numbers so that no two ranks wait for each other.
+class LockShare:
+    """Locks one file per device, in the order of their numbers so that no two ranks wait for each other.
 
-    Each file has a door: whoever waits for the file waits in the door, and who comes back must pass it first. Without
-    it, a rank that gives up for an instant would always be back before the one that waits has woken.
+    Each file has a queue, a second lock: the next rank waits for the file with the queue locked, and a rank that comes back
+    locks the queue first. Without it, a rank that releases for an instant would always be back before the waiting one wakes.
     """
 
     def __init__(self, directory: str, devices: Iterable[int], patience_s: float = PATIENCE_S) -> None:
@@ -49,43 +52,43 @@ class LockTurn:
         self._mutex = threading.Lock()
         self._held: list[int] = []
         self._over = False
-        self.overdrawn = 0
-        """Turns not waited for to the end."""
+        self.timeouts = 0
+        """Waits for a time slice that ended without one."""
 
     @property
     def held(self) -> bool:
-        """Whether this rank has its turn."""
+        """Whether this rank has the time slice."""
         return bool(self._held)
 
-    def take(self) -> bool:
-        """Wait for the turn; at once when it is held already. Whether it is had: patience may run out."""
+    def acquire(self) -> bool:
+        """Wait for the time slice; at once when it is held already. False when ``patience_s`` ends first."""
         with self._mutex:
             if not self._held and not self._over:
-                self._held = self._enter_all()
-                self.overdrawn += not self._held
+                self._held = self._lock_devices()
+                self.timeouts += not self._held
             return bool(self._held)
 
-    def _enter_all(self) -> list[int]:
+    def _lock_devices(self) -> list[int]:
         """All files, or none."""
         until = time.monotonic() + self._patience_s
-        got: list[int] = []
+        locked: list[int] = []
         for path in self._paths:
-            file = self._enter(path, until)
+            file = self._lock_device(path, until)
             if file is None:
-                _close(got)
+                _close(locked)
                 return []
-            got.append(file)
-        return got
+            locked.append(file)
+        return locked
 
-    def _enter(self, path: str, until: float) -> int | None:
-        """The file behind its door, locked; None when ``until`` passes first, or turns are over."""
-        door = self._locked(path + ".door", until)
-        if door is None:
+    def _lock_device(self, path: str, until: float) -> int | None:
+        """The file, locked by way of its queue; None when ``until`` passes first, or sharing has ended."""
+        queue = self._locked(path + QUEUE_SUFFIX, until)
+        if queue is None:
             return None
         try:
             return self._locked(path, until)
         finally:
-            os.close(door)
+            os.close(queue)
 
     def _locked(self, path: str, until: float) -> int | None:
         """A descriptor of ``path`` with an exclusive flock(2), which ends with the last process that has it open."""
@@ -95,8 +98,8 @@ class LockTurn:
         os.close(file)
         return None
 
-    def give_up(self) -> None:
-        """Let others have it. Harmless without a turn."""
+    def release(self) -> None:
+        """End the time slice. No effect without one."""
         if self._held:
             held, self._held = self._held, []
             try:
@@ -105,13 +108,13 @@ class LockTurn:
                 _close(held)
 
     def end(self) -> None:
-        """No more turns: whoever waits for one, in another thread, goes on without. No file is open afterwards."""
+        """End sharing: a thread that waits for a time slice goes on without one. No file is open afterwards."""
         self._over = True
         with self._mutex:
-            self.give_up()
+            self.release()
 
     def forget(self) -> None:
-        """In a forked child: the turn is the parent's, and must end with it."""
+        """In a forked child: the time slice is the parent's, and must end with it."""
         self._mutex = threading.Lock()
         held, self._held = self._held, []
         for file in held:
@@ -133,52 +136,52 @@ def _close(files: list[int]) -> None:
         os.close(file)
 
 
-class SwapTurn:
-    """Asks for turns in the box and waits for the agent's word there; the agent swaps device memory meanwhile.
+class SwapShare:
+    """Requests time slices in the rank directory, where the agent grants them; it swaps device memory meanwhile.
 
-    Computing without the turn does no harm: the driver holds back the CUDA calls of a process that is swapped out.
+    Computing without a time slice does no harm: the driver holds back the CUDA calls of a process that is swapped out.
     """
 
-    def __init__(self, box: str, patience_s: float = PATIENCE_S) -> None:
-        self._wants, self._turn = os.path.join(box, "wants"), os.path.join(box, "turn")
+    def __init__(self, rank_dir: str, patience_s: float = PATIENCE_S) -> None:
+        self._wants, self._granted = os.path.join(rank_dir, "wants"), os.path.join(rank_dir, "turn")
         self._patience_s = patience_s
-        self._asked = self._over = False
-        self.overdrawn = 0
+        self._requested = self._over = False
+        self.timeouts = 0
 
     @property
     def held(self) -> bool:
-        """Whether the agent says that it is this rank's turn, and the rank has use for it."""
-        return self._asked and _says(self._turn)
+        """Whether the agent has granted the time slice, and the rank still requests it."""
+        return self._requested and _reads_one(self._granted)
 
-    def take(self) -> bool:
-        """Ask, and wait. Whether it is had: patience may run out."""
-        if not self._asked and not self._over:
-            self._asked = True
-            _say(self._wants, b"1")
-        had = _await(lambda: _says(self._turn), time.monotonic() + self._patience_s, lambda: self._over)
-        self.overdrawn += not had
-        return had
+    def acquire(self) -> bool:
+        """Request the time slice, and wait. False when ``patience_s`` ends first."""
+        if not self._requested and not self._over:
+            self._requested = True
+            _write_byte(self._wants, b"1")
+        granted = _await(lambda: _reads_one(self._granted), time.monotonic() + self._patience_s, lambda: self._over)
+        self.timeouts += not granted
+        return granted
 
-    def give_up(self) -> None:
-        """Tell the agent that others may have the device."""
-        if self._asked:
-            self._asked = False
+    def release(self) -> None:
+        """End the request: the agent may grant the device to others."""
+        if self._requested:
+            self._requested = False
             try:
                 _drain()
             finally:
-                _say(self._wants, b"0")
+                _write_byte(self._wants, b"0")
 
     def end(self) -> None:
-        """No more turns: whoever waits for one, in another thread, goes on without."""
+        """End sharing: a thread that waits for a time slice goes on without one."""
         self._over = True
-        self.give_up()
+        self.release()
 
     def forget(self) -> None:
-        """In a forked child: the parent speaks for the rank."""
-        self._asked = False
+        """In a forked child: requests are the parent's."""
+        self._requested = False
 
 
-def _say(path: str, word: bytes) -> None:
+def _write_byte(path: str, word: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(file, word, 0)
@@ -186,7 +189,7 @@ def _say(path: str, word: bytes) -> None:
         os.close(file)
 
 
-def _says(path: str) -> bool:
+def _reads_one(path: str) -> bool:
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         return file.read(1) == b"1"
     return False
@@ -204,51 +207,51 @@ def _await(ready: Callable[[], bool], until: float, over: Callable[[], bool]) ->
 
 
 def _drain() -> None:
-    """A turn on a GPU ends when its work is done, not when it was queued."""
+    """A time slice on a GPU ends when its work is done, not when it was queued."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
-_turn: LockTurn | SwapTurn | None = None
+_share: LockShare | SwapShare | None = None
 _task = -1
-"""The backward pass (autograd's graph task) that ends with a hand-over already."""
+"""The backward pass (autograd's graph task) that ends with a release already."""
 
 
 def active() -> bool:
-    """Whether turns are taken at all."""
-    return _turn is not None
+    """Whether this rank shares its devices by time slices."""
+    return _share is not None
 
 
-def take() -> None:
-    """Before computing: wait for the turn."""
-    if _turn is not None:
-        _turn.take()
+def acquire() -> None:
+    """Before computing: wait for the time slice."""
+    if _share is not None:
+        _share.acquire()
 
 
-def give_up() -> None:
-    """Before waiting for other ranks: end the turn."""
-    if _turn is not None:
-        _turn.give_up()
+def release() -> None:
+    """Before waiting for other ranks: end the time slice."""
+    if _share is not None:
+        _share.release()
 
 
-def park() -> None:
-    """Before standing still: no turns until ``reset``, also for a thread that waits for one now, and no file open."""
-    global _turn
-    turn, _turn = _turn, None
-    if turn is not None:
-        turn.end()
+def quiesce() -> None:
+    """Before standing still: no time slices until ``reset``, also for a thread that waits for one, and no file open."""
+    global _share
+    share, _share = _share, None
+    if share is not None:
+        share.end()
 
 
 def after_backward(wait: Callable[[], object]) -> bool:
-    """Make the running backward pass end with one hand-over: give up, ``wait()`` for its collectives, take.
+    """Make the running backward pass end with one release: release, ``wait()`` for its collectives, acquire.
 
     To be called with the first collective of a pass (later calls of the same pass change nothing). The callback is
-    queued before DDP's own, which waits in C++ where no turn could be given up; collectives issued until then overlap
-    with computing as ever. False outside a backward pass and without turns: then whoever waits hands over.
+    queued before DDP's own, which waits in C++ where no time slice could be released; collectives issued until then overlap
+    with computing as ever. False outside a backward pass and without time slices: then the caller uses ``release_while``.
     """
     global _task
-    if _turn is None:
+    if _share is None:
         return False
     import torch
 
@@ -257,43 +260,43 @@ def after_backward(wait: Callable[[], object]) -> bool:
         return False
     if task != _task:
         _task = task
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: hand_over(wait))
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: release_while(wait))
     return True
 
 
-def hand_over(wait: Callable[[], object]) -> None:
-    """Wait for others without a turn. The turn is back afterwards, also when the wait failed."""
-    give_up()
+def release_while(wait: Callable[[], object]) -> None:
+    """Wait for others without the time slice. It is acquired again afterwards, also when the wait failed."""
+    release()
     try:
         wait()
     finally:
-        take()
+        acquire()
 
 
-def way_of(reach: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Which of WAYS this rank shares its devices in, ``""`` when it has them alone."""
+def share_mode_of(reach: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Which of SHARE_MODES this rank shares its devices in, ``""`` when it has them alone."""
     if int(reach.get("share", 1)) <= 1 or not reach.get("devices"):
         return ""
     named = reach.get("turns", "")
-    if named in WAYS:
+    if named in SHARE_MODES:
         return str(named)
     return "lock" if environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1") else "os"
 
 
 def reset(reach: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> None:
-    """End the turn, and share from now on as reach.json (or ``reach``, its content) says. Takes no turn."""
-    global _turn
-    park()
-    _turn = _make(_read(environ) if reach is None else reach, environ)
+    """Release, and share from now on as reach.json (or ``reach``, its content) says. Acquires nothing."""
+    global _share
+    quiesce()
+    _share = _make(_read(environ) if reach is None else reach, environ)
 
 
-def _make(reach: Mapping[str, Any], environ: Mapping[str, str]) -> LockTurn | SwapTurn | None:
-    way = way_of(reach, environ)
-    slots, box = environ.get("TIDE_SLOTS", ""), environ.get("TIDE_BOX", "")
-    if way == "lock" and os.path.isdir(slots):
-        return LockTurn(slots, reach["devices"])
-    if way == "swap" and os.path.isdir(box):
-        return SwapTurn(box)
+def _make(reach: Mapping[str, Any], environ: Mapping[str, str]) -> LockShare | SwapShare | None:
+    share_mode = share_mode_of(reach, environ)
+    slots, rank_dir = environ.get("TIDE_SLOTS", ""), environ.get("TIDE_BOX", "")
+    if share_mode == "lock" and os.path.isdir(slots):
+        return LockShare(slots, reach["devices"])
+    if share_mode == "swap" and os.path.isdir(rank_dir):
+        return SwapShare(rank_dir)
     return None
 
 
@@ -309,10 +312,10 @@ def _read(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _forked() -> None:
-    global _turn
-    turn, _turn = _turn, None
-    if turn is not None:
-        turn.forget()
+    global _share
+    share, _share = _share, None
+    if share is not None:
+        share.forget()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -11,10 +11,10 @@ import socket
 
 import torch.distributed as dist
 
-from . import frames
 from . import page as pg
-from .meet import Late, link
 from .process_control import control
+from .rendezvous import frames
+from .rendezvous.client import Late, link
 
 LATE = getattr(dist, "DistStoreError", RuntimeError)
 DEFAULT_TIMEOUT = datetime.timedelta(seconds=300)

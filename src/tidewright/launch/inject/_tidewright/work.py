@@ -30,14 +30,14 @@ class Work(dist.Work):
             return self._outcome()
         waiting = self._group.at + pg.WAITING
         control.words[waiting] = self._number
-        splice.give_up()
+        splice.release()
         try:
             done = inner.wait(timeout) if timeout else inner.wait()
         except RuntimeError as error:
             self._error = error
             raise
         finally:
-            splice.take()
+            splice.acquire()
             control.words[waiting] = 0
             self._group.kept.discard(self)
             if self._error is not None or not self._group.queued:

@@ -1,0 +1,1 @@
+"""agent.checkpointing: images of ranks: the cut across nodes, dumps and restores, the store, copies, leases, deletion."""

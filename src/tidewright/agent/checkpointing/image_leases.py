@@ -1,0 +1,49 @@
+"""Who reads raw images of this node just now: a job is waiting for them elsewhere, and storing them is not urgent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+Key = tuple[int, int]
+"""Job and serial."""
+GRACE_S = 0.25
+"""A node that is to go on with a job asks for its image within a tenth of a second, and then for file after file."""
+LONGEST_S = 60.0
+"""An image is not safe before it is stored: nobody holds that up for longer."""
+
+
+class ReadLeases:
+    """Readers by image. Called from threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers: Counter[Key] = Counter()
+        self._last: dict[Key, float] = {}
+
+    def begin(self, key: Key) -> None:
+        """Somebody begins to read a file of this image."""
+        with self._changed:
+            self._readers[key] += 1
+
+    def end(self, key: Key) -> None:
+        """Somebody has come to its end, or broken off."""
+        with self._changed:
+            now = time.monotonic()
+            self._readers -= Counter((key,))
+            self._last = {one: at for one, at in self._last.items() if now - at < LONGEST_S} | {key: now}
+            self._changed.notify_all()
+
+    def wait(self, key: Key, grace_s: float = GRACE_S, longest_s: float = LONGEST_S) -> None:
+        """Return once nobody has read this image for ``grace_s``; blocks, at most for ``longest_s``."""
+        began = time.monotonic()
+        with self._changed:
+            while (now := time.monotonic()) < began + longest_s:
+                quiet = max(began, self._last.get(key, 0.0)) + grace_s
+                if self._readers[key]:
+                    self._changed.wait(began + longest_s - now)
+                elif now < quiet:
+                    self._changed.wait(min(quiet, began + longest_s) - now)
+                else:
+                    break

@@ -1,0 +1,161 @@
+"""From a launch request to one spec per rank: environment, cores, freezer group, log, box, and what it comes back from."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import UsageError
+from ...checkpoint.cgroup import Freezer
+from ...devices.protocol import Backend, Surroundings
+from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
+from ...launch.memory_share import variables
+from ...launch.sandbox import RankSandbox, on_path
+from ...model.job import Level
+from ...wire.agent import LaunchArgs, RankSeat
+from ..layout import AgentLayout, workdir
+from ..machine.validate import check
+from .accounts import account_of, slots_of
+from .rank import Spec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """What a node has to prepare ranks with. ``full``: they can be given namespaces of their own."""
+
+    layout: AgentLayout
+    backend: Backend
+    freezer: Freezer
+    full: bool = False
+    open_files: int = 0
+    """Soft limit of open files of ranks; 0: the agent's own."""
+
+
+def sharers(args: LaunchArgs, seat: RankSeat) -> int:
+    """How many ranks of this attempt share the busiest device of ``seat``."""
+    crowd = Counter(device for other in args.ranks for device in other.devices)
+    return max(crowd[device] for device in seat.devices)
+
+
+def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, Surroundings]:
+    """What each rank's devices give it. Raises UsageError for devices that do not exist."""
+    found = {
+        seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat))
+        for seat in args.ranks
+        if seat.devices
+    }
+    if len(found) != len(args.ranks):
+        raise UsageError("a rank without a device", "name at least one device for each rank")
+    return {rank: _steady(place, args, node_context) for rank, place in found.items()}
+
+
+def _steady(place: Surroundings, args: LaunchArgs, node_context: NodeContext) -> Surroundings:
+    """Thread pools sized by what the job asked for: with other numbers on fewer devices its sums would differ."""
+    node = node_context.backend.discover()
+    if not args.devices or node.kind != "cpu":
+        return place
+    threads = max(1, node.cpus // node.devices * args.devices // args.world_size)
+    return Surroundings({**place.env, **dict.fromkeys(THREAD_LIMITS, str(threads))}, place.cpus)
+
+
+def rank_dir(args: LaunchArgs, node_context: NodeContext, rank: int, generation: int) -> RankSandbox | None:
+    """The surroundings of a rank that may be suspended; None for one that only runs to its end."""
+    if args.level in (Level.NONE, Level.REQUEUE, Level.COOPERATIVE):
+        return None
+    directory, account = node_context.layout.rank(args.job, args.attempt, rank, generation), account_of(args)
+    full = node_context.full and (args.level in (-1, Level.FULL) or account is not None)
+    if account is not None and not full:
+        return None  # its box would lie behind directories that only root may enter
+    return RankSandbox(directory / "box", slots_of(node_context.layout.slots, account), full)
+
+
+def specs(
+    args: LaunchArgs,
+    node_context: NodeContext,
+    generation: int = 0,
+    restore: Mapping[int, dict[str, Any]] | None = None,
+) -> dict[int, Spec]:
+    """One spec per rank of this node. Raises UsageError for devices that do not exist."""
+    check(args)
+    around, account = places(args, node_context), account_of(args)
+    made = {}
+    for at in args.ranks:
+        mark, place = node_context.layout.mark(args.job, args.attempt, at.rank, generation), around[at.rank]
+        path, own = node_context.layout.rank_log(args, at.rank)
+        inside = rank_dir(args, node_context, at.rank, generation)
+        env = rank_environment(
+            args.env,
+            place.env,
+            _seat(args, at),
+            job=args.job,
+            name=args.name,
+            attempt=args.attempt,
+            step_file=args.step_file or str(node_context.layout.attempt(args.job, args.attempt) / "steps"),
+            mark=mark,
+        )
+        if account is not None and inside is None:
+            del env["TIDE_STEP_FILE"]  # it could not be written
+        made[at.rank] = Spec(
+            command=args.command,
+            env=_confined({**env, **(inside.variables(env) if inside else {})}, args, node_context, at),
+            workdir=workdir(args),
+            log=path,
+            own_log=own,
+            fresh_log=own and args.attempt <= 1 and restore is None,
+            cpus=place.cpus,
+            cgroups=group(node_context.freezer, mark),
+            grace_us=args.grace_us,
+            open_files=node_context.open_files,
+            rank_dir=inside.mounts() if inside else None,
+            no_aslr=bool(inside and inside.full),
+            account=account,
+            restore=restore[at.rank] if restore else None,
+        )
+    return made
+
+
+def _confined(env: dict[str, str], args: LaunchArgs, node_context: NodeContext, at: RankSeat) -> dict[str, str]:
+    """With what keeps the rank to its share of a device's memory. A CPU slot has none of its own."""
+    node = node_context.backend.discover()
+    if not args.gpu_memory or node.kind == "cpu":
+        return env
+    limits = variables(env, args.gpu_memory, node.device_memory, sharers(args, at))
+    wrapped = on_path(env) if limits and "TIDE_BOX" not in env else {}
+    return {**env, **limits, **wrapped}
+
+
+def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
+    return RankPosition(
+        rank=at.rank,
+        local_rank=at.local_rank,
+        world_size=args.world_size,
+        local_world_size=len(args.ranks),
+        group_rank=args.group_rank,
+        group_world_size=args.groups,
+        master_addr=args.master_addr,
+        master_port=args.master_port,
+    )
+
+
+def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
+    """Where a rank's steps may be written: by the wrapper or program in its box, or where the request said."""
+    return (
+        directory / "box" / "step",
+        *((Path(args.step_file),) if args.step_file else ()),
+        directory.parent / "steps",
+    )
+
+
+def group(freezer: Freezer, mark: str) -> tuple[str, ...]:
+    """A freezer group for one rank; none, with a warning, when it cannot be made (the rank then cannot be frozen)."""
+    try:
+        return freezer.create(mark)
+    except OSError as error:
+        log.warning("no freezer group for %s: %s", mark, error)
+        return ()

@@ -1,0 +1,177 @@
+"""Readers of single values of a job: text as a user writes it in, the JobSpec's own units out.
+
+Shared by YAML specs, ``#SBATCH`` lines and the options of ``tide run``. Every reader raises UsageError.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable
+
+from ...agent.processes.log_cap import LEAST_BYTES
+from ...base.errors import UsageError
+from ...base.units import format_bytes, parse_bytes, parse_duration
+from ...model.job import Dependency
+
+MAX_MEMBERS = 10_000
+"""Largest array or sweep; ten times Slurm's default MaxArraySize (slurm.conf(5))."""
+_DEVICES = re.compile(r"(?:(?P<types>[A-Za-z][\w.,-]*):)?(?:(?P<least>\d+):)?(?P<most>\d+)")
+_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_DEPENDENCY = re.compile(r"(afterok|afternotok|afterany):(\d+(?::\d+)*)")
+_BIG = 10**9
+
+
+def whole(text: str) -> int:
+    """A whole number from 0 to 10^9."""
+    if not re.fullmatch(r"\+?\d{1,18}", text) or int(text) > _BIG:
+        raise UsageError(f"not a whole number: {text!r}", "write it like 4")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"not a number: {text!r}", "write it like 1.5")
+    return value
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader that takes one of ``words``, in any case."""
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise UsageError(f"{text!r} is not one of {', '.join(words)}")
+        return text.lower()
+
+    return read
+
+
+def devices(text: str) -> tuple[tuple[str, ...], int, int]:
+    """(types, fewest, most) of ``4``, ``1:4``, ``h100:8``, ``h100,a100:2:8``; fewest is 0 when not given."""
+    match = _DEVICES.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"not a number of devices: {text!r}", "write it like 4, 1:4 (least:most), h100:8")
+    least, most = whole(match["least"] or "0"), whole(match["most"])
+    if match["least"] and not 1 <= least <= most:
+        raise UsageError(f"{text!r}: the range must go up from at least 1", "write it like 1:4")
+    return (types(match["types"]) if match["types"] else ()), (least if least < most else 0), most
+
+
+def types(text: str) -> tuple[str, ...]:
+    """Device type names separated by commas, lower-cased, without repeats."""
+    names = [name.strip().lower() for name in text.split(",")]
+    for name in names:
+        if not _TYPE.fullmatch(name):
+            raise UsageError(f"not a device type: {name!r}", "write it like h100 or h100,a100")
+    return tuple(dict.fromkeys(names))
+
+
+def duration(text: str) -> int:
+    """Microseconds, see ``base.units.parse_duration``."""
+    return parse_duration(text)
+
+
+def every(text: str) -> int:
+    """Run time between images in microseconds; ``auto`` is 0, ``never`` is -1."""
+    word = text.strip().lower()
+    if word in ("auto", "never"):
+        return 0 if word == "auto" else -1
+    value = parse_duration(text)
+    if not value:
+        raise UsageError(f"not a time between images: {text!r}", "write it like 10m, auto or never")
+    return value
+
+
+def memory(text: str) -> int:
+    """Bytes of one device, at least 1."""
+    value = parse_bytes(text)
+    if not value:
+        raise UsageError(f"not an amount of memory: {text!r}", "write it like 12GiB, or leave it out for whole devices")
+    return value
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A command line split as a shell would, without running one."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(
+            f"cannot split the command: {str(error).lower()}", "check the quotes, or write a list"
+        ) from None
+
+
+def variable(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"not NAME=VALUE: {text!r}", "write it like EPOCHS=3")
+    return name, plain(value)
+
+
+def plain(text: str) -> str:
+    """Text that a process can be given: no NUL character."""
+    if "\0" in text:
+        raise UsageError("holds a NUL character, which no program can be given")
+    return text
+
+
+def exit_code(text: str) -> int:
+    """An exit code worth a retry, 1 to 255."""
+    value = whole(text)
+    if not 1 <= value <= 255:
+        raise UsageError(f"{value} is not an exit code from 1 to 255")
+    return value
+
+
+def indices(text: str) -> tuple[tuple[int, ...], int]:
+    """(indices, limit) of ``0-9``, ``1,3,5-9:2%4`` as in sbatch(1) --array; limit 0 means all at once."""
+    head, percent, tail = text.replace(" ", "").partition("%")
+    limit = whole(tail) if percent else 0
+    if percent and not limit:
+        raise UsageError(f"{text!r}: at most 0 at once would never run", "write it like 0-9%4")
+    found: list[int] = []
+    for part in head.split(","):
+        found.extend(_range(part, text))
+        if len(found) > MAX_MEMBERS:
+            raise UsageError(f"{text!r} has more than {MAX_MEMBERS} members", "split it into several arrays")
+    if len(set(found)) != len(found):
+        raise UsageError(f"{text!r} names an index twice")
+    return tuple(sorted(found)), limit
+
+
+def _range(part: str, text: str) -> range:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        raise UsageError(f"not a list of array indices: {text!r}", "write it like 0-9, 0-9%4 or 1,3,5-9:2")
+    first = whole(match[1])
+    last = whole(match[2]) if match[2] else first
+    step = whole(match[3]) if match[3] else 1
+    if last < first or not step:
+        raise UsageError(f"{part!r}: the range must go up", "write it like 0-9")
+    return range(first, last + 1, step)
+
+
+def dependencies(text: str) -> tuple[Dependency, ...]:
+    """``afterok:17``, ``afterok:17:18,afterany:20``; a bare job id means ``afterok``."""
+    found: list[Dependency] = []
+    for part in text.replace(" ", "").split(","):
+        match = _DEPENDENCY.fullmatch(f"afterok:{part}" if part.isdecimal() else part)
+        if match is None:
+            raise UsageError(f"not a dependency: {part!r}", "write it like afterok:17 (or afternotok, afterany)")
+        found.extend(Dependency(match[1], whole(job)) for job in match[2].split(":"))  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(found))
+
+
+def log_limit(text: str) -> int:
+    """Bytes, 0 for none. Raises UsageError for a limit that leaves nothing worth reading."""
+    limit = parse_bytes(text)
+    if 0 < limit < LEAST_BYTES:
+        raise UsageError(f"log limit: {text} is less than {format_bytes(LEAST_BYTES)}", "give more, or 0 for no limit")
+    return limit

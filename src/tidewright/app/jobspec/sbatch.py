@@ -1,0 +1,337 @@
+"""Slurm batch scripts: ``#SBATCH`` lines as a JobSpec. What is not honoured is named in a warning, never dropped.
+
+devices = nodes × gres, ranks = nodes × tasks per node, as sbatch(1) counts; each rank runs the script itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...base.errors import UsageError
+from ...base.ids import valid_name
+from ...base.units import MINUTE, parse_duration
+from ...model.job import JobSpec, problems
+from . import fields, members
+from .loaded import Loaded, Submitter
+from .located import Mistakes
+from .sbatch_options import Option, options
+
+REMEDY = "how each option is understood is in docs/jobs.md; nothing was submitted"
+MAX_ARGUMENT = 128 * 1024 - 4096
+"""Longest script handed to its shell as an argument; Linux allows 128 KiB (execve(2), MAX_ARG_STRLEN)."""
+PRELUDE = (
+    'export SLURM_JOB_ID="$TIDE_JOB_ID" SLURM_JOBID="$TIDE_JOB_ID" SLURM_PROCID="$RANK" SLURM_LOCALID="$LOCAL_RANK"'
+    ' SLURM_NODEID="$GROUP_RANK"; '
+)
+"""What only a rank knows, under Slurm's names; put on the script's first line so that line numbers stay."""
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
+_GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_GPUS = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d+)")
+_FOREVER = frozenset({"unlimited", "infinite", "0"})
+_PATTERN = re.compile(r"%\d*([a-zA-Z])")
+
+
+def load(path: Path, text: str, submitter: Submitter, arguments: tuple[str, ...] = ()) -> Loaded:
+    """The specs of a script. Raises UsageError listing every mistake as ``file:line: what``."""
+    mistakes = Mistakes(str(path))
+    found, late = options(text, mistakes)
+    script = _Script(str(path), submitter, mistakes)
+    for line in late:
+        script.warn(line, "#SBATCH after the first command is not read, as in sbatch")
+    for option in found:
+        script.take(option)
+    specs = script.specs(_command(path, text, arguments, script))
+    mistakes.check(REMEDY)
+    return Loaded(specs, script.warnings, [len(specs)])
+
+
+def _command(path: Path, text: str, arguments: tuple[str, ...], script: _Script) -> tuple[str, ...]:
+    """A shell script travels in the command, so later edits of its file change nothing; others run where they are."""
+    first, _, _ = text.partition("\n")
+    interpreter = tuple(first[2:].split()) if first.startswith("#!") else ()
+    if not interpreter:
+        script.mistakes.add(1, "the first line must name the interpreter, e.g. #!/bin/bash")
+        return ()
+    where = str(path.resolve())
+    program = Path(interpreter[-1] if Path(interpreter[0]).name == "env" else interpreter[0]).name
+    if program not in _SHELLS:
+        return (*interpreter, where, *arguments)
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*(exec\s+)?srun\b", line):
+            script.warn(number, "srun: each rank already runs this script; call the program directly")
+    if len(text.encode()) + len(PRELUDE) > MAX_ARGUMENT:
+        script.warn(0, "the script is too long to be copied; it is run from where it is and must not change")
+        return (*interpreter, where, *arguments)
+    return (*interpreter, "-c", PRELUDE + text, where, *arguments)
+
+
+class _Script:
+    """What the options of one script add up to."""
+
+    def __init__(self, file: str, submitter: Submitter, mistakes: Mistakes) -> None:
+        self.file = file
+        self.submitter = submitter
+        self.mistakes = mistakes
+        self.warnings: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.values: dict[str, Any] = {}
+        self.environ = dict(submitter.environ)
+        self.array: tuple[tuple[int, ...], int] = ((), 0)
+        self.lines: dict[str, int] = {}
+
+    def warn(self, line: int, text: str) -> None:
+        self.warnings.append(f"{self.file}:{line}: {text}" if line else f"{self.file}: {text}")
+
+    def take(self, option: Option) -> None:
+        """Account for one option; the last of a kind counts, as in sbatch."""
+        handler = HONOURED.get(option.name)
+        if handler is None:
+            hint = HINTS.get(option.name, "")
+            self.warn(option.line, f"{option.written} is not honoured" + (f": {hint}" if hint else ""))
+            return
+        try:
+            handler(self, option)
+        except UsageError as error:
+            remedy = f"; {error.remedy}" if error.remedy else ""
+            self.mistakes.add(option.line, f"{option.written}: {error.message}{remedy}")
+        self.lines[option.name] = option.line
+
+    def specs(self, command: tuple[str, ...]) -> list[JobSpec]:
+        nodes = self.counts.get("nodes", 1)
+        devices = self._devices(nodes)
+        ranks = self._ranks(nodes)
+        name = self.values.pop("name", "") or members.command_name((Path(self.file).stem,))
+        environ = {**self.environ, **self._slurm(name, nodes, ranks)}
+        values = {"workdir": self.submitter.workdir, **self.values}
+        spec = JobSpec(
+            name=name, command=command, devices=devices, ranks=ranks, env=environ, user=self.submitter.user, **values
+        )
+        for problem in problems(spec):
+            key = problem.partition(":")[0]
+            self.mistakes.add(self._line_of(key), problem)
+        if self.mistakes.found:
+            return []
+        indices, limit = self.array
+        return (
+            [_with_task_id(member) for member in members.array(spec, indices, limit, fill=False)] if indices else [spec]
+        )
+
+    def _line_of(self, key: str) -> int:
+        for name in _SOURCES.get(key, ()):
+            if name in self.lines:
+                return self.lines[name]
+        return 1
+
+    def _devices(self, nodes: int) -> int:
+        per_node = self.counts.get("gpus-per-node")
+        if per_node is not None:
+            return nodes * per_node
+        total = self.counts.get("gpus")
+        if total is not None:
+            return total
+        per_task = self.counts.get("gpus-per-task")
+        if per_task is not None:
+            return per_task * self._ranks(nodes)
+        self.warn(0, "asks for no GPU; it takes one device per rank, since a job here always holds one")
+        return self._ranks(nodes)
+
+    def _ranks(self, nodes: int) -> int:
+        if "ntasks" in self.counts:
+            return self.counts["ntasks"]
+        return nodes * self.counts.get("ntasks-per-node", 1)
+
+    def _slurm(self, name: str, nodes: int, ranks: int) -> dict[str, str]:
+        found = {
+            "SLURM_JOB_NAME": name,
+            "SLURM_NTASKS": str(ranks),
+            "SLURM_NNODES": str(nodes),
+            "SLURM_JOB_NUM_NODES": str(nodes),
+            "SLURM_SUBMIT_DIR": self.submitter.workdir,
+        }
+        if "ntasks-per-node" in self.counts:
+            found["SLURM_NTASKS_PER_NODE"] = str(self.counts["ntasks-per-node"])
+        if self.array[0]:
+            indices = self.array[0]
+            found |= {
+                "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
+                "SLURM_ARRAY_TASK_MIN": str(indices[0]),
+                "SLURM_ARRAY_TASK_MAX": str(indices[-1]),
+            }
+        return found
+
+
+_SOURCES = {
+    "devices": ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes"),
+    "ranks": ("ntasks", "ntasks-per-node", "nodes"),
+    "name": ("job-name",),
+    "team": ("account",),
+    "env": ("export",),
+}
+
+
+def _with_task_id(member: JobSpec) -> JobSpec:
+    assert member.array is not None
+    return replace(member, env={**member.env, "SLURM_ARRAY_TASK_ID": str(member.array.index)})
+
+
+def _count(name: str) -> Callable[[_Script, Option], None]:
+    def handle(script: _Script, option: Option) -> None:
+        value = fields.whole(option.value)
+        if not value:
+            raise UsageError("0 is too few")
+        script.counts[name] = value
+
+    return handle
+
+
+def _nodes(script: _Script, option: Option) -> None:
+    least, dash, _ = option.value.partition("-")
+    script.counts["nodes"] = max(1, fields.whole(least))
+    if dash:
+        script.warn(option.line, f"{option.written} {option.value}: a range is not honoured; {least} is taken")
+
+
+def _gres(script: _Script, option: Option) -> None:
+    for part in option.value.removeprefix("gres:").split(","):
+        match = _GRES.fullmatch(part)
+        if match is None:
+            if part.startswith("gpu"):
+                raise UsageError(f"not a number of GPUs: {part!r}", "write it like gpu:2 or gpu:a100:2")
+            script.warn(option.line, f"{option.written}={part} is not honoured: only gpu is known")
+            continue
+        _gpus(script, "gpus-per-node", match["type"], match["count"] or "1")
+
+
+def _gpu_count(name: str) -> Callable[[_Script, Option], None]:
+    def handle(script: _Script, option: Option) -> None:
+        match = _GPUS.fullmatch(option.value)
+        if match is None:
+            raise UsageError(f"not a number of GPUs: {option.value!r}", "write it like 2 or a100:2")
+        _gpus(script, name, match["type"], match["count"])
+
+    return handle
+
+
+def _gpus(script: _Script, name: str, kind: str | None, count: str) -> None:
+    script.counts[name] = fields.whole(count)
+    if kind:
+        script.values["device_types"] = fields.types(kind)
+
+
+def _time(script: _Script, option: Option) -> None:
+    """sbatch(1) --time: a bare number is minutes; 0 is no limit."""
+    text = option.value.strip().lower()
+    if text in _FOREVER:
+        script.values["max_duration_us"] = 0
+    elif text.isdecimal():
+        script.values["max_duration_us"] = fields.whole(text) * MINUTE
+    else:
+        script.values["max_duration_us"] = parse_duration(text)
+
+
+def _job_name(script: _Script, option: Option) -> None:
+    name = re.sub(r"[^A-Za-z0-9._\[\]-]", "_", option.value)
+    name = name if valid_name(name) and not name.isdigit() else f"job-{name}"
+    if name != option.value:
+        script.warn(option.line, f"{option.written}: the name becomes {name!r}")
+    script.values["name"] = name
+
+
+def _account(script: _Script, option: Option) -> None:
+    script.values["team"] = option.value
+
+
+def _qos(script: _Script, option: Option) -> None:
+    if option.value.lower() not in ("premium", "standard", "basic"):
+        script.warn(option.line, f"{option.written}={option.value} is not honoured: known are premium, standard, basic")
+        return
+    script.values["tier"] = option.value.lower()
+
+
+def _output(script: _Script, option: Option) -> None:
+    output = option.value.replace("%A", "%j").replace("%u", script.submitter.user or "%u")
+    if "%A" in option.value:
+        script.warn(option.line, "%A is read as %j: every member of an array has a job id of its own")
+    for letter in _PATTERN.findall(output):
+        if letter not in "jxa":
+            script.warn(option.line, f"%{letter} in {option.written} is not honoured: known are %j, %x and %a")
+    script.values["output"] = output
+
+
+def _chdir(script: _Script, option: Option) -> None:
+    script.values["workdir"] = str(Path(script.submitter.workdir, option.value))
+
+
+def _export(script: _Script, option: Option) -> None:
+    parts = [part for part in option.value.split(",") if part]
+    if "NIL" in parts or "NONE" in parts:
+        script.environ = {name: value for name, value in script.environ.items() if name in ("HOME", "USER", "LOGNAME")}
+        return
+    kept = dict(script.submitter.environ) if "ALL" in parts else {}
+    for part in parts:
+        if "=" in part:
+            name, value = fields.variable(part)
+            kept[name] = value
+        elif part != "ALL" and part in script.submitter.environ:
+            kept[part] = script.submitter.environ[part]
+    script.environ = kept
+
+
+def _array(script: _Script, option: Option) -> None:
+    script.array = fields.indices(option.value)
+
+
+def _dependency(script: _Script, option: Option) -> None:
+    script.values["after"] = fields.dependencies(option.value)
+
+
+def _requeue(script: _Script, option: Option) -> None:
+    script.values["preempt"] = "requeue"
+
+
+def _no_requeue(script: _Script, option: Option) -> None:
+    script.values["preempt"] = "auto"
+    script.warn(
+        option.line, f"{option.written}: never started over to make room; a job whose node is lost still starts again"
+    )
+
+
+HONOURED: dict[str, Callable[[_Script, Option], None]] = {
+    "account": _account,
+    "array": _array,
+    "chdir": _chdir,
+    "dependency": _dependency,
+    "export": _export,
+    "gpus": _gpu_count("gpus"),
+    "gpus-per-node": _gpu_count("gpus-per-node"),
+    "gpus-per-task": _gpu_count("gpus-per-task"),
+    "gres": _gres,
+    "job-name": _job_name,
+    "no-requeue": _no_requeue,
+    "nodes": _nodes,
+    "ntasks": _count("ntasks"),
+    "ntasks-per-node": _count("ntasks-per-node"),
+    "output": _output,
+    "qos": _qos,
+    "requeue": _requeue,
+    "time": _time,
+}
+"""Options that shape the job; docs/jobs.md is checked against it."""
+
+HINTS = {
+    "constraint": "name device types instead (--gres=gpu:TYPE:N)",
+    "cpus-per-task": "a rank gets the cores of its devices",
+    "deadline": "it takes a duration here: tide run --deadline 4h",
+    "error": "stderr goes where stdout goes",
+    "exclusive": "whole devices are never shared unless a job asks for a share",
+    "mem": "host memory is not limited",
+    "partition": "there is one pool; name device types instead (--gres=gpu:TYPE:N)",
+    "signal": "a job is told with SIGTERM, and killed after its grace",
+    "wait": "use tide submit --wait",
+}
+"""What to do instead of an option that is not honoured, where there is something."""

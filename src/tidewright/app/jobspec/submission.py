@@ -1,0 +1,112 @@
+"""The submitter's side of a job: what of their environment travels, and what can be checked before anything is sent."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+import msgspec
+
+from ...base.errors import NotFound, UsageError
+from ...launch.environment import submitted_environment
+from ...model.job import JobSpec
+from ...wire.api import MAX_BODY, MAX_SPECS
+from .loaded import Submitter
+
+_PYTHON = re.compile(r"(python(\d+(\.\d+)*)?|pypy3?)")
+_SHELL = re.compile(r"(ba|da|k|z)?sh")
+_LAUNCHER = re.compile(r"(torchrun|accelerate|deepspeed)")
+_TAKES_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs", "-o", "-O"})
+"""Options whose value is the next word (python(1), bash(1))."""
+
+
+def submitter() -> Submitter:
+    """This process's user, directory and environment, less what is not theirs to pass on."""
+    return Submitter(submitted_environment(os.environ), str(Path.cwd()), _user())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def check_program(spec: JobSpec) -> None:
+    """Raise NotFound or UsageError when the program, its script or the working directory is not there.
+
+    For controllers that share this machine's files; the agent has the last word when it starts the job.
+    """
+    folder = Path(spec.workdir or ".")
+    if not folder.is_dir():
+        raise NotFound(f"no such directory: {folder}", "give an existing one with --workdir (workdir: in a spec)")
+    program = spec.command[0]
+    if "/" in program:
+        _check_file(folder / program, runnable=True)
+    elif shutil.which(program, path=spec.env.get("PATH", os.defpath)) is None:
+        raise NotFound(f"no such program: {program}", "check the spelling; it is looked for on PATH")
+    script = script_of(spec.command)
+    if script is not None:
+        _check_file(folder / script, runnable=False)
+
+
+def script_of(command: Sequence[str]) -> str | None:
+    """The script that an interpreter or launcher is told to run; None when the command names none."""
+    program = PurePath(command[0]).name
+    if _LAUNCHER.fullmatch(program):
+        return next((word for word in command[1:] if word.endswith(".py")), None)
+    if _PYTHON.fullmatch(program):
+        return _first_operand(command[1:], "cm")
+    return _first_operand(command[1:], "cs") if _SHELL.fullmatch(program) else None
+
+
+def _first_operand(words: Sequence[str], elsewhere: str) -> str | None:
+    """The first word that is no option. The letters ``elsewhere`` are options after which no file is named: code, a
+    module or stdin follows."""
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "-" or re.fullmatch(rf"-[a-zA-Z]*[{elsewhere}]", word):
+            return None
+        elif word.startswith("-"):
+            skip = word in _TAKES_VALUE
+        else:
+            return word
+    return None
+
+
+def _check_file(path: Path, runnable: bool) -> None:
+    if not path.exists():
+        raise NotFound(f"no such file: {path}", "check the path; it is taken from the working directory of the job")
+    if path.is_dir() and runnable:
+        raise UsageError(f"{path} is a directory", "name a program in it")
+    if runnable and not os.access(path, os.X_OK):
+        raise UsageError(f"{path} may not be executed", f"chmod +x {path}, or name its interpreter: python {path.name}")
+
+
+def batches(specs: Sequence[JobSpec]) -> Iterator[tuple[JobSpec, ...]]:
+    """The specs in runs that each fit one request. Every member carries its environment, so a long array does not."""
+    limit = MAX_BODY // 2
+    batch: list[JobSpec] = []
+    size = 0
+    for spec in specs:
+        length = len(msgspec.json.encode(spec)) + 1
+        if length > limit:
+            raise UsageError(f"job {spec.name or spec.command[0]}: its spec is larger than {limit} bytes", "shorten it")
+        if batch and (size + length > limit or len(batch) == MAX_SPECS):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(spec)
+        size += length
+    if batch:
+        yield tuple(batch)
+
+
+def with_variables(environ: Mapping[str, str], given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """``environ`` with the variables named on the command line, the last of a name winning."""
+    return {**environ, **dict(given)}

@@ -1,0 +1,1 @@
+"""The consistent cut: the leader's state machine, the thread that runs it, and the control pages it reads."""

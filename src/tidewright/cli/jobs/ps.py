@@ -1,0 +1,113 @@
+"""``tide ps``: the list of jobs. Its start-up time is a bar (bench/cli_start.py): import nothing big here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ...wire.api import FINAL_STATES, JobList, JobView
+from .. import output as out
+from .. import words
+from ..output import Column
+from ..session import Session, pass_session
+
+STATES = ("held", "queued", "starting", "running", "suspending", "suspended", "resuming", "stopping",
+          "completed", "failed", "cancelled", "timeout")  # fmt: skip
+
+
+@click.command("ps", short_help="List jobs.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Ended jobs too.")
+@click.option("-s", "--state", metavar="STATE[,STATE]", help=f"Only jobs in these states: {', '.join(STATES)}.")
+@click.option("--team", help="Only jobs of this team.")
+@click.option("--user", help="Only jobs of this user.")
+@click.option("--name", help="Only jobs of this name.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("-w", "--watch", is_flag=True, help="Print again every two seconds, until interrupted.")
+@out.output_options
+@pass_session
+def command(
+    session: Session, everything: bool, state: str | None, team: str | None, user: str | None, name: str | None,
+    limit: int | None, watch: bool, output: str, headers: bool,
+) -> None:  # fmt: skip
+    """List live jobs, oldest first; with --all the ended ones too.
+
+    FRACTION is the delivered GPU fraction: full-speed run time over time since submission. DEVICES is what was
+    asked for, or held/asked when it holds fewer.
+    """
+    wanted = _states(state)
+    ended = everything or bool(wanted & FINAL_STATES)
+    client = session.client()
+
+    def fetch() -> JobList:
+        return client.jobs(
+            all=ended, state=",".join(sorted(wanted)) or None, team=team, user=user, name=name, limit=limit or 0
+        )
+
+    if watch:
+        _watch(fetch, output, headers)
+        return
+    listing = fetch()
+    out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
+    if not listing.jobs and output in ("table", "wide"):
+        out.note("no jobs; submit one: tide run -- COMMAND" if not wanted and not ended else "no such jobs")
+    if listing.more:
+        out.note(f"{len(listing.jobs)} shown, there are more; see them with a higher --limit")
+
+
+def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> None:
+    from ..watching import PERIOD_S, repeat
+
+    def table() -> Any:
+        listing = fetch()
+        shown = [column for column in columns(listing.now) if output == "wide" or not column.wide]
+        return out.rich_table(listing.jobs, shown, headers)
+
+    if output in ("table", "wide") and out.colourful():
+        repeat(table)
+        return
+    try:
+        while True:
+            listing = fetch()
+            out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
+            click.echo("")
+            time.sleep(PERIOD_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _states(text: str | None) -> set[str]:
+    wanted = {word.strip().lower() for word in (text or "").split(",") if word.strip()}
+    for word in sorted(wanted - set(STATES)):
+        raise click.BadParameter(f"{word!r} is not one of {', '.join(STATES)}", param_hint="'--state'")
+    return wanted
+
+
+def columns(now: int) -> list[Column[JobView]]:
+    """The columns of a list of jobs; ``now`` is the controller's."""
+    return [
+        Column("ID", lambda job: str(job.id), right=True),
+        Column("NAME", lambda job: job.name),
+        Column("TIER", lambda job: job.tier),
+        Column("TEAM", lambda job: job.team, wide=True),
+        Column("USER", lambda job: job.user or "-", wide=True),
+        Column("STATE", lambda job: job.state, style=lambda job: out.STATE_STYLE.get(job.state, "")),
+        Column("DEVICES", words.devices, right=True),
+        Column("RANKS", lambda job: str(job.ranks), wide=True, right=True),
+        Column("AGE", lambda job: words.age(job, now), right=True),
+        Column("FRACTION", words.delivered, right=True, style=lambda job: "red" if words.short_of_target(job) else ""),
+        Column("TARGET", lambda job: words.percent(job.target) if job.target else "-", wide=True, right=True),
+        Column("PREEMPTED", lambda job: str(job.preemptions), right=True),
+        Column("LEVEL", lambda job: job.level or "-", wide=True),
+        Column("STARTED", lambda job: words.at(job.start), wide=True),
+        Column("COMMAND", lambda job: one_line(job.command), wide=True),
+        Column("NODES(REASON)", words.nodes_or_reason),
+    ]
+
+
+def one_line(text: str, width: int = 60) -> str:
+    """A command that may be a whole script, as one short line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -1,0 +1,144 @@
+"""``tide run``: a command line as a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...base.errors import UsageError
+from ...model.job import JobSpec, problems
+from .. import output as out
+from ..session import Session, pass_session
+from ..types import DEPENDENCY, DEVICES, DURATION, EVERY, INDICES, MEMORY, TYPES, VARIABLE
+from .following import finish, submission_options, submit
+
+
+@click.command("run", short_help="Submit a command as a job.", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-g",
+    "--devices",
+    type=DEVICES,
+    default="1",
+    show_default=True,
+    metavar="N|MIN:MAX",
+    help="Devices; a range makes the job elastic.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes, at most 16 per device. Default: one per device; 1 for torchrun and its like.",
+)
+@click.option("--type", "kinds", type=TYPES, metavar="NAME[,NAME]", help="Device types, best first, e.g. h100,a100.")
+@click.option("--gpu-mem", type=MEMORY, metavar="SIZE", help="A share of one device with this much memory, e.g. 12GiB.")
+@click.option(
+    "--sla",
+    type=click.Choice(["premium", "standard", "basic"]),
+    default="standard",
+    show_default=True,
+    help="What is promised: 95%, 70% or nothing of full speed.",
+)
+@click.option("--team", metavar="NAME", help="Who it is accounted to.")
+@click.option("--name", metavar="NAME", help="Default: made from the command.")
+@click.option("--deadline", type=DURATION, metavar="TIME", help="Wanted end, counted from now, e.g. 4h.")
+@click.option(
+    "--time", "--max-duration", "limit", type=DURATION, metavar="TIME", help="Stop it after so much run time."
+)
+@click.option("--expect", type=DURATION, metavar="TIME", help="Your estimate of its run time.")
+@click.option("--env", type=VARIABLE, multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
+@click.option("--workdir", type=click.Path(file_okay=False), help="Where it runs. Default: here.")
+@click.option("--output", type=click.Path(dir_okay=False), help="Where rank 0 writes; %j id, %x name, %a index.")
+@click.option("--retries", type=click.IntRange(0, 1000), default=0, help="How often a failure is tried again.")
+@click.option(
+    "--level",
+    "--preempt",
+    "preempt",
+    type=click.Choice(["auto", "full", "freeze", "cooperative", "requeue", "none"]),
+    default="auto",
+    show_default=True,
+    help="How it may be made to give its devices back, at most.",
+)
+@click.option(
+    "--checkpoint-every",
+    type=EVERY,
+    default="auto",
+    show_default=True,
+    metavar="TIME|auto|never",
+    help="Run time between images to go back to after a failure.",
+)
+@click.option(
+    "--placement",
+    type=click.Choice(["consolidate", "one-node", "any"]),
+    default="consolidate",
+    show_default=True,
+    help="How close together its devices must lie.",
+)
+@click.option("--after", type=DEPENDENCY, multiple=True, metavar="afterok:JOB", help="Run only when JOB has ended so.")
+@click.option("--array", type=INDICES, metavar="0-9%4", help="One job per index (at most 4 at once); see ARRAY_INDEX.")
+@submission_options
+@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@pass_session
+def command(session: Session, /, **given: Any) -> int:
+    """Submit COMMAND as a job and print its id.
+
+    It runs in this directory with this environment, as it would here; its output goes to `tide logs`. With --wait,
+    tide returns the job's exit code (128 + signal for a signal, 124 at its time limit); Ctrl-C stops the waiting, not
+    the job.
+
+    \b
+    tide run -- python train.py
+    tide run -g 4 --sla premium --wait -- python train_ddp.py
+    tide run -g 1:4 --array 0-9%2 -- python sweep.py --seed {index}
+    """
+    from ...app.jobspec import members
+    from ...app.jobspec.ranks import ranks_note
+    from ...app.jobspec.submission import check_program
+
+    spec = _spec(given)
+    if session.url is None:
+        check_program(spec)
+    hint = "" if given["ranks"] else ranks_note(spec)
+    if hint and not given["parsable"]:
+        out.note(f"note: {hint}")
+    specs = members.array(spec, *given["array"]) if given["array"] else [spec]
+    ids = submit(session, specs, given["dry_run"], given["parsable"])
+    return finish(session, ids, given["follow"], given["wait"], quiet=given["parsable"])
+
+
+def _spec(given: dict[str, Any]) -> JobSpec:
+    from ...app.jobspec.members import command_name
+    from ...app.jobspec.ranks import default_ranks
+    from ...app.jobspec.submission import submitter, with_variables
+
+    kinds, least, most = given["devices"]
+    me = submitter()
+    command = tuple(given["argv"])
+    spec = JobSpec(
+        name=given["name"] or command_name(command),
+        command=command,
+        devices=most,
+        min_devices=least,
+        ranks=given["ranks"] or default_ranks(command, most),
+        device_types=given["kinds"] or kinds,
+        gpu_memory=given["gpu_mem"] or 0,
+        tier=given["sla"],
+        team=given["team"] or "default",
+        user=me.user,
+        deadline_us=given["deadline"] or 0,
+        max_duration_us=given["limit"] or 0,
+        expected_us=given["expect"] or 0,
+        retries=given["retries"],
+        preempt=given["preempt"],
+        checkpoint_us=given["checkpoint_every"],
+        placement=given["placement"],
+        env=with_variables(me.environ, given["env"]),
+        workdir=str(Path(me.workdir, Path(given["workdir"] or "").expanduser())),
+        output=given["output"] or "",
+        after=tuple(dict.fromkeys(one for many in given["after"] for one in many)),
+    )
+    wrong = problems(spec)
+    if wrong:
+        raise UsageError("the job is not sound\n" + "\n".join(f"  {text}" for text in wrong), "see tide run --help")
+    return spec

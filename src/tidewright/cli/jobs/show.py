@@ -1,0 +1,139 @@
+"""``tide show``: everything about one job."""
+
+from __future__ import annotations
+
+import click
+
+from ...base.units import format_bytes, format_duration
+from ...wire.api import NO_EXIT_CODE, SCHEMA, JobView
+from .. import output as out
+from .. import words
+from ..session import Session, pass_session
+
+
+@click.command("show", short_help="Everything about a job.")
+@click.argument("job")
+@click.option("--env", "environment", is_flag=True, help="Its environment too.")
+@out.json_option
+@pass_session
+def command(session: Session, job: str, environment: bool, output: str) -> None:
+    """Show everything about JOB (an id or a unique name): request, placement, ledger, attempts, logs and story."""
+    client = session.client()
+    view = client.job(job)
+    if output == "json":
+        out.print_json({"schema": SCHEMA, "job": view})
+        return
+    out.print_facts([*_facts(view), *_images(view, client.info().now), *_ledger(view), *_request(view)])
+    for log in view.logs:
+        out.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
+    if last := words.last_output(view):
+        out.echo(f"\n{last}")
+    if environment and view.spec is not None:
+        out.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
+    if view.story:
+        out.echo("\nstory\n" + words.story(view.story))
+
+
+def _facts(job: JobView) -> list[tuple[str, str]]:
+    return [
+        ("job", f"{job.id} ({job.name})"),
+        ("state", job.state + (f": {job.why}" if job.why else "")),
+        ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
+        ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
+        ("team", job.team + (f", user {job.user}" if job.user else "")),
+        ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
+        ("wanted", f"{job.wanted} devices, by its user; tide scale {job.id} 0 ends that" if job.wanted else ""),
+        ("ranks", _ranks(job)),
+        ("gives back", _level(job)),
+        ("submitted", words.at(job.submit)),
+        ("started", words.at(job.start)),
+        ("ended", words.at(job.end) if job.end >= 0 else ""),
+        ("attempt", str(job.attempt)),
+    ]
+
+
+def _level(job: JobView) -> str:
+    """The level in force, and why it is not a higher one."""
+    text = f"by {job.level}" if job.level and job.level != "none" else job.level
+    return f"{text}: {job.level_why}" if job.level_why else text
+
+
+def _ranks(job: JobView) -> str:
+    if job.ranks_per_device <= 1:
+        return str(job.ranks)
+    return f"{job.ranks}, {job.ranks_per_device:g} taking turns on each device"
+
+
+def _images(job: JobView, now: int) -> list[tuple[str, str]]:
+    """What it could go on from, and what images cost it."""
+    lines = []
+    for image in reversed(job.images):
+        age, size = (
+            words.since(image.taken, now),
+            format_bytes(image.size_bytes) if image.size_bytes else "size unknown",
+        )
+        places = ", ".join("the remote store" if place == "*" else place for place in image.where)
+        lines.append(f"{image.serial}, taken {age} ago, {size}, on {places or 'no node that lives'}")
+    due = f"next one in {format_duration(max(0, job.next_image - now))}" if job.next_image else ""
+    took = [f"save {format_duration(job.save_us)}"] if job.save_us else []
+    took += [f"of that {format_duration(job.hold_us)} to a standstill"] if job.hold_us else []
+    took += _share(job)
+    took += [f"restore {format_duration(job.restore_us)}"] if job.restore_us else []
+    lost = format_duration(job.lost_us) if job.lost_us else ""
+    return [("images", "\n".join(lines) or ("none yet" if job.level == "full" else "")), ("", due),
+            ("costs", ", ".join(took) if job.images else ""), ("lost", lost and f"{lost} of work, to failures")]  # fmt: skip
+
+
+def _share(job: JobView) -> list[str]:
+    """What part of its run time periodic images take, and the part of that in which its ranks only wait for each other."""
+    if not job.between_images_us:
+        return []
+    around = job.between_images_us + job.save_us
+    waiting = f" ({100 * job.hold_us / around:.2g}% to a standstill)" if job.hold_us else ""
+    every = format_duration(job.between_images_us)
+    return [f"{100 * job.save_us / around:.2g}% of its time at one every {every}{waiting}"]
+
+
+def _ledger(job: JobView) -> list[tuple[str, str]]:
+    return [
+        ("fraction", words.delivered(job) + (" (under its promise)" if words.short_of_target(job) else "")),
+        ("delivered", f"{job.delivered_gpu_s:.1f} device-seconds of {job.held_gpu_s:.1f} held"),
+        ("full speed", format_duration(job.ideal_us)),
+        ("preempted", f"{job.preemptions} times" if job.preemptions != 1 else "once"),
+    ]
+
+
+def _request(job: JobView) -> list[tuple[str, str]]:
+    spec = job.spec
+    if spec is None:
+        return [("command", job.command)]
+    return [
+        ("command", job.command),
+        ("workdir", spec.workdir),
+        ("output", spec.output),
+        ("kind", spec.kind),
+        ("types", ", ".join(spec.device_types)),
+        ("memory", _memory(spec.gpu_memory, job.memory_limit)),
+        ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
+        ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
+        ("expected", format_duration(spec.expected_us) if spec.expected_us else ""),
+        ("retries", str(spec.retries) if spec.retries else ""),
+        ("preempt", spec.preempt if spec.preempt != "auto" else ""),
+        ("imaged", _every(spec.checkpoint_us)),
+        ("placement", spec.placement if spec.placement != "consolidate" else ""),
+        ("after", ", ".join(f"{one.kind}:{one.job}" for one in spec.after)),
+        ("array", f"{spec.array.index} of {spec.array.parent}" if spec.array else ""),
+    ]
+
+
+def _memory(share: int, limit: str) -> str:
+    if not share:
+        return ""
+    return f"{format_bytes(share)} of one device" + (f"; {limit}" if limit else "")
+
+
+def _every(checkpoint_us: int) -> str:
+    """The user's wish on periodic images, if it is not the usual one."""
+    if not checkpoint_us:
+        return ""
+    return "never by itself" if checkpoint_us < 0 else f"every {format_duration(checkpoint_us)} of run time"

@@ -1,0 +1,24 @@
+"""``tide suspend``."""
+
+from __future__ import annotations
+
+import click
+
+from ..session import Session, pass_session
+from ..types import DURATION
+from .each_job import each
+
+
+@click.command("suspend", short_help="Take a job's devices away for a while.")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--for", "duration", type=DURATION, metavar="TIME", help="Resume by itself after this long, e.g. 30m.")
+@pass_session
+def command(session: Session, jobs: tuple[str, ...], duration: int | None) -> int:
+    """Make each JOB (an id or a unique name) give its devices back, keeping its work, until `tide resume`.
+
+    A job that cannot be suspended at the moment runs on until it can; `tide show` says why.
+    """
+    client = session.client()
+    until = client.info().now + duration if duration else 0
+    tail = "is being suspended" + (" and resumes by itself" if until else f"; tide resume {' '.join(jobs)} ends it")
+    return each(jobs, lambda job: client.suspend(job, until), tail)

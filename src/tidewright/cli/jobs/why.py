@@ -1,0 +1,73 @@
+"""``tide why``: the engine's own reasons, printed unchanged."""
+
+from __future__ import annotations
+
+import click
+
+from ...wire.api import WhyView
+from .. import output as out
+from .. import words
+from ..output import Column
+from ..session import Session, pass_session
+
+
+@click.command("why", short_help="Why a job is where it is.")
+@click.argument("job")
+@click.option("--tail", type=click.IntRange(min=0), default=8, show_default=True, help="Last entries of its story.")
+@out.json_option
+@pass_session
+def command(session: Session, job: str, tail: int, output: str) -> None:
+    """Say why JOB (an id or a unique name) is where it is.
+
+    Prints the binding limit, who holds it, the smallest change that would start the job, and what happened to it so
+    far.
+    """
+    why = session.client().why(job)
+    if output == "json":
+        out.print_json(why)
+        return
+    _explain(why, tail)
+
+
+OF_THE_POOL = frozenset({"NoCapacity", "Fragmented", "Behind", "Reserved", "Tier", "NodesDown"})
+"""Limits (plan.reasons.Reason) that another request might not have met."""
+
+LAST_LINES = 3
+"""Of what the rank that failed wrote; ``tide show`` has more of them."""
+
+
+def _change(why: WhyView) -> str:
+    """What would start a queued job, or that nothing is known to."""
+    if why.change or why.state != "queued" or why.reason not in OF_THE_POOL:
+        return why.change
+    return "no single change of its request would start it now"
+
+
+def _explain(why: WhyView, tail: int) -> None:
+    said = "" if why.summary in ("", f"it is {why.state}") else f": {why.summary}"
+    out.echo(f"job {why.job} ({why.name}) is {why.state}{said}")
+    limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
+    out.print_facts(
+        [
+            ("  limit", limit),
+            ("  next", why.consequence),
+            ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
+            ("  change", _change(why)),
+            *(("  detail", text) for text in why.details),
+            *(("  wrote", line) for line in (why.failure.lines[-LAST_LINES:] if why.failure else ())),
+        ]
+    )
+    if why.holders:
+        out.echo("\nheld by")
+        out.print_table(
+            why.holders,
+            [
+                Column("JOB", lambda holder: str(holder.job), right=True),
+                Column("NAME", lambda holder: holder.name),
+                Column("TIER", lambda holder: holder.tier),
+                Column("DEVICES", lambda holder: str(holder.devices), right=True),
+            ],
+        )
+    if why.story and tail:
+        out.echo("\nstory")
+        out.echo(words.story(why.story[-tail:]))

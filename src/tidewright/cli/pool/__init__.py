@@ -1,0 +1,1 @@
+"""cli.pool: commands on the controller, its nodes and the stored images."""

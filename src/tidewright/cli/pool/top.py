@@ -1,0 +1,83 @@
+"""``tide top``: the pool at a glance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...base.units import format_bytes
+from ...wire.api import DeviceLoad, JobLoad, TopView
+from .. import output as out
+from .. import words
+from ..output import Column
+from ..session import Session, pass_session
+
+JOBS: list[Column[JobLoad]] = [
+    Column("JOB", lambda job: str(job.job), right=True),
+    Column("NAME", lambda job: job.name),
+    Column("TIER", lambda job: job.tier),
+    Column("STATE", lambda job: job.state, style=lambda job: out.STATE_STYLE.get(job.state, "")),
+    Column("DEVICES", lambda job: str(job.devices), right=True),
+    Column("CPU", lambda job: f"{job.cpu_percent:.0f}%", right=True),
+    Column("MEMORY", lambda job: format_bytes(job.memory) if job.memory else "-", right=True),
+    Column("STEPS", lambda job: str(job.steps) if job.steps >= 0 else "-", right=True),
+    Column("FRACTION", lambda job: words.percent(job.fraction), right=True),
+]
+DEVICES: list[Column[DeviceLoad]] = [
+    Column("NODE", lambda load: load.node),
+    Column("DEVICE", lambda load: str(load.device), right=True),
+    Column("BUSY", lambda load: meter(load.utilisation)),
+    Column("MEMORY", lambda load: format_bytes(load.memory_used) if load.memory_used >= 0 else "-", right=True),
+    Column("JOBS", lambda load: ",".join(map(str, load.jobs)) or "-"),
+]
+
+
+@click.command("top", short_help="Watch devices and jobs live.")
+@click.option("--once", is_flag=True, help="Print once and return; the default in a pipe.")
+@out.json_option
+@pass_session
+def command(session: Session, once: bool, output: str) -> None:
+    """Show devices, what they do and for whom, every two seconds until Ctrl-C."""
+    client = session.client()
+    if output == "json":
+        out.print_json(client.top())
+    elif once or not out.colourful():
+        view = client.top()
+        out.echo(summary(view))
+        out.echo("")
+        out.print_table(view.loads, DEVICES)
+        if view.jobs:
+            out.echo("")
+            out.print_table(view.jobs, JOBS)
+    else:
+        from ..watching import repeat
+
+        repeat(lambda: _live(client.top()))
+
+
+def summary(view: TopView) -> str:
+    """One line on the whole pool."""
+    share = words.percent(view.held / view.devices) if view.devices else "0%"
+    return (
+        f"{view.held} of {view.devices} devices held ({share}); jobs: {view.running} running, {view.queued} waiting, "
+        f"{view.suspended} suspended, {view.ended} ended"
+    )
+
+
+def meter(percent: float, width: int = 10) -> str:
+    """``####······  42%``; "-" when it cannot be measured."""
+    if percent < 0:
+        return "-"
+    full = round(min(100.0, percent) / 100 * width)
+    return f"{'#' * full}{'·' * (width - full)} {percent:3.0f}%"
+
+
+def _live(view: TopView) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(
+        Text(f"{words.at(view.now)}  {summary(view)}"), Text(""), out.rich_table(view.loads, DEVICES), Text(""),
+        out.rich_table(view.jobs, JOBS), Text("\nCtrl-C ends", style="dim"),
+    )  # fmt: skip

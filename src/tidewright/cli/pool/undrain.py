@@ -1,0 +1,16 @@
+"""``tide undrain``."""
+
+from __future__ import annotations
+
+import click
+
+from ..session import Session, pass_session
+
+
+@click.command("undrain", short_help="Let a node take work again.")
+@click.argument("node")
+@pass_session
+def command(session: Session, node: str) -> None:
+    """Let NODE take new work again."""
+    session.client().undrain(node)
+    click.echo(f"node {node} takes work again")

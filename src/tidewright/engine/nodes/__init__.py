@@ -1,0 +1,1 @@
+"""Nodes of the pool: registration, loss, outages of devices, refused launches, failure rate."""

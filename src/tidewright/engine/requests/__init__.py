@@ -1,0 +1,1 @@
+"""Requests of users: admission, holds, moves to other nodes, scaling."""

@@ -1,0 +1,201 @@
+"""Admission: may this job enter, what does it wait for, and what would fit if it can never run."""
+
+from __future__ import annotations
+
+from ...model.cause import Cause, Code
+from ...model.job import JobSpec as Spec
+from ...model.job import State, Tier, problems
+from ...model.job_record import Ending, JobRecord
+from ...plan.request import request_of
+from ..book import HELD, Book, forget_oldest
+from ..commands import Reply
+from ..events import JobIdsUsed, Submit
+from ..termination import end, release, satisfied
+
+PLACEMENTS = ("consolidate", "one-node", "any")
+"""Order of the ``placement`` column's values."""
+_ADMITTED = Code.ADMITTED()
+
+
+def submit(book: Book, event: Submit) -> None:
+    """Admit or refuse a job, and answer."""
+    known = book.answers.get(event.op_id) if event.op_id else None
+    if known is not None:
+        book.out.append(known)
+        return
+    refusal = refuse(book, event.spec)
+    if refusal is not None:
+        answer(book, Reply(event.op_id, error=refusal[0], kind=refusal[1]))
+        return
+    job = enter(book, event.spec)
+    _count_in(book, event.spec)
+    doomed = book.jobs[job].ending
+    if event.op_id:
+        warning = Code.CANCELLED_AT_ONCE(doomed.why) if doomed else _warnings(book, event.spec)
+        answer(book, Reply(event.op_id, job, warning=warning))
+    if doomed:
+        end(book, job, doomed.state, 1, doomed.why)
+
+
+def answer(book: Book, reply: Reply) -> None:
+    """Send an answer and remember it, so that the same call again gets the same answer."""
+    if not reply.op_id:
+        return
+    book.out.append(reply)
+    book.answers[reply.op_id] = reply
+    forget_oldest(book.answers, book.settings.remembered_answers)
+
+
+def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
+    """(error, kind) of a Reply when the job cannot be accepted."""
+    wrong = problems(spec)
+    if wrong:
+        return Code.SPEC_WRONG(tuple(wrong)), "usage"
+    crowded = too_crowded(book, spec, spec.floor)
+    if crowded is not None:
+        return crowded, "usage"
+    for dependency in spec.after:
+        if dependency.job not in book.specs and dependency.job not in book.outcomes:
+            return Code.UNKNOWN_DEPENDENCY(dependency.job), "notfound"
+    misfit = never_fits(book, spec)
+    return None if misfit is None else (misfit, "usage")
+
+
+def too_crowded(book: Book, spec: Spec, devices: int) -> Cause | None:
+    """Set when more ranks than the limit would take turns on each of ``devices`` devices."""
+    most = book.settings.max_ranks_per_device
+    if not most or spec.ranks <= devices * most:
+        return None
+    needed = next(count for count in range(-(-spec.ranks // most), spec.ranks + 1) if spec.ranks % count == 0)
+    return Code.TOO_CROWDED(spec.ranks, devices, most, needed, devices * most)
+
+
+def never_fits(book: Book, spec: Spec) -> Cause | None:
+    """Set when no state of the pool could hold the job. An empty pool refuses nothing."""
+    layout = book.board.layout
+    wrong = request_of(layout, spec, floor=spec.floor).reject_pool(layout) if layout.nodes else None
+    if wrong is None:
+        return None
+    if wrong.code is Code.WRONG_KIND:
+        return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
+    wanted, most = wrong.args
+    if wrong.code is Code.DEVICE_TOO_SMALL:
+        return Code.SHARE_TOO_LARGE(wanted, most)
+    return Code.NEVER_FITS(wanted, spec.device_types, spec.placement, most)
+
+
+def _warnings(book: Book, spec: Spec) -> Cause | None:
+    one, other = forecast(book, spec), unenforced(book, spec)
+    return Code.WITH(one, other) if one and other else one or other
+
+
+def unenforced(book: Book, spec: Spec) -> Cause | None:
+    """A warning when a share of a device's memory may mean nothing where the job runs."""
+    if not spec.gpu_memory or not book.settings.forecasts:
+        return None
+    kinds = [kind for kind in book.board.layout.kinds if not spec.device_types or kind in spec.device_types]
+    if "cpu" not in kinds:
+        return None
+    others = tuple(kind for kind in kinds if kind != "cpu")
+    return Code.SHARE_NOT_ENFORCED_ON_CPU(others) if others else Code.SHARE_NOT_ENFORCED()
+
+
+def forecast(book: Book, spec: Spec) -> Cause | None:
+    """A warning when tiers with a promised GPU fraction together outgrow the pool (product decision: accepted with a warning)."""
+    if spec.tier_rank is Tier.BASIC or not book.settings.forecasts:
+        return None
+    layout = book.board.layout
+    whole = max(layout.kind_memory, default=0)
+    demand, of_shares, memory = _class_demand(book, int(spec.tier_rank))
+    shared = memory / whole if whole else 0.0
+    wanted = (demand - of_shares if whole else demand) + shared
+    capacity = sum(layout.kind_devices)
+    if not capacity or wanted <= capacity:
+        return None
+    return Code.OVERSUBSCRIBED(spec.tier, round(wanted * 1000), capacity, round(capacity / wanted * 1000))
+
+
+def skip_ids(book: Book, event: JobIdsUsed) -> None:
+    """Give out no id a second time."""
+    book.next_job = max(book.next_job, event.next_job)
+
+
+def _count_in(book: Book, spec: Spec) -> None:
+    """Add the job that has just entered to what is known of the demand of tiers; nothing is, unless the job before it was
+    of the same step: 10,000 jobs in one request must not each count all jobs."""
+    known = book.class_demand
+    book.class_demand = None
+    if known is not None and known[0] == (book.steps, book.next_job - 1, book.table.n - 1):
+        for tier, sums in known[1].items():
+            if tier <= spec.tier_rank:
+                sums[0] += spec.devices
+                sums[1] += spec.devices if spec.gpu_memory else 0
+                sums[2] += spec.gpu_memory
+        book.class_demand = ((book.steps, book.next_job, book.table.n), known[1])
+
+
+def _class_demand(book: Book, tier: int) -> list[int]:
+    """Of the jobs of a tier and of higher ones: devices, devices of jobs that want a share, bytes of shares."""
+    if book.class_demand is None:
+        book.class_demand = ((book.steps, book.next_job, book.table.n), {})
+    sums = book.class_demand[1]
+    if tier not in sums:
+        sums[tier] = _counted(book, tier)
+    return sums[tier]
+
+
+def _counted(book: Book, tier: int) -> list[int]:
+    table, n = book.table, book.table.n
+    picked = table.tier[:n] >= tier
+    demand, memory = table.demand[:n][picked], table.memory[:n][picked]
+    shared = int(memory.sum())
+    return [int(demand.sum()), int(demand[memory > 0].sum()) if shared else 0, shared]
+
+
+def enter(book: Book, spec: Spec) -> int:
+    """Put the job into the book; returns its id."""
+    job = book.next_job
+    book.next_job += 1
+    book.specs[job] = spec
+    book.jobs[job] = JobRecord(spec)
+    if spec.elastic:
+        book.elastic_jobs += 1
+    team = book.teams.setdefault(spec.team, len(book.teams))
+    settings = book.settings
+    now = book.now
+    book.table.add(job, {
+        "state": HELD, "tier": int(spec.tier_rank), "level": book.usual_level(spec),
+        "placement": PLACEMENTS.index(spec.placement), "submit": now,
+        "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
+        "floor": spec.floor, "ranks": spec.ranks, "kinds": book.board.layout.kind_mask(spec.device_types),
+        "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
+        "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
+        "team": team, "pinned_node": -1, "restore_kind": -1,
+        "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
+    })  # fmt: skip
+    book.counts[HELD] += 1
+    book.touched[job] = True
+    book.record(job, "SUBMITTED", Code.SUBMITTED(spec.tier, spec.devices))
+    _wait_for_others(book, job, spec)
+    release(book, job, _ADMITTED)
+    return job
+
+
+def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
+    """Note dependencies and the array's limit."""
+    record = book.jobs[job]
+    for dependency in spec.after:
+        other = book.jobs.get(dependency.job)
+        if other is not None:
+            record.dependencies += (dependency.job,)
+            other.dependents = other.dependents or []
+            other.dependents.append(job)
+        elif not satisfied(dependency.kind, book.outcomes[dependency.job]):
+            record.ending = Ending(int(State.CANCELLED), Code.DEPENDENCY_UNMET(dependency.kind, dependency.job))
+    array = spec.array
+    if array is not None and array.limit:
+        if book.array_active.get(array.parent, 0) >= array.limit:
+            book.array_queue.setdefault(array.parent, []).append(job)
+            record.waiting_array = array.parent
+        else:
+            book.array_active[array.parent] = book.array_active.get(array.parent, 0) + 1

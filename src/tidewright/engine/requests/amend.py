@@ -1,0 +1,27 @@
+"""Changing what a waiting job asks for. Used on forks only ("what if it asked for less?"); a live book takes no such write."""
+
+from __future__ import annotations
+
+from ...base.errors import Bug
+from ...model.job import JobSpec, State
+from ..book import Book
+from .admission import PLACEMENTS
+
+_WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
+
+
+def amend(book: Book, job: int, spec: JobSpec) -> None:
+    """Replace the spec of a job that holds no devices; takes effect with the next planning round. Raises Bug otherwise."""
+    if book.state(job) not in _WAITING or job in book.reservations:
+        raise Bug(f"job {job} is {book.state(job).name}; only a waiting job can be amended")
+    book.own()
+    table, row = book.table, book.table.row[job]
+    book.elastic_jobs += int(spec.elastic) - int(book.specs[job].elastic)
+    book.specs[job] = book.jobs[job].spec = spec
+    table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
+    table.kinds[row] = book.board.layout.kind_mask(spec.device_types)
+    table.memory[row] = spec.gpu_memory
+    table.tier[row] = int(spec.tier_rank)
+    table.placement[row] = PLACEMENTS.index(spec.placement)
+    table.level[row] = book.usual_level(spec)
+    book.forced = True

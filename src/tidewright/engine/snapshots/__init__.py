@@ -1,0 +1,1 @@
+"""Snapshots of the book: their format, its earlier versions, and what journals of earlier versions hold."""

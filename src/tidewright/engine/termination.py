@@ -1,0 +1,204 @@
+"""How jobs leave their devices and how they end: releases, restarts, retries, the final record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..model.cause import Cause, Code
+from ..model.failure import RankFailure
+from ..model.job import JobSpec, State
+from ..model.job_record import Ending
+from . import images
+from .book import HELD, QUEUED, Book
+from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+
+EX_TEMPFAIL = 75
+"""sysexits(3): the program asks to be run again later."""
+
+
+def release(book: Book, job: int, why: Cause) -> None:
+    """Let a held job queue if nothing holds it any more."""
+    record = book.jobs[job]
+    if record.ending is not None or book.hold_reason(job) is not None:
+        return
+    row = book.move(job, int(State.SUSPENDED) if record.suspended_as else QUEUED, why)
+    book.table.wait_since[row] = book.now
+    book.arrived = True
+
+
+def end(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
+    """The job's last step, and that of every job that can no longer run because of it. Its devices must be gone."""
+    unmeetable = _end_one(book, job, state, code, why, failure)
+    # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
+    left = [(waiting, job) for waiting in reversed(unmeetable)]
+    while left:
+        doomed, by = left.pop()
+        if doomed in book.specs:
+            why = Code.DEPENDENCY_FAILED(by)
+            unmeetable = _end_one(book, doomed, int(State.CANCELLED), 1, why)
+            left.extend((waiting, doomed) for waiting in reversed(unmeetable))
+
+
+def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> list[int]:
+    """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
+    table, record = book.table, book.jobs[job]
+    if record.reservation is not None:
+        book.cancel_reservation(job)
+    images.forget(book, job, record.attempt)
+    row, spec = book.move(job, state, why), record.spec
+    book.out.append(
+        Ended(
+            job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
+            int(table.attained[row]), book.ledger.retire(record), int(table.preemptions[row]), record.attempt, code, why,
+            tuple(record.history), record.lost_us, failure,
+        )
+    )  # fmt: skip
+    book.forget(job, state)
+    book.freed = True
+    unmeetable = settle_dependents(book, job, record.dependents or (), state)
+    if record.waiting_array is None:
+        next_of_array(book, spec)
+    return unmeetable
+
+
+def satisfied(kind: str, outcome: int) -> bool:
+    """Whether an ended job meets a dependency of this kind."""
+    done = outcome == State.COMPLETED
+    return kind == "afterany" or (kind == "afterok") == done
+
+
+def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: int) -> list[int]:
+    """A job has ended: release those that waited for it. Returns the jobs, none of which has run, whose dependency can no
+    longer be met."""
+    unmeetable = []
+    for waiting in dependents:
+        record = book.jobs.get(waiting)
+        if record is None or job not in record.dependencies:
+            continue
+        kinds = [one.kind for one in record.spec.after if one.job == job]
+        if not all(satisfied(kind, state) for kind in kinds):
+            unmeetable.append(waiting)
+            continue
+        record.dependencies = tuple(other for other in record.dependencies if other != job)
+        if not record.dependencies and record.state == HELD:
+            release(book, waiting, Code.JOB_HAS_ENDED(job))
+    return unmeetable
+
+
+def next_of_array(book: Book, spec: JobSpec) -> None:
+    """A member of an array has ended: let the next one queue."""
+    array = spec.array
+    if array is None or not array.limit:
+        return
+    queue = book.array_queue.get(array.parent, [])
+    while queue:
+        job = queue.pop(0)
+        record = book.jobs.get(job)
+        if record is not None and record.waiting_array is not None:
+            record.waiting_array = None
+            if record.state == HELD:
+                release(book, job, Code.ARRAY_MEMBER_ENDED(array.parent))
+            return
+    book.array_queue.pop(array.parent, None)
+    book.array_active[array.parent] -= 1
+    if not book.array_active[array.parent]:
+        del book.array_active[array.parent]
+
+
+def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> None:
+    """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards, from its latest
+    image if it has one. ``grace_us`` as in StopRanks; -1: the job's own."""
+    record = book.jobs[job]
+    if record.state == State.STOPPING:
+        if record.ending is None or record.ending.state == QUEUED:
+            record.ending = Ending(final, why)
+        return
+    if record.reservation is not None:
+        book.cancel_reservation(job)
+    record.ending = Ending(final, why)
+    if record.allocation is None and record.suspended_as != "process":
+        if final == QUEUED:
+            record.ending = None
+        else:
+            end(book, job, final, 1, why)
+        return
+    book.end_service(job)
+    book.mark_leaving(job)
+    book.move(job, int(State.STOPPING), why)
+    book.out.append(StopRanks(job, record.attempt, record.spec.grace_us if grace_us < 0 else grace_us, why))
+
+
+def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
+    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for.
+
+    ``from_image``: it goes on from the job's latest image, if there is one. ``keeps_work``: the program has saved its own
+    work elsewhere.
+    """
+    record = book.jobs[job]
+    if record.reservation is not None:
+        book.cancel_reservation(job)
+    book.renew(job)
+    _withdraw_commands(book, job)
+    row = book.table.row[job]
+    table = book.table
+    table.pinned_node[row] = -1
+    if from_image and record.image is not None:
+        why = Code.WITH(why, images.roll_back(book, job, row))
+    else:
+        work = table.ideal.item(row)
+        if from_image and work and not keeps_work:
+            why = Code.WITH(why, Code.NO_IMAGE(work))
+        _start_over(book, job, row, keeps_work)
+    record.attempt += 1
+    table.attempt[row] = record.attempt
+    table.level[row] = book.usual_level(record.spec)
+    if pause_us:
+        record.backoff_until = book.now + pause_us
+        book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
+    held = book.hold_reason(job)
+    table.wait_since[row] = book.now
+    book.move(job, HELD if held else QUEUED, why)
+    book.arrived = True
+
+
+def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
+    """Images of the attempts so far are of no use to the next."""
+    images.forget(book, job, book.jobs[job].attempt)
+    book.table.restore_kind[row] = -1
+    if not keeps_work:
+        images.lose(book, job, row, book.table.ideal.item(row))
+        book.table.ideal[row] = 0
+        book.jobs[job].run_time_used_us = 0
+
+
+def _withdraw_commands(book: Book, job: int) -> None:
+    """Drop commands given earlier in this very step for the attempt that is over (a node died and came back within it)."""
+    orders = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks)
+    book.out[:] = [command for command in book.out if not (isinstance(command, orders) and command.job == job)]
+
+
+def end_cooldown(book: Book, job: int) -> None:
+    """Planners may suspend the job again."""
+    record = book.jobs[job]
+    if record.suspend_cooldown is not None:
+        book.table.level[book.table.row[job]] = record.suspend_cooldown.level
+        record.suspend_cooldown = None
+
+
+def pause(book: Book, tries: int) -> int:
+    """Back-off after the n-th failure (n >= 1), microseconds."""
+    settings = book.settings
+    return int(min(settings.backoff_us << min(tries - 1, 30), settings.backoff_max_us))
+
+
+def failed(book: Book, job: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
+    """An attempt ended badly by its own fault: retry as the spec says, or end as FAILED."""
+    record = book.jobs[job]
+    spec = record.spec
+    record.failures += 1
+    tries = record.failures
+    worth = not spec.retry_exit_codes or code in spec.retry_exit_codes
+    if worth and tries <= spec.retries:
+        restart(book, job, Code.RETRY(why, tries, spec.retries), keeps_work=False, pause_us=pause(book, tries))
+    else:
+        end(book, job, int(State.FAILED), code, why, failure)

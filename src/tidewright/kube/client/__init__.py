@@ -1,0 +1,4 @@
+"""Client of the Kubernetes API: HTTP, credentials, list and watch, Leases.
+
+Knows nothing of GPUs.
+"""

@@ -1,0 +1,1 @@
+"""The driver for Dynamic Resource Allocation (``tide kube dra``): ResourceSlices published, ResourceClaims prepared."""

@@ -1,0 +1,1 @@
+"""How a container is kept to its share of a GPU: isolation levels from hardware partitions to a watchdog."""

@@ -1,0 +1,156 @@
+"""Lists of jobs and sums over them: a page costs what is on it, and a long list lets others have their turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from ...engine.book import Book
+from ...engine.ledger import held_milli_us
+from ...model.job import State
+from ...wire import api
+from ..journal.archive import GPU_SECOND, Archive, Sums
+from ..journal.store import Journal
+from . import views
+from .cooperative import CooperativeYield
+from .wall_times import shown
+
+MOST = 1_000_000
+"""Jobs of a list without a limit."""
+CHUNK = 2_000
+"""Live jobs compared with a filter in one go, a fraction of a millisecond."""
+PAGE = 256
+"""Ended jobs read from the archive at a time."""
+
+
+class Query(NamedTuple):
+    """What is asked for. ``states`` empty: live jobs, with ``ended`` all; ``equal``: name, team or user."""
+
+    states: tuple[State, ...] = ()
+    equal: Mapping[str, str] = {}
+    ended: bool = False
+    limit: int = 0
+    without: Mapping[int, object] = {}
+    """Jobs in the book that are not shown."""
+
+
+class _Page(Struct, frozen=True, kw_only=True):
+    """``api.JobList``, its jobs encoded already."""
+
+    jobs: list[msgspec.Raw]
+    now: int
+    more: bool
+    schema: str = api.SCHEMA
+
+
+async def listing(book: Book, journal: Journal, query: Query, now: int) -> bytes:
+    """The jobs asked for as an encoded ``api.JobList``: live ones by id, then ended ones, newest first."""
+    most = query.limit or MOST
+    found: list[msgspec.Raw] = []
+    seen: dict[int, None] = {}
+    pause = CooperativeYield()
+    async for job, view in _matching(book, journal, query, now):
+        if job in seen:  # it ended while the list was made
+            continue
+        if len(found) == most:
+            return msgspec.json.encode(shown(_Page(jobs=found, now=now, more=True), book, now))
+        seen[job] = None
+        found.append(msgspec.Raw(msgspec.json.encode(shown(view, book, now))))
+        await pause()
+    return msgspec.json.encode(shown(_Page(jobs=found, now=now, more=False), book, now))
+
+
+async def _matching(book: Book, journal: Journal, query: Query, now: int) -> AsyncIterator[tuple[int, api.JobView]]:
+    ids, pause = _live(book, query.states), CooperativeYield()
+    for first in range(0, len(ids), CHUNK):
+        for job in _of(book, ids[first : first + CHUNK], query.equal):
+            if job in book.specs and job not in query.without:  # it may have ended since
+                yield job, views.live_job(book, job, now)
+        await pause()
+    final = [int(state) for state in query.states if state >= State.COMPLETED]
+    if final or (query.ended and not query.states):
+        async for view in _ended(journal, final, query):
+            yield view.id, view
+
+
+def _of(book: Book, ids: list[int], equal: Mapping[str, str]) -> list[int]:
+    if not equal:
+        return ids
+    fields, wanted = attrgetter(*equal), tuple(equal.values())
+    one_or_all = wanted if len(wanted) > 1 else wanted[0]
+    return [job for job in ids if (spec := book.specs.get(job)) is not None and fields(spec) == one_or_all]
+
+
+def _live(book: Book, states: tuple[State, ...]) -> list[int]:
+    """Ids of live jobs in these states, smallest first. Jobs enter the book in the order of their ids."""
+    if not states:
+        return list(book.specs)
+    table, n = book.table, book.table.n
+    among = np.isin(table.state[:n], [int(state) for state in states])
+    found: list[int] = np.sort(table.id[:n][among]).tolist()
+    return found
+
+
+async def _ended(journal: Journal, final: list[int], query: Query) -> AsyncIterator[api.JobView]:
+    """From the archive, page by page, on a connection of its own: a long search must keep nobody from the usual one."""
+    archive = journal.reader()
+    below = None
+    try:
+        while page := await asyncio.to_thread(
+            archive.find, min(PAGE, (query.limit or MOST) + 1), final, query.equal, below
+        ):
+            for ended in page:
+                yield views.ended_job(ended)
+            below = page[-1].job
+    finally:
+        archive.close()
+
+
+async def usage(book: Book, journal: Journal, by: str, now: int) -> tuple[api.UsageRow, ...]:
+    """Sums by team, user or tier over live and ended jobs, most device-time first."""
+    archive: Archive = journal.reader()
+    try:
+        archived = await asyncio.to_thread(archive.sums, by)
+    finally:
+        archive.close()
+    totals = {one.key: _archived(one) for one in archived}
+    for key, live in _live_sums(book, by, now).items():
+        totals[key] = totals.get(key, np.zeros(6)) + live
+    found = [
+        api.UsageRow(
+            key=key, jobs=int(row[0]), live=int(row[1]), held_gpu_s=float(row[2]), delivered_gpu_s=float(row[3]),
+            fraction=float(row[4]) / max(1.0, float(row[0])), preemptions=int(row[5]),
+        )
+        for key, row in totals.items()
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda row: (-row.held_gpu_s, row.key)))
+
+
+_Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+"""Jobs, live ones of them, GPU-seconds held and delivered, sum of delivered fractions, preemptions."""
+
+
+def _archived(one: Sums) -> _Row:
+    return np.array([one.jobs, 0, one.held, one.delivered, one.fraction_sum, one.preemptions], dtype=np.float64)
+
+
+def _live_sums(book: Book, by: str, now: int) -> dict[str, _Row]:
+    table, n = book.table, book.table.n
+    ids: list[int] = table.id[:n].tolist()
+    index: dict[str, int] = {}
+    group = [index.setdefault(str(getattr(book.specs[job], by)), len(index)) for job in ids]
+    running = np.where(table.rate[:n] > 0, now - table.accrued[:n], 0)
+    ideal = table.ideal[:n] + running * table.rate[:n] // 1000
+    fraction = np.minimum(1.0, ideal / np.maximum(1, now - table.submit[:n]))
+    delivered = (table.attained[:n] + running * table.held_milli[:n]) / GPU_SECOND
+    held = [held_milli_us(book.jobs[job], now) / GPU_SECOND for job in ids]
+    ones = np.ones(n)
+    columns = (ones, ones, held, delivered, fraction, table.preemptions[:n])
+    sums = np.array([np.bincount(group, column, len(index)) for column in columns]) if n else np.zeros((6, 0))
+    return {key: sums[:, at] for key, at in index.items()}

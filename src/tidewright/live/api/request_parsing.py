@@ -1,0 +1,67 @@
+"""Reading what a request asks: query parameters and bodies. Every mistake is a UsageError that names the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+
+from ...base.errors import UsageError
+from ...model.job import State
+
+T = TypeVar("T", bound=Struct)
+
+
+def states(text: str) -> list[State]:
+    """State names separated by commas."""
+    known = {state.name.lower(): state for state in State}
+    wanted = [word.strip().lower() for word in text.split(",") if word.strip()]
+    wrong = [word for word in wanted if word not in known]
+    if wrong:
+        raise UsageError(f"state: {wrong[0]!r} is not a state", f"known: {', '.join(known)}")
+    return [known[word] for word in wanted]
+
+
+def flag(request: Request, name: str, default: bool = False) -> bool:
+    """A query parameter that is 0 or 1."""
+    text = request.query_params.get(name, "")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{name}: {text!r} is neither 0 nor 1", "correct the query and ask again")
+    return text == "1" if text else default
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """A whole-number query parameter, not negative."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise UsageError(f"{name}: {text!r} is not a whole number from 0 on", "correct the query and ask again")
+    return int(text)
+
+
+def seconds(request: Request, name: str, default: float) -> float:
+    """A query parameter in seconds, fractions allowed."""
+    text = request.query_params.get(name, "")
+    if text and not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        raise UsageError(f"{name}: {text!r} is not a number of seconds", "correct the query and ask again")
+    return float(text) if text else default
+
+
+async def body(request: Request, kind: type[T], default: T | None = None) -> T:
+    """The request's body. Raises UsageError naming the field that is wrong."""
+    data = await request.body()
+    return default if not data and default is not None else parsed(data, kind)
+
+
+def parsed(data: bytes, kind: type[T]) -> T:
+    """A body as a message. Raises UsageError naming the field that is wrong."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"the request's body is not right: {error}", "see /openapi.json for what is expected"
+        ) from None

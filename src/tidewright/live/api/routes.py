@@ -1,0 +1,397 @@
+"""The HTTP API: a handler per route of ``wire.openapi``. Reads look at the book; writes are durable when answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ...base.errors import Conflict, NotFound, TideError, UsageError
+from ...base.ids import new_op_id
+from ...drive.whatif import explain
+from ...engine import events as ev
+from ...engine.book import Book
+from ...engine.engine import Engine
+from ...engine.wall_time import wall_time
+from ...model.cause import Code
+from ...model.job import LONGEST_US
+from ...plan.plan import Planner
+from ...plan.render import render
+from ...wire import api, openapi
+from ..controller.controller_context import ControllerContext
+from ..controller.loop import NotDurable
+from ..journal.archive import GROUPS
+from ..journal.export import exported
+from . import intake, views
+from .cause_views import cause_view, cause_view_or_none
+from .dry_run import dry_run
+from .event_stream import point
+from .identity import signed
+from .listing import Query, listing, usage
+from .logs import Tail, log_path
+from .metrics import exposition
+from .request_parsing import body as read_body
+from .request_parsing import flag, number, seconds, states
+from .wall_times import shown
+from .why import waited, why_ended, why_live
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+LONGEST_WAIT_S = 300.0
+KEEPALIVE_S = 15.0
+"""Pause after which a silent event stream says that it is alive, so that proxies keep it."""
+EVENTS_AT_A_TIME = 200
+_JOB_ID = re.compile(r"\d{1,18}")
+_CODES = {404: "notfound", 409: "conflict", 413: "toolarge", 507: "full"}
+
+
+class Routes:
+    """The handlers. Named as in the route table, which binds them."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self._forks = asyncio.Semaphore(1)
+
+    def application(self) -> Starlette:
+        """The ASGI application."""
+        found: dict[str, dict[str, Handler]] = {}
+        for route in openapi.ROUTES:
+            found.setdefault(route.path, {})[route.method] = _guarded(getattr(self, route.name))
+        routes = [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in found.items()]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _bug})
+
+    @property
+    def _book(self) -> Book:
+        return self.context.loop.driver.engine.book
+
+    def _now(self) -> int:
+        return self.context.loop.clock.now()
+
+    def _answer(self, body: Struct) -> Response:
+        return _answer(shown(body, self._book, self._now()))
+
+    # -- the controller ---------------------------------------------------------------------------------------------
+
+    async def info(self, request: Request) -> Response:
+        return self._answer(self.context.info())
+
+    async def healthz(self, request: Request) -> Response:
+        if why := self.context.loop.journal_error or self.context.loop.room():
+            raise NotDurable(why)
+        return self._answer(api.Done())
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(msgspec.json.encode(openapi.document(self.context.version)), media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(exposition(self.context.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def shutdown(self, request: Request) -> Response:
+        self.context.shutdown(flag(request, "agent", True))
+        return self._answer(api.Done())
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    async def submit(self, request: Request) -> Response:
+        body = signed(await intake.read(await request.body()), request.scope, self.context.run_as)
+        await intake.check(self._book, body)
+        if body.dry_run:
+            lines, warnings = await self._in_fork(lambda fork, planner: dry_run(fork, planner, body.specs))
+            said, causes = tuple(map(render, warnings)), tuple(map(cause_view, warnings))
+            return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=said, causes=causes))
+        return self._answer(await intake.admit(self.context.loop, body))
+
+    async def _in_fork(self, ask: Callable[[Engine, Planner], T]) -> T:
+        """What a copy of the engine answers, asked in a thread: the copy alone takes a second with many jobs."""
+        async with self._forks:
+            image, planner = self.context.loop.driver.engine.snapshot(), self.context.loop.planner
+            return await asyncio.to_thread(lambda: ask(Engine.restore(image), planner))
+
+    async def jobs(self, request: Request) -> Response:
+        given = request.query_params
+        query = Query(
+            states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
+            equal={key: given[key] for key in ("name", "team", "user") if key in given},
+            ended=flag(request, "all"), without=self.context.loop.rejected,
+        )  # fmt: skip
+        found = await listing(self._book, self.context.journal, query, self._now())
+        return Response(found, media_type="application/json")
+
+    async def job(self, request: Request) -> Response:
+        return self._answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
+
+    def _view(self, job: int) -> api.JobView:
+        if job in self.context.loop.rejected:
+            raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
+        if job in self._book.specs:
+            view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+            said = self.context.world.reconciler
+            return replace(view, hold_us=said.registry.held_us(job), memory_limit=said.memory_limit(job))
+        ended = self.context.journal.archive.get(job)
+        if ended is None and job in self.context.loop.pending_archive:
+            return views.almost_ended(self.context.loop.pending_archive[job])
+        if ended is None:
+            raise intake.refusal(Code.NO_SUCH_JOB(job), "notfound")
+        return views.ended_job(ended, full=True, logs=self._logs(job))
+
+    def _find(self, request: Request) -> int:
+        """The job that ``{ref}`` means: an id, else a name; a live job of that name before ended ones."""
+        ref: str = request.path_params["ref"]
+        if _JOB_ID.fullmatch(ref):
+            return int(ref)
+        live = [job for job, spec in self._book.specs.items() if spec.name == ref]
+        if len(live) > 1:
+            shown = ", ".join(map(str, live[:10])) + (", …" if len(live) > 10 else "")
+            raise Conflict(f"{len(live)} jobs are called {ref!r}: {shown}", "use one of these ids")
+        if live:
+            return live[0]
+        ended = self.context.journal.archive.named(ref, 1)
+        pending_archive = [one.job for one in self.context.loop.pending_archive.values() if one.spec.name == ref]
+        if pending_archive:
+            return pending_archive[0]
+        if not ended:
+            raise NotFound(f"no job called {ref!r}", "list jobs with tide ps --all")
+        return ended[0].job
+
+    async def why(self, request: Request) -> Response:
+        job, now = self._find(request), self._now()
+        view = self._view(job)
+        if job not in self._book.specs:
+            return self._answer(why_ended(view, now))
+        told = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
+        return self._answer(why_live(view, told, self._now()))
+
+    async def suspend(self, request: Request) -> Response:
+        body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
+        job, op_id = self._find(request), body.op_id or new_op_id()
+        now = wall_time(self._book.wall_offsets, self._now(), self._now())
+        if body.until_us and body.until_us <= now:
+            raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
+        if body.until_us > now + LONGEST_US:
+            raise UsageError("until_us: more than a century from now", "leave it out to suspend without an end")
+        return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
+
+    async def resume(self, request: Request) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.Release(self._find(request), op_id), op_id)
+
+    async def migrate(self, request: Request) -> Response:
+        body = await read_body(request, api.MoveRequest, api.MoveRequest())
+        op_id = body.op_id or new_op_id()
+        for name in body.to:
+            if name not in self._book.nodes:
+                raise intake.refusal(Code.NO_SUCH_NODE(name), "notfound")
+        return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
+
+    async def scale(self, request: Request) -> Response:
+        body = await read_body(request, api.ScaleRequest)
+        op_id = body.op_id or new_op_id()
+        if body.devices < 0:
+            raise UsageError(f"devices: {body.devices} is negative", "give a number of devices, or 0 for as submitted")
+        return await self._act(ev.Scale(self._find(request), body.devices, op_id), op_id)
+
+    async def checkpoint(self, request: Request) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.TakeImage(self._find(request), op_id), op_id)
+
+    async def cancel(self, request: Request) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.Cancel(self._find(request), op_id), op_id)
+
+    async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
+        reply = await self.context.loop.ask(event, op_id)
+        intake.raise_refusal(reply)
+        return self._answer(
+            api.ActionReply(
+                job=reply.job, node=node, warning=render(reply.warning), cause=cause_view_or_none(reply.warning)
+            )
+        )
+
+    async def wait(self, request: Request) -> Response:
+        job = self._find(request)
+        end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
+        while True:
+            change = self.context.event_stream.change()
+            left = end - asyncio.get_running_loop().time()
+            # Everybody who waits looks at every change: a whole view each time would be work for nothing.
+            if left <= 0 or (job not in self._book.specs and job not in self.context.loop.pending_archive):
+                view = self._view(job)
+                final = view.state in api.FINAL_STATES
+                if final or left <= 0:
+                    return self._answer(waited(view, final))
+            await _or_timeout(change, max(0.0, left))
+
+    async def logs(self, request: Request) -> Response:
+        job = self._find(request)
+        view = self._view(job)
+        rank, tail, owner = number(request, "rank", 0), number(request, "tail", -1), self.context.log_owner(job)
+        if not 0 <= rank < view.ranks:
+            raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
+
+        def paths() -> list[Path]:
+            return [Path(log.path) for log in self._logs(job) if log.rank == rank]
+
+        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
+        return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
+
+    def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
+        """Every rank's log of every attempt so far: as reported, else where they are by rule."""
+        book = self._book
+        if job in book.specs:
+            spec, attempts = book.specs[job], int(book.table.attempt[book.table.row[job]])
+        else:
+            ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
+            if ended is None:
+                return ()
+            spec, attempts = ended.spec, ended.attempts
+        found = []
+        for attempt in range(1, attempts + 1):
+            known = self.context.world.logs.get((job, attempt), {})
+            for rank in range(spec.ranks):
+                by_rule = ("", str(log_path(self.context.state, job, spec, attempt, rank)))
+                node, path = known.get(rank, by_rule)
+                found.append(api.AttemptLog(attempt, rank, node, path))
+        return tuple(found)
+
+    # -- the pool ---------------------------------------------------------------------------------------------------
+
+    async def nodes(self, request: Request) -> Response:
+        nodes = views.nodes(self._book)
+        told = tuple(views.told(node, self.context.world.nodes.get(node.name)) for node in nodes)
+        return self._answer(api.NodeList(nodes=told, now=self._now()))
+
+    async def drain(self, request: Request) -> Response:
+        return await self._drain(request, True)
+
+    async def undrain(self, request: Request) -> Response:
+        return await self._drain(request, False)
+
+    async def _drain(self, request: Request, on: bool) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        name, op_id = request.path_params["name"], body.op_id or new_op_id()
+        if not on:
+            self.context.world.forgive(name)
+        return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
+
+    async def usage(self, request: Request) -> Response:
+        by = request.query_params.get("by", "team")
+        if by not in GROUPS:
+            raise UsageError(f"by: {by!r} is not one of {', '.join(GROUPS)}", "ask for /v1/usage?by=team")
+        now = self._now()
+        return self._answer(api.UsageReply(by=by, rows=await usage(self._book, self.context.journal, by, now), now=now))
+
+    async def top(self, request: Request) -> Response:
+        return self._answer(await self.context.top())
+
+    # -- streams ----------------------------------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Response:
+        given = request.headers.get("last-event-id", "")
+        try:
+            last = point(given) if given else self.context.event_stream.last
+        except ValueError:
+            raise UsageError(f"Last-Event-ID: {given!r} is not an event id", "give back an id that was sent") from None
+        return StreamingResponse(
+            self._events(last), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    async def _events(self, last: tuple[int, int]) -> AsyncIterator[bytes]:
+        yield b": tidewright\n\n"
+        while not self.context.loop.stopping:
+            change = self.context.event_stream.change()
+            fresh, complete = self.context.event_stream.after(last)
+            last = max(
+                last, self.context.event_stream.last
+            )  # before the first pause: what is published in one comes next
+            if not complete:
+                yield b": events were dropped; list the jobs again\n\n"
+            for first in range(0, len(fresh), EVENTS_AT_A_TIME):
+                yield b"".join(map(_event, fresh[first : first + EVENTS_AT_A_TIME]))
+                await asyncio.sleep(0)  # a client that reads fast would have all of them in one go
+            if not await _or_timeout(change, KEEPALIVE_S):
+                yield b": alive\n\n"
+
+    async def journal(self, request: Request) -> Response:
+        lines = exported(self.context, with_environment=flag(request, "environment"))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+def _event(event: api.JobEvent) -> bytes:
+    return b"id: %s\nevent: job\ndata: %s\n\n" % (event.seq.encode(), msgspec.json.encode(event))
+
+
+async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
+    """Wait for a change; false when the time is over first."""
+    try:
+        await asyncio.wait_for(change.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answer(body: Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def _guarded(handler: Handler) -> Handler:
+    """A handler whose errors become ErrorBody."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except NotDurable as error:
+            text = "free some disk space, then ask again; running jobs go on meanwhile"
+            return _answer(api.ErrorBody(error=f"not accepted: {error}", remedy=text, code="full"), 507)
+        except UsageError as error:
+            code = _CODES.get(error.http_status, "usage")
+            body = api.ErrorBody(
+                error=error.message, remedy=error.remedy, code=code, cause=cause_view_or_none(error.cause)
+            )
+            return _answer(body, error.http_status)
+        except TideError as error:
+            return _answer(api.ErrorBody(error=str(error), code="bug"), error.http_status)
+        except (asyncio.CancelledError, ClientDisconnect):
+            body = api.ErrorBody(error="the controller is stopping", remedy="start it with tide up", code="conflict")
+            return _answer(body, 503)
+
+    return guarded
+
+
+def _by_method(handlers: dict[str, Handler]) -> Handler:
+    """One route for all methods of a path, so that the answer to others names all of them (RFC 9110, 15.5.6)."""
+
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return handle
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "no such address" if status == 404 else "not possible with this method" if status == 405 else "refused"
+    text = f"{what}: {request.method} {request.url.path}"
+    allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
+    remedy = f"possible here: {allowed}; see /openapi.json" if allowed else "see /openapi.json"
+    answer = _answer(api.ErrorBody(error=text, remedy=remedy, code="notfound" if status == 404 else "usage"), status)
+    if allowed:
+        answer.headers["allow"] = allowed
+    return answer
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    text = f"a mistake of the controller's own: {type(error).__name__}: {error}"
+    return _answer(api.ErrorBody(error=text, remedy="please report it with controller.log", code="bug"), 500)

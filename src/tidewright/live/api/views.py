@@ -1,0 +1,204 @@
+"""The book and the archive in the words of the API. Reads, never writes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import cast
+
+from msgspec.structs import replace
+
+from ...base.signals import signal_name
+from ...base.units import WHOLE_DEVICE
+from ...drive.record import hide_environment
+from ...engine.book import Book
+from ...engine.commands import Ended
+from ...engine.ledger import held_milli_us
+from ...engine.periodic import interval_us
+from ...engine.requests.hold import outlook
+from ...model.cause import Cause, Code, reported
+from ...model.job import TIER_TARGET, Level, State
+from ...model.job_record import Image
+from ...model.node import Allocation, NodeSpec, bits, device_count
+from ...plan.reasons import Reason
+from ...plan.render import render
+from ...wire import agent as wire
+from ...wire import api
+from ..journal.archive import GPU_SECOND, fraction_of
+from ..reconcile.pending_commands import level_of
+from .cause_views import cause_view, cause_view_or_none
+
+UNPLANNED = Code.WAITS_FOR_DEVICES()
+"""Why a queued job waits that the last plan said nothing of: others before it took what there was."""
+TERMINATED = 143
+"""128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
+
+
+def state_name(state: int) -> api.StateName:
+    """The API's word for a state."""
+    return cast(api.StateName, State(state).name.lower())
+
+
+def exit_code(ended: Ended) -> int:
+    """What ``tide wait`` returns: 0 only for a job that completed."""
+    if ended.state == State.COMPLETED:
+        return 0
+    if ended.state == State.TIMEOUT:
+        return api.TIME_LIMIT_EXIT
+    if ended.state == State.CANCELLED:
+        return ended.code if ended.code > 1 else TERMINATED
+    return ended.code or 1
+
+
+def _history(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ...]:
+    views = ((at, what, cause_view(why)) for at, what, why in lines)
+    return tuple(api.StoryLine(at, what, cause.text, cause) for at, what, cause in views)
+
+
+def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+    """A job in the book."""
+    table, row, record = book.table, book.table.row[job], book.jobs[job]
+    spec, allocation, story = record.spec, record.allocation or (), record.history
+    reason, why = _why(book, job, story, now)
+    cause = cause_view_or_none(why)
+    cap = record.level_cap.why if record.level_cap else None
+    wall = max(1, now - int(table.submit[row]))
+    running = int(table.rate[row]) and now - int(table.accrued[row])
+    ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
+    delivered = int(table.attained[row]) + running * int(table.held_milli[row])
+    return api.JobView(
+        id=job, name=spec.name, state=state_name(int(table.state[row])), why=cause.text if cause else "", cause=cause,
+        reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
+        start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
+        min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
+        level=Level(level_of(book, job)).name.lower(), level_why=render(cap), level_cause=cause_view_or_none(cap),
+        wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
+        between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
+        save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
+        ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=record.lost_us,
+        attempt=record.attempt, preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
+        target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
+        held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
+        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(story) if full else (),
+        logs=logs,
+    )  # fmt: skip
+
+
+def _images(images: tuple[Image, ...]) -> tuple[api.ImageView, ...]:
+    return tuple(
+        api.ImageView(
+            serial=image.serial, taken=image.taken, attempt=image.attempt, size_bytes=image.size_bytes,
+            where=image.places, copies=image.copies, save_us=image.save_us,
+        )
+        for image in images
+    )  # fmt: skip
+
+
+def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+    """A job from the archive."""
+    spec = ended.spec
+    return api.JobView(
+        id=ended.job, name=spec.name, state=state_name(ended.state), why=render(ended.why), cause=cause_view(ended.why),
+        team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=ended.submit, start=ended.first_start,
+        end=ended.end, since=ended.end,
+        devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
+        preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
+        target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
+        delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
+        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
+        story=_history(ended.history) if full else (), logs=logs, lost_us=ended.lost_us, failure=_failure(ended, full),
+    )  # fmt: skip
+
+
+def _failure(ended: Ended, full: bool) -> api.FailureView | None:
+    """The rank that a job's failure is put down to."""
+    first = ended.failure
+    if first is None:
+        return None
+    return api.FailureView(
+        rank=first.rank, exit_code=first.code, signal=signal_name(first.code - 128), why=first.why, node=first.node,
+        lines=first.lines if full else (),
+    )  # fmt: skip
+
+
+def almost_ended(ended: Ended) -> api.JobView:
+    """A job whose end is not durable yet: nobody may be told its exit code."""
+    return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
+
+
+def _why(book: Book, job: int, story: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:
+    """(binding limit, why) for a waiting job, else ("", the last thing that happened)."""
+    state = book.state(job)
+    held = book.hold_reason(job, now) if state is State.HELD else None
+    if held is not None:
+        return held[0].value, held[1]
+    last = story[-1][2] if story else None
+    if state not in (State.QUEUED, State.SUSPENDED):
+        return "", outlook(book, job, now) or last
+    if job in book.reservations:
+        return Reason.DEVICES_RESERVED.value, last
+    blocked = book.blocked.get(job)
+    if blocked is not None:
+        return blocked.reason.value, blocked.limit(now)
+    return "", UNPLANNED if state is State.QUEUED else last
+
+
+def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:
+    layout = book.board.layout
+    return tuple(
+        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli) for part in allocation
+    )
+
+
+def nodes(book: Book) -> tuple[api.NodeView, ...]:
+    """Every node, by name."""
+    on: dict[int, dict[int, list[int]]] = {}
+    for job, allocation in book.allocations.items():
+        for part in allocation:
+            for device in bits(part.mask):
+                on.setdefault(part.node, {}).setdefault(device, []).append(job)
+    return tuple(_node(book, index, on.get(index, {})) for _, index in sorted(book.nodes.items()))
+
+
+def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
+    spec = book.board.layout.nodes[index]
+    down = book.node_down.get(index, "")
+    cordon = book.outages.cordoned.get(index)
+    why: Cause | None = None
+    if index in book.drained:
+        state, why = "draining", reported(book.drained[index])
+    elif down:
+        state, why = "down" if index in book.dead else "silent", reported(down)
+    elif cordon is not None:
+        state, why = "cordoned", cordon.why
+    else:
+        state = "up"
+    free = book.board.free[index].bit_count() if book.board.up >> index & 1 else 0
+    return api.NodeView(
+        name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
+        jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
+        memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=render(why),
+        cause=cause_view_or_none(why), full=spec.full,
+        faults={fault.device: render(fault.why) for fault in reversed(book.outages.of(index))},
+        level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
+    )  # fmt: skip
+
+
+def level(book: Book, spec: NodeSpec) -> str:
+    """The highest level that a node supports: what it has no CRIU for is frozen, where that frees the devices."""
+    if spec.full:
+        return "full"
+    return "freeze" if spec.kind in book.settings.freeze_kinds else "cooperative"
+
+
+def told(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
+    """A node with what its agent says of itself, when it is connected."""
+    if inventory is None:
+        return node
+    address = f"{inventory.depot.address}:{inventory.depot.port}" if inventory.depot else ""
+    return replace(node, full_why=inventory.full, criu=inventory.criu, address=address, images=len(inventory.images))
+
+
+def held_devices(book: Book) -> int:
+    """Devices in use, shares rounded up."""
+    return -(-book.phys.held_milli() // WHOLE_DEVICE)

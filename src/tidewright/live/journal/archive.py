@@ -1,0 +1,156 @@
+"""The archive of ended jobs: an index over the journal's ``Ended`` records, asked by the API.
+
+Derived from the turns and rebuilt from them by ``tide doctor --repair``; each row carries a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...base.errors import DamagedJournal
+from ...base.units import SECOND
+from ...engine.commands import Ended
+from ...engine.snapshots import upcast
+
+GPU_SECOND = 1000 * SECOND
+"""Milli-device-microseconds in one GPU-second."""
+GROUPS = ("team", "user", "tier")
+COLUMNS = "job, turn, name, team, user, tier, state, ended, held, delivered, fraction, preemptions, record, seal"
+_decode = msgspec.json.Decoder(Ended)
+
+
+class ArchiveRow(NamedTuple):
+    """One ended job; ``held`` and ``delivered`` are GPU-seconds, ``fraction`` the delivered share of ideal speed."""
+
+    job: int
+    turn: int
+    name: str
+    team: str
+    user: str
+    tier: str
+    state: int
+    ended: int
+    held: float
+    delivered: float
+    fraction: float
+    preemptions: int
+    record: bytes
+    seal: bytes
+
+
+class Sums(NamedTuple):
+    """Totals of one group of ended jobs."""
+
+    key: str
+    jobs: int
+    held: float
+    delivered: float
+    fraction_sum: float
+    preemptions: int
+
+
+def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
+    """The archive's row of a job that ended in ``turn``; ``record``: as it was written, maybe by an earlier version."""
+    spec = ended.spec
+    record = msgspec.json.encode(ended) if record is None else record
+    return ArchiveRow(
+        ended.job, turn, spec.name, spec.team, spec.user, spec.tier, ended.state, ended.end,
+        ended.held_milli_us / GPU_SECOND, ended.attained_milli_us / GPU_SECOND, fraction_of(ended), ended.preemptions,
+        record, seal_of(record),
+    )  # fmt: skip
+
+
+def seal_of(record: bytes) -> bytes:
+    """Checksum of an archived record."""
+    return sha256(record).digest()[:8]
+
+
+def fraction_of(ended: Ended) -> float:
+    """Delivered GPU fraction over the job's whole life."""
+    return min(1.0, ended.ideal_us / max(1, ended.end - ended.submit))
+
+
+class Archive:
+    """Read access to the ended jobs."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._count = -1
+
+    @staticmethod
+    def insert(db: sqlite3.Connection, rows: Iterable[ArchiveRow]) -> None:
+        """Add rows inside the caller's transaction."""
+        db.executemany(f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", rows)
+
+    def get(self, job: int) -> Ended | None:
+        """One ended job."""
+        found = self._select("job = ?", (job,), 1)
+        return found[0] if found else None
+
+    def named(self, name: str, limit: int = 2) -> list[Ended]:
+        """Ended jobs of that name, newest first."""
+        return self._select("name = ?", (name,), limit)
+
+    def find(
+        self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None, below: int | None = None
+    ) -> list[Ended]:
+        """Newest first, those with ids under ``below``; ``equal`` filters by name, team or user."""
+        equal = equal or {}
+        assert equal.keys() <= {"name", "team", "user"}
+        where = [f"{key} = ?" for key in equal]
+        values: list[Any] = list(equal.values())
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values.extend(states)
+        if below is not None:
+            where.append("job < ?")
+            values.append(below)
+        return self._select(" AND ".join(where) or "1", tuple(values), limit)
+
+    def count(self) -> int:
+        """How many jobs have ended. Counted once: counting millions takes a while, and everybody asks."""
+        if self._count < 0:
+            self._count = self._db.execute("SELECT count(*) FROM ended").fetchone()[0]
+        return self._count
+
+    def added(self, rows: int) -> None:
+        """So many more are in it."""
+        if self._count >= 0:
+            self._count += rows
+
+    def sums(self, by: str) -> list[Sums]:
+        """Totals by team, user or tier."""
+        assert by in GROUPS
+        totals = "count(*), total(held), total(delivered), total(fraction), sum(preemptions)"
+        return [Sums(*row) for row in self._db.execute(f"SELECT {by}, {totals} FROM ended GROUP BY {by}")]
+
+    def _select(self, where: str, values: tuple[Any, ...], limit: int) -> list[Ended]:
+        text = f"SELECT record, seal, job, turn FROM ended WHERE {where} ORDER BY job DESC LIMIT ?"
+        return [_opened(*row) for row in self._db.execute(text, (*values, limit)).fetchall()]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+
+def _opened(record: bytes, seal: bytes, job: int, turn: int) -> Ended:
+    if not isinstance(record, bytes) or seal_of(record) != seal:
+        remedy = "tide doctor --repair rebuilds it from the journal"
+        raise DamagedJournal(f"the archived record of job {job} is altered; {remedy}", turn)
+    return ended_of(record)
+
+
+def ended_of(record: bytes) -> Ended:
+    """The job of an archived record. Raises msgspec.DecodeError or ValidationError when it is none."""
+    try:
+        return _decode.decode(record)
+    except msgspec.ValidationError:
+        plain = msgspec.json.decode(record)
+        if isinstance(plain, dict):
+            upcast.ended(plain)
+        return msgspec.convert(plain, Ended)

@@ -1,0 +1,91 @@
+"""What a policy prefers, row by row. Rows are those of ``view.jobs``; a smaller key is more wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from ..base.units import WHOLE_DEVICE
+from ..model.cause import Cause
+from ..model.job import Level, State
+from ..model.table import Column
+from ..model.view import View
+from ..placement.facts import facts
+
+
+class Preferences(Struct, frozen=True, kw_only=True):
+    """The preferences of a policy for one view. Columns have shape (n,).
+
+    ``key`` orders rows, the most wanted first (smallest key; equal keys go by id). ``waiting`` are the rows that may be
+    placed. With ``victims`` the policy is preemptive: these running rows may be preempted for a row with a smaller key,
+    at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all).
+    ``strict``: no row passes one that does not fit. ``why`` says why a row is moved.
+    """
+
+    key: Column
+    waiting: Column
+    why: Callable[[int], Cause | str]
+    strict: bool = False
+    victims: Column | None = None
+    may_preempt: Column | None = None
+    cost: Column | None = None
+
+
+def need_milli(view: View, rows: Column) -> Column:
+    """Thousandths of devices each of ``rows`` needs at least: its floor, or its share of a device. int64."""
+    jobs = view.jobs
+    need: Column = np.multiply(jobs.floor[rows], WHOLE_DEVICE, dtype=np.int64)
+    memory = jobs.memory[rows]
+    if np.count_nonzero(memory):
+        share = np.ceil(memory / (facts(view.layout).least_memory or 1) * WHOLE_DEVICE)
+        need = np.where(memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
+    return need
+
+
+def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
+    """Running rows that can be suspended and have had their devices for ``min_run_us``. Shape (n,), bool."""
+    jobs = view.jobs
+    able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.reserved
+    if view.any_closed:
+        # What a job on a closed device gives back is of no use to another, and it is being moved anyway.
+        for row in np.flatnonzero(able).tolist():
+            able[row] = view.in_service(jobs.id.item(row))
+    return able & (view.now - jobs.run_since >= min_run_us) if np.any(min_run_us) else able
+
+
+def next_settled(view: View, min_run_us: int | Column) -> int:
+    """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
+    if not np.any(min_run_us):
+        return 0
+    jobs = view.jobs
+    young = (jobs.state == int(State.RUNNING)) & (view.now - jobs.run_since < min_run_us)
+    return int((jobs.run_since + min_run_us)[young].min()) if young.any() else 0
+
+
+def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
+    """The ``count`` most wanted of ``rows``, in order; a partition first, so that long queues are never sorted."""
+    if len(rows) > count:
+        mine = key[rows]
+        last = np.partition(mine, count - 1)[count - 1]
+        sure, tied = rows[mine < last], rows[mine == last]
+        more = count - len(sure)
+        if len(tied) > more:  # among equals the lowest ids, not whichever a partition leaves in front
+            tied = tied[np.argpartition(ids[tied], more - 1)[:more]]
+        rows = np.concatenate([sure, tied])
+    keys = key[rows]
+    order = keys.argsort()
+    ranked = keys[order]
+    if np.count_nonzero(ranked[1:] == ranked[:-1]):
+        order = np.lexsort((ids[rows], keys))
+    ordered: Column = rows[order]
+    return ordered
+
+
+def least(rows: Column, key: Column, ids: Column) -> int:
+    """The most wanted of ``rows``."""
+    mine = key[rows]
+    low = mine.min()
+    tied = rows[mine == low]
+    return int(tied[ids[tied].argmin()])
