@@ -128,6 +128,35 @@ def test_a_rank_comes_back_in_its_group_and_on_its_cores(site: Site):
         assert wait_until(lambda: cgroup.remove(groups), 5)
 
 
+READS = """
+import itertools, os, time
+flag = "/run/tidewright/rank/turn"
+while not os.path.exists(flag):
+    time.sleep(0.001)
+file = open(flag, "rb")
+for number in itertools.count():
+    assert os.path.samestat(os.fstat(file.fileno()), os.stat(flag)) and os.pread(file.fileno(), 2, 0) in (b"0", b"1")
+    print(number, flush=True)
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("found", ["", "1"])
+def test_a_file_of_the_agent_s_that_is_open_when_an_image_is_taken(site: Site, found: str):
+    """The flag of a time slice: made again where a rank comes back to a device of its own, left alone where the agent made it."""
+    gang = site.start(command=[sys.executable, "-I", "-c", READS])
+    (site.root / "a" / "0.1" / "box" / "turn").write_text("0")
+    check_goes_on(lambda: len(site.output("a")), "at first")
+    image = site.driver("a").save(gang)
+    flag = site.root / "b" / "0.2" / "box" / "turn"
+    if found:
+        flag.parent.mkdir(parents=True)
+        flag.write_text(found)
+    site.driver("b").restore(image, RestorePlacement(node="b"))
+    check_goes_on(lambda: len(site.output("b")), "after the restore")
+    assert flag.read_text() == (found or "0")
+
+
 CLOCK = "import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.005)"
 
 

@@ -1,7 +1,8 @@
 """The files of a stopped rank: which it has open or mapped, and copies of those it writes, so that they can be put back.
 
 A copy is taken of every file that the rank writes to, up to a limit in all; larger ones are recorded only, and then the
-rank can be restored only where they are. What processes of others write to as well is recorded only, too.
+rank can be restored only where they are. Small files of the rank directory are copied also when they are only read. What
+processes of others write to as well is recorded only, too.
 Reads /proc of processes that stand still.
 """
 
@@ -162,6 +163,7 @@ class Capture:
 
     def _record(self, each: Seen, now: os.stat_result) -> Entry:
         shared = each.path in LEFT or (now.st_dev, now.st_ino) in self._shared
+        copied = each.writes or (each.path.startswith(f"{RANK}/") and now.st_size <= BOX_LIMIT)
         return {
             "path": each.path,
             "size": now.st_size,
@@ -173,7 +175,7 @@ class Capture:
             "writes": each.writes,
             "mapped": each.mapped,
             "shared": shared,
-            "copy": self._copy(each.via, now.st_size) if each.writes and not shared else "",
+            "copy": self._copy(each.via, now.st_size) if copied and not shared else "",
             "links": self._links(each, now),
         }
 

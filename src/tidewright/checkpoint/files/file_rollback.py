@@ -78,6 +78,10 @@ def put_back(meta: dict[str, Any], images: str, *, dry: bool = False) -> list[st
     for entry in entries:
         if entry["writes"] and not entry.get("shared"):
             write_again(entry, images)
+        elif entry["copy"] and not os.path.lexists(entry["path"]):
+            write_again(
+                entry, images
+            )  # only read by the rank, as the flag of its time slice: what is there is the agent's
     for entry in meta["box"]:
         if not os.path.lexists(entry["path"]):
             write_again(entry, images)
@@ -97,7 +101,7 @@ def differs(entry: Entry, images: str) -> str:
         return f"{path} is not a regular file any more"
     if entry.get("shared"):
         return ""
-    if path.startswith(OURS) and entry["copy"] and path != OUTPUT:
+    if path.startswith(OURS) and entry["writes"] and entry["copy"] and path != OUTPUT:
         return ""
     if not entry["writes"]:
         return "" if now.st_size == size else f"{path} has {now.st_size} bytes, had {size}"
