@@ -352,6 +352,32 @@ def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
     assert shell.record.phase == "suspended"
 
 
+@pytest.mark.parametrize("held_first", [False, True])
+def test_a_cut_after_which_another_was_asked_for_is_refused_at_once(held_first: bool) -> None:
+    """A suspension has overtaken the request for an image here, and on the node that leads both it waits for that image."""
+    shell = running("b", PEERS)
+    suspension = SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS)
+    if not held_first:
+        shell.ask("suspend", suspension, "s")
+    shell.feed(ev.HoldAsked(5, KEY, 5))
+    if held_first:
+        shell.ask("suspend", suspension, "s")
+        shell.feed(ev.CutDecided(KEY, 5, "rank 1 does not come"))
+    assert (granted(shell), bool(refused(shell))) == (([5], False) if held_first else ([], True))
+    shell.feed(ev.HoldAsked(6, KEY, 6))
+    shell.feed(ev.CutDecided(KEY, 6, ""))
+    assert shell.record.phase == "suspended"
+
+
+def test_an_image_waits_for_a_freeze_that_is_under_way_whatever_its_number() -> None:
+    shell = running("b", PEERS)
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FREEZE, peers=PEERS), "1.0.suspend.1000")
+    shell.feed(ev.HoldAsked(5, KEY, 5))
+    assert granted(shell) == [] and refused(shell) == []
+    shell.feed(ev.CutDecided(KEY, 1000, "no"))
+    assert granted(shell) == [5]
+
+
 def test_a_cut_whose_image_was_not_asked_for_yet_is_void_once_the_ranks_are_held_for_another() -> None:
     shell = running("b", PEERS)
     holds(shell, 5)

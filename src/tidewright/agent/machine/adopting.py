@@ -40,7 +40,7 @@ def _go_on(state: AttemptState, node: str, images: bool) -> None:
         case "launch":
             state.queue(launch(state, images=images))
         case "suspend":
-            state.begin_cut(record.cut)
+            state.begin_cut(record.cut, image=bool(record.serial))
             state.held_for = record.cut  # an earlier agent may have granted it
             state.queue(suspend(state, node, images=images, adopted=True))
         case "resume":

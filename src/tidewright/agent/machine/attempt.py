@@ -56,6 +56,8 @@ class AttemptState:
         """Cuts of which the ranks here are no part any more: who still wants to hold them for one comes too late."""
         self.underway: dict[int, Gate] = {}
         """Cuts that were asked for here and are not done with, by number."""
+        self.newest_image = 0
+        """The highest number of an image that was asked for here."""
         self.held_for: int | None = None
         """The cut for which the ranks here were last held, until they are released; ``ANY_CUT`` when it has no number."""
 
@@ -158,9 +160,11 @@ class AttemptState:
             del self.decided[next(iter(self.decided))]
         return self.decided.setdefault(cut, Gate())
 
-    def begin_cut(self, cut: int) -> None:
-        """From the request on no other cut may touch the ranks, until ``end_cut``."""
+    def begin_cut(self, cut: int, *, image: bool = False) -> None:
+        """From the request on no other cut may touch the ranks, until ``end_cut``. ``image``: the cut has an image's number."""
         self.underway.setdefault(cut, Gate())
+        if image:
+            self.newest_image = max(self.newest_image, cut)
 
     def end_cut(self, cut: int) -> None:
         self.ended_cuts.append(cut)
@@ -172,6 +176,11 @@ class AttemptState:
         """What was asked for before a cut, or before it is asked for, and is not done with."""
         first = next(iter(self.underway), cut)
         return None if first == cut else self.underway[first]
+
+    def has_moved_on(self, cut: int) -> bool:
+        """Whether a later image was asked for here, and this one was not: images are numbered in the order in which the
+        controller asks for them, and it gives up a request that the next one overtakes."""
+        return cut not in self.underway and cut < self.newest_image and self.newest_image in self.underway
 
     def hold_for(self, cut: int | None) -> None:
         """The ranks are about to be held for a cut: what was decided on another one, and not used yet, is of no use any more."""

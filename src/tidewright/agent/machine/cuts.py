@@ -105,10 +105,13 @@ def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], wh
 def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
     """Another node wants the ranks here held for its cut. Not before what was asked for here needs no other cut: its image would
     be taken of the later one, or its end would release the ranks from it. And not for one that is over: no node would release
-    them."""
-    while cut is not None and (gate := state.before_cut(cut)) is not None:
+    them. A cut after which another one was asked for here already is refused at once: the node that leads both would wait for
+    this one, and this one for the other."""
+    while cut is not None and not state.has_moved_on(cut) and (gate := state.before_cut(cut)) is not None:
         yield gate
-    if cut in state.ended_cuts:
+    if cut is not None and state.has_moved_on(cut):
+        state.emit(Refuse(ask, WorldError(f"cut {cut} is over: a later one was asked for before it")))
+    elif cut in state.ended_cuts:
         state.emit(Refuse(ask, WorldError(f"cut {cut} is over")))
     else:
         state.hold_for(cut)

@@ -204,7 +204,7 @@ class NodeMachine:
             record.level, record.bounded, record.grace_us = args.level, args.bounded, args.grace_us
             record.serial, record.previous, record.peers = args.serial, args.previous, args.peers or record.peers
             record.cut, record.op_id = cut_of(args.serial, ask.op_id), ask.op_id
-            state.begin_cut(record.cut)
+            state.begin_cut(record.cut, image=bool(args.serial))
             report = state.tell(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
             state.queue(suspend(state, self.node, images=self.images))
             self._answer(ask, report)
@@ -267,7 +267,7 @@ class NodeMachine:
         repeated = state.seen(ask.op_id) or TABLE[state.record.phase, "checkpoint"] is VerbResponse.REPEAT
         error, image = "", None
         if self.images and not repeated:
-            state.begin_cut(args.serial)
+            state.begin_cut(args.serial, image=True)
             state.queue(checkpoint(state, self.node, args))
         elif not repeated:
             error, image = (yield CheckLevel(Level.FULL)), ImageReport(serial=args.serial)
