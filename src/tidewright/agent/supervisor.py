@@ -358,7 +358,7 @@ class Supervisor:
         for attempt in list(self.attempts.values()):
             if attempt.record.phase == "running":
                 level, why = complaints(attempt)
-                if level != -1 and level != attempt.record.cap:
+                if level != -1 and level != attempt.record.max_level:
                     self.feed(ev.LevelCapped(attempt.key, level, why))
 
     async def cap_logs(self) -> None:

@@ -65,7 +65,7 @@ def _adopt_images(state: AttemptState) -> None:
         state.outcomes.update(dict.fromkeys(state.numbers, KILLED))
     elif record.phase == "stopping" and state.imaged:
         state.queue(finish(state))
-    if record.shot is not None and not record.shot.stored and not record.shot.lost:
-        state.start(store(state, record.shot.serial))
-    elif record.shot is not None:
-        clear(state, record.shot.serial)
+    if record.last_image is not None and not record.last_image.stored and not record.last_image.lost:
+        state.start(store(state, record.last_image.serial))
+    elif record.last_image is not None:
+        clear(state, record.last_image.serial)

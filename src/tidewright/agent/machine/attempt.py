@@ -129,10 +129,10 @@ class AttemptState:
         if not self.over and self.record.ending != "stop":
             self.tell(**changes)
 
-    def news(self, *, error: str = "", shot: ImageReport | None = None) -> None:
+    def news(self, *, error: str = "", taken: ImageReport | None = None) -> None:
         """Report of an image, whatever the attempt itself is doing."""
         if not self.over:
-            report = replace(self.report(), verb="checkpoint", error=error, image=shot or self.record.shot)
+            report = replace(self.report(), verb="checkpoint", error=error, image=taken or self.record.last_image)
             self.emit(PublishReport(report))
 
     def seen(self, op_id: str) -> bool:
@@ -146,7 +146,7 @@ class AttemptState:
 
     def forget_unmade(self) -> None:
         """Forget orders of images that were not made: the controller, without a report of them, repeats these orders."""
-        made = self.record.shot.serial if self.record.shot is not None else 0
+        made = self.record.last_image.serial if self.record.last_image is not None else 0
         self.record.ops = [op for op in self.record.ops if (serial := image_ordered(op)) is None or serial <= made]
 
     def end_by(self, ending: Literal["stop", "cooperative"]) -> None:
@@ -282,9 +282,9 @@ class AttemptState:
             why=self._why() or record.why,
             first_failure=record.first_failure,
             logs=self.logs,
-            image=record.shot,
-            level=record.cap,
-            level_why=record.cap_why,
+            image=record.last_image,
+            level=record.max_level,
+            level_why=record.max_level_why,
             memory_limit=record.memory_limit,
             notice=record.notice,
             no_room=record.no_room,

@@ -53,8 +53,8 @@ def stop(state: AttemptState, *, images: bool) -> Script:
 
 def unquiesce(state: AttemptState) -> Generator[Any, Any, None]:
     """Ranks that were quiesced for a freeze run on."""
-    if state.record.quiet:
-        state.record.quiet = False
+    if state.record.quiesced:
+        state.record.quiesced = False
         yield from release(state, state.record.cut)
 
 

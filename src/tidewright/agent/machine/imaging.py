@@ -55,22 +55,22 @@ def take_image(
     except ActionFailed as error:
         yield from _throw_away(state, serial, error)
         raise
-    shot = ImageReport(
+    taken = ImageReport(
         serial=serial, ranks=state.numbers, size_bytes=dumped.size_bytes, hold_us=hold_us, save_us=state.since(began)
     )
-    return shot, dumped.image
+    return taken, dumped.image
 
 
-def count(state: AttemptState, shot: ImageReport, image: GangImage) -> Generator[Any, Any, None]:
+def count(state: AttemptState, taken: ImageReport, image: GangImage) -> Generator[Any, Any, None]:
     """From now on the image stands for the ranks. Raises ActionFailed, with the ranks running on."""
     record = state.record
-    before, record.shot, record.image = record.shot, shot, image
+    before, record.last_image, record.image = record.last_image, taken, image
     record.whole = 0
     try:
-        yield CommitRecord(f"the record of image {shot.serial}")
+        yield CommitRecord(f"the record of image {taken.serial}")
     except ActionFailed as error:
-        record.shot, record.image = before, None
-        yield from _throw_away(state, shot.serial, error)
+        record.last_image, record.image = before, None
+        yield from _throw_away(state, taken.serial, error)
         raise
 
 
@@ -87,7 +87,7 @@ def _checkpoint(state: AttemptState, node: str, args: CheckpointArgs) -> Script:
     record, serial = state.record, args.serial
     against = f"it is {record.phase}" if record.phase != "running" else ""
     if why := against or (yield CheckLevel(Level.FULL)):
-        state.news(error=why, shot=ImageReport(serial=serial))
+        state.news(error=why, taken=ImageReport(serial=serial))
         yield from refuse(state, node, serial, args.peers, why)
         return
     record.checkpointing, record.peers, record.previous = True, args.peers or record.peers, args.previous
@@ -98,14 +98,14 @@ def _image(state: AttemptState, node: str, serial: int) -> Script:
     began = state.scripts.now.mono_us
     try:
         yield CommitRecord(f"the record of image {serial}")
-        shot, _ = yield from take_image(state, node, serial, leave_running=True)
+        taken, _ = yield from take_image(state, node, serial, leave_running=True)
     except ActionFailed as error:
         state.ended_cuts.append(serial)
-        state.news(error=str(error), shot=ImageReport(serial=serial))
+        state.news(error=str(error), taken=ImageReport(serial=serial))
         yield from _run_on(state, serial)
         return
     # Before _run_on, which saves the record: no moment may know neither the order nor the image.
-    state.record.shot = replace(shot, save_us=state.since(began))
+    state.record.last_image = replace(taken, save_us=state.since(began))
     yield from _run_on(state, serial)
     state.news()
     state.start(store(state, serial))
@@ -169,36 +169,36 @@ def finish(state: AttemptState) -> Script:
 def store(state: AttemptState, serial: int) -> Script:
     """Into the store and to the remote one; a failure is reported, and the raw image kept."""
     began = state.scripts.now.mono_us
-    shot = state.record.shot or ImageReport(serial=serial)
+    taken = state.record.last_image or ImageReport(serial=serial)
     try:
-        new = yield StoreImage(serial, shot.ranks)
+        new = yield StoreImage(serial, taken.ranks)
         if state.over:  # nobody will hear of it
             yield DropImage(serial)
             return
-        shot = replace(shot, stored=True, new_bytes=new, store_us=state.since(began))
-        _keep(state, shot)
-        if (yield PushImage(serial, shot.ranks)):
-            shot = replace(shot, remote=True)
-            _keep(state, shot)
+        taken = replace(taken, stored=True, new_bytes=new, store_us=state.since(began))
+        _keep(state, taken)
+        if (yield PushImage(serial, taken.ranks)):
+            taken = replace(taken, remote=True)
+            _keep(state, taken)
     except ActionFailed as error:
         if error.kind != "unneeded" and not state.over:
             state.log("error", f"image {serial} is not stored: {error}")
-            state.news(error=f"image {serial} is not stored: {error}", shot=shot)
+            state.news(error=f"image {serial} is not stored: {error}", taken=taken)
         return
     yield PruneImages(serial, state.record.previous)
     clear(state, serial)
 
 
-def _keep(state: AttemptState, shot: ImageReport) -> None:
-    if state.record.shot is None or state.record.shot.serial <= shot.serial:
-        state.record.shot = shot
-    state.news(shot=shot)
+def _keep(state: AttemptState, taken: ImageReport) -> None:
+    if state.record.last_image is None or state.record.last_image.serial <= taken.serial:
+        state.record.last_image = taken
+    state.news(taken=taken)
 
 
 def clear(state: AttemptState, serial: int) -> None:
     """Drop the raw image of a job that runs again, once the store has it."""
-    shot, record = state.record.shot, state.record
-    if shot is not None and shot.serial == serial and shot.stored and record.phase == "running":
+    taken, record = state.record.last_image, state.record
+    if taken is not None and taken.serial == serial and taken.stored and record.phase == "running":
         state.scripts.after(CLEAR_S, lambda: _remove(state, serial))
 
 
@@ -211,10 +211,10 @@ def _remove(state: AttemptState, serial: int) -> None:
 
 def fetch(scripts: Scripts, args: FetchArgs, report: JobReport) -> Script:
     """Copies of images of a job that runs elsewhere."""
-    shot, error = ImageReport(serial=args.serial, ranks=args.ranks), ""
+    taken, error = ImageReport(serial=args.serial, ranks=args.ranks), ""
     try:
         new = yield FetchImages(args)
-        shot = replace(shot, stored=True, new_bytes=new)
+        taken = replace(taken, stored=True, new_bytes=new)
     except ActionFailed as failure:
         error = str(failure)
-    scripts.emit((args.job, args.attempt), PublishReport(replace(report, error=error, image=shot)))
+    scripts.emit((args.job, args.attempt), PublishReport(replace(report, error=error, image=taken)))

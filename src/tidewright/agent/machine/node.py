@@ -271,7 +271,7 @@ class NodeMachine:
             state.queue(checkpoint(state, self.node, args))
         elif not repeated:
             error, image = (yield CheckLevel(Level.FULL)), ImageReport(serial=args.serial)
-        report = replace(state.report(), verb="checkpoint", error=error, image=image or state.record.shot)
+        report = replace(state.report(), verb="checkpoint", error=error, image=image or state.record.last_image)
         self._answer(ask, report, publish=bool(error))
 
     def _fetch(self, ask: ev.Asked) -> Script:
@@ -368,8 +368,8 @@ class NodeMachine:
         elif isinstance(event, ev.CutDecided):
             self._decided(state, event)
         elif isinstance(event, ev.LevelCapped):
-            if state.record.phase == "running" and event.level != state.record.cap:
-                state.tell(cap=event.level, cap_why=event.why)
+            if state.record.phase == "running" and event.level != state.record.max_level:
+                state.tell(max_level=event.level, max_level_why=event.why)
         elif isinstance(event, ev.NoticeGiven):
             state.tell(notice=event.text)
         elif isinstance(event, ev.Evicted):

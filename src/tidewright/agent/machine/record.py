@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ...checkpoint.protocol import GangImage
 from ...model.failure import RankFailure
@@ -13,7 +13,7 @@ from ...wire.agent import ImageReport, Peer, Phase, Verb
 
 class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     """``memo.json``. ``ending``: "stop" or "cooperative" once the ranks were told to end, at ``ending_at`` (wall-clock
-    seconds)."""
+    seconds). The file keeps the field names of its first version, so that agents of several versions read it."""
 
     phase: Phase = "starting"
     verb: Verb = "launch"
@@ -30,7 +30,7 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     devices: dict[int, tuple[int, ...]] = {}
     cpus: dict[int, tuple[int, ...]] = {}
     image: GangImage | None = None
-    quiet: bool = False
+    quiesced: bool = field(default=False, name="quiet")
     """The ranks are quiesced, without connections, and must be released when they run again."""
     serial: int = 0
     """Number of the full image that it is suspended in, or comes back from."""
@@ -50,10 +50,10 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     """Of the node, when its ranks were started; processes of an earlier one are gone. Empty: not known."""
     sitting: str = ""
     """The request by which its ranks started or came back, the same on all its nodes: they meet for it."""
-    shot: ImageReport | None = None
-    cap: int = -1
-    """Highest level that works for these ranks, once something lowered it; ``cap_why`` says what."""
-    cap_why: str = ""
+    last_image: ImageReport | None = field(default=None, name="shot")
+    max_level: int = field(default=-1, name="cap")
+    """Highest level that works for these ranks, once something lowered it; ``max_level_why`` says what."""
+    max_level_why: str = field(default="", name="cap_why")
     needs: dict[int, int] = {}
     """Device memory by rank, bytes: the most that was seen; nothing for a rank that was never measured."""
     first_failure: RankFailure | None = None

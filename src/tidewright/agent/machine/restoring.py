@@ -56,9 +56,9 @@ def restore(state: AttemptState) -> Why:
 def _restore_any(state: AttemptState) -> Why:
     raw = yield HasRaw(state.record.serial)
     why = yield from _restore(state)
-    shot = state.record.shot
-    if raw and shot is not None and shot.lost:
-        state.record.shot = None
+    taken = state.record.last_image
+    if raw and taken is not None and taken.lost:
+        state.record.last_image = None
         state.log("error", f"{why}; trying another copy")
         again = yield from _restore(state)
         why = (yield from _lost(state, f"{why}; {again}")) if again else ""
@@ -125,6 +125,6 @@ def _remove_previous_try(state: AttemptState) -> Generator[Any, Any, None]:
 def _lost(state: AttemptState, why: str) -> Why:
     """The image is damaged: it is not tried again, and never taken for a whole one."""
     serial = state.record.serial
-    state.record.shot = ImageReport(serial=serial, lost=why)
+    state.record.last_image = ImageReport(serial=serial, lost=why)
     yield DiscardRaw(serial)
     return why

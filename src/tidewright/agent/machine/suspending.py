@@ -41,7 +41,7 @@ def _suspend_by_level(state: AttemptState, node: str, *, images: bool, adopted: 
     record, began = state.record, state.scripts.now.mono_us
     refusal = yield from _refusal(state, adopted)
     if refusal:
-        lower = {"cap": int(Level.FREEZE), "cap_why": refusal} if record.level == Level.FULL else {}
+        lower = {"max_level": int(Level.FREEZE), "max_level_why": refusal} if record.level == Level.FULL else {}
         state.unless_over(phase="running", error=refusal, **lower)
         if record.cut:
             yield from refuse(state, node, record.cut, record.peers, refusal)
@@ -76,7 +76,7 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
         state.arm_kill(lambda: end_all(state))
         return
     record.image = image
-    if record.bounded and not record.quiet and state.args.world_size > 1:
+    if record.bounded and not record.quiesced and state.args.world_size > 1:
         record.hold_until = state.scripts.now.boot_s + GANG_FREEZE_BOUND_US / SECOND
         arm_hold(state)
     state.unless_over(phase="suspended", took_us=state.since(began))
@@ -94,7 +94,7 @@ def _quiesce(state: AttemptState, node: str, level: Level) -> Generator[Any, Any
             raise
         state.log("info", f"is frozen as it is: {error}")
         return
-    record.quiet = True
+    record.quiesced = True
     try:
         yield CommitRecord()
     except ActionFailed as error:  # the next agent would not know that it must release them

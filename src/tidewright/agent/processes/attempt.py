@@ -135,7 +135,7 @@ class Attempt:
             world_size=self.args.world_size,
             ranks=self.handles(),
             grace_us=self.record.grace_us,
-            bounded=self.record.bounded or self.record.quiet,
+            bounded=self.record.bounded or self.record.quiesced,
         )
 
     def rank_dirs(self) -> dict[int, Path]:
