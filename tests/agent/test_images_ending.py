@@ -37,12 +37,12 @@ def dawdling(monkeypatch: pytest.MonkeyPatch) -> Iterator[random.Random]:
         started(stopped.set)
         time.sleep(dice.random() * 0.01)
         if stopped.is_set():
-            return [], images_module.WorldError("the process that takes images in ended with code -9")
+            return [], images_module.WorldError("the process that adds images to the store ended with code -9")
         answer = take(order)
         time.sleep(dice.random() * 0.01)
         return list(answer.made), images_module.WorldError(answer.error) if answer.error else None
 
-    monkeypatch.setattr(images_module, "put_apart", put)
+    monkeypatch.setattr(images_module, "put_in_worker", put)
     monkeypatch.setattr("tidewright.agent.checkpointing.image_leases.GRACE_S", 0.0)
     for method in ("write", "read", "has"):
         real = getattr(FsspecRemote, method)
@@ -136,7 +136,7 @@ def test_an_end_in_the_middle_of_each_step_leaves_nothing(
     if step != "put":
         maker.images.put(TENANT, 7, 3, [0])
     if step == "put":
-        monkeypatch.setattr(images_module, "put_apart", then_end(images_module.put_apart))
+        monkeypatch.setattr(images_module, "put_in_worker", then_end(images_module.put_in_worker))
     elif step == "push":
         monkeypatch.setattr(ImageStore, "push", then_end(ImageStore.push))
     elif step == "fetch":

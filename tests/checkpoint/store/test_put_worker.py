@@ -14,7 +14,7 @@ import pytest
 from tests.checkpoint.store.builders import image, name, read
 from tidewright.base.errors import Conflict, WorldError
 from tidewright.checkpoint.store import ImageStore, StoreFull, put_worker
-from tidewright.checkpoint.store.put_worker import NICE, Load, PutOrder, put_apart
+from tidewright.checkpoint.store.put_worker import NICE, Load, PutOrder, put_in_worker
 
 
 def order(root: Path, *loads: Load, quota: int = 0) -> PutOrder:
@@ -26,7 +26,7 @@ def load(root: Path, serial: int, first: int = 1, last: int = 200) -> Load:
 
 
 def test_images_come_back_as_they_were_and_share_pages(tmp_path: Path) -> None:
-    made, why = put_apart(order(tmp_path, load(tmp_path, 1), load(tmp_path, 2)))
+    made, why = put_in_worker(order(tmp_path, load(tmp_path, 1), load(tmp_path, 2)))
     assert why is None and [report.new_bytes > 0 for report in made] == [True, False]
     store = ImageStore(tmp_path / "store", secret=b"secret")
     store.get(name(2), tmp_path / "out")
@@ -35,12 +35,12 @@ def test_images_come_back_as_they_were_and_share_pages(tmp_path: Path) -> None:
 
 def test_it_stops_at_the_first_failure_and_says_what_was_done(tmp_path: Path) -> None:
     first, second, third = load(tmp_path, 1), load(tmp_path, 2, 1000, 1300), load(tmp_path, 3)
-    made, why = put_apart(order(tmp_path, first, second, third, quota=700_000))
+    made, why = put_in_worker(order(tmp_path, first, second, third, quota=700_000))
     assert len(made) == 1 and isinstance(why, StoreFull) and "image 2 of job 7, rank 0 does not fit" in str(why)
-    made, why = put_apart(order(tmp_path, third, first))
+    made, why = put_in_worker(order(tmp_path, third, first))
     assert len(made) == 1 and isinstance(why, Conflict) and "in the store already" in str(why)
     (tmp_path / "file").write_bytes(b"")
-    _, why = put_apart(PutOrder(str(tmp_path / "file"), 0, b"", (third,)))
+    _, why = put_in_worker(PutOrder(str(tmp_path / "file"), 0, b"", (third,)))
     assert isinstance(why, WorldError), "a store that cannot be opened"
 
 
@@ -79,4 +79,4 @@ def test_it_ends_with_its_parent_and_leaves_only_garbage(tmp_path: Path) -> None
 def test_one_that_dies_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")  # with many images it is gone before all is said
     with pytest.raises(WorldError, match="ended with code 1"):
-        put_apart(order(tmp_path, *[load(tmp_path, 1)] * images))
+        put_in_worker(order(tmp_path, *[load(tmp_path, 1)] * images))

@@ -70,13 +70,13 @@ def test_a_job_that_is_over_leaves_nothing(elsewhere: MakeRemote, tmp_path: Path
     for job, pages in ((1, range(1, 300)), (11, range(200, 500))):
         here.put(name(job=job), image(tmp_path / str(job), pages))
         here.push(name(job=job), remote)
-    assert here.drop_away(remote, "team", 1, 1) == 1
-    assert here.gc_away(remote, 1000).packs == 0, "removed at once"
-    assert here.gc_away(remote, 1000 + GRACE_S).packs > 0
+    assert here.drop_remote(remote, "team", 1, 1) == 1
+    assert here.collect_remote(remote, 1000).packs == 0, "removed at once"
+    assert here.collect_remote(remote, 1000 + GRACE_S).packs > 0
     assert comes_back(elsewhere(), tmp_path, 11, tmp_path / "11")
-    assert here.drop_away(remote, "team", 11, 1, rank=1) == 0 and here.drop_away(remote, "team", 11, 1, rank=0) == 1
+    assert here.drop_remote(remote, "team", 11, 1, rank=1) == 0 and here.drop_remote(remote, "team", 11, 1, rank=0) == 1
     for now in (10_000, 10_000 + GRACE_S, 10_000 + GRACE_S + FORGET_S):
-        here.gc_away(remote, now)
+        here.collect_remote(remote, now)
     assert objects(elsewhere()) == []
 
 
@@ -87,9 +87,9 @@ def test_what_another_cluster_has_there_stays(tmp_path: Path) -> None:
     theirs.push(name(), remote)
     ours.put(name(serial=2), image(tmp_path / "other", range(1, 300)))
     before = objects(remote)
-    assert ours.drop_away(remote, "team", 7, 9) == 0
-    ours.gc_away(remote, 0)
-    ours.gc_away(remote, 10 * GRACE_S)
+    assert ours.drop_remote(remote, "team", 7, 9) == 0
+    ours.collect_remote(remote, 0)
+    ours.collect_remote(remote, 10 * GRACE_S)
     assert objects(remote) == before
 
 
@@ -99,9 +99,9 @@ def test_a_line_that_dies_anywhere_loses_nothing_and_forgets_nothing(tmp_path: P
         here.put(name(job=job), image(tmp_path / str(job), pages))
 
     def whole(remote: Erasable) -> None:
-        here.drop_away(remote, "team", 1, 1)
+        here.drop_remote(remote, "team", 1, 1)
         for now in (0, GRACE_S):
-            here.gc_away(remote, now)
+            here.collect_remote(remote, now)
 
     def fresh(at: int) -> FsspecRemote:
         remote = FsspecRemote(f"memory://{uuid4().hex}{at}")
@@ -116,7 +116,7 @@ def test_a_line_that_dies_anywhere_loses_nothing_and_forgets_nothing(tmp_path: P
         with pytest.raises(WorldError, match="the line is dead"):
             whole(Line(remote, at))
         whole(remote)
-        here.gc_away(remote, 2 * GRACE_S)
+        here.collect_remote(remote, 2 * GRACE_S)
         assert objects(remote) == objects(done)
     assert comes_back(done, tmp_path, 2, tmp_path / "2")
 
@@ -133,14 +133,14 @@ def test_an_image_pushed_meanwhile_has_all_its_pages(tmp_path: Path) -> None:
         for second in sorted(random.Random(first).sample(range(first, 14), min(4, 14 - first))):
             remote = FsspecRemote(f"memory://{uuid4().hex}")
             here.push(name(job=1), remote)
-            here.drop_away(remote, "team", 1, 1)
+            here.drop_remote(remote, "team", 1, 1)
 
             def meddle(call: int, remote: Erasable = remote, first: int = first, second: int = second) -> None:
                 if call == first:
-                    here.gc_away(remote, 0)
+                    here.collect_remote(remote, 0)
                 if call == second:
-                    here.gc_away(remote, GRACE_S)
+                    here.collect_remote(remote, GRACE_S)
 
             here.push(name(job=2), Line(remote, before=meddle))
-            here.gc_away(remote, 2 * GRACE_S)
+            here.collect_remote(remote, 2 * GRACE_S)
             assert comes_back(remote, tmp_path, 2, tmp_path / "2"), (first, second)

@@ -25,7 +25,7 @@ from ...base.paths import matching
 from ...checkpoint.files.space import is_full, refusal, require
 from ...checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
 from ...checkpoint.store import Erasable, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
-from ...checkpoint.store.put_worker import Load, PutOrder, put_apart
+from ...checkpoint.store.put_worker import Load, PutOrder, put_in_worker
 from ...wire.agent import FetchArgs, Peer
 from ..peer_rpc import FileBody, PeerClient
 from .image_copies import PeerRemote, hopeless
@@ -96,7 +96,7 @@ class Images(RawImages):
         for another in (True, False):
             if left := loads[len(made) :]:
                 key = left[0].name.job, left[0].name.serial
-                more, why = put_apart(
+                more, why = put_in_worker(
                     replace(self._order, loads=tuple(left)), functools.partial(self._in_flight.abort_by, *key)
                 )
                 made += more

@@ -67,7 +67,7 @@ class PendingDeletes:
         waiting = self.waiting()
         try:
             for tenant, name in waiting:
-                self._store.drop_away(self._remote, tenant, *map(int, name.split(".")))
+                self._store.drop_remote(self._remote, tenant, *map(int, name.split(".")))
                 (self._root / folder(tenant) / name).unlink(missing_ok=True)
             if self._clock() - self._swept_at >= SWEEP_S:
                 self._sweep()
@@ -81,7 +81,7 @@ class PendingDeletes:
             self._trouble = ""
 
     def _sweep(self) -> None:
-        freed = self._store.gc_away(self._remote, self._clock())
+        freed = self._store.collect_remote(self._remote, self._clock())
         self._swept_at = self._clock()
         for note in freed.notes:
             log.warning("%s", note)

@@ -59,7 +59,7 @@ class Disk:
             os.link(draft, final)
 
     def sync_directory(self, path: Path) -> None:
-        """Make names given and taken in a directory survive a power cut."""
+        """Make names added to and removed from a directory survive a power cut."""
         sync_directory(path)
 
     def remove(self, path: Path) -> None:
@@ -90,7 +90,7 @@ def spoiled(error: OSError) -> bool:
 
 
 def draft_name(drafts: Path) -> Path:
-    """A path that nobody else uses."""
+    """A unique path for a draft."""
     return drafts / secrets.token_hex(8)
 
 

@@ -19,4 +19,4 @@ class ImageDamaged(WorldError):
 
 
 class StoreFull(FileSystemFull):
-    """The quota or the disk leaves no room for an image. Nothing was dropped to make room."""
+    """The quota or the disk leaves no space for an image. No other image was dropped to free space."""

@@ -1,8 +1,8 @@
-"""Garbage collection: what no manifest needs goes, and packs that are mostly garbage are written anew.
+"""Garbage collection: what no manifest needs is removed, and packs that are mostly garbage are rewritten.
 
-There are no counters that could be wrong. First, beside everybody else, live pages are copied out of poor packs; a copy
-too many does no harm. Then, alone, packs whose needed pages are all elsewhere are removed, index first. A life that
-ends anywhere in between leaves only what the next collection removes.
+There are no counters that could be wrong. First, concurrently with other users, live pages are copied out of poor packs; a copy
+too many does no harm. Then, with the store locked, packs whose needed pages are all elsewhere are removed, index first. A
+process that ends anywhere in between leaves only what the next collection removes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Freed(Struct, frozen=True, kw_only=True):
     bytes: int = 0
     packs: int = 0
     leftovers: int = 0
-    """Drafts and halves that somebody who was killed left."""
+    """Drafts and incomplete packs that a killed process left."""
     notes: tuple[str, ...] = ()
     """Why something was kept that might have gone."""
 
@@ -119,8 +119,8 @@ def _copy_frame(
 
 
 def remove(tenant_store: TenantStore) -> Freed:
-    """Remove packs that nobody needs, and halves. The caller has the store to itself."""
-    freed = _halves(tenant_store)
+    """Remove packs that no image needs, and incomplete ones. The caller holds the store's lock exclusively."""
+    freed = _remove_incomplete(tenant_store)
     marked, unreadable = tenant_store.marked()
     if unreadable:
         names = ", ".join(map(str, unreadable))
@@ -156,8 +156,8 @@ def _remove_packs(tenant_store: TenantStore, ids: list[str]) -> Freed:
     return freed
 
 
-def _halves(tenant_store: TenantStore) -> Freed:
-    """Packs and notes without an index: somebody was killed between two names."""
+def _remove_incomplete(tenant_store: TenantStore) -> Freed:
+    """Remove packs and notes without an index: a process was killed between writing the two."""
     freed = Freed()
     for path in sorted(tenant_store.packs.iterdir()):
         if path.suffix != INDEX and not path.with_suffix(INDEX).exists():
@@ -167,7 +167,7 @@ def _halves(tenant_store: TenantStore) -> Freed:
 
 
 def drafts(disk: Disk, directory: Path) -> Freed:
-    """Remove drafts, and scratch directories of the dead. The caller has the store to itself: drafts are nobody's."""
+    """Remove drafts, and scratch directories of ended processes. The caller holds the lock exclusively, so no draft is in use."""
     freed = Freed()
     for path in sorted(directory.iterdir()):
         if path.is_file():

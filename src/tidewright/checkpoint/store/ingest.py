@@ -1,4 +1,4 @@
-"""Taking an image in: read its files, leave out zero pages and pages the store has, pack the rest, keep the recipe.
+"""Adding an image to the store: read its files, leave out zero pages and pages the store has, pack the rest, keep the recipe.
 
 Where pages are new, but the same content lies in the store shifted by less than a page, they are cut there (shifted_dedup.py).
 """
@@ -38,8 +38,8 @@ class Pieces(NamedTuple):
         return Pieces(self.starts[which], self.ends[which], self.hashes[which])
 
 
-class Intake:
-    """One image on its way in. ``known`` are the pages that the store has, ``seen`` anchor hashes of the image's other ranks."""
+class ImageIngest:
+    """One image as it is added. ``known`` are the pages that the store has, ``seen`` anchor hashes of the image's other ranks."""
 
     def __init__(self, key: TenantKey, known: Runs, writer: PackWriter, seen: AnchorHashes) -> None:
         self._key, self._known, self._writer = key, known, writer
@@ -54,11 +54,11 @@ class Intake:
 
     @property
     def anchor_hashes(self) -> AnchorHashes:
-        """Those of the files taken so far."""
+        """Those of the files added so far."""
         return np.concatenate(self._anchor_hashes)
 
-    def take(self, source: Path) -> None:
-        """Everything below ``source``. Raises UsageError for what is neither file nor directory."""
+    def run(self, source: Path) -> None:
+        """Add everything below ``source``. Raises UsageError for what is neither file nor directory."""
         for path in sorted(source.rglob("*")):
             facts = path.lstat()
             name = path.relative_to(source).as_posix()

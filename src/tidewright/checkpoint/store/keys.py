@@ -1,4 +1,4 @@
-"""The secret of one tenant: hashes of equal pages differ between tenants, so nobody learns what another one has.
+"""The secret of one tenant: hashes of equal pages differ between tenants, so no tenant learns which pages another one has.
 
 Keyed BLAKE3 (blake3.pdf, section 2.3). Pages are named by 16 bytes: 2^64 pages would be needed for an accidental pair.
 """

@@ -1,8 +1,8 @@
-"""One store, many users: threads and processes use it side by side, and cleaning waits until nobody does.
+"""The store's lock: threads and processes use the store concurrently, and garbage collection waits until it is unused.
 
-Whoever reads or adds holds ``lock`` shared; whoever removes holds it alone. ``turn`` is taken for a moment by everyone
-on the way in and kept by a cleaner while it waits, so that a stream of readers cannot keep it out. All waits are
-bounded, for a process that was stopped while it held a lock stops nobody else for ever. The kernel releases both when
+Readers and writers hold ``lock`` shared; garbage collection holds it exclusively. Every user acquires ``turn`` for a moment
+before ``lock``, and garbage collection keeps it while it waits, so that a stream of readers cannot starve it. All waits are
+bounded: a process that was stopped with a lock held does not block the others indefinitely. The kernel releases both when
 their holder dies. Locks belong to open files, not to processes: threads exclude each other, too. Never nested.
 """
 
@@ -19,12 +19,12 @@ from ...base.errors import WorldError
 
 PATIENCE_S = 120.0
 CLEANER_PATIENCE_S = 20.0
-"""A cleaner holds everyone up while it waits, so it gives up sooner."""
+"""Garbage collection blocks all users while it waits, so it gives up sooner."""
 _POLL_S = (0.001, 0.05)
 
 
 class StoreLock:
-    """``patience_s``: seconds that readers and adders wait; ``cleaner_s``: a cleaner."""
+    """``patience_s``: seconds that readers and writers wait; ``cleaner_s``: garbage collection."""
 
     def __init__(self, root: Path, patience_s: float = PATIENCE_S, cleaner_s: float = CLEANER_PATIENCE_S) -> None:
         self._lock, self._turn = root / "lock", root / "turn"
@@ -32,8 +32,8 @@ class StoreLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Nothing is removed meanwhile. Raises WorldError when a cleaner does not let go."""
-        why = "somebody cleans it and does not finish"
+        """Nothing is removed meanwhile. Raises WorldError when garbage collection does not release the lock."""
+        why = "its garbage collection does not finish"
         with _file(self._lock) as lock:
             with _file(self._turn) as turn:
                 _take(turn, fcntl.LOCK_EX, self._patience_s, why)
@@ -42,7 +42,7 @@ class StoreLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else uses the store meanwhile. Raises WorldError when somebody does not stop using it."""
+        """No other user has the store meanwhile. Raises WorldError when one does not release the lock."""
         why = "it is in use"
         with _file(self._turn) as turn, _file(self._lock) as lock:
             _take(turn, fcntl.LOCK_EX, self._patience_s, why)
@@ -68,6 +68,6 @@ def _take(handle: int, mode: int, patience_s: float, why: str) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise WorldError(f"the image store could not be entered for {patience_s:g} s: {why}") from None
+                raise WorldError(f"the image store could not be locked for {patience_s:g} s: {why}") from None
         time.sleep(pause)
         pause = min(2 * pause, last)

@@ -57,7 +57,7 @@ def tenant_of(name: str) -> str:
 
 
 def is_object(key: str) -> bool:
-    """Whether a key asked for by somebody else can name an object of a store: it leads nowhere outside."""
+    """Whether a key of a remote request can name an object of a store: it leads nowhere outside."""
     return _KEY.fullmatch(key) is not None
 
 

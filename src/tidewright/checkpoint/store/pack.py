@@ -193,11 +193,11 @@ class PackWriter:
 
 
 def publish_pack(disk: Disk, drafts: Path, packs: Path, draft: Path, id_: str, index: Iterable[bytes]) -> None:
-    """Name a flushed draft of pages, then its index. Without an index a pack is nobody's and gc removes it."""
+    """Name a flushed draft of pages, then its index. A pack without an index is garbage, which gc removes."""
     disk.rename(draft, packs / f"{id_}{PACK}")
     write_whole(disk, drafts, packs / f"{id_}{INDEX}", index)  # flushes the directory's names, too
 
 
 def new_id(key: TenantKey) -> str:
-    """A pack's name that nobody else uses."""
+    """A unique name for a pack."""
     return f"{key.id}-{secrets.token_hex(8)}"

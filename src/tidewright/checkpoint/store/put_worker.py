@@ -1,7 +1,7 @@
-"""Taking images in by a process of its own: whoever asks for it has other work that must not wait.
+"""Adds images to the store in a separate process, so that the caller's other work need not wait.
 
 Hashing and packing hold the interpreter's lock for a good part of a second per 250 MB, in which an agent would answer
-nobody and copy nothing to other nodes. The process is a little less important than others (nice(2)), so that ranks which
+no request and copy nothing to other nodes. The process is a little less important than others (nice(2)), so that ranks which
 run on, or come back meanwhile, hardly notice. It ends when its parent does: one JSON line on its standard input is the
 order, and the input's end is the parent's. The answer is one JSON line on its standard output.
 """
@@ -26,12 +26,12 @@ from .names import ImageName
 from .store import ImageStore, PutReport
 
 NICE = 5
-"""A quarter of a core that others want, all of one that nobody wants (sched(7))."""
+"""A quarter of a core that other processes want, all of an idle one (sched(7))."""
 KINDS: dict[str, type[TideError]] = {kind.__name__: kind for kind in (StoreFull, Conflict, UsageError, WorldError)}
 
 
 class Load(Struct, frozen=True):
-    """One image: its name, the directory to take in, and what is kept with it."""
+    """One image: its name, the directory to add, and the metadata stored with it."""
 
     name: ImageName
     source: str
@@ -48,17 +48,17 @@ class PutOrder(Struct, frozen=True):
 
 
 class PutAnswer(Struct, frozen=True):
-    """The images taken in, in order; ``kind`` and ``error`` say why the next one was not."""
+    """The images added, in order; ``kind`` and ``error`` say why the next one was not."""
 
     made: tuple[PutReport, ...]
     kind: str = ""
     error: str = ""
 
 
-def put_apart(
+def put_in_worker(
     order: PutOrder, started: Callable[[Callable[[], object]], None] = lambda stop: None
 ) -> tuple[list[PutReport], TideError | None]:
-    """Take images in, one after the other, until one fails: the reports, and the failure, as ``ImageStore.put`` has it.
+    """Add images, one after the other, until one fails: the reports, and the failure, as ``ImageStore.put`` has it.
 
     Blocks until the process has ended; ``started`` is given what ends it early. Raises WorldError when it does not answer.
     """
@@ -79,7 +79,9 @@ def put_apart(
     try:
         answer = msgspec.json.decode(said, type=PutAnswer)
     except msgspec.MsgspecError:
-        raise WorldError(f"the process that takes images in ended with code {process.returncode}, unasked") from None
+        raise WorldError(
+            f"the process that adds images to the store ended with code {process.returncode}, unasked"
+        ) from None
     why = KINDS[answer.kind](answer.error) if answer.error else None
     return list(answer.made), why
 
@@ -90,7 +92,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH"))))}
 
 
-def take(order: PutOrder) -> PutAnswer:
+def put_all(order: PutOrder) -> PutAnswer:
     """What the process does."""
     made: list[PutReport] = []
     try:
@@ -105,7 +107,7 @@ def take(order: PutOrder) -> PutAnswer:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the input. What is half done then is garbage that the store clears away."""
+    """Wait for the end of the input. What is unfinished then is garbage that the store collects."""
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -115,7 +117,7 @@ def main() -> None:
     os.nice(NICE)
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=PutOrder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    answer = take(order)
+    answer = put_all(order)
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
     os._exit(0)

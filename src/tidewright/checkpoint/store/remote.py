@@ -1,4 +1,4 @@
-"""Stores elsewhere: a Remote holds objects under keys, and never sees more of an image than these."""
+"""Remote stores: a Remote holds objects under keys, and never sees more of an image than these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .disk import Disk
 
 T = TypeVar("T")
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"})
-"""Stores without directories, whose ``makedirs`` would make a bucket nobody asked for."""
+"""Stores without directories, whose ``makedirs`` would create a bucket."""
 _S3_DEFAULTS = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 3}}
 
 

@@ -1,9 +1,9 @@
-"""Garbage collection of a store elsewhere, into which several nodes push at once and where nobody can lock anything.
+"""Garbage collection of a remote store, into which several nodes push at once and where nothing can be locked.
 
-Manifests go first; packs that no manifest needs are *marked* and go when they have been marked for long. A pack's name is
-never used again while its mark is there, and whoever pushes looks, once its manifest is written, whether a pack that it
-relied on was marked meanwhile. So whatever order two of them come in, no manifest is left without its pages. Objects
-made with another key are another cluster's, and none of our business.
+Manifests are removed first; packs that no manifest needs are *marked*, and removed when they have been marked for long. A
+pack's name is never used again while its mark is there, and a push checks, once its manifest is written, whether a pack that
+it relied on was marked meanwhile. So no manifest is left without its pages, in whatever order the two happen. Objects made
+with another key belong to another cluster and are left alone.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def drop(tenant_store: TenantStore, remote: Erasable, job: int, serial: int, ran
         name = parse_image(tenant_store.tenant, key.rpartition("/")[2])
         if name is None or not (name.serial <= serial if rank is None else (name.serial, name.rank) == (serial, rank)):
             continue
-        with contextlib.suppress(BadManifest):  # one that cannot be read may be anybody's
+        with contextlib.suppress(BadManifest):  # one that cannot be read may have been made with another key
             if key_of(remote.read(key)) == tenant_store.key.id:
                 remote.remove(key)
                 gone += 1
     return gone
 
 
-class Away:
-    """One tenant's part of a store elsewhere, as it is collected at ``now_s`` (seconds since 1970)."""
+class RemoteGc:
+    """One tenant's part of a remote store, as it is collected at ``now_s`` (seconds since 1970)."""
 
     def __init__(self, tenant_store: TenantStore, remote: Erasable, now_s: float, grace_s: float = GRACE_S) -> None:
         self._tenant_store, self._remote, self._now_s, self._grace_s = tenant_store, remote, now_s, grace_s
         self._folder = f"{folder(tenant_store.tenant)}/{PACKS}"
 
     def collect(self) -> Freed:
-        """Mark what is needed no more, remove what was marked long ago. Raises WorldError; may be repeated."""
+        """Mark what is no longer needed, remove what was marked long ago. Raises WorldError; may be repeated."""
         found: dict[str, set[str]] = defaultdict(set)
         for name in _names(self._remote, f"{self._folder}/{self._tenant_store.key.id}-"):
             id_, dot, suffix = name.partition(".")
@@ -67,7 +67,9 @@ class Away:
         old = {id_: self._age_s(id_) for id_, suffixes in found.items() if MARK in suffixes}
         needed = self._needed()  # after the marks were seen: what was written before them is counted
         if needed is None:
-            note = f"tenant {self._tenant_store.tenant!r}: a manifest over there cannot be read, so nothing is removed there"
+            note = (
+                f"tenant {self._tenant_store.tenant!r}: a remote manifest cannot be read, so no remote pack is removed"
+            )
             return Freed(notes=(note,))
         freed = Freed()
         for id_, suffixes in sorted(found.items()):
@@ -85,13 +87,13 @@ class Away:
         elif age_s is None:
             self._remote.write(mark, str(int(self._now_s)).encode())
         elif age_s >= self._grace_s:
-            for suffix in (INDEX, PACK):  # without its index a pack is nobody's
+            for suffix in (INDEX, PACK):  # without its index a pack is garbage
                 self._remote.remove(f"{self._folder}/{id_}{suffix}")
             return Freed(packs=1)
         return Freed()
 
     def _needed(self) -> Runs | None:
-        """Pages that any image over there needs; None when that cannot be told."""
+        """Pages that any image of the remote store needs; None when a manifest cannot be read."""
         runs = Runs()
         for key in self._remote.list(f"{folder(self._tenant_store.tenant)}/{IMAGES}/"):
             name = parse_image(self._tenant_store.tenant, key.rpartition("/")[2])
@@ -119,14 +121,14 @@ class Away:
             key = f"{self._folder}/{id_}{INDEX}"
             return self._tenant_store.foreign.get(id_, lambda: self._remote.read(key), self._tenant_store.key)
         except BadIndex:
-            return None  # nobody can use that pack
+            return None  # without a readable index the pack is unusable
 
     def _age_s(self, id_: str) -> float:
         mark = f"{self._folder}/{id_}{MARK}"
         try:
             return self._now_s - int(self._remote.read(mark))
         except ValueError:
-            return 0.0  # not of our making: the pack stays
+            return 0.0  # not written by a collection: the pack stays
         except WorldError:
             if self._remote.has([mark]):
                 raise

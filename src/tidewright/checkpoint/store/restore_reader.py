@@ -31,7 +31,7 @@ _BLOCK = 8 * 2**20
 
 
 class Damage(Exception):
-    """Pages that could not be had, while files were written. ``frames`` are (pack, frame) seen to be damaged."""
+    """Pages that could not be read while files were written. ``frames`` are (pack, frame) seen to be damaged."""
 
     def __init__(self, problem: str, lost: Hashes = NO_HASHES, frames: Iterable[tuple[str, int]] = ()) -> None:
         super().__init__(problem)
@@ -227,7 +227,7 @@ def _write_all(file: int, data: memoryview, offset: int) -> None:
 def materialise(tenant_store: TenantStore, view: PackView, manifest: ImageManifest, into: Path) -> None:
     """Write an image to ``into``, which appears whole or not at all. Raises Damage and StoreFull.
 
-    Not flushed: after a power cut the copy is made again, and whoever restores checks the image's own manifest first.
+    Not flushed: after a power cut the copy is made again, and a restore checks the image's own manifest first.
     """
     draft = into.with_name(f".{into.name}.part")
     shutil.rmtree(draft, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Content that two ranks have, but one of them shifted by less than a page: no page of it is equal to another.
 
-While an image's ranks are taken in, what their pages begin with is remembered, as weak hashes: anchor hashes. Of pages that
+While an image's ranks are added, what their pages begin with is remembered, as weak hashes: anchor hashes. Of pages that
 the store does not have, a few are searched for anchor hashes wherever a tensor may begin. One that is found proposes a shift,
 and pages cut at that shift decide: the store has them or not. Nothing depends on anchor hashes but the room an image takes.
 """
@@ -48,7 +48,7 @@ class ShiftedRange(NamedTuple):
 
 
 class RecentAnchors:
-    """Anchor hashes of the images taken in last, one for each of a few jobs."""
+    """Anchor hashes of the images added last, one for each of a few jobs."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[int, AnchorHashes]] = {}

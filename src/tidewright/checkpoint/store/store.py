@@ -23,7 +23,7 @@ from .check import IntegrityFinding
 from .disk import Disk, scratch, size_below, write_whole
 from .errors import ImageDamaged, ImageMissing
 from .gc import Freed
-from .ingest import Intake
+from .ingest import ImageIngest
 from .keys import Keys, TenantKey, decode_key
 from .lock import StoreLock
 from .manifest import BadManifest, Header, ImageManifest, key_of, read_header
@@ -110,23 +110,23 @@ class ImageStore:
         self, tenant_store: TenantStore, name: ImageName, source: Path, meta: dict[str, Any], writer: PackWriter,
         room: Room,
     ) -> PutReport:  # fmt: skip
-        intake = Intake(
+        ingest = ImageIngest(
             tenant_store.key, tenant_store.view().runs, writer, tenant_store.latest.get(name.job, name.serial)
         )
-        intake.take(source)
+        ingest.run(source)
         packs = sum(pack.stored_bytes for pack in writer.publish())
         header = Header(
-            name=name, key=tenant_store.key.id, made_us=time.time_ns() // 1000, raw_bytes=intake.raw_bytes,
-            new_bytes=intake.new_bytes, stored_bytes=packs, files=tuple(intake.files),
-            directories=tuple(intake.directories), meta=meta,
+            name=name, key=tenant_store.key.id, made_us=time.time_ns() // 1000, raw_bytes=ingest.raw_bytes,
+            new_bytes=ingest.new_bytes, stored_bytes=packs, files=tuple(ingest.files),
+            directories=tuple(ingest.directories), meta=meta,
         )  # fmt: skip
-        recipes = tuple(intake.recipes)
+        recipes = tuple(ingest.recipes)
         size = sum(map(len, ImageManifest(header, recipes).encode(tenant_store.key)))
         header = msgspec.structs.replace(header, stored_bytes=packs + size)
         room(size)
         content = ImageManifest(header, recipes).encode(tenant_store.key)
         write_whole(self._disk, self._drafts, tenant_store.manifest_path(name), content)
-        tenant_store.latest.add(name.job, name.serial, intake.anchor_hashes)
+        tenant_store.latest.add(name.job, name.serial, ingest.anchor_hashes)
         return PutReport(
             raw_bytes=header.raw_bytes, new_bytes=header.new_bytes, stored_bytes=header.stored_bytes, took_us=0
         )
@@ -180,7 +180,7 @@ class ImageStore:
         return (self._tenants / name.key).exists()
 
     def whole(self, name: ImageName) -> bool:
-        """Whether the image is here with all its pages, as far as can be told without reading them."""
+        """Whether the image is here with all its pages, as far as the indexes show; reads no page."""
         try:
             with self._lock.shared():
                 tenant_store = self._tenant_store(name.tenant)
@@ -281,11 +281,11 @@ class ImageStore:
                 findings.append(IntegrityFinding(tenant=tenant, what="key", path=path, problem=str(error)))
         return findings
 
-    # elsewhere
+    # remote stores
 
     @_plainly
     def push(self, name: ImageName, remote: Remote) -> Moved:
-        """Copy an image there. Until all of it is there nobody sees any of it. Raises WorldError, and may be repeated."""
+        """Copy an image there. It becomes visible once all of it is there. Raises WorldError, and may be repeated."""
         with self._lock.shared():
             tenant_store = self._tenant_store(name.tenant)
         return ImagePush(tenant_store, self._lock.shared, name, remote).run()
@@ -310,29 +310,31 @@ class ImageStore:
         return ImagePull(tenant_store, self._lock.shared, name, remote, self._room(name)).run(data)
 
     @_plainly
-    def drop_away(self, remote: Erasable, tenant: str, job: int, serial: int, rank: int | None = None) -> int:
-        """Remove an image over there or, without a rank, all of a job up to ``serial``, if made with our key; how many.
+    def drop_remote(self, remote: Erasable, tenant: str, job: int, serial: int, rank: int | None = None) -> int:
+        """Remove an image of a remote store or, without a rank, all of a job up to ``serial``, if made with our key; how many.
 
-        Their pages go with ``gc_away``. Raises WorldError, and may be repeated.
+        Their pages go with ``collect_remote``. Raises WorldError, and may be repeated.
         """
         with self._lock.shared():
             tenant_store = self._tenant_store(tenant)
         return remote_gc.drop(tenant_store, remote, job, serial, rank)
 
     @_plainly
-    def gc_away(self, remote: Erasable, now_s: float, grace_s: float = remote_gc.GRACE_S) -> Freed:
-        """Mark, and later remove, packs over there that no image needs. ``bytes`` is not known. Raises WorldError."""
+    def collect_remote(self, remote: Erasable, now_s: float, grace_s: float = remote_gc.GRACE_S) -> Freed:
+        """Mark, and later remove, packs of a remote store that no image needs. ``bytes`` is not known. Raises WorldError."""
         with self._lock.shared():
             tenant_stores = self._all()
         freed = Freed()
         for tenant_store in tenant_stores:
-            freed += remote_gc.Away(tenant_store, remote, now_s, grace_s).collect()
+            freed += remote_gc.RemoteGc(tenant_store, remote, now_s, grace_s).collect()
         return freed
 
     def _their_key(self, tenant: str, id_: str, remote: Remote) -> TenantKey:
         key = decode_key(remote.read(f"{folder(tenant)}/{KEYS}/{id_}"))
         if key.id != id_:
-            raise WorldError(f"the key of tenant {tenant!r} over there is not the one its images were made with")
+            raise WorldError(
+                f"the key of tenant {tenant!r} in the remote store is not the one its images were made with"
+            )
         return key
 
     def _pull_foreign(self, name: ImageName, remote: Remote) -> Moved:

@@ -1,6 +1,6 @@
 """One tenant's part of the store as it is on disk now: its key, its packs, where each page is, its manifests.
 
-Other processes add and remove packs too, so whoever enters looks again; what has not changed is not read again.
+Other processes add and remove packs too, so each user lists the directory again; what has not changed is not read again.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class TenantStore:
         ]
 
     def marked(self) -> tuple[Runs, list[ImageName]]:
-        """Pages that any image needs, and the images of which that cannot be told."""
+        """Pages that any image needs, and the images whose manifest cannot be read."""
         parts, unreadable = [NO_HASHES], []
         for name, found in self.manifests():
             if isinstance(found, ImageManifest):

@@ -1,4 +1,4 @@
-"""Copies of images in stores elsewhere: only packs with missing pages travel, and the manifest travels last.
+"""Copies of images in remote stores: only packs with missing pages travel, and the manifest travels last.
 
 Nothing is locked while the network is waited for. Packs that a collection removed meanwhile are looked for again.
 """
@@ -63,7 +63,7 @@ def _prefix(tenant_store: TenantStore) -> str:
 
 
 def _ids(remote: Remote, tenant_store: TenantStore) -> list[str]:
-    """Packs of this key that are whole over there."""
+    """Packs of this key that are complete in the remote store."""
     names = [key.rpartition("/")[2] for key in remote.list(_prefix(tenant_store))]
     return sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
 
@@ -76,7 +76,7 @@ class ImagePush:
         self._there = Runs()
         self._known: set[str] = set()
         self._going: set[str] = set()
-        """Packs that are about to be removed over there, or were: their names are used up."""
+        """Packs that are about to be removed from the remote store, or were: their names are not used again."""
         self._tally = _Tally(remote)
 
     def run(self) -> Moved:
@@ -95,7 +95,7 @@ class ImagePush:
                 self._there, self._known = Runs(), set()
                 self._pages(manifest)
             else:
-                raise WorldError(f"{self._name}: its pages are removed over there while they are sent")
+                raise WorldError(f"{self._name}: its pages are removed from the remote store while they are sent")
         return Moved(objects=tally.objects, bytes=tally.bytes, image_bytes=manifest.header.raw_bytes)
 
     def _pages(self, manifest: ImageManifest) -> None:
@@ -105,7 +105,7 @@ class ImagePush:
         raise ImageDamaged(str(self._name), "pages of it are not in the store")
 
     def _stays(self) -> bool:
-        """Whether all packs that were counted on are there still, now that everybody can see the image (remote_gc.py)."""
+        """Whether all packs that were counted on are there still, now that the image is visible to other nodes (remote_gc.py)."""
         going = marked(self._remote, _prefix(self._tenant_store))
         return self._known - going <= set(_ids(self._remote, self._tenant_store)) and not self._known & going
 
@@ -146,7 +146,7 @@ class ImagePush:
         try:
             return self._tenant_store.foreign.get(id_, lambda: self._remote.read(key), self._tenant_store.key)
         except BadIndex:
-            return None  # nobody can use that pack, so its pages count as missing
+            return None  # the pack is unusable without its index, so its pages count as missing
 
     def _send_pack(self, pack: PackIndex) -> bool:
         with self._lock():
@@ -191,7 +191,7 @@ class ImagePull:
         self._tally = _Tally(remote)
         self._useless: set[str] = set()
         self._unread: WorldError | None = None
-        """Why something over there could not be read; other packs may hold the same pages."""
+        """Why a remote object could not be read; other packs may hold the same pages."""
 
     def run(self, data: bytes) -> Moved:
         """Fetch what is missing for the manifest in ``data``. Raises ImageDamaged and WorldError."""
@@ -263,7 +263,7 @@ class ImagePull:
         return None
 
     def _pass_over(self, id_: str, error: WorldError) -> None:
-        """An object that cannot be read over there. Raises ``error`` when it is no word on that object alone."""
+        """A remote object cannot be read. Raises ``error`` when it concerns more than that object."""
         cause = error.__cause__
         if cause is not None and not (isinstance(cause, OSError) and cause.errno in _OF_ONE_FILE):
             raise error
@@ -271,7 +271,7 @@ class ImagePull:
         self._unread = error
 
     def _take(self, pack: PackIndex) -> None:
-        """Fetch one pack, check it and make it ours; nobody needs it yet, so it may vanish again."""
+        """Fetch one pack, check it and add it here; no manifest needs it yet, so gc may remove it again."""
         tenant_store = self._tenant_store
         try:
             data = self._tally.read(f"{folder(tenant_store.tenant)}/{PACKS}/{pack.id}{PACK}")
