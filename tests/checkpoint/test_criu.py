@@ -83,7 +83,7 @@ def test_the_shim_itself_refuses_pages_cut_short(site: Site):
     [
         ('{"error": "pages-1.img has other content", "image": true}', "pages-1.img has other content", True),
         ('{"error": "other libraries"}', "other libraries", False),
-        (None, "nobody has said within 0 s whether the image is whole", False),
+        (None, "the agent has not reported within 0 s whether the image is whole", False),
     ],
 )
 def test_nothing_is_touched_before_the_verdict(site: Site, verdict: str | None, says: str, damaged: bool):

@@ -397,7 +397,7 @@ class Dumper(FreezeDriver):
             raise WorldError(self.error)
         return str(directory)
 
-    def let_run(self, handles):
+    def resume(self, handles):
         """They run."""
 
 
@@ -428,7 +428,7 @@ def test_an_agent_that_died_in_the_middle_leaves_nothing_that_cannot_be_undone(r
     api.lock(ranks[0].pid, 0)
     if saved:
         api.checkpoint(ranks[0].pid)
-    driver.let_run(ranks)
+    driver.resume(ranks)
     assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING] * 2
 
 
@@ -439,11 +439,11 @@ def test_ranks_that_share_by_turns_are_not_brought_in_together(ranks, tmp_path, 
     driver = GpuDriver(Dumper(api, error), lambda: api.devices, api=lambda: api)
     driver.cuda().suspend([ranks[1].pid])
     with contextlib.suppress(WorldError):
-        driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
+        driver.dump(ranks, tmp_path, leave_running=True, time_shared={1})
     assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING, CudaState.CHECKPOINTED]
     api.stuck.add(ranks[0].pid)
     with pytest.raises(WorldError, match="in time"):
-        driver.dump(ranks, tmp_path, leave_running=True, by_turns={1})
+        driver.dump(ranks, tmp_path, leave_running=True, time_shared={1})
     assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING, CudaState.CHECKPOINTED], "as before"
 
 
@@ -456,7 +456,7 @@ def test_ranks_that_share_by_turns_are_moved_one_by_one_and_stay_out(ranks, tmp_
     driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
     driver.dump(ranks, tmp_path, leave_running=False)
     seats = {rank: DeviceSeat(node=(A, B), had=(A,), gets=(B,)) for rank in (0, 1)}
-    driver.awaken(ranks, seats, by_turns={0, 1})
+    driver.restore_devices(ranks, seats, time_shared={0, 1})
     assert [api.on(handle.pid) for handle in ranks] == [(B,)] * 2
     assert [api.state(handle.pid) for handle in ranks] == [CudaState.CHECKPOINTED] * 2
 
@@ -476,7 +476,7 @@ def test_restored_ranks_awake_on_their_new_devices(ranks, tmp_path):
     driver = GpuDriver(Dumper(api), lambda: api.devices, api=lambda: api)
     driver.dump(ranks, tmp_path, leave_running=False)
     seats = {0: seat_of(facts_of((A, B), (A,)), [B]), 1: DeviceSeat(node=(A, B), had=(A,), gets=(A,))}
-    driver.awaken(ranks, seats)
+    driver.restore_devices(ranks, seats)
     assert [api.on(handle.pid) for handle in ranks] == [(B,), (A,)]
     assert [api.state(handle.pid) for handle in ranks] == [CudaState.RUNNING] * 2
     with pytest.raises(WorldError, match="damaged"):

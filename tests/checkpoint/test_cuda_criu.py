@@ -44,7 +44,7 @@ def test_the_gpu_driver_passes_the_kit_over_criu(site: Site):
 
 
 def test_from_one_node_to_another_device_of_another(site: Site, tmp_path: Path):
-    """What agents do: dump, end, restore by a shim, awaken."""
+    """What agents do: dump, end, restore by a shim, restore the devices."""
     (tmp_path / "dumped").mkdir()
     gang = site.start()
     api = device_for(gang)
@@ -58,7 +58,7 @@ def test_from_one_node_to_another_device_of_another(site: Site, tmp_path: Path):
     directory = site.launch("b", restore=target.restore_spec(tmp_path / "dumped" / "0"))
     back = [site.handle(directory)]
     assert api.state(back[0].pid) is CudaState.CHECKPOINTED, "it has come back without devices"
-    target.awaken(back, {0: seat_of(facts, THERE)})
+    target.restore_devices(back, {0: seat_of(facts, THERE)})
     assert api.state(back[0].pid) is CudaState.RUNNING and api.on(back[0].pid) == THERE
     lines = site.output("b")
     assert lines == chain(len(lines)) and lines

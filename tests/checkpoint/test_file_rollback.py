@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tidewright.checkpoint.files import capture as files
 from tidewright.checkpoint.files import file_rollback
-from tidewright.checkpoint.files.file_rollback import put_back
+from tidewright.checkpoint.files.file_rollback import roll_back
 
 CONTENT = st.binary(max_size=40)
 
@@ -75,7 +75,7 @@ def test_the_content_is_what_it_was_or_nothing_is_touched(before, after, more, r
         if replaced:
             path.rename(path.with_name("older"))  # so that the inode is not given again
         path.write_bytes(now)
-        said = put_back(meta, str(directory / "image"))
+        said = roll_back(meta, str(directory / "image"))
         if said:
             assert replaced and not before.startswith(now) and not now.startswith(before)
             assert path.read_bytes() == now and "other content" in said[0]
@@ -92,8 +92,8 @@ def test_missing_files_and_directories_are_made_again(tmp_path: Path):
     meta["dirs"] = [{"path": str(tmp_path / "deep" / "cwd"), "mode": 0o751, "uid": os.getuid(), "gid": os.getgid()}]
     path.unlink()
     path.parent.rmdir()
-    assert put_back(meta, str(tmp_path / "image"), dry=True) == [] and not path.exists()
-    assert put_back(meta, str(tmp_path / "image")) == []
+    assert roll_back(meta, str(tmp_path / "image"), dry=True) == [] and not path.exists()
+    assert roll_back(meta, str(tmp_path / "image")) == []
     assert path.read_text() == "text" and path.stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "deep" / "cwd").stat().st_mode & 0o777 == 0o751
 
@@ -102,13 +102,13 @@ def test_what_is_only_read_must_be_there(tmp_path: Path):
     path = tmp_path / "data"
     path.write_text("text")
     meta = captured(tmp_path, path, mode="rb")
-    assert put_back(meta, str(tmp_path / "image")) == []
+    assert roll_back(meta, str(tmp_path / "image")) == []
     path.write_text("longer")
-    assert put_back(meta, str(tmp_path / "image")) == [f"{path} has 6 bytes, had 4"]
+    assert roll_back(meta, str(tmp_path / "image")) == [f"{path} has 6 bytes, had 4"]
     path.unlink()
-    assert put_back(meta, str(tmp_path / "image")) == [f"{path} is missing"]
+    assert roll_back(meta, str(tmp_path / "image")) == [f"{path} is missing"]
     path.mkdir()
-    assert "not a regular file" in put_back(meta, str(tmp_path / "image"))[0]
+    assert "not a regular file" in roll_back(meta, str(tmp_path / "image"))[0]
 
 
 def test_large_files_are_recorded_only(tmp_path: Path):
@@ -117,11 +117,11 @@ def test_large_files_are_recorded_only(tmp_path: Path):
     meta = captured(tmp_path, path, limit=5)
     with path.open("a") as file:
         file.write("more")
-    assert put_back(meta, str(tmp_path / "image")) == [] and path.read_text() == "0123456789"
+    assert roll_back(meta, str(tmp_path / "image")) == [] and path.read_text() == "0123456789"
     path.rename(tmp_path / "older")
-    assert "too large to keep a copy" in put_back(meta, str(tmp_path / "image"))[0]
+    assert "too large to keep a copy" in roll_back(meta, str(tmp_path / "image"))[0]
     path.write_text("0123456789")
-    assert "too large to keep a copy" in put_back(meta, str(tmp_path / "image"))[0]
+    assert "too large to keep a copy" in roll_back(meta, str(tmp_path / "image"))[0]
 
 
 def test_all_differences_are_listed_and_nothing_is_changed(tmp_path: Path):
@@ -133,7 +133,7 @@ def test_all_differences_are_listed_and_nothing_is_changed(tmp_path: Path):
     first.unlink()
     second.write_text("x")
     grown.write_text("text and more")
-    said = put_back({"files": entries, "dirs": [], "box": []}, str(tmp_path / "image"))
+    said = roll_back({"files": entries, "dirs": [], "box": []}, str(tmp_path / "image"))
     assert len(said) == 2 and grown.read_text() == "text and more"
 
 
@@ -145,7 +145,7 @@ def test_writes_through_a_mapping_are_undone_whatever_the_clock_says(tmp_path: P
     with path.open("r+b") as file:
         file.write(b"later")
     os.utime(path, ns=(entry["mtime"], entry["mtime"]))
-    assert entry["mapped"] and put_back(meta, str(tmp_path / "image")) == []
+    assert entry["mapped"] and roll_back(meta, str(tmp_path / "image")) == []
     assert path.read_bytes()[:5] == b"first"
 
 
@@ -170,7 +170,7 @@ def test_the_log_is_filled_up_or_begins_with_a_hole(tmp_path: Path, monkeypatch:
     for meta, content in ((whole, b"printed so far\n"), (record_only, bytes(15))):
         path.rename(tmp_path / f"old{content[0]}")
         path.touch()  # as the shim of the next attempt does
-        assert put_back(meta, str(tmp_path / "image")) == [] and path.read_bytes() == content
+        assert roll_back(meta, str(tmp_path / "image")) == [] and path.read_bytes() == content
 
 
 def test_complaints_name_the_cause(tmp_path: Path):

@@ -153,7 +153,7 @@ def test_ranks_left_stopped_talk_again_once_they_are_let_run(site: Site, tmp_pat
     gang = talking(site)
     site.driver("a").dump(gang.ranks, tmp_path / "images", leave_running=False)
     assert {found.state for pid in tasks(gang.ranks[0]) if (found := stat(pid))} == {"T"}
-    site.driver("other agent").let_run(gang.ranks)
+    site.driver("other agent").resume(gang.ranks)
     assert goes_on(site, "after the dump was undone")[1] == [0, 0, 0, 0]
     assert lift_repair(tasks(gang.ranks[0])) == 0
 

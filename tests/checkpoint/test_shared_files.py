@@ -25,7 +25,7 @@ from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.criu import driver as criu
 from tidewright.checkpoint.criu import files_img
-from tidewright.checkpoint.files.file_rollback import put_back
+from tidewright.checkpoint.files.file_rollback import roll_back
 from tidewright.checkpoint.processes import alive
 from tidewright.checkpoint.protocol import Gang, RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
@@ -302,7 +302,7 @@ def test_images_of_before_have_no_shared_files(tmp_path: Path):
     }  # fmt: skip
     for shared, text in (({"shared": True}, "text and more"), ({}, "text")):
         meta = {"files": [{**entry, **shared}], "dirs": [], "box": []}
-        assert put_back(meta, str(tmp_path), dry=True) == put_back(meta, str(tmp_path)) == []
+        assert roll_back(meta, str(tmp_path), dry=True) == roll_back(meta, str(tmp_path)) == []
         assert path.read_text() == text
 
 

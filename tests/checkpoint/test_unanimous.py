@@ -32,7 +32,7 @@ def test_one_refusal_ends_the_wait_of_the_others() -> None:
 def test_a_fault_that_was_not_foreseen_in_one_rank_lets_the_other_ranks_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_run: list[RankHandle] = []
+    resumed: list[RankHandle] = []
 
     class Driver(CriuDriver):
         def _dump(self, handle: RankHandle, directory: Path, order: DumpOrder) -> None:
@@ -40,8 +40,8 @@ def test_a_fault_that_was_not_foreseen_in_one_rank_lets_the_other_ranks_go(
                 raise IndexError("a field of /proc that is not there")
             assert not order.together.agree()
 
-        def let_run(self, handles) -> None:
-            let_run.extend(handles)
+        def resume(self, handles) -> None:
+            resumed.extend(handles)
 
     monkeypatch.setattr(criu, "settle", lambda handle: None)
     monkeypatch.setattr(criu, "alive", lambda pid, start: True)
@@ -60,4 +60,4 @@ def test_a_fault_that_was_not_foreseen_in_one_rank_lets_the_other_ranks_go(
     assert [str(each) for each in failed] == [
         "rank 1: its image failed: IndexError: a field of /proc that is not there"
     ]
-    assert let_run == handles
+    assert resumed == handles

@@ -1,6 +1,6 @@
-"""checkpoint: how running ranks are made to let go of their devices, and brought back. Drivers by level.
+"""checkpoint: how running ranks are made to release their devices, and are restored. Drivers by level.
 
-Refuses to know why a job is suspended, who waits for its devices, and how a controller is told.
+Refuses to know why a job is suspended, which jobs wait for its devices, and what is reported to a controller.
 """
 
 MAY_IMPORT = ("base", "model")

@@ -87,7 +87,7 @@ class Groups(ABC):
                 (Path(group) / self.file).write_text(text)
 
     def _settled(self, handle: RankHandle) -> bool:
-        self._write(handle, self.on)  # v1 takes in a process forked meanwhile only when told again
+        self._write(handle, self.on)  # v1 freezes a process forked meanwhile only when FROZEN is written again
         return self.frozen(handle)
 
     def freeze(self, handle: RankHandle) -> None:
@@ -161,7 +161,7 @@ class Signals:
 
 
 def freezer_of(handle: RankHandle) -> Freezer:
-    """What stops this rank, told by its groups: they may have been made by an agent under other circumstances."""
+    """What stops this rank, by the type of its groups: an agent under other circumstances may have made them."""
     for group in map(Path, handle.cgroups):
         if (group / CgroupV2.file).exists():
             return CgroupV2(group.parent)
@@ -197,7 +197,7 @@ def bases() -> list[Freezer]:
 
 
 def works(freezer: Freezer) -> bool:
-    """Try it: a group can be made, told to freeze, entered by our own children, and removed."""
+    """Try it: a group can be made, frozen, thawed, entered by our own children, and removed."""
     probe: tuple[str, ...] = ()
     try:
         probe = freezer.create(f"tidewright-probe-{os.getpid()}")

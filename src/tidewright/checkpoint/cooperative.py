@@ -25,7 +25,7 @@ class CooperativeDriver:
         return DriverVerdict(True)
 
     def save(self, gang: Gang) -> GangImage | None:
-        """Only main processes are told: a data loader that dies first would spoil the save."""
+        """Only main processes get the signal: a data loader that ends first would spoil the save."""
         mains = [handle.pid for handle in gang.ranks if alive(handle.pid, handle.start)]
         send(mains, signal.SIGTERM)
         send(mains, signal.SIGCONT)  # one that has stopped itself would not hear of it

@@ -49,7 +49,7 @@ class FreezeDriver:
         """Refused for accelerators, unbounded gangs, and when the host is short of memory."""
         if kind != "cpu":
             return DriverVerdict(
-                False, f"a frozen job keeps its memory on the {kind}; nobody else could use the device"
+                False, f"a frozen job keeps its memory on the {kind}; no other job could use the device"
             )
         if gang.world_size > 1 and not gang.bounded:
             return DriverVerdict(False, f"{gang.world_size} ranks: their process group times out while they are frozen")

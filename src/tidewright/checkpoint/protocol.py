@@ -17,7 +17,7 @@ GANG_FREEZE_BOUND_US = 60 * SECOND
 """Longest hold of a gang without a barrier: far below torch's 30 minutes for gloo (10 for NCCL) process groups."""
 
 EXIT_REQUEUE = 75
-"""EX_TEMPFAIL of sysexits.h: a program that was told to save itself and end asks to be started again."""
+"""EX_TEMPFAIL of sysexits.h: a program that has saved itself on SIGTERM asks to be started again."""
 
 
 class RankHandle(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Gang(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankHandle, ...]
     grace_us: int = 30 * SECOND
     bounded: bool = False
-    """The hold ends by itself within ``GANG_FREEZE_BOUND_US``; whoever saves sees to that."""
+    """The hold ends by itself within ``GANG_FREEZE_BOUND_US``; the caller of ``save`` ensures that."""
 
 
 class GangImage(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class DriverVerdict(NamedTuple):
 
 
 class Driver(Protocol):
-    """One way to make ranks let go of their devices."""
+    """One way to make ranks release their devices."""
 
     name: str
     level: Level
@@ -85,16 +85,16 @@ class Driver(Protocol):
         ...
 
     def save(self, gang: Gang) -> GangImage | None:
-        """Make the gang let go. None: it ends by itself within its grace, and whoever supervises it sees to that.
+        """Make the gang release its devices. None: it ends by itself within its grace, which its supervisor enforces.
 
         Raises WorldError, with the gang running as before.
         """
         ...
 
     def restore(self, image: GangImage, placement: RestorePlacement) -> None:
-        """Let the saved gang run on. Harmless when it does already. Raises WorldError; the image then stays good."""
+        """Resume the saved gang. No effect when it runs already. Raises WorldError; the image then stays good."""
         ...
 
     def discard(self, image: GangImage) -> None:
-        """The image will never be restored: release what it holds. Harmless when repeated."""
+        """The image will never be restored: release what it holds. Idempotent."""
         ...

@@ -50,15 +50,15 @@ class CheckpointIO:
         handles = attempt.handles()
         if isinstance(self.driver, GpuDriver):
             shared = self._time_sliced(attempt)
-            return self.driver.dump(handles, directory, leave_running=leave_running, by_turns=shared)
+            return self.driver.dump(handles, directory, leave_running=leave_running, time_shared=shared)
         return self.driver.dump(handles, directory, leave_running=leave_running)
 
     def undo(self, attempt: Attempt) -> None:
         """Whatever a dump has come to: processes run, and have their devices. Raises WorldError."""
         if isinstance(self.driver, GpuDriver):
-            self.driver.let_run(attempt.handles(), self._time_sliced(attempt))
+            self.driver.resume(attempt.handles(), self._time_sliced(attempt))
         else:
-            self.driver.let_run(attempt.handles())
+            self.driver.resume(attempt.handles())
 
     def need(self, attempt: Attempt) -> int:
         """Bytes that images of the ranks take on the disk at least, devices' memory included."""
@@ -81,7 +81,7 @@ class CheckpointIO:
         """Processes have come back without devices: give them those they are to have. Raises WorldError; none has any."""
         if isinstance(self.driver, GpuDriver):
             seats = {rank: seat_of(each, self._of(attempt, rank)) for rank, each in facts.items()}
-            self.driver.awaken(attempt.handles(), seats, self._time_sliced(attempt))
+            self.driver.restore_devices(attempt.handles(), seats, self._time_sliced(attempt))
 
     def _time_sliced(self, attempt: Attempt) -> frozenset[int]:
         return self._time_slicer.time_sliced(attempt) if self._time_slicer is not None else frozenset()

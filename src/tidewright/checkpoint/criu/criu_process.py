@@ -1,4 +1,4 @@
-"""A CRIU at work on one rank: what it is told, how long it may take, and what it leaves when it is killed."""
+"""A CRIU process for one rank: its arguments, its time limits, and the removal of what it leaves when it is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .program import ENVIRON
 
 GHOST_LIMIT = 2**30
 """Largest deleted file (shared memory of data loaders) that goes into an image; CRIU's own limit is 1 MiB."""
-SWEEP_S = 2.0
+REAP_S = 2.0
 FINISH_S = 30.0
 """How long the CRIU of an agent that died may go on before it is killed, and ours once it has heard how to end."""
 
@@ -30,14 +30,15 @@ MOMENT_S = 1.0
 
 
 def tasks(handle: RankHandle) -> list[int]:
-    """The processes that are the rank's own: all but init, which belongs to the house."""
+    """The processes that are the rank's own: all but init, which is Tidewright's."""
     return [pid for pid in members(handle) if pid != handle.init]
 
 
 def dump_arguments(pid: int, directory: Path, work: Path, *, leave_running: bool) -> list[str]:
     """CRIU's for a dump. Connections between the rank's own processes are kept; no other process has one (see ``blockers``).
 
-    A rank that runs on is let go by ptrace alone: it sees no SIGSTOP and no SIGCONT. One that is to end is left stopped.
+    A rank that runs on is stopped and resumed by ptrace alone: it sees no SIGSTOP and no SIGCONT. One that is to end is left
+    stopped.
     """
     return [
         *("dump", "--tree", str(pid), "--images-dir", str(directory), "--work-dir", str(work)),
@@ -60,7 +61,7 @@ def no_plugins(work: Path) -> str:
 
 
 class CriuDump:
-    """CRIU dumping a rank, apart from our session. ``said`` takes its complaints.
+    """CRIU dumping a rank, in a session of its own. ``said`` receives its error messages.
 
     Once ``written``, the rank stands still under ptrace, unseen by it and its parents, until ``keep`` or the end of the
     ``with``. Without ``keep`` it runs on, as it does when this process is killed: only we hold the other end of the pipe.
@@ -94,7 +95,7 @@ class CriuDump:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.let_go() is None:
+        if self.close() is None:
             self._process.kill()
             self._process.wait()
         os.close(self._written)
@@ -115,10 +116,10 @@ class CriuDump:
         """Have CRIU end the dump as its options say; see ``ended``."""
         with contextlib.suppress(BrokenPipeError):  # it was killed, and says so by its end
             os.write(self._answer, f"{nsenter.KEEP}\n".encode())
-        return self.let_go()
+        return self.close()
 
-    def let_go(self) -> int | None:
-        """Without ``keep`` it undoes what it has done; see ``ended``."""
+    def close(self) -> int | None:
+        """Close its answer pipe and wait for its end. Without ``keep`` it undoes the dump; see ``ended``."""
         if self._answer >= 0:
             os.close(self._answer)
             self._answer = -1
@@ -138,23 +139,23 @@ class CriuDump:
         return self._process.poll()
 
 
-def at_work(handle: RankHandle) -> list[Stat]:
-    """Processes of a CRIU that somebody started on this rank, and whatever it left."""
+def criu_processes(handle: RankHandle) -> list[Stat]:
+    """Processes of any CRIU started on this rank, by this agent or an earlier one, and the helpers that it left."""
     return [each for each in everything() if each.state not in "ZX" and bears(each.pid, mark(handle))]
 
 
 def settle(handle: RankHandle) -> None:
-    """Let the CRIU of an agent that died finish, and sweep."""
-    wait_until(lambda: not [each for each in at_work(handle) if each.parent != handle.init], FINISH_S)
-    sweep(handle)
+    """Let the CRIU of an agent that died finish, and reap what is left of it."""
+    wait_until(lambda: not [each for each in criu_processes(handle) if each.parent != handle.init], FINISH_S)
+    reap(handle)
 
 
-def sweep(handle: RankHandle) -> None:
-    """End what is left of a CRIU that was killed or took too long: itself, and helpers that stay behind, stopped."""
+def reap(handle: RankHandle) -> None:
+    """Kill what is left of a CRIU that was killed or took too long: itself, and helpers that it left stopped."""
 
-    def swept() -> bool:
-        found = [each.pid for each in at_work(handle)]
+    def reaped() -> bool:
+        found = [each.pid for each in criu_processes(handle)]
         send(found, signal.SIGKILL)
         return not found
 
-    wait_until(swept, SWEEP_S)
+    wait_until(reaped, REAP_S)

@@ -35,7 +35,7 @@ from ..protocol import DriverVerdict, Gang, GangImage, RankHandle, RestorePlacem
 from . import nsenter
 from .blockers import connected, obstacles, strays
 from .clocks import clocks
-from .criu_process import MOMENT_S, CriuDump, dump_arguments, no_plugins, settle, sweep, tasks
+from .criu_process import MOMENT_S, CriuDump, dump_arguments, no_plugins, reap, settle, tasks
 from .files_img import forget_sizes
 from .program import Criu, find_criu
 from .tcp_repair import lift_repair
@@ -51,7 +51,7 @@ RESTORE_LEAST_S = 30.0
 END_S = 10.0
 WORDS = 4096
 TRIES, AGAIN_S = 12, 0.02
-"""A rank that is in the middle of something is let run on to be done with it, each time for longer."""
+"""A rank that cannot be saved at this moment runs on before the next try, each time for longer."""
 INVENTORY = "inventory.img"
 """What CRIU writes last. It calls its script also when it has failed before (seen with 4.2.1)."""
 IN_FLIGHT = "In-flight connection"
@@ -59,7 +59,7 @@ IN_FLIGHT = "In-flight connection"
 
 
 class Arriving(WorldError):
-    """Somebody has just connected to a rank, which has not accepted it yet, and soon will have."""
+    """A client has just connected to a rank, which has not accepted the connection yet but soon will."""
 
 
 class RanksLost(WorldError):
@@ -98,7 +98,7 @@ def check_host(meta: dict[str, Any], images: Path | None = None) -> list[str]:
     With ``images`` the rank's own files are compared with the copies, too.
     """
     found = host_differences(meta["host"], host()) + mapped_differences(meta["maps"])
-    return found + (file_rollback.put_back(meta, str(images), dry=True) if images is not None else [])
+    return found + (file_rollback.roll_back(meta, str(images), dry=True) if images is not None else [])
 
 
 class DumpOrder(NamedTuple):
@@ -147,7 +147,7 @@ class CriuDriver:
     def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport:
         """Write an image of each rank to ``directory/RANK``, side by side; blocks.
 
-        Afterwards the ranks stand still, stopped, until ``finish`` or ``let_run``; with ``leave_running`` they run.
+        Afterwards the ranks stand still, stopped, until ``finish`` or ``resume``; with ``leave_running`` they run.
         The images are whole but not yet on disk for good (no fsync). Raises WorldError, with all ranks running and
         nothing of the images left; RanksLost when one has ended meanwhile, and those that live run.
         """
@@ -156,7 +156,7 @@ class CriuDriver:
         for handle in handles:
             settle(handle)
         if leave_running:  # the dump of an agent that died may have been done, and have left them stopped
-            self.let_run([handle for handle in handles if _stopped(handle)])
+            self.resume([handle for handle in handles if _stopped(handle)])
         known = [handle for handle in handles if alive(handle.pid, handle.start)]
         order = DumpOrder(leave_running, Others(handles, self._shared), Unanimous(len(handles)))
         with ThreadPoolExecutor(max_workers=max(1, len(handles)), thread_name_prefix="dump") as pool:
@@ -164,7 +164,7 @@ class CriuDriver:
             results = list(pool.map(save, handles, [directory / str(handle.rank) for handle in handles]))
         errors = [result for result in results if isinstance(result, WorldError)]
         if errors:
-            self.let_run(handles)
+            self.resume(handles)
             for handle in handles:
                 shutil.rmtree(directory / str(handle.rank), ignore_errors=True)
             if lost := [handle.rank for handle in known if not alive(handle.pid, handle.start)]:
@@ -173,8 +173,8 @@ class CriuDriver:
         made = tuple(result for result in results if isinstance(result, RankDump))
         return DumpReport(took_us=_micros(began), size_bytes=sum(each.size_bytes for each in made), ranks=made)
 
-    def let_run(self, handles: Sequence[RankHandle]) -> None:
-        """Undo what a dump ended with, or was killed in, even by another agent. Harmless when they run.
+    def resume(self, handles: Sequence[RankHandle]) -> None:
+        """Undo a dump that ended or was killed, even one of another agent: the ranks run. No effect when they do.
 
         Connections first: a program that runs with one in repair mode takes it for broken.
         """
@@ -211,7 +211,7 @@ class CriuDriver:
 
     def save(self, gang: Gang) -> GangImage:
         if self._directory is None:
-            raise WorldError("this driver has nowhere to put images")
+            raise WorldError("this driver has no directory for images")
         place = self._directory / f"{gang.job}.{gang.attempt}"
         image = GangImage(driver=self.name, job=gang.job, attempt=gang.attempt, location=str(place), ranks=gang.ranks)
         if not all((place / str(handle.rank) / "manifest.json").exists() for handle in gang.ranks):
@@ -305,7 +305,7 @@ class CriuDriver:
                 if not criu.written(limit):
                     raise self._failure(handle, criu.ended(MOMENT_S), work, said, limit)
                 if not (directory / INVENTORY).exists():
-                    raise self._failure(handle, criu.let_go(), work, said, limit)
+                    raise self._failure(handle, criu.close(), work, said, limit)
                 times.append(time.monotonic())
                 if left := strays(tasks(handle), handle.pid):
                     raise WorldError(f"rank {handle.rank}: {left[0]}")
@@ -318,13 +318,13 @@ class CriuDriver:
                 code = criu.keep()
             if code != 0 and not (order.leave_running and _ended(handle)):
                 # No reason to try again: the others go by the agreement that all are saved. A rank that ends as soon as
-                # it runs takes a CRIU in its namespace with it; nothing was left to do but let it run.
+                # it runs takes a CRIU in its namespace with it; only its resumption was left to do.
                 raise WorldError(str(self._failure(handle, code, work, said, limit)))
         return True
 
     def _failure(self, handle: RankHandle, code: int | None, work: Path, said: IO[bytes], limit_s: float) -> WorldError:
         """Why a CRIU that has ended, or not ended in time, has made no image. Nothing of it is left afterwards."""
-        sweep(handle)
+        reap(handle)
         said.seek(0)
         words = said.read(WORDS).decode(errors="replace").strip()
         if code is None:

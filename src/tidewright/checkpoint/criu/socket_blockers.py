@@ -120,7 +120,7 @@ def _tcp(table: Table) -> Iterator[Why]:
 
 def _comes_again(each: Connection, served: set[int]) -> bool:
     """Whether this is a client's connection, over loopback, to a port that the rank itself listens on (a notebook's
-    kernel). It ends with the save: its client finds it reset, and connects again when somebody listens again."""
+    kernel). It ends with the save: its client finds it reset, and connects again when the restored rank listens."""
     return each.local[1] in served and ipaddress.ip_address(each.local[0]).is_loopback
 
 

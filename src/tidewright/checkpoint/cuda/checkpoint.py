@@ -1,7 +1,7 @@
 """Device memory of running CUDA processes into host memory and back, by the driver itself (570 and later).
 
 The driver knows four steps, each from one state to the next: lock (RUNNING to LOCKED: no more CUDA calls get through),
-checkpoint (to CHECKPOINTED: memory is copied to the host, the device is let go), restore (to LOCKED, on the same
+checkpoint (to CHECKPOINTED: memory is copied to the host, the device is released), restore (to LOCKED, on the same
 devices or others), unlock (to RUNNING). Source: CUDA Driver API, "CUDA Checkpointing". Knows nothing of CRIU and jobs.
 """
 
@@ -169,7 +169,7 @@ def pairing(wanted: Mapping[str, str], before: Sequence[str], now: Sequence[str]
     """The pairs for a restore that puts each device of ``wanted`` onto its value; empty when nothing moves.
 
     ``before`` are the devices of the node where the process was saved, ``now`` those of this one. On the same node all
-    devices get a partner, as the driver's migration examples do it: whoever is in the way goes where there is room.
+    devices get a partner, as the driver's migration examples do it: a device whose place is taken gets a free one.
     Raises WorldError for a device that is not there or taken twice.
     """
     strange = sorted(set(wanted) - set(before)) + sorted(set(wanted.values()) - set(now))
@@ -232,9 +232,9 @@ class CudaCheckpoint:
             raise WorldError(f"process {pid}: {why(error)}") from error
 
     def suspend(self, pids: Iterable[int]) -> None:
-        """Everybody lets go of their devices. Harmless for who has already.
+        """All processes release their devices. No effect on those that have already.
 
-        Raises WorldError with all of them as before, DeviceStateLost when that could not be had.
+        Raises WorldError with all of them as before, DeviceStateLost when that state could not be restored.
         """
         mine = [pid for pid in self.users(pids) if self._state(pid) is not CudaState.CHECKPOINTED]
         try:
@@ -246,9 +246,9 @@ class CudaCheckpoint:
         self._expect(mine, CudaState.CHECKPOINTED)
 
     def resume(self, pids: Iterable[int], pairs: Mapping[int, Mapping[str, str]] | None = None) -> None:
-        """Everybody has their devices back, or those that ``pairs`` (by pid) gives. Harmless for who runs already.
+        """All processes get their devices back, or those that ``pairs`` (by pid) gives. No effect on those that run already.
 
-        Raises WorldError with all of them without devices as before, DeviceStateLost when one cannot be had back.
+        Raises WorldError with all of them without devices as before, DeviceStateLost when one cannot be restored.
         """
         mine, pairs = self.users(pids), pairs or {}
         if any(pairs.values()):
@@ -264,7 +264,7 @@ class CudaCheckpoint:
         self._expect(mine, CudaState.RUNNING)
 
     def move(self, pids: Iterable[int], pairs: Mapping[int, Mapping[str, str]]) -> None:
-        """Who has no devices is put onto others and stays without them: for who comes in by turns, as room allows.
+        """Assign other devices to suspended processes, which stay suspended: for those that get theirs in time slices.
 
         One at a time, as there may not be room for two. Raises as ``resume`` does.
         """

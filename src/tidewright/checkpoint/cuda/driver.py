@@ -1,8 +1,8 @@
 """Full images of ranks on GPUs: device memory goes to the host first, then the process is saved as any other.
 
 Order of a save: the ranks stand still with NCCL torn down (the caller sees to that), lock, checkpoint, dump. Of a
-restore: the process comes back without devices, restore onto the devices it gets, unlock. Whoever dumps must keep
-CRIU's own CUDA plugin out of it (an empty ``CRIU_LIBS_DIR``): it would wake the process before its devices are known.
+restore: the process comes back without devices, restore onto the devices it gets, unlock. The dump must run
+without CRIU's own CUDA plugin (an empty ``CRIU_LIBS_DIR``): it would resume the process before its devices are known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Dumper(Driver, Protocol):
 
     def dump(self, handles: Sequence[RankHandle], directory: Path, *, leave_running: bool) -> DumpReport: ...
 
-    def let_run(self, handles: Sequence[RankHandle]) -> None: ...
+    def resume(self, handles: Sequence[RankHandle]) -> None: ...
 
     def finish(self, handles: Sequence[RankHandle]) -> None: ...
 
@@ -56,7 +56,7 @@ class DeviceSeat(Struct, frozen=True, kw_only=True):
 class GpuDriver:
     """``inner`` saves the processes, ``devices`` tells the UUIDs of this node's devices.
 
-    ``able`` tells whether ``inner`` could save a gang once its devices are let go (as a rule ``beside_devices`` for
+    ``able`` tells whether ``inner`` could save a gang once its devices are released (as a rule ``beside_devices`` for
     CRIU, and for others what they say of CPU slots). ``in_use`` tells how many bytes of device memory processes hold:
     as much host memory must be free. ``living`` finds the processes that ``inner.restore`` has brought back, where they
     are others than those saved.
@@ -120,9 +120,9 @@ class GpuDriver:
         directory: Path,
         *,
         leave_running: bool,
-        by_turns: Collection[int] = (),
+        time_shared: Collection[int] = (),
     ) -> DumpReport:
-        """As ``inner.dump``. Ranks that share their devices ``by_turns`` have none afterwards: not all would fit.
+        """As ``inner.dump``. The ranks of ``time_shared`` have no devices afterwards: not all of them would fit.
 
         Raises WorldError with all ranks running as before (see CudaCheckpoint.suspend), DeviceStateLost also when they
         do but cannot have their devices back.
@@ -131,14 +131,14 @@ class GpuDriver:
         try:
             report = self._inner.dump(handles, directory, leave_running=leave_running)
         except (WorldError, OSError):
-            self._back(handles, by_turns)
+            self._resume_devices(handles, time_shared)
             raise
         if leave_running:
-            self._back(handles, by_turns)
+            self._resume_devices(handles, time_shared)
         return report
 
-    def _back(self, handles: Iterable[RankHandle], by_turns: Collection[int]) -> None:
-        pids = pids_of(handle for handle in handles if handle.rank not in by_turns)
+    def _resume_devices(self, handles: Iterable[RankHandle], time_shared: Collection[int]) -> None:
+        pids = pids_of(handle for handle in handles if handle.rank not in time_shared)
         try:
             self.cuda().resume(pids)
         except DeviceStateLost:
@@ -146,36 +146,36 @@ class GpuDriver:
         except WorldError as error:
             raise DeviceStateLost(str(error), tuple(pids)) from error
 
-    def let_run(self, handles: Sequence[RankHandle], by_turns: Collection[int] = ()) -> None:
-        """Undo what a dump that was killed has left: ranks run, and have their devices. Harmless when they do."""
-        self._inner.let_run(handles)
-        self.cuda().resume(pids_of(handle for handle in handles if handle.rank not in by_turns))
+    def resume(self, handles: Sequence[RankHandle], time_shared: Collection[int] = ()) -> None:
+        """Undo a dump that was killed: ranks run, and have their devices unless ``time_shared``. No effect when they do."""
+        self._inner.resume(handles)
+        self.cuda().resume(pids_of(handle for handle in handles if handle.rank not in time_shared))
 
     def finish(self, handles: Sequence[RankHandle]) -> None:
         """End the dumped processes; they hold no device any more."""
         self._inner.finish(handles)
 
     def restore_spec(self, image: Path) -> dict[str, Any]:
-        """What the shim needs to bring a process back; ``awaken`` then gives it its devices."""
+        """What the shim needs to bring a process back; ``restore_devices`` then gives it its devices."""
         return self._inner.restore_spec(image)
 
     def check(self, image: Path) -> None:
         """As ``inner.check``: what is checked does not depend on devices."""
         self._inner.check(image)
 
-    def awaken(
-        self, handles: Iterable[RankHandle], seats: Mapping[int, DeviceSeat], by_turns: Collection[int] = ()
+    def restore_devices(
+        self, handles: Iterable[RankHandle], seats: Mapping[int, DeviceSeat], time_shared: Collection[int] = ()
     ) -> None:
-        """Give restored processes their devices, before the ranks are let go.
+        """Give restored processes their devices, before the cut is released.
 
-        Those that share ``by_turns`` get to know theirs, but are not on them yet. Raises WorldError with none of them
-        awake.
+        The ranks of ``time_shared`` are assigned theirs but not resumed on them yet. Raises WorldError with no process
+        resumed.
         """
         now, pairs = tuple(self._devices()), dict[int, dict[str, str]]()
         every, later = list[int](), list[int]()
         for handle in handles:
             pids = pids_of([handle])
-            (later if handle.rank in by_turns else every).extend(pids)
+            (later if handle.rank in time_shared else every).extend(pids)
             if seat := seats.get(handle.rank):
                 if len(seat.had) != len(seat.gets):
                     raise WorldError(f"rank {handle.rank} had {len(seat.had)} devices and cannot have {len(seat.gets)}")

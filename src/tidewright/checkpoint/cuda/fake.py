@@ -1,6 +1,6 @@
 """A CUDA driver without devices that keeps the real one's states and misbehaves on request, for tests above it.
 
-It stands in for the calls only: whether a process that is locked really makes no CUDA call, nobody can check here.
+It stands in for the calls only: that a locked process really makes no CUDA call cannot be checked here.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _orders(orders: Mapping[Key, Mapping[int, int]], at: int) -> tuple[CutOrder,
 
 
 def release(parties: Sequence[Pages]) -> None:
-    """Let all run on. A rank that has dropped its connections reads reach.json again, and builds them anew.
+    """Release all ranks. One that has dropped its connections reads reach.json again, and builds them anew.
 
     Every party is tried; the first failure is raised at the end.
     """

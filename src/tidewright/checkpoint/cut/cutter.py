@@ -15,11 +15,11 @@ from typing import NamedTuple
 from .pages import ANY, GROUP, HELD, PAIRED, RECV, RUNNING, SEND, STATES, PageEntry, PageState
 
 LONGEST_STEP_US, UNHURRIED_STEP_US = 1_000_000, 5_000_000
-"""Ranks whose steps are no longer are let go on until all stand where one begins, which makes their images alike. Longer ones are
-not waited for where others want the devices; where nobody does, some seconds of training are no loss, but then somebody may."""
+"""Ranks whose steps are no longer may go on until all stand where one begins, which makes their images alike. The first limit
+applies where another job wants the devices; where none does, some seconds more are no loss, but one may come."""
 GRACE = 20
 """Looks for which a rank may seem to wait for a message that its counterpart has issued already. Then its tag must be
-another one, and the counterpart is let go on."""
+another one, and the counterpart may go on."""
 
 
 Key = tuple[int, int, str]
@@ -55,7 +55,7 @@ class Cutter:
                 self._raise(entry, entry.issued)
         scene = _Scene(pages, self.cuts)
         needed = self._needed(scene)
-        while self._let_go(pages, needed):
+        while self._raise_for(pages, needed):
             needed = self._needed(scene)
         why = [*scene.missing(), *(self._explain(scene, key) for key in needed)]
         orders = {
@@ -74,7 +74,7 @@ class Cutter:
 
     def trains(self, page: PageState) -> bool:
         """Whether it comes to where a step begins soon enough to be waited for."""
-        return bool(page.world) and not page.over and 0 < page.step_us <= self._longest_step_us
+        return bool(page.world) and not page.finished and 0 < page.step_us <= self._longest_step_us
 
     def _raise(self, entry: PageEntry, number: int) -> bool:
         if entry.gone or number <= self.cuts.get(_name(entry), -1):
@@ -82,7 +82,7 @@ class Cutter:
         self.cuts[_name(entry)] = number
         return True
 
-    def _let_go(self, pages: Mapping[Key, PageState], needed: Iterable[Key]) -> bool:
+    def _raise_for(self, pages: Mapping[Key, PageState], needed: Iterable[Key]) -> bool:
         """Include what processes that are needed were stopped at. True when the cut rose."""
         rose = [self._raise(entry, entry.want) for key in needed for entry in pages[key].entries if entry.want]
         self.raises += sum(rose)
@@ -94,13 +94,13 @@ class Cutter:
         seen = set(found)
         for key in found:
             for other in self._waited_for(scene, key):
-                if other not in seen and not scene.pages[other].over:
+                if other not in seen and not scene.pages[other].finished:
                     seen.add(other)
                     found.append(other)
         return found
 
     def _waited_for(self, scene: _Scene, key: Key) -> list[Key]:
-        """By message or through the store. Collectives need no look: whoever has not issued one is behind."""
+        """By message or through the store. Collectives need no look: a rank that has not issued one is behind."""
         page = scene.pages[key]
         found: list[Key] = []
         for entry in page.entries:
@@ -165,7 +165,7 @@ class _Scene:
     def lacks(self, key: Key) -> list[tuple[str, int, int]]:
         """What a process must still issue: of what, how much it has, how much the cut includes."""
         page = self.pages[key]
-        if page.over:
+        if page.finished:
             return []
         found = []
         for name, label in self._duties.get((page.world, page.rank), {}).items():
@@ -191,7 +191,7 @@ class _Scene:
         """Ranks of a world that have not come yet, and neither left nor died."""
         known = {(page.world, page.rank) for page in self.pages.values()}
         known |= {page.left for page in self.pages.values()}
-        worlds = {page.world: page.size for page in self.pages.values() if page.world and not page.over}
+        worlds = {page.world: page.size for page in self.pages.values() if page.world and not page.finished}
         return [
             f"rank {rank} of a process group of {size} has not joined it yet"
             for world, size in worlds.items()
@@ -206,8 +206,8 @@ def _name(entry: PageEntry) -> Name:
 
 
 def _even(page: PageState, orders: Mapping[int, int]) -> bool:
-    """Whether a process has issued all that it may; one that has been let go on may not have woken yet."""
-    return page.over or all(
+    """Whether a process has issued all that it may; one that has just been allowed more may not have woken yet."""
+    return page.finished or all(
         entry.issued == orders[entry.index] and not 0 < entry.want <= orders[entry.index]
         for entry in page.entries
         if not entry.gone

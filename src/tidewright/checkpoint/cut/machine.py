@@ -123,7 +123,7 @@ class CutMachine:
         self._published: dict[Key, dict[int, int]] = {}
         self._ready = False
         self._kinds: set[int] = set()
-        self._told: set[Key] = set()
+        self._informed: set[Key] = set()
         self._waits_for = ""
         self._why = ""
 
@@ -175,7 +175,7 @@ class CutMachine:
         verdict = self._cutter.look(pages)
         self._ready = verdict.ready and (self._waited_enough(pages, now_us) or self._cutter.between_steps(pages))
         self._waits_for = "; ".join(verdict.why[:3]) or "a rank that may go on does not"
-        self._told = set(pages)
+        self._informed = set(pages)
         self._kinds = {entry.kind for page in pages.values() for entry in page.entries}
         if verdict.orders != self._published:
             self._published = verdict.orders
@@ -183,7 +183,7 @@ class CutMachine:
         return self._drain() if self._ready else self._later(now_us)
 
     def _waited_enough(self, pages: Mapping[Key, PageState], now_us: int) -> bool:
-        """Whoever has not come to a new step within two, in an evaluation perhaps, will not come soon."""
+        """A rank that has not come to a new step within two, in an evaluation perhaps, will not come soon."""
         step_us = max((page.step_us for page in pages.values() if self._cutter.trains(page)), default=0)
         return not step_us or now_us - self._began_us > max(LEAST_WAIT_US, STEPS_WAITED * step_us)
 
@@ -198,9 +198,9 @@ class CutMachine:
         return PublishLevel(Cuts(DRAIN, self._ticket, p2p=messages, anybody=anybody), {})
 
     def _reach(self, pages: Mapping[Key, PageState], now_us: int) -> Action:
-        """A process that has just appeared is told of the phase, too."""
-        if not self._told.issuperset(pages):
-            self._told.update(pages)
+        """The phase is published to a process that has just appeared, too."""
+        if not self._informed.issuperset(pages):
+            self._informed.update(pages)
             return self._publish_phase()
         states, what = REACHED[self.state]
         late = [page for page in pages.values() if not page.dead and page.state not in states]

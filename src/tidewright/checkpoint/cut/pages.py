@@ -68,8 +68,8 @@ class PageState(msgspec.Struct, frozen=True, array_like=True):
     ended: bool = False
 
     @property
-    def over(self) -> bool:
-        """Whether it issues nothing more, whoever waits for it."""
+    def finished(self) -> bool:
+        """Whether it issues nothing more, even if other ranks wait for it."""
         return self.dead or self.exiting
 
     @property
@@ -88,8 +88,8 @@ class CutOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """What is published to the pages of a node. ``p2p``: messages are to be settled, ``anybody``: those to whoever receives as
-    well; ``ticket``: of this cut alone."""
+    """What is published to the pages of a node. ``p2p``: messages are to be drained, ``anybody``: also those to receives from any
+    source; ``ticket``: of this cut alone."""
 
     phase: int
     ticket: int = 0
@@ -111,4 +111,4 @@ class Pages(Protocol):
         """Let processes go as far as that, and on to the next phase; to DROP only those that have drained."""
 
     def release(self) -> None:
-        """Let all go; those that were told to drop their connections build them anew."""
+        """Release all; those that were ordered to drop their connections build them anew."""

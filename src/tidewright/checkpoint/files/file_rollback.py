@@ -43,7 +43,7 @@ class Damaged(Exception):
 def read_meta(images: str) -> dict[str, Any]:
     """An image's meta.json, once every file has the size that the manifest says. Raises Damaged.
 
-    Sizes first: CRIU spins for ever on a pages file that was cut short. Hashes were checked by whoever ordered the
+    Sizes first: CRIU loops without end on a truncated pages file. The agent checked the hashes before it ordered the
     restore.
     """
     try:
@@ -64,7 +64,7 @@ def read_meta(images: str) -> dict[str, Any]:
         raise Damaged(str(error)) from error
 
 
-def put_back(meta: dict[str, Any], images: str, *, dry: bool = False) -> list[str]:
+def roll_back(meta: dict[str, Any], images: str, *, dry: bool = False) -> list[str]:
     """Make files and directories what the image expects. Differences that forbid a restore, in words; empty: done.
 
     Nothing is changed when there is any. ``dry``: nothing is changed at all, and what only the rank sees is left out.
@@ -178,7 +178,7 @@ def write_again(entry: Entry, images: str) -> None:
 
 
 def lent(meta: dict[str, Any]) -> list[str]:
-    """Names in shared memory that are there for CRIU alone (``files.named_again``): to be taken away when all is over."""
+    """Names in shared memory that are there for CRIU alone (``files.named_again``): to be removed when the restore has ended."""
     return [entry["path"] for entry in meta["files"] if entry["path"].endswith(GONE)]
 
 

@@ -1,7 +1,7 @@
-"""Files of a rank that somebody else writes to as well: they are like an external service, and not ours to put back.
+"""Files of a rank that other processes write to as well: like an external service, they are not rolled back at a restore.
 
-Somebody else is a process that belongs to no rank of the same job. Reads /proc; a process that may not be read has
-nothing open.
+Another process is one that belongs to no rank of the same job. Reads /proc; a process that may not be read counts as
+one without open files.
 """
 
 from __future__ import annotations
