@@ -31,7 +31,7 @@ def _fill(small: Path) -> None:
 
 
 def test_the_end_of_a_rank_is_told(small: Path) -> None:
-    shim.take_room(str(small), "exit")
+    shim.reserve_space(str(small), "exit")
     _fill(small)
     shim.write_whole(str(small), "exit", {"code": 7, "signal": 0, "ended": 1.5})
     assert b'"code": 7' in (small / "exit").read_bytes()

@@ -14,7 +14,7 @@ def test_an_output_that_nobody_reads_is_an_error_not_a_hang(play):
         os.mkfifo(bench.state / "pipe")
         await bench.launch("echo", "hi", output="pipe")
         report = await bench.state_is("failed")
-        assert report.fault == "user" and "pipe that nobody reads" in report.error
+        assert report.fault == "user" and "pipe without a reader" in report.error
 
     play(body)
 

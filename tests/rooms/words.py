@@ -25,11 +25,9 @@ VAGUE = re.compile(
 VAGUE_ALLOWED: dict[str, int] = {
     "agent": 71,
     "app": 13,
-    "checkpoint": 76,
     "cli": 4,
     "docs": 51,
     "fabric": 9,
-    "launch": 55,
     "live": 139,
     "wire": 7,
 }

@@ -1,6 +1,6 @@
-"""The unix account that a rank runs as, where its agent is root: put on for good, or for one look at the file system.
+"""The unix account that a rank runs as, where its agent is root: assumed permanently, or for one access to the file system.
 
-``account`` is ``{"name", "uid", "gid", "groups", "home"}`` as in ``spec.json``; None: whoever runs the agent. Standard
+``account`` is ``{"name", "uid", "gid", "groups", "home"}`` as in ``spec.json``; None: the agent's own account. Standard
 library only; loaded by the path of the file that needs it, never as part of a package.
 """
 

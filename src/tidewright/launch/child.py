@@ -1,4 +1,4 @@
-"""From fork to exec, and what is left when a rank's main process has ended: shared by the shim and a boxed rank's init.
+"""From fork to exec, and what is left when a rank's main process has ended: shared by the shim and a sandboxed rank's init.
 
 Standard library only; loaded by the path of the file that needs it, never as part of a package.
 """
@@ -74,7 +74,7 @@ else:
 
 
 def settle(spec: dict[str, Any], parent: int) -> None:
-    """The house's part of becoming a rank: session, place, death with ``parent``. Raises OSError.
+    """What the forked child does before exec: session, cgroups and cores, death with ``parent``. Raises OSError.
 
     ``parent`` 0: it dies with its namespace, and a death signal would be part of its image.
     """
@@ -189,7 +189,7 @@ def clear_away(grace_s: float) -> None:
 def open_log(path: str, umask: int, fresh: bool) -> int:
     """The rank's log for appending, emptied if ``fresh``; only the rank writes to it (a checkpoint depends on its size).
 
-    Opened without waiting: a named pipe that nobody reads is an error, not a rank that never starts nor ends.
+    Opened without waiting: a named pipe without a reader is an error, not a rank that never starts nor ends.
     """
     before = os.umask(umask)
     try:

@@ -1,6 +1,6 @@
 """The environment of a rank: what the submitter had, minus what is not theirs to pass on, plus the rank variables.
 
-Pure functions over dictionaries; nobody here reads a process's environment.
+Pure functions over dictionaries; none of them reads a process's environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARK = "TIDE_RANK_MARK"
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that size the thread pools of numerical libraries."""
 FOLLOWED = THREAD_LIMITS[0]
-"""What all of them go by when they are told nothing themselves; torch takes the most that any of them may have."""
+"""The variable that all of these libraries follow when their own is unset; torch takes the largest of them."""
 
 
 @dataclass(frozen=True, slots=True)

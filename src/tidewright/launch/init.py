@@ -62,8 +62,8 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
         raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from error
 
 
-def surround(mounts: dict[str, str], path: str, log: int) -> None:
-    """Mount what the rank sees of the house, unseen by anyone else. Raises OSError.
+def enter_sandbox(mounts: dict[str, str], path: str, log: int) -> None:
+    """Mount what the rank sees of Tidewright, in a mount namespace of its own. Raises OSError.
 
     ``path`` is that of ``log``, its open output, and must still lead there: a mount needs a file found in this namespace.
     Mounts made later on the host still arrive (slave); none of ours travels back.
@@ -134,7 +134,7 @@ def keep_time(meta: dict[str, Any]) -> None:
 
 
 def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
-    """Bring the rank back from its image; its pid, and files that nobody needs after it.
+    """Restore the rank from its image; its pid, and files that no process needs afterwards.
 
     Raises Failed and OSError, with nothing of the rank left running.
     """
@@ -148,7 +148,7 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     except file_rollback.Damaged as error:
         raise InitFailed(f"the image in {images} is damaged: {error}", image=True) from error
     with account.acting_as(spec.get("account")):
-        differences = file_rollback.put_back(meta, images)
+        differences = file_rollback.roll_back(meta, images)
     if differences:
         raise InitFailed("cannot be restored here: " + "; ".join(differences))
     keep_time(meta)
@@ -165,7 +165,7 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     if excess := account.excess(spec.get("account"), others()):
         os.kill(-1, signal.SIGKILL)
         raise InitFailed(f"the image in {images} is refused: {excess}")
-    os.kill(-1, signal.SIGCONT)  # all at once: nobody runs before everybody may
+    os.kill(-1, signal.SIGCONT)  # all at once: none runs before all may
     return int(meta["pid"]), file_rollback.lent(meta)
 
 
@@ -192,7 +192,7 @@ def await_verdict(directory: str, patience_s: float) -> None:
     while not os.path.exists(path):
         if time.monotonic() > deadline:
             raise InitFailed(
-                f"nobody has said within {patience_s:.0f} s whether the image is whole (has the agent died?)"
+                f"the agent has not reported within {patience_s:.0f} s whether the image is whole (has it died?)"
             )
         time.sleep(VERDICT_POLL_S)
     with open(path, encoding="utf-8") as file:
@@ -264,7 +264,7 @@ def wait_within(pid: int, deadline: float) -> int | None:
 
 def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int, log: int) -> None:
     """The life of init once it is a process of its own namespace."""
-    surround(spec["box"], spec["log"], log)
+    enter_sandbox(spec["box"], spec["log"], log)
     lent: list[str] = []
     if spec.get("restore"):
         (pid, lent), failed = restore(spec, directory), ""
@@ -305,7 +305,7 @@ def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life
 
 
 def keep_only(*wanted: int) -> None:
-    """Close what was inherited from the shim: whoever waits for the other ends must not wait for this process."""
+    """Close what was inherited from the shim: readers of the other ends must not wait for this process."""
     edges = [2, *sorted(wanted), os.sysconf("SC_OPEN_MAX")]
     for low, high in itertools.pairwise(edges):
         os.closerange(low + 1, high)

@@ -1,4 +1,4 @@
-"""What programs are told of the part of a device's memory that is theirs: variables that frameworks read, and the wrapper. Pure.
+"""How a program learns its share of a device's memory: variables that frameworks read, and the wrapper. Pure.
 
 Sources: JAX, "GPU memory allocation" (XLA_PYTHON_CLIENT_MEM_FRACTION); TensorFlow, "Use a GPU" (TF_FORCE_GPU_ALLOW_GROWTH);
 PyTorch, torch.cuda.set_per_process_memory_fraction, which the wrapper calls.

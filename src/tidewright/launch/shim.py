@@ -1,7 +1,7 @@
 """The shim: starts one rank, outlives agent and controller, waits for every process of the rank, writes its exit file.
 
 Run as ``python -I -S shim.py DIR``; DIR holds ``spec.json``. Writes there ``started``, ``error`` (the rank never ran)
-and ``exit``; whoever finds the lock file free and neither ``exit`` nor ``error`` knows that the shim was killed.
+and ``exit``; a free lock file with neither ``exit`` nor ``error`` means that the shim was killed.
 It imports nothing of the package, so that it starts in milliseconds and an upgrade cannot break a running one.
 """
 
@@ -64,8 +64,8 @@ def write_whole(directory: str, name: str, content: dict[str, object]) -> None:
         os.close(handle)
 
 
-def take_room(directory: str, name: str) -> None:
-    """Take the room that ``name`` will need: how a rank ended must be told on a full disk, too, or it never ends."""
+def reserve_space(directory: str, name: str) -> None:
+    """Reserve disk space for ``name``: how a rank ended must be reported on a full disk, too, or it never ends."""
     with open(os.path.join(directory, f".{name}"), "wb") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(b" " * ROOM)
@@ -93,7 +93,7 @@ def claim(directory: str) -> bool:
     if any(os.path.exists(os.path.join(directory, name)) for name in ("started", "exit", "error")):
         return False
     identity = {"pid": os.getpid(), "start": child.start_time(os.getpid())}
-    take_room(directory, "exit")
+    reserve_space(directory, "exit")
     write_whole(directory, "shim", dict(identity))
     return True
 
@@ -130,12 +130,12 @@ def supervise(directory: str, ready: int) -> None:
     try:
         log = begin_log(spec)
     except OSError as error:
-        what = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
+        what = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
         text = f"cannot write the log {spec['log']}: {what}"
         write_surely(directory, "error", {"fault": "user" if spec["own_log"] else "world", "error": text})
         return
     grace_s = min(LEFTOVER_GRACE_S, spec["grace_us"] / 1e6)
-    rank, killed_before = boxed if spec.get("box") else bare, oom.kills()
+    rank, killed_before = sandboxed if spec.get("box") else bare, oom.kills()
     if (end := rank(spec, directory, log, grace_s, ready)) is None:
         return
     pid, status, ended = end
@@ -160,7 +160,9 @@ def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: 
     return pid, status, ended
 
 
-def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, int, float] | None:
+def sandboxed(
+    spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int
+) -> tuple[int, int, float] | None:
     """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all."""
     init = sibling("init")
     try:
@@ -187,7 +189,7 @@ def boxed(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready:
 
 
 def unstarted(word: str, rest: str, spec: dict[str, Any]) -> dict[str, object]:
-    """The error file of a boxed rank by init's last line."""
+    """The error file of a sandboxed rank by init's last line."""
     if word == "failed":
         return failure(rest, spec)
     if word == "error":

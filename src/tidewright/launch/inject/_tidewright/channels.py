@@ -74,7 +74,7 @@ class Channels:
             message.unmet = False
 
     def drop(self):
-        """Let go of connections; what is posted stays on the list."""
+        """Release connections; what is posted stays on the list."""
         for message in list(self.posted.values()):
             message.inner = None
 

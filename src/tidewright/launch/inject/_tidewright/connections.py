@@ -12,7 +12,7 @@ NAP_S = 0.0005
 
 
 def await_closed(groups, closing, limit_s):
-    """A backend closes its sockets a little later than we let go of it, as do threads that were woken out of a wait.
+    """A backend closes its sockets a little later than it is released, as do threads that were woken out of a wait.
 
     ``closing``: sockets of groups that were destroyed.
     """

@@ -1,5 +1,5 @@
-"""Which descriptors a backend has open, so that a forked child can let go of them: a connection is closed only when
-nobody has it open any more, and a child that is saved with one could come back on this machine alone.
+"""Which descriptors a backend has open, so that a forked child can close them: a connection is closed only when
+no process has it open any more, and a child that is saved with one could be restored on this machine alone.
 
 gloo has all its descriptors in an epoll(7) instance, made with the device. The kernel lists them under that one's
 number in /proc/self/fdinfo, in a forked child as well. So nothing that the program opens can be taken for gloo's,
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 TRIES = 100
-"""Of making a device while nobody else makes an epoll instance."""
+"""Of making a device while no other thread makes an epoll instance."""
 
 
 class EventLoopFds:
@@ -31,7 +31,7 @@ class EventLoopFds:
             os.set_inheritable(number, False)
 
     def descriptors(self):
-        """The numbers of all that is open still; what was closed meanwhile is left out, whoever has its number now."""
+        """The numbers of all that is open still; what was closed meanwhile is left out, even if its number is in use again."""
         known, listed = self._known, _listed(self.number)
         if set(known.values()).isdisjoint(listed.values()):
             listed = {}
@@ -54,7 +54,7 @@ def watch(make):
     return found, EventLoopFds(-1)
 
 
-def let_go(loops):
+def close_in_child(loops):
     """In a forked child: /dev/null takes the place of each, as destructors may still close the numbers."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for loop in loops:

@@ -19,7 +19,7 @@ from .process_control import control
 from .work import Work
 
 CROWD = 16
-"""Operations nobody has waited for, above which the complete ones are looked for."""
+"""Operations not waited for, above which the complete ones are looked for."""
 
 
 class Group(dist.ProcessGroup):
@@ -47,10 +47,10 @@ class Group(dist.ProcessGroup):
         self.store = None
         """Where the inner group's ranks find each other."""
         self.sockets = set()
-        """What must be closed when the group stands still. gloo closes a little after it was let go of."""
+        """What must be closed when the group stands still. gloo closes a little after it was released."""
         self.coalescing = False
         self.live = set()
-        """Works that may be incomplete, and those whose wait nobody has called yet."""
+        """Works that may be incomplete, and those whose wait has not been called yet."""
         self.kept = set()
         """Works of which C++ holds no more than the part that is not Python."""
         self.channels = TorchChannels(self)
@@ -116,7 +116,7 @@ class Group(dist.ProcessGroup):
         return self.stream.done > 0
 
     def drop(self):
-        """Let go of all connections."""
+        """Release all connections."""
         inner, self._inner = self._inner, None
         self.channels.drop()
         if inner is not None:
@@ -144,7 +144,7 @@ class Group(dist.ProcessGroup):
     abort = shutdown
 
     def finish_quietly(self):
-        """The errors of a group that is being destroyed are nobody's."""
+        """Wait for its operations and ignore their errors: the group is being destroyed."""
         if self.queued:
             self.live.clear()
             return

@@ -1,4 +1,4 @@
-"""Being told when a module has been imported, without importing it: the first finder on ``sys.meta_path``.
+"""Calls a patch once a module has been imported, without importing it: the first finder on ``sys.meta_path``.
 
 Every Python that a rank starts comes here, most of them without torch; so nothing is imported before it is needed.
 """
@@ -17,7 +17,7 @@ PATCHES = {
 """Modules, and which function of ``patches`` is called with each when its import is complete."""
 
 STARTS_PROGRAMS = "_posixsubprocess"
-"""What subprocess and multiprocessing start programs with: whoever imports it may do so."""
+"""What subprocess and multiprocessing start programs with: a process that imports it may do so."""
 
 
 def randomize():

@@ -1,8 +1,8 @@
 """Before connections are dropped: messages whose two ends are both posted are completed.
 
-The ranks tell each other through the store what they have issued; nobody issues more meanwhile. A thread that waits to
-receive from whoever sends is not woken by connections that close (gloo knows no peer for it), so a peer wakes it with a
-message that means nothing; it posts its receive again afterwards.
+The ranks tell each other through the store what they have issued; none issues more meanwhile. A thread that waits to
+receive from any source is not woken by connections that close (gloo knows no peer for it), so a peer wakes it with a
+message without content; it posts its receive again afterwards.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _due_receives(group, heard):
 
 
 def _due_sends(group, heard, anybody):
-    """Those for which a receive is posted, or was met by somebody who receives from whoever sends."""
+    """Those for which a receive is posted, or that a receive from any source has matched."""
     me = group.rank()
     for message in _posted(group):
         if message.kind == pg.SEND:
@@ -149,7 +149,7 @@ def _wakes(group, heard):
 
 
 def _wake(group, peer, tag, count):
-    """The peer may be gone already: then nobody waits there any more."""
+    """The peer may have ended already: then no thread waits there any more."""
     with contextlib.suppress(RuntimeError):
         for work in [group.inner().send([_nothing()], peer, tag) for _ in range(count)]:
             work.wait(WAKE_LIMIT)

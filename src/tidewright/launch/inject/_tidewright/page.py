@@ -59,13 +59,13 @@ RUNNING, HELD, DRAINED, PARKED, REBUILDING = 1, 2, 3, 4, 5
 STATES = {RUNNING: "running", HELD: "held", DRAINED: "drained", PARKED: "parked", REBUILDING: "rebuilding"}
 
 FREE, STOP, DRAIN, DROP = 0, 1, 2, 3
-"""Values of HOLD. STOP: issue nothing beyond the cut. DRAIN: complete what is issued. DROP: let go of all connections.
+"""Values of HOLD. STOP: issue nothing beyond the cut. DRAIN: complete what is issued. DROP: close all connections.
 ``P2P`` is added to DRAIN where messages between two ranks have been sent, ``ANYBODY`` where a rank has received from
-whoever sends."""
+any source."""
 P2P, ANYBODY = 16, 32
 
 GROUP, SEND, RECV, ANY = 1, 2, 3, 4
-"""Kinds of entry. ANY: receives from whoever sends."""
+"""Kinds of entry. ANY: receives from any source."""
 GONE = 32
 """Added to a kind whose group has been destroyed."""
 PAIRED = 16

@@ -29,7 +29,7 @@ CLOSING_S = 5.0
 wait for operations whose other end has been dropped."""
 
 REFUSED_S = 0.05
-"""Pause of a rank that is told to drop its connections when others have agreed to keep them: that cut will fail."""
+"""Pause of a rank that was ordered to drop its connections when others have agreed to keep them: that cut will fail."""
 
 STAND_S = 1.5
 """Longest stand between two steps before all ranks stand still somewhere."""
@@ -183,7 +183,7 @@ class ProcessControl:
         try:
             with self.cond:
                 while self._stays(until):
-                    # No timer once all stand still: this may last for ever, in an image even.
+                    # No timer once all stand still: this may last without limit, even in an image.
                     left = max(NAP_S, until - time.monotonic())
                     self.cond.wait(left if words[pg.HOLD] & 15 == pg.STOP else None)
         finally:  # a signal's handler may raise
@@ -229,7 +229,7 @@ class ProcessControl:
     # The thread that obeys.
 
     def watch(self):
-        """Obey the page, for ever."""
+        """Obey the page until the process ends."""
         while True:
             version = self.words[pg.VERSION] & 0xFFFFFFFF
             with self.cond:
@@ -275,12 +275,12 @@ class ProcessControl:
         return True
 
     def _show(self):
-        """Unless the process ends: then whoever closes its connections has the last word."""
+        """Unless the process ends: then ``end``, which closes its connections, sets the final state."""
         if not self.finished:
             self.words[pg.STATE] = self.machine.page_state
 
     def _complete(self, hold, build):
-        """Complete what was issued. False when the agent has thought better of it."""
+        """Complete what was issued. False when the agent has changed its order."""
         groups, words = list(self.groups), self.words
         stale = build != self.machine.built and hold & 15 < pg.DRAIN
         until = time.monotonic() + CLOSING_S
@@ -302,7 +302,7 @@ class ProcessControl:
         return wanted()
 
     def _agree(self, asked_for, build):
-        """A node that has lost the leader releases its ranks, while others may be told to drop. All ranks do the same."""
+        """A node that has lost the leader releases its ranks, while others may be ordered to drop. All ranks do the same."""
         made, word = [group for group in self.groups if group.made], asked_for
         if made and self._ticket and _alone:
             word = made[0].world.agree(f"cut/{self._ticket}", asked_for.encode()).decode()
@@ -361,7 +361,7 @@ class ProcessControl:
             return connections.rebuild(self.groups, self.words)
 
     def _fail(self, error):
-        """Connections could not be had again: operations that need them raise this."""
+        """Connections could not be restored: operations that need them raise this."""
         with self.cond:
             self.machine.failed(error, self.words[pg.BUILD])
             self._show()
@@ -370,7 +370,7 @@ class ProcessControl:
     # A fork.
 
     def before_fork(self):
-        """Whoever forks waits here while the thread of our own connects or disconnects."""
+        """A thread that forks waits here while our own thread connects or disconnects."""
         self._forks.acquire()
         self.link.before_fork()
 
@@ -386,7 +386,7 @@ class ProcessControl:
         if self.page is None:
             return
         groups = self.groups
-        event_loop_fds.let_go(self._loops)
+        event_loop_fds.close_in_child(self._loops)
         self.__init__()
         for group in groups:
             group.forked()

@@ -51,7 +51,7 @@ class LockShare:
         self._patience_s = patience_s
         self._mutex = threading.Lock()
         self._held: list[int] = []
-        self._over = False
+        self._finished = False
         self.timeouts = 0
         """Waits for a time slice that ended without one."""
 
@@ -63,7 +63,7 @@ class LockShare:
     def acquire(self) -> bool:
         """Wait for the time slice; at once when it is held already. False when ``patience_s`` ends first."""
         with self._mutex:
-            if not self._held and not self._over:
+            if not self._held and not self._finished:
                 self._held = self._lock_devices()
                 self.timeouts += not self._held
             return bool(self._held)
@@ -93,7 +93,7 @@ class LockShare:
     def _locked(self, path: str, until: float) -> int | None:
         """A descriptor of ``path`` with an exclusive flock(2), which ends with the last process that has it open."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _await(lambda: _try(file), until, lambda: self._over):
+        if _await(lambda: _try(file), until, lambda: self._finished):
             return file
         os.close(file)
         return None
@@ -109,7 +109,7 @@ class LockShare:
 
     def end(self) -> None:
         """End sharing: a thread that waits for a time slice goes on without one. No file is open afterwards."""
-        self._over = True
+        self._finished = True
         with self._mutex:
             self.release()
 
@@ -145,7 +145,7 @@ class SwapShare:
     def __init__(self, rank_dir: str, patience_s: float = PATIENCE_S) -> None:
         self._wants, self._granted = os.path.join(rank_dir, "wants"), os.path.join(rank_dir, "turn")
         self._patience_s = patience_s
-        self._requested = self._over = False
+        self._requested = self._finished = False
         self.timeouts = 0
 
     @property
@@ -155,10 +155,10 @@ class SwapShare:
 
     def acquire(self) -> bool:
         """Request the time slice, and wait. False when ``patience_s`` ends first."""
-        if not self._requested and not self._over:
+        if not self._requested and not self._finished:
             self._requested = True
             _write_byte(self._wants, b"1")
-        granted = _await(lambda: _reads_one(self._granted), time.monotonic() + self._patience_s, lambda: self._over)
+        granted = _await(lambda: _reads_one(self._granted), time.monotonic() + self._patience_s, lambda: self._finished)
         self.timeouts += not granted
         return granted
 
@@ -173,7 +173,7 @@ class SwapShare:
 
     def end(self) -> None:
         """End sharing: a thread that waits for a time slice goes on without one."""
-        self._over = True
+        self._finished = True
         self.release()
 
     def forget(self) -> None:
@@ -195,12 +195,12 @@ def _reads_one(path: str) -> bool:
     return False
 
 
-def _await(ready: Callable[[], bool], until: float, over: Callable[[], bool]) -> bool:
-    """Look again and again: True when ``ready()``, False when ``over()`` or after ``until`` (monotonic seconds)."""
+def _await(ready: Callable[[], bool], until: float, finished: Callable[[], bool]) -> bool:
+    """Look again and again: True when ``ready()``, False when ``finished()`` or after ``until`` (monotonic seconds)."""
     began = time.monotonic()
-    while over() or not ready():
+    while finished() or not ready():
         now = time.monotonic()
-        if now >= until or over():
+        if now >= until or finished():
             return False
         time.sleep(min(max((now - began) / NAP_SHARE, SHORTEST_NAP_S), LONGEST_NAP_S))
     return True

@@ -146,7 +146,7 @@ MASTER = "tidewright/master"
 
 
 class Listening(TidewrightStore):
-    """What a program gets that asks for a ``TCPStore``: nobody listens, host and port only name the keys."""
+    """What a program gets that asks for a ``TCPStore``: no port is opened, host and port only name the keys."""
 
     def __init__(
         self, host_name, port=0, world_size=None, is_master=False, timeout=DEFAULT_TIMEOUT, wait_for_workers=True,

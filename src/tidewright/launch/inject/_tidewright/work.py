@@ -62,7 +62,7 @@ class Work(dist.Work):
         return True
 
     def detach(self, inner):
-        """Keep the result, let go of the rest."""
+        """Keep the result, release the rest."""
         if self._future is None:
             with contextlib.suppress(RuntimeError):
                 self._future = inner.get_future()

@@ -58,23 +58,23 @@ class TorchWorld:
         return frames.to_number(link.ask(frames.GATHER, self._control, parts, wait_s=0)[0])
 
     def tell(self, key, value):
-        """Leave word for the other ranks."""
+        """Publish a value to the other ranks."""
         link.ask(frames.SET, self._control, [key.encode(), value])
 
     def hear(self, keys):
-        """What others have left, waiting for it."""
+        """The values that others have published; waits for them."""
         return link.ask(frames.MGET, self._control, [key.encode() for key in keys], wait_s=0)
 
     def check(self, key):
-        """Whether somebody has left it."""
+        """Whether a rank has published it."""
         return bool(frames.to_number(link.ask(frames.CHECK, self._control, [key.encode()])[0]))
 
     def agree(self, key, value):
-        """The word that the first of all ranks has left under ``key``: this one's, if it is the first."""
+        """The value that the first of all ranks has published under ``key``: this one's, if it is the first."""
         return link.ask(frames.CAS, self._control, [key.encode(), b"", value])[0]
 
     def ended(self):
-        """Say that this rank will not come again. Nobody waits for it, so it does not matter much if it is lost."""
+        """Publish that this rank has ended. No rank waits for this, so its loss does little harm."""
         with contextlib.suppress(OSError, RuntimeError):
             for key in (b"ended", b"ended/%d" % self.rank):  # in this order: see ``gone``
                 link.ask(frames.SET, self._control, [key, b"1"], patience_s=0)

@@ -23,7 +23,7 @@ def address_of(memory, offset):
 
 
 def wait(address, value):
-    """Sleep until somebody wakes ``address``, unless its 32 bits differ from ``value`` already."""
+    """Sleep until another thread wakes ``address``, unless its 32 bits differ from ``value`` already."""
     done = _libc.syscall(_FUTEX, ctypes.c_void_p(address), _WAIT, ctypes.c_uint32(value), None, None, 0)
     if done and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
         raise OSError(ctypes.get_errno(), "futex")

@@ -22,10 +22,10 @@ In parentheses: what the process does on the way; it looks at its page again whe
 follows from two words of the page, HOLD and BUILD (``asked``). RECONNECT: connections that are there were dropped at their other
 end, and are made anew; a process that has not drained completes what it has issued first.
 
-A rank that has drained does not know whether others have been told to drop their connections, and its node may release it alone,
-having lost the leader of the cut. So it asks before it goes on (*stay*) or drops its own (*part*), in the store that all
-ranks share: the
-first who asks decides for all. A rank that wants to stay and hears that others part does as they do, and the other way round.
+A rank that has drained does not know whether others have been ordered to drop their connections, and its node may release it
+alone, having lost the leader of the cut. So it asks before it goes on (*stay*) or drops its own (*part*), in the store that
+all ranks share: the first to ask decides for all. A rank that wants to stay and learns that others part does as they do, and
+the other way round.
 
 One thread obeys; the threads of the program only ask whether they may issue an operation. Standard library only.
 """
@@ -87,7 +87,7 @@ COMPLETED = {
 }
 """By what was done, and the state meanwhile: the state afterwards."""
 AGREED = {STAY: HELD, PART: DROPPING}
-"""By what was agreed, whoever asked for what: the state afterwards."""
+"""By what was agreed, whatever each rank asked for: the state afterwards."""
 
 
 class IllegalTransition(RuntimeError):
@@ -121,7 +121,7 @@ class ControlMachine:
         """Whether there are no connections that may be used."""
         self.disconnect_count = 0
         self.failure = None
-        """Why connections could not be had again."""
+        """Why connections could not be restored."""
 
     @property
     def finished(self):

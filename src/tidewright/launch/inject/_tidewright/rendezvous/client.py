@@ -1,7 +1,7 @@
 """The rank's end of the rendezvous store: plain sockets that can be dropped at any moment and are opened when needed.
 
 A request that waits for keys is asked again after the connection was dropped; one that does not is never interrupted,
-because whoever drops waits for it first. Either is asked again when the store's agent died; it is carried out once. No
+because ``drop`` waits for it first. Either is asked again when the store's agent died; it is carried out once. No
 torch here.
 """
 
@@ -35,13 +35,13 @@ class Link:
         self._drops = 0
         self._shut = self._over = False
         self.waiting = 0
-        """How many threads wait for a key somebody else must set."""
+        """How many threads wait for a key that another rank must set."""
         self._name, self._numbers = os.urandom(8), itertools.count(1)
         """What this process calls itself, and its requests, where it matters that they are carried out once."""
 
     def ask(self, code, world, parts, wait_s=None, patience_s=PATIENCE_S):
         """Do one operation; ``wait_s``: how long its keys may be missing (None: it does not wait for
-        keys, 0: for ever).
+        keys, 0: without limit).
 
         Raises ``Late``, and ``OSError`` when the store cannot be reached for ``patience_s``.
         """
@@ -86,7 +86,7 @@ class Link:
             self._sockets = {}
 
     def end(self):
-        """Close everything for good; whoever asks hears of it."""
+        """Close everything permanently; later requests raise."""
         self.drop()
         with self._cond:
             self._over = True
@@ -99,7 +99,7 @@ class Link:
             self._cond.notify_all()
 
     def before_fork(self):
-        """No connection is being made that nobody has noted yet."""
+        """No connection is being made that is not noted yet."""
         self._cond.acquire()
 
     def after_fork(self):
@@ -171,7 +171,7 @@ class Link:
         raise failure or OSError("the rendezvous store has no address")
 
     def _noted(self, *kind):
-        """A socket, known to whoever drops all or forks before it is connected."""
+        """A socket, known to ``drop`` and to a fork before it is connected."""
         with self._cond:
             if self._shut:
                 raise OSError("standing still")

@@ -23,7 +23,7 @@ OK, LATE, BAD = 0, 1, 2
 """Outcomes. LATE: the time given with the request passed before the keys were there."""
 
 LONGEST, SHORT = 64 << 20, 1 << 10
-"""Bytes of a frame that is still believed to be one: of somebody known, and of anybody."""
+"""Largest frame that is accepted, bytes: from an authenticated peer, and from any other."""
 
 HEAD = struct.Struct("<I")
 _NUMBER = struct.Struct("<q")
