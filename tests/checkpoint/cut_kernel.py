@@ -110,7 +110,7 @@ class Kernel:
         return task
 
     def pause(self) -> None:
-        """Somebody else may run now."""
+        """Another task may run now."""
         if self.task is not None and greenlet.getcurrent() is self.task.let:
             self.ready.append(self.task)
             self.hub.switch()

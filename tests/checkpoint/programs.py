@@ -70,9 +70,9 @@ raw.settimeout(0.5)
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
 packets.bind(("lo", 0))
 names = [each.getsockname() for each in (alone, everywhere, left, right, asking, raw, packets)]
-def heard(told, listener):
+def heard(send, listener):
     for _ in range(20):
-        told()
+        send()
         try:
             return listener.recv(99)
         except TimeoutError:

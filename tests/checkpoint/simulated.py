@@ -154,7 +154,7 @@ def make_programs(rng: random.Random, size: int, length: int) -> list[list[Op]]:
 def run_to_cut(world: World, limit: int, whole: bool = False) -> int:
     """Poll and move in a random order until the cut is ready; how many moves were made.
 
-    ``whole``: nobody looks between the announcement of an operation and its being taken back.
+    ``whole``: no look falls between the announcement of an operation and its withdrawal.
     """
     cutter = Cutter()
     for moves in range(limit):

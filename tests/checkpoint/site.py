@@ -67,11 +67,11 @@ class Site:
             path.mkdir(parents=True, exist_ok=True)
         return directory
 
-    def launch(self, node: str, rank: int = 0, *, boxed: bool = True, at: Path | None = None, **more: Any) -> Path:
+    def launch(self, node: str, rank: int = 0, *, sandboxed: bool = True, at: Path | None = None, **more: Any) -> Path:
         """Start a shim, in a new directory or ``at`` one; its directory, with ``started`` or ``error`` in it."""
         directory = at or self.directory(node, rank)
         places = {name: str(self.root / node / name) for name in ("slots", "logs")}
-        box = {"rank": str(directory / "box"), "lib": str(self.root / node / "slots"), **places}
+        mounts = {"rank": str(directory / "box"), "lib": str(self.root / node / "slots"), **places}
         spec = {
             "command": [sys.executable, "-I", "-S", "-c", CHAIN],
             "env": ENV,
@@ -83,7 +83,7 @@ class Site:
             "cgroups": [],
             "grace_us": 500_000,
             "umask": 0o022,
-            "box": box if boxed else None,
+            "box": mounts if sandboxed else None,
             "no_aslr": True,
             **more,
         }

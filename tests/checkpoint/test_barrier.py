@@ -169,7 +169,7 @@ class Liar:
         self.phase = 0
 
 
-def test_ranks_that_train_are_let_go_on_to_where_a_step_begins() -> None:
+def test_ranks_that_train_go_on_to_where_a_step_begins() -> None:
     """The one that was stopped at an operation may issue it; one that computes is waited for; others are let be."""
     cutter, stopped = Cutter(), PageEntry(0, 5, GROUP, 2, 3, want=4)
     at_a_beginning = page(1, PageEntry(0, 5, GROUP, 2, 3), step_us=800, standing=True)
@@ -182,7 +182,7 @@ def test_ranks_that_train_are_let_go_on_to_where_a_step_begins() -> None:
         assert Cutter().between_steps({(0, 0, "p"): slow, (0, 1, "p"): at_a_beginning})
 
 
-def test_longer_steps_are_waited_for_where_nobody_wants_the_devices() -> None:
+def test_longer_steps_are_waited_for_where_no_job_wants_the_devices() -> None:
     slow = {(0, 0, "p"): page(0, PageEntry(0, 5, GROUP, 2, 3), step_us=3_000_000)}
     assert Cutter().between_steps(slow)
     assert not Cutter(UNHURRIED_STEP_US).between_steps(slow)
@@ -195,7 +195,7 @@ def test_a_cut_that_holds_is_reported() -> None:
 
 
 def test_ranks_that_stand_still_since_an_earlier_cut_come_back_first() -> None:
-    """Whoever led it has died: a rank without connections cannot take part in a cut."""
+    """Its leader has died: a rank without connections cannot take part in a cut."""
     parked = Liar()
     parked.phase = DROP
     parked.hold = lambda: setattr(parked, "phase", parked.phase or STOP)  # type: ignore[method-assign]

@@ -76,7 +76,7 @@ def test_thaw_on_other_cores(rank):
 
 
 @pytest.mark.processes
-def test_members_are_told_from_strangers(rank):
+def test_members_are_distinguished_from_strangers(rank):
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         assert stranger.pid not in members(rank) and rank.pid in members(rank)
@@ -131,11 +131,11 @@ def test_the_fake_passes_the_kit_and_misbehaves():
     ticks = iter(range(10**6))
     driver, frozen = FakeDriver(Level.FULL, home="n1"), [0]
 
-    def progress_of_nobody() -> int:
+    def no_progress() -> int:
         frozen[0] = frozen[0] if driver.held else next(ticks)
         return frozen[0]
 
-    check_driver(driver, gang(), "n1", progress_of_nobody)
+    check_driver(driver, gang(), "n1", no_progress)
     driver.refusal, driver.save_error = "not today", "no room"
     assert driver.can(gang(), "cpu") == (False, "not today")
     with pytest.raises(WorldError, match="no room"):

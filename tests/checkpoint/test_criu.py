@@ -68,7 +68,7 @@ def test_damage_is_found_before_anything_runs(site: Site, what: str):
 
 
 def test_the_shim_itself_refuses_pages_cut_short(site: Site):
-    """Damage that comes after the check: CRIU would spin on it for ever."""
+    """Damage that comes after the check: CRIU would loop on it without end."""
     driver, gang = site.driver("a"), site.start()
     image = Path(driver.save(gang).location) / "0"
     restore = driver.restore_spec(image)

@@ -72,7 +72,7 @@ while True:
     print("up", flush=True)
     __import__("time").sleep(0.01)
 """
-"""A child waits, uninterruptibly, for its own child to start, which waits for somebody to write to a pipe."""
+"""A child waits, uninterruptibly, for its own child to start, which waits for a writer of a pipe."""
 
 
 @pytest.mark.full
@@ -110,7 +110,7 @@ def test_files_go_back_with_the_rank(site: Site, tmp_path: Path):
     driver.restore(image, RestorePlacement(node="a"))
     check_goes_on(lambda: (tmp_path / "own.csv").stat().st_size - longer, "past where it had been")
     lines = site.output("a")
-    assert lines == [str(number) for number in range(len(lines))], "steps are lost or told twice"
+    assert lines == [str(number) for number in range(len(lines))], "steps are lost or logged twice"
 
 
 def test_another_file_in_its_place_forbids_the_restore(site: Site, tmp_path: Path):
@@ -119,12 +119,12 @@ def test_another_file_in_its_place_forbids_the_restore(site: Site, tmp_path: Pat
     check_goes_on(lambda: len(site.output("a")), "at first")
     image = site.driver("a").save(gang)
     (tmp_path / "own.csv").rename(tmp_path / "mine.csv")
-    (tmp_path / "own.csv").write_text("somebody else's\n")
+    (tmp_path / "own.csv").write_text("another program's\n")
     (tmp_path / "read-only").unlink()
     with pytest.raises(WorldError) as caught:
         site.driver("a").restore(image, RestorePlacement(node="a"))
     assert "own.csv has other content" in str(caught.value) and "read-only is missing" in str(caught.value)
-    assert (tmp_path / "own.csv").read_text() == "somebody else's\n"
+    assert (tmp_path / "own.csv").read_text() == "another program's\n"
     (tmp_path / "own.csv").unlink()
     (tmp_path / "read-only").write_text("first\nsecond\n")
     site.driver("a").restore(image, RestorePlacement(node="a"))
@@ -165,8 +165,8 @@ def test_the_script_itself_may_change_or_go(site: Site, tmp_path: Path, what: st
     site.driver("b").restore(image, RestorePlacement(node="b"))
     before = len(site.output("b"))
     check_goes_on(lambda: len(site.output("b")) - before, f"with its script {what}")
-    told = [line for line in site.output("b") if line.strip("\0")]
-    assert told == [str(number) for number in range(int(told[0]), int(told[0]) + len(told))]
+    logged = [line for line in site.output("b") if line.strip("\0")]
+    assert logged == [str(number) for number in range(int(logged[0]), int(logged[0]) + len(logged))]
     assert what == "gone" or script.read_text() == OTHER, "the restore has put the old script back"
 
 
@@ -181,7 +181,7 @@ CriuDriver("a", criu).dump([handle], Path(sys.argv[3]), leave_running=False)
 """
 
 
-def test_whoever_takes_over_from_a_killed_agent_may_dump_at_once(site: Site, tmp_path: Path):
+def test_the_successor_of_a_killed_agent_may_dump_at_once(site: Site, tmp_path: Path):
     """CRIU of the first must be gone, with all its helpers, before that of the second touches the rank."""
     gang = site.start()
     known = [msgspec.json.encode(each).decode() for each in (gang.ranks[0], site.criu)]

@@ -56,7 +56,7 @@ def test_everybody_is_locked_before_anybody_is_saved():
     both.suspend([7, 8])
     assert api.calls == [], "harmless when repeated"
     both.resume([7, 8, 9])
-    assert sorted(api.calls[:2]) == [("restore", 7), ("restore", 8)], "nobody runs before all have their memory"
+    assert sorted(api.calls[:2]) == [("restore", 7), ("restore", 8)], "no process runs before all have their memory"
     assert sorted(api.calls[2:]) == [("unlock", 7), ("unlock", 8)]
     both.resume([7, 8])
     assert len(api.calls) == 4
@@ -92,7 +92,7 @@ def test_whatever_fails_all_are_in_one_state_or_said_to_be_lost(pids, trouble, h
             return
 
 
-def test_a_timeout_is_told_in_words():
+def test_a_timeout_is_reported_in_words():
     api, both = users(7, 8)
     api.stuck.add(8)
     with pytest.raises(WorldError, match=r"process 8 within 10s.*come out of its CUDA calls.*all run on"):
@@ -109,7 +109,7 @@ def test_what_the_driver_loses_is_named():
     assert api.state(7) is CudaState.RUNNING, "the other one runs on"
 
 
-def test_a_process_that_is_gone_is_nobody():
+def test_an_ended_process_uses_no_cuda():
     api, both = users(7, 8)
     both.suspend([7, 8])
     api.end(8)
@@ -229,8 +229,8 @@ def test_the_bindings_are_called_with_what_they_expect():
     assert state == ("cuCheckpointProcessGetState", 5)
     assert plain == ("cuCheckpointProcessRestore", 5, None)
     assert moved[2].gpuPairsCount == 2
-    told = [(pair.oldUuid.held.raw, pair.newUuid.held.raw) for pair in moved[2].gpuPairs]
-    assert told == [(UUID(int=1).bytes, UUID(int=2).bytes), (UUID(int=2).bytes, UUID(int=1).bytes)]
+    pairs = [(pair.oldUuid.held.raw, pair.newUuid.held.raw) for pair in moved[2].gpuPairs]
+    assert pairs == [(UUID(int=1).bytes, UUID(int=2).bytes), (UUID(int=2).bytes, UUID(int=1).bytes)]
     assert unlock == ("cuCheckpointProcessUnlock", 5, None)
 
 
@@ -434,7 +434,7 @@ def test_an_agent_that_died_in_the_middle_leaves_nothing_that_cannot_be_undone(r
 
 @pytest.mark.processes
 @pytest.mark.parametrize("error", ["", "disk full"])
-def test_ranks_that_share_by_turns_are_not_brought_in_together(ranks, tmp_path, error):
+def test_time_shared_ranks_are_not_resumed_together(ranks, tmp_path, error):
     api, _ = on_gpu(ranks)
     driver = GpuDriver(Dumper(api, error), lambda: api.devices, api=lambda: api)
     driver.cuda().suspend([ranks[1].pid])
@@ -448,7 +448,7 @@ def test_ranks_that_share_by_turns_are_not_brought_in_together(ranks, tmp_path, 
 
 
 @pytest.mark.processes
-def test_ranks_that_share_by_turns_are_moved_one_by_one_and_stay_out(ranks, tmp_path):
+def test_time_shared_ranks_are_moved_one_by_one_and_stay_suspended(ranks, tmp_path):
     api, _ = on_gpu(ranks)
     api.memory = 10
     for handle in ranks:

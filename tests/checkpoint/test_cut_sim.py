@@ -232,7 +232,7 @@ class Story:
         return None
 
     def _leader_died(self) -> None:
-        """Other nodes let go when they hear nothing, or a new leader comes first."""
+        """Other nodes release their ranks when they hear nothing, or a new leader comes first."""
         self.kernel.kill(self.leader)
         self.leader = self.kernel.owner("leader")
         while self.under_way:

@@ -149,7 +149,7 @@ def test_writes_through_a_mapping_are_undone_whatever_the_clock_says(tmp_path: P
     assert path.read_bytes()[:5] == b"first"
 
 
-def test_mapped_files_are_told_from_other_versions(tmp_path: Path):
+def test_mapped_files_are_distinguished_from_other_versions(tmp_path: Path):
     path = tmp_path / "lib"
     path.write_bytes(b"one" * 5000)
     maps = captured(tmp_path, path, mode="rb", mapped=True)["maps"]

@@ -137,7 +137,7 @@ def test_a_failed_installation_leaves_what_was_there(tmp_path: Path, monkeypatch
     assert (prefix / "old").is_dir() and sorted(os.listdir(tmp_path)) == [".criu.lock", "criu"]
 
 
-def test_the_last_words_of_a_failed_program_are_told():
+def test_the_last_lines_of_a_failed_program_are_reported():
     with pytest.raises(WorldError, match="E: no such package"):
         install._output(["sh", "-c", "echo fine; echo E: no such package; exit 100"])
 

@@ -56,7 +56,7 @@ def test_refused_in_advance(site: Site, what: str):
 
 
 def test_refused_without_namespaces(site: Site):
-    gang = site.start(boxed=False)
+    gang = site.start(sandboxed=False)
     assert "without namespaces" in site.driver("a").can(gang, "cpu").reason
     assert "memory of a h100" in site.driver("a").can(site.start(), "h100").reason
 
@@ -71,7 +71,7 @@ while True:
 """
 
 
-def test_whoever_waits_to_be_let_in_is_let_in_first(site: Site, tmp_path: Path):
+def test_a_pending_connection_is_accepted_before_the_save(site: Site, tmp_path: Path):
     """CRIU saves no connection that was not accepted yet. At any moment there may be one, and soon there is none."""
     gang = site.start(command=python(DOOR))
     assert wait_until(lambda: len(site.output("a")) == 1, 10), site.log("a", 0).read_text()

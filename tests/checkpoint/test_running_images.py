@@ -93,9 +93,9 @@ def goes_on(site: Site, when: str, rank: int = 0) -> list[Any]:
     """The last round of a program that still talks, in order from its first."""
     before = len(site.output("a", rank))
     check_goes_on(lambda: len(site.output("a", rank)) - before, when)
-    told = rounds(site, rank)
-    assert [each[0] for each in told] == list(range(len(told)))
-    return told[-1]
+    logged = rounds(site, rank)
+    assert [each[0] for each in logged] == list(range(len(logged)))
+    return logged[-1]
 
 
 def talking(site: Site, world: int = 1, pause_s: float = 0.002) -> Any:
@@ -278,9 +278,9 @@ def test_a_suspension_is_noticed_by_one_sigcont_and_nothing_else(site: Site):
     gang = talking(site)
     site.driver("b").restore(site.driver("a").save(gang), RestorePlacement(node="b"))
     check_goes_on(lambda: len(site.output("b")), "after the suspension")
-    told = [json.loads(line) for line in site.output("b") if line.strip("\0")][-1]
-    assert told[1] == [0, 0, 0, 0] and told[3].count("SIGCONT") == 1
-    assert set(told[3]) <= {"SIGCONT", "SIGCONT of the child", "SIGCHLD", "waitid"}
+    logged = [json.loads(line) for line in site.output("b") if line.strip("\0")][-1]
+    assert logged[1] == [0, 0, 0, 0] and logged[3].count("SIGCONT") == 1
+    assert set(logged[3]) <= {"SIGCONT", "SIGCONT of the child", "SIGCHLD", "waitid"}
 
 
 def traced(pid: int) -> bool:

@@ -80,7 +80,7 @@ def of_job(number: int) -> dict[str, str]:
 
 
 class Other:
-    """A process of nobody's job that has the database open, and writes rows to it when it is told to."""
+    """A process of no job that has the database open, and writes rows to it on command."""
 
     def __init__(self, path: Path) -> None:
         self.count = 0
@@ -109,7 +109,7 @@ def other(path: Path) -> Iterator[Other]:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Somebody has the file open for writing."""
+    """Another process has the file open for writing."""
     with path.open("a") as file:
         process = subprocess.Popen(["sleep", "1000"], stdout=file)
     try:
@@ -151,29 +151,29 @@ def test_no_row_of_anybody_is_lost(site: Site, tmp_path: Path, mode: str):
     path = database(tmp_path / "trials.db", mode)
     gang = site.start(command=python(COMMITS, str(path), "rank"))
     driver = site.driver("a")
-    with other(path) as somebody:
+    with other(path) as writer:
         for _ in range(3):
             check_goes_on(lambda: len(site.output("a")), "before the save")
             image = driver.save(gang)
             assert entry_of(Path(image.location) / "0", path)["shared"]
             before = path.stat().st_size
-            somebody.writes(100)
+            writer.writes(100)
             if mode == "delete":
                 assert path.stat().st_size > before
             driver.restore(image, RestorePlacement(node="a"))
             gang = site.gang_of_last(gang)
             check_goes_on(lambda: len(site.output("a")), "after the restore")
-            somebody.writes(3)
+            writer.writes(3)
             driver.discard(image)
         end(gang)
-        assert rows(path, "other") == list(range(somebody.count))
+        assert rows(path, "other") == list(range(writer.count))
     own = rows(path, "rank")
     assert own == list(range(len(own))) and len(own) >= len(site.output("a"))
 
 
 @pytest.mark.processes
-def test_jobs_that_take_turns_lose_nothing(site: Site, tmp_path: Path):
-    """Each is suspended while the other one runs, and nobody but the two ever has the database open."""
+def test_jobs_suspended_alternately_lose_nothing(site: Site, tmp_path: Path):
+    """Each is suspended while the other one runs, and no process but the two ever has the database open."""
     path = database(tmp_path / "trials.db", "delete")
     driver = site.driver("a")
     gangs = [

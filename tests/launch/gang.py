@@ -1,4 +1,4 @@
-"""Ranks in boxes, the store where they meet, and the hands of an agent: what tests of the wrapper drive."""
+"""Ranks with their directories, the rendezvous store, and an agent's operations: what tests of the wrapper drive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INJECT = Path(__file__).parents[2] / "src/tidewright/launch/inject"
 
 
 class Server:
-    """A meet server in a thread, which can move to another port and address."""
+    """A rendezvous server in a thread, which can move to another port and address."""
 
     def __init__(self, directory: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -66,40 +66,40 @@ class Server:
 
 
 class Gang:
-    """``size`` ranks of a program of ``inject_programs``; with ``boxed`` false they run without any wrapper."""
+    """``size`` ranks of a program of ``inject_programs``; with ``wrapped`` false they run without any wrapper."""
 
-    def __init__(self, place: Path, size: int, argv: list[str], boxed: bool = True, **environ: str) -> None:
-        self.place, self.size, self.argv, self.boxed = place, size, argv, boxed
+    def __init__(self, place: Path, size: int, argv: list[str], wrapped: bool = True, **environ: str) -> None:
+        self.place, self.size, self.argv, self.wrapped = place, size, argv, wrapped
         place.mkdir(parents=True)
         self.out = place / "out"
         self.environ = environ
-        self.boxes = {rank: place / f"box{rank}" for rank in range(size)}
-        self.server = Server(place / "meet") if boxed else None
+        self.rank_dirs = {rank: place / f"rank_dir{rank}" for rank in range(size)}
+        self.server = Server(place / "meet") if wrapped else None
         self.ranks: list[subprocess.Popen] = []
 
     def start(self, port: int) -> None:
-        for rank, box in self.boxes.items():
-            box.mkdir()
-            if self.boxed:
+        for rank, rank_dir in self.rank_dirs.items():
+            rank_dir.mkdir()
+            if self.wrapped:
                 self.reach(rank, f"127.0.0.{rank % 4 + 1}")
-            self.ranks.append(self._start(rank, box, port))
+            self.ranks.append(self._start(rank, rank_dir, port))
 
     def reach(self, rank: int, host: str) -> None:
         assert self.server is not None
         where = {"address": self.server.address, "port": self.server.port, "token": self.server.token}
         text = json.dumps({**where, "host": host, "devices": [0], "share": 1})
-        (self.boxes[rank] / "reach.new").write_text(text)
-        os.replace(self.boxes[rank] / "reach.new", self.boxes[rank] / "reach.json")
+        (self.rank_dirs[rank] / "reach.new").write_text(text)
+        os.replace(self.rank_dirs[rank] / "reach.new", self.rank_dirs[rank] / "reach.json")
 
-    def _start(self, rank: int, box: Path, port: int) -> subprocess.Popen:
+    def _start(self, rank: int, rank_dir: Path, port: int) -> subprocess.Popen:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TIDE_")}
         environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port), "OUT": str(self.out), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0",
             "USE_LIBUV": "0", "PYTHONPATH": str(PROGRAMS), **self.environ,
         }  # fmt: skip
-        if self.boxed:
-            environ |= {"TIDE_BOX": str(box), "TIDE_STEP_FILE": str(box / "step")}
+        if self.wrapped:
+            environ |= {"TIDE_BOX": str(rank_dir), "TIDE_STEP_FILE": str(rank_dir / "step")}
             environ["PYTHONPATH"] = f"{INJECT}:{PROGRAMS}"
         log = (self.place / f"log{rank}").open("wb")
         return subprocess.Popen([sys.executable, *self.argv], env=environ, stdout=log, stderr=log, cwd=PROGRAMS)
@@ -108,7 +108,7 @@ class Gang:
         return any(rank.poll() is None for rank in self.ranks)
 
     def pages(self, ranks: list[int] | None = None) -> LocalPages:
-        chosen = self.boxes if ranks is None else {rank: self.boxes[rank] for rank in ranks}
+        chosen = self.rank_dirs if ranks is None else {rank: self.rank_dirs[rank] for rank in ranks}
         return LocalPages(chosen)
 
     def parties(self) -> list[LocalPages]:
@@ -134,7 +134,7 @@ class Gang:
         """PyTorch 2.13 by itself was seen to abort as it exits, on a busy machine and with all its work done ("terminate
         called without an active exception"); what is compared with it may not."""
         code = self.ranks[rank].returncode
-        return bool(code) and (self.boxed or code != -signal.SIGABRT or not Path(f"{self.out}.{rank}").exists())
+        return bool(code) and (self.wrapped or code != -signal.SIGABRT or not Path(f"{self.out}.{rank}").exists())
 
     def logs(self) -> str:
         return "\n".join(f"-- {rank}\n{(self.place / f'log{rank}').read_text()[-3000:]}" for rank in range(self.size))
@@ -159,7 +159,7 @@ def harass(
 ) -> list[CutReport]:
     """Cut and release at random moments until there were ``cuts`` or the ranks have ended.
 
-    ``check`` instead of ``check_parked``: for programs with sockets of their own.
+    ``check`` instead of ``check_disconnected``: for programs with sockets of their own.
     """
     rng = random.Random(seed)
     reports = []
@@ -168,14 +168,14 @@ def harass(
         report = gang.cut(timeout_s)
         if report.ranks:
             reports.append(report)
-            (check or check_parked)(gang)
+            (check or check_disconnected)(gang)
             if move:
                 move_to(gang, rng)
         gang.release()
     return reports
 
 
-def check_parked(gang: Gang) -> None:
+def check_disconnected(gang: Gang) -> None:
     """No socket is open in a rank that stands still.
 
     Files may come and go: its threads compute on until they come to their next operation, and write logs meanwhile. One
@@ -201,5 +201,5 @@ def move_to(gang: Gang, rng: random.Random) -> None:
     """As after a migration: the store elsewhere, the ranks at other addresses."""
     assert gang.server is not None
     gang.server.move(f"127.0.0.{rng.randint(1, 9)}")
-    for rank in gang.boxes:
+    for rank in gang.rank_dirs:
         gang.reach(rank, f"127.0.0.{rng.randint(1, 9)}")

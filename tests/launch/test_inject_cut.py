@@ -42,8 +42,8 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def run(place: Path, size: int, argv: list[str], boxed: bool, cuts: int, seed: int, pause_s: float = 0.1):
-    gang = Gang(place, size, argv, boxed=boxed)
+def run(place: Path, size: int, argv: list[str], wrapped: bool, cuts: int, seed: int, pause_s: float = 0.1):
+    gang = Gang(place, size, argv, wrapped=wrapped)
     try:
         gang.start(free_port())
         reports = harass(gang, seed, cuts, pause_s) if cuts else []
@@ -92,7 +92,7 @@ def until_cut(gang: Gang, more: Callable[[], bool] = lambda: True) -> None:
         time.sleep(0.05)
 
 
-def test_ranks_that_were_let_go_twice_build_their_connections_once(tmp_path: Path) -> None:
+def test_ranks_that_were_released_twice_build_their_connections_once(tmp_path: Path) -> None:
     """The first waits for the second, which is stopped; meanwhile a cut fails and lets both go again."""
     gang = Gang(tmp_path / "gang", 2, ["ddp.py", "100000"])
     try:

@@ -1,4 +1,4 @@
-"""Ranks that end, one of them long before the other, while cuts are asked for all the time: nobody is waited for."""
+"""Ranks that end, one of them long before the other, while cuts are requested all the time: no rank waits for it."""
 
 from __future__ import annotations
 

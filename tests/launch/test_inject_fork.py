@@ -20,17 +20,17 @@ def test_children_have_what_is_the_programs_and_nothing_else(tmp_path: Path) -> 
     """Forks at every step, so some while the rank stands still, or is connecting again."""
     left: dict[str, dict] = {}
     for name in ("plain", "cut"):
-        gang = Gang(tmp_path / name, 2, ["forks.py", str(STEPS)], boxed=name == "cut")
+        gang = Gang(tmp_path / name, 2, ["forks.py", str(STEPS)], wrapped=name == "cut")
         try:
             gang.start(free_port())
-            if gang.boxed:
+            if gang.wrapped:
                 await_first_child(gang)
                 reports = harass(gang, 1, 10, 0.1, check=lambda _: None)
             left[name] = gang.wait()
         finally:
             gang.end()
         found = {rank: children(gang, rank) for rank in range(2)}
-        if gang.boxed:
+        if gang.wrapped:
             assert {report.ranks for report in reports} <= {1, 2} and any(report.worlds for report in reports)
             assert not any(int(line.split()[0]) for lines in found.values() for line in lines), found
         else:

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.processes
 MODULES = "import sys; print(*sorted(sys.modules))"
 
 
-def modules(box: Path | None) -> set[str]:
+def modules(rank_dir: Path | None) -> set[str]:
     """What a Python has loaded that does nothing; without a site-packages directory that loads things of its own."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("TIDE_", "PYTHON"))}
-    ours = {} if box is None else {"TIDE_BOX": str(box), "PYTHONPATH": str(INJECT)}
+    ours = {} if rank_dir is None else {"TIDE_BOX": str(rank_dir), "PYTHONPATH": str(INJECT)}
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     done = subprocess.run([base, "-s", "-c", MODULES], env=plain | ours, capture_output=True, text=True, check=True)
     return set(done.stdout.split())

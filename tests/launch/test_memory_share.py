@@ -1,4 +1,4 @@
-"""The share of a device's memory: what frameworks are told, and PyTorch's limit, with a stand-in for torch's CUDA side."""
+"""The share of a device's memory: what frameworks read, and PyTorch's limit, with a stand-in for torch's CUDA side."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def stub(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("boxed", [True, False])
-def test_torch_is_limited_when_cuda_is_initialised_and_cannot_raise_it(stub: Path, boxed: bool) -> None:
-    env = {FRACTION: "0.25", **({"TIDE_BOX": str(stub)} if boxed else {})}
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_torch_is_limited_when_cuda_is_initialised_and_cannot_raise_it(stub: Path, wrapped: bool) -> None:
+    env = {FRACTION: "0.25", **({"TIDE_BOX": str(stub)} if wrapped else {})}
     done = run(stub, PROGRAM, **env)
     assert done.stdout.splitlines() == ["[(0.25, 0), (0.25, 1)]", "[(0.25, 0), (0.1, 0)]"]
 

@@ -1,4 +1,4 @@
-"""Turns of several ranks on one device: nobody waits for ever, nobody computes beside another, nothing stays open."""
+"""Time slices of several ranks on one device: no deadlock, no two ranks compute at once, no file stays open."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOCKED = {"devices": [0], "share": 2, "turns": "lock"}
 
 
 @pytest.fixture(autouse=True)
-def no_turn():
-    """Every test begins and ends without turns."""
+def no_time_slices():
+    """Every test begins and ends without time slices."""
     splice.reset({})
     yield
     splice.reset({})
@@ -44,7 +44,7 @@ class Deadlock(Exception):
 
 
 class Stage:
-    """Runs ranks one at a time, in an order drawn by ``rng``; who waits is asked again until it need not."""
+    """Runs ranks one at a time, in an order drawn by ``rng``; one that waits is asked again until it need not."""
 
     def __init__(self, rng: random.Random, patch: pytest.MonkeyPatch) -> None:
         self._rng = rng
@@ -109,28 +109,28 @@ class Stage:
 
 
 class Job:
-    """Ranks that compute and meet in groups. ``held``: who computes on a device now."""
+    """Ranks that compute and meet in groups. ``held``: the rank that computes on a device now."""
 
     def __init__(self, stage: Stage, directory: Path, seats: list[list[int]], plan, *, polite: bool = True) -> None:
         self._stage, self._plan, self._polite = stage, plan, polite
-        self._turns = [LockShare(str(directory), devices, float("inf")) for devices in seats]
+        self._shares = [LockShare(str(directory), devices, float("inf")) for devices in seats]
         self._seats, self.held, self.arrived = seats, {}, {}
 
     def programs(self):
         """One for each rank."""
-        return [lambda rank=rank: self._live(rank) for rank in range(len(self._turns))]
+        return [lambda rank=rank: self._live(rank) for rank in range(len(self._shares))]
 
     def _live(self, rank: int) -> None:
-        turn = self._turns[rank]
+        share = self._shares[rank]
         for step, group in enumerate(self._plan):
-            assert turn.acquire()
+            assert share.acquire()
             self._compute(rank)
             if rank in group:
                 if self._polite:
-                    turn.release()
+                    share.release()
                 self.arrived[step, rank] = True
                 self._stage.wait(lambda step=step, group=group: all((step, peer) in self.arrived for peer in group))
-        turn.release()
+        share.release()
 
     def _compute(self, rank: int) -> None:
         for device in self._seats[rank]:
@@ -142,7 +142,7 @@ class Job:
 
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), devices=st.integers(1, 3), steps=st.integers(1, 5))
-def test_nobody_waits_for_ever_and_nobody_computes_beside_another(tmp_path_factory, seed, ranks, devices, steps):
+def test_no_rank_deadlocks_and_no_two_compute_at_once(tmp_path_factory, seed, ranks, devices, steps):
     rng = random.Random(seed)
     seats = [rng.sample(range(devices), rng.randint(1, devices)) for _ in range(ranks)]
     plan = [sorted(rng.sample(range(ranks), rng.randint(2, ranks))) for _ in range(steps)]
@@ -154,20 +154,20 @@ def test_nobody_waits_for_ever_and_nobody_computes_beside_another(tmp_path_facto
 
 
 def test_the_stage_sees_a_deadlock(tmp_path):
-    """A rank that waits for others with the turn in hand keeps them from coming."""
+    """A rank that waits for others during its time slice keeps them from coming."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Deadlock):
         stage = Stage(random.Random(1), patch)
         stage.run(Job(stage, tmp_path, [[0], [0]], [[0, 1]], polite=False).programs())
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_gives_up_for_an_instant_does_not_overtake_who_waits(tmp_path, seed):
+def test_a_rank_that_releases_for_an_instant_does_not_overtake_a_waiting_one(tmp_path, seed):
     order: list[str] = []
-    turns = {name: LockShare(str(tmp_path), [0], float("inf")) for name in ("eager", "patient")}
+    shares = {name: LockShare(str(tmp_path), [0], float("inf")) for name in ("eager", "patient")}
     with pytest.MonkeyPatch.context() as patch:
         stage = Stage(random.Random(seed), patch)
 
-        def at_the_door() -> bool:
+        def in_the_queue() -> bool:
             file = os.open(tmp_path / "0.door", os.O_RDWR | os.O_CREAT)
             try:
                 return not splice._try(file)
@@ -175,25 +175,25 @@ def test_who_gives_up_for_an_instant_does_not_overtake_who_waits(tmp_path, seed)
                 os.close(file)
 
         def eager() -> None:
-            assert turns["eager"].acquire()
-            stage.wait(at_the_door)
+            assert shares["eager"].acquire()
+            stage.wait(in_the_queue)
             for _ in range(5):
-                turns["eager"].release()
-                assert turns["eager"].acquire()
+                shares["eager"].release()
+                assert shares["eager"].acquire()
                 order.append("eager")
 
         def patient() -> None:
-            stage.wait(lambda: turns["eager"].held)
-            assert turns["patient"].acquire()
+            stage.wait(lambda: shares["eager"].held)
+            assert shares["patient"].acquire()
             order.append("patient")
-            turns["patient"].release()
+            shares["patient"].release()
 
         stage.run([eager, patient])
     assert order[0] == "patient"
 
 
 def holder(tmp_path: Path) -> subprocess.Popen:
-    """A process that has the turn and keeps it."""
+    """A process that acquires the time slice and keeps it."""
     code = (
         "import sys, time; from _tidewright import splice;"
         f"splice.reset({LOCKED!r}, {{'TIDE_SLOTS': {str(tmp_path)!r}}}); splice.acquire(); print('mine', flush=True);"
@@ -207,36 +207,36 @@ def holder(tmp_path: Path) -> subprocess.Popen:
 
 
 @pytest.mark.processes
-def test_the_turn_of_a_killed_rank_goes_on(tmp_path):
-    process, turn = holder(tmp_path), LockShare(str(tmp_path), [0], 30.0)
-    taken = threading.Thread(target=turn.acquire)
+def test_the_time_slice_of_a_killed_rank_passes_on(tmp_path):
+    process, share = holder(tmp_path), LockShare(str(tmp_path), [0], 30.0)
+    taken = threading.Thread(target=share.acquire)
     taken.start()
     time.sleep(0.05)
-    assert not turn.held
+    assert not share.held
     process.kill()
     taken.join(10)
-    assert turn.held and turn.timeouts == 0
+    assert share.held and share.timeouts == 0
     process.wait()
-    turn.release()
+    share.release()
 
 
 @pytest.mark.processes
-def test_a_stopped_rank_keeps_nobody_for_ever(tmp_path):
+def test_a_stopped_rank_blocks_others_only_until_their_patience_ends(tmp_path):
     process = holder(tmp_path)
     try:
         process.send_signal(signal.SIGSTOP)
-        turn = LockShare(str(tmp_path), [0], 0.2)
-        assert not turn.acquire() and turn.timeouts == 1 and not turn.held
-        assert open_below(tmp_path) == [], "nor is the door kept shut"
+        share = LockShare(str(tmp_path), [0], 0.2)
+        assert not share.acquire() and share.timeouts == 1 and not share.held
+        assert open_below(tmp_path) == [], "nor is the queue locked"
     finally:
         process.kill()
         process.wait()
-    assert turn.acquire()
-    turn.release()
+    assert share.acquire()
+    share.release()
 
 
 @pytest.mark.processes
-def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
+def test_a_forked_child_has_no_part_in_the_time_slice(tmp_path):
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
     splice.acquire()
     read, write = os.pipe()
@@ -254,7 +254,7 @@ def test_a_forked_child_has_no_part_in_the_turn(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_files_are_open_only_during_a_turn(tmp_path):
+def test_files_are_open_only_during_a_time_slice(tmp_path):
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
     assert splice.active() and open_below(tmp_path) == []
     splice.acquire()
@@ -265,11 +265,11 @@ def test_files_are_open_only_during_a_turn(tmp_path):
     assert open_below(tmp_path) == []
     splice.acquire()
     splice.reset({"devices": [0], "share": 1}, {"TIDE_SLOTS": str(tmp_path)})
-    assert open_below(tmp_path) == [] and not splice.active(), "alone again: the turn is over"
+    assert open_below(tmp_path) == [] and not splice.active(), "alone again: the time slice has ended"
 
 
-def test_who_waits_for_a_turn_goes_on_when_the_rank_parks(tmp_path):
-    """A thread that waits would keep a door open in the image, and bring its lock to another node."""
+def test_a_thread_that_waits_for_a_time_slice_goes_on_when_the_rank_quiesces(tmp_path):
+    """A thread that waits would keep a queue's file open in the image, and bring its lock to another node."""
     other = LockShare(str(tmp_path), [0])
     assert other.acquire()
     splice.reset(LOCKED, {"TIDE_SLOTS": str(tmp_path)})
@@ -284,17 +284,17 @@ def test_who_waits_for_a_turn_goes_on_when_the_rank_parks(tmp_path):
     other.release()
 
 
-def test_a_turn_that_is_over_is_not_had_again(tmp_path):
+def test_an_ended_share_is_not_acquired_again(tmp_path):
     (tmp_path / "turn").write_bytes(b"1")
-    for turn in (LockShare(str(tmp_path), [0]), SwapShare(str(tmp_path))):
-        assert turn.acquire()
-        turn.end()
-        assert not turn.acquire() and not turn.held and open_below(tmp_path) == []
+    for share in (LockShare(str(tmp_path), [0]), SwapShare(str(tmp_path))):
+        assert share.acquire()
+        share.end()
+        assert not share.acquire() and not share.held and open_below(tmp_path) == []
     assert (tmp_path / "wants").read_bytes() == b"0"
 
 
 @pytest.mark.parametrize(
-    ("reach", "environ", "way"),
+    ("reach", "environ", "mode"),
     [
         ({}, {}, ""),
         ({"devices": [0]}, {}, ""),
@@ -308,12 +308,12 @@ def test_a_turn_that_is_over_is_not_had_again(tmp_path):
         ({"devices": [0], "share": 2, "turns": "dice"}, {}, "os"),
     ],
 )
-def test_how_devices_are_shared(reach, environ, way):
-    assert splice.share_mode_of(reach, environ) == way
+def test_how_devices_are_shared(reach, environ, mode):
+    assert splice.share_mode_of(reach, environ) == mode
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[1]", '{"share": 1}'])
-def test_without_a_word_of_the_agent_nobody_takes_turns(tmp_path, content):
+def test_without_reach_json_there_are_no_time_slices(tmp_path, content):
     if content is not None:
         (tmp_path / "reach.json").write_text(content)
     splice.reset(environ={"TIDE_BOX": str(tmp_path), "TIDE_SLOTS": str(tmp_path)})
@@ -331,18 +331,18 @@ def test_reach_json_is_read_again(tmp_path):
     assert open_below(tmp_path) == [str(tmp_path / "0"), str(tmp_path / "1")]
 
 
-def test_a_swapped_rank_asks_and_waits_for_the_agents_word(tmp_path):
-    turn = SwapShare(str(tmp_path), 0.05)
-    assert not turn.acquire() and turn.timeouts == 1
+def test_a_swapped_rank_requests_a_time_slice_and_waits_for_its_grant(tmp_path):
+    share = SwapShare(str(tmp_path), 0.05)
+    assert not share.acquire() and share.timeouts == 1
     assert (tmp_path / "wants").read_bytes() == b"1"
     (tmp_path / "turn").write_bytes(b"1")
-    assert turn.acquire() and turn.held
-    turn.release()
-    assert not turn.held and (tmp_path / "wants").read_bytes() == b"0"
+    assert share.acquire() and share.held
+    share.release()
+    assert not share.held and (tmp_path / "wants").read_bytes() == b"0"
 
 
 class Recorder:
-    """A turn that notes what is done with it."""
+    """A share that notes what is done with it."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -356,33 +356,33 @@ class Recorder:
     end = release
 
 
-def test_the_turn_is_back_when_waiting_fails(monkeypatch):
-    turn = Recorder()
-    monkeypatch.setattr(splice, "_share", turn)
+def test_the_time_slice_is_acquired_again_when_waiting_fails(monkeypatch):
+    share = Recorder()
+    monkeypatch.setattr(splice, "_share", share)
     with pytest.raises(ZeroDivisionError):
         splice.release_while(lambda: 1 / 0)
-    assert turn.notes == ["release", "acquire"]
+    assert share.notes == ["release", "acquire"]
 
 
 @pytest.mark.processes
-def test_one_hand_over_for_each_backward_pass(monkeypatch):
+def test_one_release_for_each_backward_pass(monkeypatch):
     torch = pytest.importorskip("torch")
-    turn = Recorder()
-    monkeypatch.setattr(splice, "_share", turn)
+    share = Recorder()
+    monkeypatch.setattr(splice, "_share", share)
     assert not splice.after_backward(lambda: None), "outside of a backward pass the caller uses release_while"
     weights = [torch.ones(2, requires_grad=True) for _ in range(3)]
 
     def hook(_) -> None:
-        splice.after_backward(lambda: turn.notes.append("wait"))
+        splice.after_backward(lambda: share.notes.append("wait"))
 
     for weight in weights:
         weight.register_hook(hook)
     for _ in range(2):
         sum((weight * weight).sum() for weight in weights).backward()
-    assert turn.notes == ["release", "wait", "acquire"] * 2
+    assert share.notes == ["release", "wait", "acquire"] * 2
     splice.reset({})
     weights[0].sum().backward()
-    assert len(turn.notes) == 6 + 1, "reset ended the turn, and without turns there is nothing to hand over"
+    assert len(share.notes) == 6 + 1, "reset released, and without time slices there is nothing to release"
 
 
 def test_it_runs_in_the_oldest_python_of_users():

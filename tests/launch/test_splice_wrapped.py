@@ -1,4 +1,4 @@
-"""Turns under the wrapper: a data-parallel job that shares devices, cut at random moments, with K changing at each."""
+"""Time slices under the wrapper: a data-parallel job that shares devices, cut at random moments, with K changing at each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT = 23_460
 
 
 class Sharing(Gang):
-    """Ranks take turns by lock, on as many devices as a die says each time they are told."""
+    """Ranks in time slices by lock, on a random number of devices that changes with each reach.json."""
 
     def __init__(self, *args, seed: int, **how) -> None:
         super().__init__(*args, **how)
@@ -32,16 +32,16 @@ class Sharing(Gang):
         super().reach(rank, host)
         if rank == 0:
             count = self._rng.randint(1, self.size)
-            self.devices = {each: each % count for each in self.boxes}
+            self.devices = {each: each % count for each in self.rank_dirs}
         device = self.devices[rank]
         share = list(self.devices.values()).count(device)
-        path = self.boxes[rank] / "reach.json"
+        path = self.rank_dirs[rank] / "reach.json"
         found = {**json.loads(path.read_text()), "devices": [device], "share": share, "turns": "lock"}
-        (self.boxes[rank] / "reach.new").write_text(json.dumps(found))
-        os.replace(self.boxes[rank] / "reach.new", path)
+        (self.rank_dirs[rank] / "reach.new").write_text(json.dumps(found))
+        os.replace(self.rank_dirs[rank] / "reach.new", path)
 
 
-def parked_with_a_slot(gang: Sharing) -> list[str]:
+def open_slot_files(gang: Sharing) -> list[str]:
     """Files of slots that a rank has open."""
     found = []
     for page in (state for party in gang.parties() for state in party.read() if not state.dead):
@@ -54,20 +54,20 @@ def parked_with_a_slot(gang: Sharing) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", [2, 3])
-def test_turns_change_no_bit_and_are_gone_at_a_cut(tmp_path, monkeypatch, size):
+def test_time_slices_change_no_bit_and_end_at_a_cut(tmp_path, monkeypatch, size):
     program = ["ddp.py", "60", "accumulate"]
-    alone = Gang(tmp_path / "alone", size, program, boxed=False)
-    gang = Sharing(tmp_path / "turns", size, program, seed=size)
+    alone = Gang(tmp_path / "alone", size, program, wrapped=False)
+    gang = Sharing(tmp_path / "shared", size, program, seed=size)
     try:
         alone.start(PORT + size)
         expected = alone.wait()
         gang.start(PORT + 10 + size)
         held: list[str] = []
-        monkeypatch.setattr("tests.launch.gang.check_parked", lambda each: held.extend(parked_with_a_slot(each)))
+        monkeypatch.setattr("tests.launch.gang.check_disconnected", lambda each: held.extend(open_slot_files(each)))
         reports = harass(gang, seed=size, cuts=4)
         assert gang.wait() == expected, gang.logs()
         assert reports and held == []
     finally:
         alone.end()
         gang.end()
-    assert sorted(gang.slots.iterdir()), "turns were taken"
+    assert sorted(gang.slots.iterdir()), "time slices were taken"

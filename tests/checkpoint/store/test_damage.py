@@ -54,9 +54,9 @@ def test_any_damage_is_seen(filled: ImageStore, tmp_path: Path, seed: int) -> No
             assert not (tmp_path / f"out{serial}").exists()
             lost.append(serial)
     findings = ImageStore(filled.root).verify()
-    told = {image.serial for finding in findings for image in finding.images}
+    reported = {image.serial for finding in findings for image in finding.images}
     gone = {serial for serial in lost if not store.has(name(serial))}
-    assert told == set(lost) - gone
+    assert reported == set(lost) - gone
     assert lost or not findings or path.suffix == ".idx" or path.suffix == ".pack"
 
 

@@ -68,6 +68,6 @@ def test_a_cleaner_gives_up_while_the_store_is_in_use(tmp_path: Path) -> None:
     other = StoreLock(tmp_path / "store", patience_s=0.2)
     with other.shared(), pytest.raises(WorldError, match="it is in use"):
         store.gc()
-    with other.alone(), pytest.raises(WorldError, match="garbage collection does not finish"):
+    with other.exclusive(), pytest.raises(WorldError, match="garbage collection does not finish"):
         store.drop(name())
     store.gc()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidewright.checkpoint.store.index import ABSENT, NO_HASHES, Runs, first_of_each
 
-# Few different first words: pages that agree in them must be told apart by the second.
+# Few different first words: pages that agree in them must be distinguished by the second.
 hashes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=40)
 
 

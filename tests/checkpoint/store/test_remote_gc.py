@@ -1,4 +1,4 @@
-"""Garbage collection elsewhere: everything unneeded goes, nothing needed does, whoever fails or pushes in between."""
+"""Garbage collection of a remote store: what is unneeded is removed, and nothing else, with failures and pushes in between."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_damage_in_a_shifted_file_is_seen_and_named(ranks: ImageStore, tmp_path:
     assert len(pages) == 1 and pages[0].startswith("d/pages-1.img: 64 of ")
 
 
-def test_pieces_put_together_wrongly_are_told_by_page(
+def test_pieces_assembled_wrongly_are_reported_by_page(
     ranks: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks.put(name(rank=1), tmp_path / "in1")

@@ -32,7 +32,7 @@ losses = []
 
 
 def messages(step: int) -> None:
-    """A ring of blocking ones, a batch, one that is posted long before it is met, and one from whoever sends."""
+    """A ring of blocking ones, a batch, one that is posted long before it is met, and one from any source."""
     right, left = (rank + 1) % world, (rank - 1) % world
     out, into = torch.full((8,), float(rank + step)), torch.zeros(8)
     if rank % 2:
@@ -101,9 +101,9 @@ def collectives(step: int) -> None:
         objects = [None] * world
         dist.all_gather_object(objects, {"rank": rank, "step": step})
         assert [found["rank"] for found in objects] == list(range(world))
-        told = [{"step": step} if rank == 0 else None]
-        dist.broadcast_object_list(told, 0)
-        assert told[0]["step"] == step
+        shared = [{"step": step} if rank == 0 else None]
+        dist.broadcast_object_list(shared, 0)
+        assert shared[0]["step"] == step
     works = [dist.all_reduce(torch.randn(100), group=group, async_op=True) for group in (row, column, sub, None)]
     for work in reversed(works):
         work.wait()

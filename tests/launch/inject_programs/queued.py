@@ -20,7 +20,7 @@ class Options:
 
 
 class Nccl(c10d.ProcessGroupGloo):
-    """Ends when it is told to, and not when the last reference goes."""
+    """Ends when it is aborted, and not when the last reference goes."""
 
     Options = Options
 
@@ -30,7 +30,7 @@ class Nccl(c10d.ProcessGroupGloo):
         log.append("made")
 
     def abort(self):
-        """Communicators are let go of."""
+        """Communicators are released."""
         alive.remove(self)
         log.append("aborted")
 

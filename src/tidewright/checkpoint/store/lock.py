@@ -27,7 +27,7 @@ class StoreLock:
     """``patience_s``: seconds that readers and writers wait; ``cleaner_s``: garbage collection."""
 
     def __init__(self, root: Path, patience_s: float = PATIENCE_S, cleaner_s: float = CLEANER_PATIENCE_S) -> None:
-        self._lock, self._turn = root / "lock", root / "turn"
+        self._lock, self._entry = root / "lock", root / "turn"
         self._patience_s, self._cleaner_s = patience_s, cleaner_s
 
     @contextlib.contextmanager
@@ -35,18 +35,18 @@ class StoreLock:
         """Nothing is removed meanwhile. Raises WorldError when garbage collection does not release the lock."""
         why = "its garbage collection does not finish"
         with _file(self._lock) as lock:
-            with _file(self._turn) as turn:
-                _take(turn, fcntl.LOCK_EX, self._patience_s, why)
-                _take(lock, fcntl.LOCK_SH, self._patience_s, why)
+            with _file(self._entry) as entry:
+                _acquire(entry, fcntl.LOCK_EX, self._patience_s, why)
+                _acquire(lock, fcntl.LOCK_SH, self._patience_s, why)
             yield
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """No other user has the store meanwhile. Raises WorldError when one does not release the lock."""
         why = "it is in use"
-        with _file(self._turn) as turn, _file(self._lock) as lock:
-            _take(turn, fcntl.LOCK_EX, self._patience_s, why)
-            _take(lock, fcntl.LOCK_EX, self._cleaner_s, why)
+        with _file(self._entry) as entry, _file(self._lock) as lock:
+            _acquire(entry, fcntl.LOCK_EX, self._patience_s, why)
+            _acquire(lock, fcntl.LOCK_EX, self._cleaner_s, why)
             yield
 
 
@@ -59,7 +59,7 @@ def _file(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _take(handle: int, mode: int, patience_s: float, why: str) -> None:
+def _acquire(handle: int, mode: int, patience_s: float, why: str) -> None:
     pause, last = _POLL_S
     deadline = time.monotonic() + patience_s
     while True:

@@ -235,7 +235,7 @@ class ImageStore:
         with self._lock.shared():
             written = sum(gc.compact(tenant_store) for tenant_store in self._all())
         freed = Freed(bytes=-written)
-        with self._lock.alone():
+        with self._lock.exclusive():
             for tenant_store in self._all():
                 freed += gc.remove(tenant_store)
             freed += gc.drafts(self._disk, self._drafts)

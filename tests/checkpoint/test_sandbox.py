@@ -61,13 +61,13 @@ def test_sigterm_from_the_host_has_its_default(site: Site):
     assert wait_until(lambda: not (PROC / str(gang.ranks[0].init)).exists(), 10)
 
 
-def test_what_is_left_behind_is_told_and_then_killed(site: Site):
+def test_what_is_left_behind_gets_sigterm_and_is_then_killed(site: Site):
     text = """
-        (trap 'echo told; exit' TERM; echo up; while :; do sleep 0.01; done) & (trap '' TERM; exec sleep 1000) &
+        (trap 'echo terminated; exit' TERM; echo up; while :; do sleep 0.01; done) & (trap '' TERM; exec sleep 1000) &
         (setsid sleep 1001 &) ; while ! grep -q up /run/tidewright/out; do sleep 0.01; done; exit 5
     """
     directory = site.launch("a", command=shell(text))
-    assert site.ended(directory)["code"] == 5 and "told" in said(site)
+    assert site.ended(directory)["code"] == 5 and "terminated" in said(site)
     assert not (PROC / str(site.handles[-1].init)).exists()
 
 
@@ -87,7 +87,7 @@ def test_everything_dies_with_the_shim_or_init(site: Site, victim: str):
         assert not (directory / "exit").exists()
 
 
-def test_failures_to_start_are_told_as_ever(site: Site):
+def test_failures_to_start_are_reported_as_without_a_sandbox(site: Site):
     for more, fault, text in (
         ({"command": ["no-such-program"]}, "user", "cannot run no-such-program"),
         ({"workdir": "/no/such/place"}, "user", "working directory /no/such/place"),
