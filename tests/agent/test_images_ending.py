@@ -21,7 +21,7 @@ from tidewright.agent.checkpointing.images import Images
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.manifest import write_manifest
 from tidewright.checkpoint.store import FsspecRemote, ImageStore
-from tidewright.checkpoint.store.put_worker import PutOrder, take
+from tidewright.checkpoint.store.put_worker import PutOrder, put_all
 from tidewright.wire.agent import FetchArgs
 
 TENANT = "team"
@@ -38,7 +38,7 @@ def dawdling(monkeypatch: pytest.MonkeyPatch) -> Iterator[random.Random]:
         time.sleep(dice.random() * 0.01)
         if stopped.is_set():
             return [], images_module.WorldError("the process that adds images to the store ended with code -9")
-        answer = take(order)
+        answer = put_all(order)
         time.sleep(dice.random() * 0.01)
         return list(answer.made), images_module.WorldError(answer.error) if answer.error else None
 
