@@ -1,6 +1,7 @@
 # make setup   .venv with tide, the test tools and PyTorch        make demo        real jobs in three tiers on this machine
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
+# make bench-compare BASE=COMMIT   the same of two commits by turns, as ratios
 # make bench-gpu  the tests and figures that need a GPU; says so where there is none
 #
 # Needs python3 (>= 3.11), git and make. Variables: PYTHON (the interpreter to build on), TORCH (what pip installs),
@@ -18,10 +19,10 @@ PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test rings test-full lint types bench bench-gpu leaderboard clean
+.PHONY: help setup demo test rings test-full lint types bench bench-compare bench-gpu leaderboard clean
 
 help:
-	@sed -n '1,7s/^# \{0,1\}//p' Makefile
+	@sed -n '1,8s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -63,8 +64,13 @@ test-full: lint types $(PROGRAMS)
 
 # Every bench runs, also after one has failed; the exit code tells of the failure.
 bench: $(READY)
-	@failed=0; for file in $(filter-out bench/facts.py,$(sort $(wildcard bench/*.py))); do \
+	@failed=0; for file in $(filter-out bench/facts.py bench/compare.py,$(sort $(wildcard bench/*.py))); do \
 	  echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed
+
+# The commit before the last one, unless BASE names another.
+BASE ?= HEAD~1
+bench-compare: $(READY)
+	$(BIN)/python bench/compare.py $(BASE) $(BENCHES)
 
 bench-gpu: $(READY)
 	$(BIN)/pytest -m gpu
