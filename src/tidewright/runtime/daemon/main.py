@@ -1,0 +1,78 @@
+"""The command line of a runtime's process: settings in, a server until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ...base.errors import TideError
+from ...base.units import parse_bytes
+from ..ladder import choose, may_use_fifo
+from ..scheduler.machine import SchedulerSettings
+from .server import RuntimeServer
+from .settings import RuntimeSettings
+
+
+def parser() -> argparse.ArgumentParser:
+    """All that can be set."""
+    found = argparse.ArgumentParser(prog="tidewright.runtime", description=__doc__)
+    found.add_argument("--socket", type=Path, required=True)
+    found.add_argument("--cores", default="", help="of the device, as in 0,1 (default: all that this process may use)")
+    found.add_argument("--stop", default="auto", help="how best-effort work is stopped: auto, signal, gate or none")
+    found.add_argument("--no-fifo", action="store_true", help="real-time work in the usual scheduling class")
+    found.add_argument("--rt-threads", type=int, default=1)
+    found.add_argument("--be-threads", type=int, default=1)
+    found.add_argument("--memory", default="0", help="for models, as in 8GiB (default: not limited)")
+    found.add_argument(
+        "--worker-memory", default="0", help="of a worker beyond its models, as in 2GiB (default: not limited)"
+    )
+    found.add_argument("--task-timeout", type=float, default=60.0, help="device time of a task, seconds")
+    found.add_argument(
+        "--streams", type=int, default=SchedulerSettings().streams, help="best-effort queues that run at once"
+    )
+    found.add_argument("--quantum-ms", type=float, default=20.0)
+    found.add_argument("--stop-bound-ms", type=float, default=5.0)
+    found.add_argument("--clients", type=int, default=256)
+    return found
+
+
+def settings_of(args: argparse.Namespace) -> RuntimeSettings:
+    """Raises UsageError, and ValueError for cores that are no numbers."""
+    mine = sorted(os.sched_getaffinity(0))
+    cores = tuple(int(core) for core in args.cores.split(",")) if args.cores else tuple(mine)
+    base = RuntimeSettings(args.socket, cores)
+    return replace(
+        base,
+        stop=choose(args.stop),
+        fifo=not args.no_fifo and may_use_fifo(),
+        rt_threads=args.rt_threads,
+        be_threads=args.be_threads,
+        capacity=parse_bytes(args.memory),
+        worker_memory=parse_bytes(args.worker_memory),
+        task_timeout_s=args.task_timeout,
+        most_clients=args.clients,
+        scheduler=SchedulerSettings(
+            streams=args.streams,
+            quantum_ns=int(args.quantum_ms * 1e6),
+            stop_bound_ns=int(args.stop_bound_ms * 1e6),
+        ),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Exits with 2 where the settings are wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    args = parser().parse_args(argv)
+    try:
+        server = RuntimeServer(settings_of(args))
+        gc.collect()
+        gc.freeze()  # a collection of what lives as long as the process would hold real-time work up
+        server.serve(lambda: print(f"runtime: ready on {args.socket}", flush=True))
+    except TideError as error:
+        print(f"runtime: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,301 @@
+"""Models and workers of clients: load, unload, tasks handed over and ended; workers that are lost, hang or take too much."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from ...base.errors import Conflict, UsageError
+from ...base.units import format_bytes
+from ..models import ModelPool, ModelState
+from ..scheduler import events as ev
+from ..scheduler.machine import Scheduler
+from ..scheduler.tasks import Task
+from ..transport import messages as ms
+from ..transport.tensors import SlotLayout, check_spec
+from .session import Session
+from .settings import RuntimeSettings
+from .worker_process import WorkerProcess
+
+MOST_SLOTS = 64
+MOST_LOSSES = 3
+"""Workers of one queue lost in a row after which it takes no more tasks."""
+_WATCH_NS = 250_000_000
+
+
+class ModelRequests:
+    """The part of the server that deals with workers. ``step`` and ``close`` are the server's."""
+
+    settings: RuntimeSettings
+    scheduler: Scheduler
+    pool: ModelPool
+    sessions: dict[int, Session]
+    _looked_ns = 0
+
+    def step(self, event: ev.Event) -> None:
+        raise NotImplementedError
+
+    def close(self, queue: int) -> None:
+        raise NotImplementedError
+
+    def unwatch(self, descriptor: int) -> None:
+        raise NotImplementedError
+
+    def spawn(self, hello: ms.Hello) -> WorkerProcess:
+        raise NotImplementedError
+
+    def watch_worker(self, session: Session) -> None:
+        raise NotImplementedError
+
+    def stopped(self, session: Session) -> None:
+        raise NotImplementedError
+
+    def stats_message(self) -> ms.Stats:
+        raise NotImplementedError
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def answer(self, session: Session, message: Any) -> Any:
+        """What the client gets at once; None where the answer comes later. Raises UsageError."""
+        if isinstance(message, ms.LoadModel):
+            return self._load(session, message)
+        if isinstance(message, ms.UnloadModel):
+            return self._unload(session, message.model)
+        if isinstance(message, ms.CancelTask):
+            key = session.outstanding.get(message.task)
+            if key is not None:
+                self.step(ev.CancelAsked(key))
+            return ms.Done()
+        if isinstance(message, ms.SetWeight):
+            if not 1 <= message.weight <= 1000:
+                raise UsageError(f"weight {message.weight}", "give 1 to 1000")
+            self.step(ev.WeightSet(session.queue, message.weight))
+            return ms.Done()
+        if isinstance(message, ms.GetStats):
+            return self.stats_message()
+        raise UsageError(f"{type(message).__name__} is no request of a client with a queue", "send Hello once")
+
+    def _load(self, session: Session, message: ms.LoadModel) -> None:
+        for spec in message.inputs:
+            check_spec(spec)
+        if not 1 <= message.slots <= MOST_SLOTS:
+            raise UsageError(f"{message.slots} slots", f"ask for 1 to {MOST_SLOTS}")
+        if session.broken:
+            raise Conflict(session.broken, "connect again")
+        if any(model.state is ModelState.LOADING for model in self.pool.of(session.queue)):
+            raise Conflict("another model of this client is being loaded", "wait for it")
+        name = message.name or message.source.factory
+        model = self.pool.add(session.queue, name, message.source, message.inputs, message.slots)
+        self._make(session, model.id)
+
+    def _make(self, session: Session, key: int) -> None:
+        model = self.pool.models[key]
+        gated = session.worker.level.value == "gate"
+        session.worker.send(ms.MakeModel(key, model.source, model.inputs, session.hello.folder, gated))
+
+    def _unload(self, session: Session, key: int) -> Any:
+        if key in self.pool.models and self.pool.models[key].state is ModelState.UNLOADING:
+            raise Conflict(f"model {key} is being unloaded", "wait for it")
+        if not self.pool.unload(session.queue, key):
+            session.unloading.add(key)
+            return None
+        self.drop_model(session, key)
+        return ms.Done()
+
+    def drop_model(self, session: Session, key: int) -> None:
+        """Nothing of it runs any more."""
+        self.pool.drop(key)
+        session.worker.send(ms.DropModel(key))
+        session.drop_slots(key)
+        if key in session.unloading:
+            session.unloading.discard(key)
+            self._tell(session, ms.Done())
+
+    def _tell(self, session: Session, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+        """A later answer. A client that does not read its connection loses it."""
+        try:
+            ms.send(session.connection, message, descriptors)
+        except OSError:
+            self.close(session.queue)
+
+    # -- reports of workers -----------------------------------------------------------------------------------------
+
+    def reported(self, session: Session) -> None:
+        """The next report of a client's worker."""
+        try:
+            report = session.worker.receive()
+        except BlockingIOError:
+            return  # an event of a descriptor that was closed since
+        except OSError:
+            self.unwatch(session.worker.connection.fileno())  # its end is seen when it is reaped
+            return
+        except UsageError as error:
+            # The model's code may write to any descriptor of its process.
+            self.lost(session, f"the worker sent what is no report: {error.message}")
+            return
+        if isinstance(report, ms.TaskEnded):
+            self._ended(session, report)
+        elif isinstance(report, ms.StoppedAtGate):
+            if session.stop_asked_ns:
+                self.stopped(session)
+        elif isinstance(report, ms.ModelMade):
+            self._made(session, report)
+        else:
+            self._failed(session, report)
+
+    def _ended(self, session: Session, report: ms.TaskEnded) -> None:
+        if report.task not in self.scheduler.tasks:
+            return
+        if not report.error:
+            session.losses = 0
+        session.running = None
+        self.step(ev.TaskFinished(report.task, report.error, report.skipped))
+
+    def _made(self, session: Session, report: ms.ModelMade) -> None:
+        model = self.pool.models.get(report.model)
+        if model is None:
+            return
+        if report.model in session.remaking:
+            self._made_again(session, report)
+            return
+        try:
+            slots = SlotLayout.of(report.signature).nbytes * model.slots
+            self.pool.loaded(model.id, report.signature, report.nbytes + slots, report.run_ns, report.gates)
+        except UsageError as error:
+            session.worker.send(ms.DropModel(report.model))
+            self._tell(session, ms.Refused(error.message, error.remedy))
+            return
+        descriptor = session.make_slots(model, slots)
+        session.worker.send(ms.AttachSlots(model.id, model.slots), (descriptor,))
+        loaded = ms.ModelLoaded(
+            model.id,
+            report.signature,
+            model.slots,
+            model.nbytes,
+            report.run_ns,
+            session.worker.level.value,
+            report.gates,
+        )
+        self._tell(session, loaded, (descriptor,))
+
+    def _made_again(self, session: Session, report: ms.ModelMade) -> None:
+        """By the worker that follows a lost one: the client's slots are as they were."""
+        model = self.pool.models[report.model]
+        session.worker.send(ms.AttachSlots(model.id, model.slots), (session.slots[model.id],))
+        self._remade(session, report.model)
+
+    def _failed(self, session: Session, report: ms.ModelFailed) -> None:
+        model = self.pool.models.get(report.model)
+        if model is None:
+            return
+        if report.model in session.remaking:
+            self._break(
+                session, f"model {model.name!r} could not be made again after its worker was lost: {report.message}"
+            )
+            return
+        self.pool.drop(report.model)
+        self._tell(session, ms.Refused(f"model {model.name!r} was not loaded: {report.message}", "correct the model"))
+
+    # -- tasks ------------------------------------------------------------------------------------------------------
+
+    def launch(self, session: Session, task: Task) -> None:
+        """Hand a task to its worker."""
+        session.worker.send(ms.RunTask(task.id, task.model, task.slot))
+
+    def abort(self, session: Session, task: Task) -> None:
+        """Skip a task that the worker has not begun."""
+        session.worker.send(ms.SkipTask(task.id))
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def lost(self, session: Session, why: str) -> None:
+        """A worker has ended, or is killed now because of ``why``. Its tasks have failed; another one makes its models again."""
+        worker = session.worker
+        why = why or _ended_text(worker.exit_status)
+        self.unwatch(worker.connection.fileno())
+        if worker.exit_status is None:
+            self.retire(worker)
+        worker.close()
+        session.losses += 1
+        session.stop_asked_ns, session.running = 0, None
+        loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
+        for model in loading:
+            self.pool.drop(model.id)
+            self._tell(session, ms.Refused(f"model {model.name!r} was not loaded: {why}", "see the runtime's log"))
+        final = session.losses >= MOST_LOSSES
+        session.worker = self.spawn(session.hello)
+        self.watch_worker(session)
+        if final:
+            self._break(session, f"{why}, {session.losses} times in a row; nothing more runs on this queue")
+            return
+        self.step(ev.StreamLost(session.queue, why))
+        session.remaking = {model.id for model in self.pool.of(session.queue)}
+        for key in sorted(session.remaking):
+            self._make(session, key)
+        if not session.remaking:
+            self.step(ev.StreamReady(session.queue))
+
+    def retire(self, worker: WorkerProcess) -> None:
+        raise NotImplementedError
+
+    def _remade(self, session: Session, key: int) -> None:
+        session.remaking.discard(key)
+        if not session.remaking and not session.broken:
+            self.step(ev.StreamReady(session.queue))
+
+    def _break(self, session: Session, why: str) -> None:
+        """The queue takes no more tasks; those it has have failed."""
+        session.broken = why
+        session.remaking.clear()
+        self.step(ev.StreamLost(session.queue, why, final=True))
+
+    def look_after_workers(self, now_ns: int) -> None:
+        """Now and then: workers whose task has used up its time, or that take more memory than they may."""
+        if now_ns - self._looked_ns < _WATCH_NS:
+            return
+        passed, self._looked_ns = min(now_ns - self._looked_ns, 2 * _WATCH_NS), now_ns
+        for session in list(self.sessions.values()):
+            self._check_time(session, passed)
+            if session.queue in self.sessions:
+                self._check_memory(session)
+
+    def _check_time(self, session: Session, passed_ns: int) -> None:
+        """Only time in which the task could run counts: looked at four times a second, that is exact enough for a limit."""
+        task = self._at_work(session)
+        if task is None:
+            session.running = None
+            return
+        if session.running is None or session.running[0] != task.id:
+            session.running = (task.id, int(self.settings.task_timeout_s * 1e9))
+            return
+        left = session.running[1] - passed_ns
+        session.running = (task.id, left)
+        if left <= 0:
+            limit = f"{self.settings.task_timeout_s:g} s"
+            self.lost(session, f"the task used the device for more than {limit} (--task-timeout)")
+
+    def _at_work(self, session: Session) -> Task | None:
+        """The task that the worker runs now, unless it is stopped."""
+        running = self.scheduler.rt_running
+        if running is not None and running.queue == session.queue:
+            return running
+        queue = self.scheduler.best_effort.get(session.queue)
+        if queue is None or not queue.launched or queue.stream.value != "running":
+            return None
+        return queue.launched[0]
+
+    def _check_memory(self, session: Session) -> None:
+        limit = self.settings.worker_memory
+        if not limit:
+            return
+        allowed = limit + sum(model.nbytes for model in self.pool.of(session.queue))
+        used = session.worker.resident_bytes()
+        if used > allowed:
+            text = f"the worker used {format_bytes(used)}, more than {format_bytes(allowed)} (--worker-memory)"
+            self.lost(session, text)
+
+
+def _ended_text(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"the worker ended with {status}"
+    return f"the worker was killed by {signal.Signals(-status).name}"

@@ -1,0 +1,30 @@
+"""What a runtime is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..ladder import StopLevel
+from ..scheduler.machine import SchedulerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """``socket``: where clients connect. ``cores``: those of the device. ``capacity``: bytes for models; 0: not limited.
+
+    ``task_timeout_s``: device time after which a task's worker is killed. ``worker_memory``: resident bytes beyond what its
+    models take after which a worker is killed; 0: not limited. ``fifo``: real-time workers in SCHED_FIFO, if allowed."""
+
+    socket: Path
+    cores: tuple[int, ...]
+    stop: StopLevel = StopLevel.SIGNAL
+    fifo: bool = True
+    rt_threads: int = 1
+    be_threads: int = 1
+    capacity: int = 0
+    task_timeout_s: float = 60.0
+    worker_memory: int = 0
+    slowdowns: Path | None = None
+    most_clients: int = 256
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

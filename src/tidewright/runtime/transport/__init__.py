@@ -1,0 +1,1 @@
+"""What processes share: sealed memory, rings of tasks, messages over unix sockets. No decision is made here."""

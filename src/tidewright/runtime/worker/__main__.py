@@ -1,0 +1,6 @@
+"""``python -m tidewright.runtime.worker``: started by the runtime alone."""
+
+from .main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The gate between operators: where best-effort work looks whether it is to stop, and waits until it may go on.
+
+The portable way to stop (ladder level C2): exact, since what has been computed stays in the process, but as slow as the operator
+that runs when the stop is asked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ..transport.messages import StoppedAtGate, send
+
+FLAG_BYTES = 4096
+
+
+class Gate:
+    """``flag``: a page shared with the runtime, whose first byte is 1 while the queue is to stand still. ``resumed``: an eventfd
+    that the runtime adds to when it has cleared it."""
+
+    def __init__(self, flag: mmap.mmap, resumed: int, connection: socket.socket) -> None:
+        self._flag, self._resumed, self._connection = flag, resumed, connection
+        self.task = 0
+
+    def check(self, number: int) -> None:
+        """Called before each operator, and before a task begins. Blocks while the flag is raised."""
+        while self._flag[0]:
+            send(self._connection, StoppedAtGate(self.task, number))
+            os.eventfd_read(self._resumed)
+
+
+def through_gate(module: Any, gate: Gate) -> tuple[Callable[..., Any], int]:
+    """``module`` run operator by operator, and how many there are. Raises what torch.fx raises for what it cannot trace."""
+    import torch.fx
+
+    traced = torch.fx.symbolic_trace(module)
+
+    class GatedInterpreter(torch.fx.Interpreter):
+        number = 0
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.number = 0
+            return super().run(*args, **kwargs)
+
+        def run_node(self, n: Any) -> Any:
+            gate.check(self.number)
+            self.number += 1
+            return super().run_node(n)
+
+    interpreter = GatedInterpreter(traced)
+    return interpreter.run, len(traced.graph.nodes)
+
+
+def through_yields(function: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
+    """A generator function run to its end; each ``yield`` is a point where it may stop. What it returns are its outputs."""
+
+    def run(*args: Any) -> Any:
+        steps = function(*args)
+        number = 0
+        while True:
+            gate.check(number)
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            number += 1
+
+    return run
