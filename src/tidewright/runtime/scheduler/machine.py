@@ -139,7 +139,7 @@ class Scheduler:
         self.counters.be_tasks += 1
         if not queue.has_work:
             # It was idle: what others used meanwhile is not owed to it.
-            queue.virtual_ns = max(queue.virtual_ns, self._least_virtual(queue))
+            queue.virtual_ns = max(queue.virtual_ns, self._least_virtual(queue, now_ns))
         queue.waiting.append(task)
 
     def _cancel_asked(self, now_ns: int, event: ev.CancelAsked) -> None:
@@ -213,7 +213,7 @@ class Scheduler:
                 self._stop(queue, now_ns)
                 self.counters.preemptions += 1
         if beside is not None:
-            self._run(beside, now_ns)
+            self._run(beside, now_ns, head)
         if self.rt_running is None:
             self._launch_real_time(head, now_ns)
 
@@ -269,17 +269,22 @@ class Scheduler:
         self._out.append(ev.SetTimer(min(begun) + due))
         return chosen
 
-    def _least_virtual(self, but: BestEffortQueue) -> float:
-        return min((q.virtual_ns for q in self.best_effort.values() if q.has_work and q is not but), default=0.0)
+    def _least_virtual(self, but: BestEffortQueue, now_ns: int) -> float:
+        others = [queue for queue in self.best_effort.values() if queue.has_work and queue is not but]
+        for queue in others:
+            queue.account(now_ns)
+        return min((queue.virtual_ns for queue in others), default=0.0)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _run(self, queue: BestEffortQueue, now_ns: int) -> None:
-        """Resume the stream (one of ``_ABLE``) if it was stopped, and fill its window."""
+    def _run(self, queue: BestEffortQueue, now_ns: int, beside: Task | None = None) -> None:
+        """Resume the stream (one of ``_ABLE``) if it was stopped, and fill its window, with what may run ``beside`` a task."""
         if queue.stream is StreamState.STOPPED:
             queue.become(StreamState.RUNNING if queue.launched else StreamState.IDLE, now_ns)
             self._out.append(ev.ResumeStream(queue.key))
         while queue.waiting and len(queue.launched) < self.settings.window:
+            if beside is not None and not self.padding(beside.model, (queue.waiting[0].model,)):
+                break
             task = queue.waiting.popleft()
             queue.launched.append(task)
             if queue.stream is StreamState.IDLE:
