@@ -253,7 +253,7 @@ class RuntimeClient:
         self.close()
 
 
-_ERRORS = {"usage": UsageError, "conflict": Conflict, "not found": NotFound}
+_ERRORS = {kind.http_status: kind for kind in (UsageError, Conflict, NotFound)}
 
 
 def connect(path: Path | str) -> socket.socket:
@@ -275,5 +275,5 @@ def ask(connection: socket.socket, message: Any) -> tuple[Any, list[int]]:
     except OSError as error:
         raise Unreachable(f"the runtime is gone ({error})", "see its log, and connect again") from None
     if isinstance(answer, ms.Refused):
-        raise _ERRORS.get(answer.code, UsageError)(answer.message, answer.remedy)
+        raise _ERRORS.get(answer.status, UsageError)(answer.message, answer.remedy)
     return answer, descriptors

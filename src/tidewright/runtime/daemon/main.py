@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ...base.errors import TideError
+from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
 from ..ladder import choose, may_use_fifo
 from ..scheduler.machine import SchedulerSettings
@@ -42,10 +42,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_of(args: argparse.Namespace) -> RuntimeSettings:
-    """Raises UsageError, and ValueError for cores that are no numbers."""
-    mine = sorted(os.sched_getaffinity(0))
-    cores = tuple(int(core) for core in args.cores.split(",")) if args.cores else tuple(mine)
-    base = RuntimeSettings(args.socket, cores)
+    """Raises UsageError."""
+    base = RuntimeSettings(args.socket, _cores(args.cores))
     return replace(
         base,
         stop=choose(args.stop),
@@ -62,6 +60,17 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
             stop_bound_ns=int(args.stop_bound_ms * 1e6),
         ),
     )
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    mine = os.sched_getaffinity(0)
+    try:
+        cores = {int(core) for core in text.split(",")} if text else mine
+    except ValueError:
+        raise UsageError(f"{text!r} names no cores", "write their numbers, as in 0,1") from None
+    if not cores <= mine:
+        raise UsageError(f"cores {sorted(cores - mine)} are not this process's", f"choose of {sorted(mine)}")
+    return tuple(sorted(cores))
 
 
 def main(argv: list[str] | None = None) -> None:

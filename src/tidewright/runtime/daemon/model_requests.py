@@ -7,6 +7,7 @@ from typing import Any
 
 from ...base.errors import Conflict, UsageError
 from ...base.units import format_bytes
+from ..ladder import StopLevel
 from ..models import ModelPool, ModelState
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
@@ -90,7 +91,7 @@ class ModelRequests:
 
     def _make(self, session: Session, key: int) -> None:
         model = self.pool.models[key]
-        gated = session.worker.level.value == "gate"
+        gated = session.worker.level is StopLevel.GATE
         session.worker.send(ms.MakeModel(key, model.source, model.inputs, session.hello.folder, gated))
 
     def _unload(self, session: Session, key: int) -> Any:
@@ -136,7 +137,7 @@ class ModelRequests:
         if isinstance(report, ms.TaskEnded):
             self._ended(session, report)
         elif isinstance(report, ms.StoppedAtGate):
-            if session.stop_asked_ns:
+            if session.stop_asked_ns and report.number == session.worker.stop_number:
                 self.stopped(session)
         elif isinstance(report, ms.ModelMade):
             self._made(session, report)
@@ -150,6 +151,14 @@ class ModelRequests:
             session.losses = 0
         session.running = None
         self.step(ev.TaskFinished(report.task, report.error, report.skipped))
+        queue = self.scheduler.best_effort.get(session.queue)
+        if (
+            session.stop_asked_ns
+            and session.worker.level is StopLevel.GATE
+            and queue is not None
+            and not queue.launched
+        ):
+            self.stopped(session)  # it had just ended its last task: it comes to no gate, and nothing of it runs
 
     def _made(self, session: Session, report: ms.ModelMade) -> None:
         model = self.pool.models.get(report.model)
@@ -163,7 +172,7 @@ class ModelRequests:
             self.pool.loaded(model.id, report.signature, report.nbytes + slots, report.run_ns, report.gates)
         except UsageError as error:
             session.worker.send(ms.DropModel(report.model))
-            self._tell(session, ms.Refused(error.message, error.remedy))
+            self._tell(session, ms.Refused.of(error))
             return
         descriptor = session.make_slots(model, slots)
         session.worker.send(ms.AttachSlots(model.id, model.slots), (descriptor,))

@@ -25,6 +25,7 @@ from ..scheduler import events as ev
 from ..scheduler.machine import PaddingRule, Scheduler, never_pad
 from ..scheduler.tasks import Task, TaskState
 from ..transport.messages import GetStats, Hello, Refused, Shutdown, Stats, Welcome, client_messages, receive, send
+from ..transport.rings import Submission
 from .model_requests import ModelRequests
 from .session import Session, peer
 from .settings import RuntimeSettings
@@ -195,7 +196,7 @@ class RuntimeServer(ModelRequests):
     def _turn_away(self, connection: socket.socket, error: Exception) -> None:
         with contextlib.suppress(OSError):
             if isinstance(error, UsageError):
-                send(connection, Refused(error.message, error.remedy))
+                send(connection, Refused.of(error))
         self.unwatch(connection.fileno())
         connection.close()
 
@@ -248,7 +249,7 @@ class RuntimeServer(ModelRequests):
                 send(session.connection, answer)
         except UsageError as error:
             with contextlib.suppress(OSError):
-                send(session.connection, Refused(error.message, error.remedy))
+                send(session.connection, Refused.of(error))
         except BlockingIOError:
             return  # an event of a descriptor that was closed since
         except OSError:
@@ -274,25 +275,31 @@ class RuntimeServer(ModelRequests):
     # -- tasks ------------------------------------------------------------------------------------------------------
 
     def _submitted(self, session: Session) -> None:
-        for entry in session.rings.submissions():
-            if session.full or entry.task in session.outstanding:
-                log.warning("%s has more tasks outstanding than its rings hold, or one twice", session.name)
-                self.close(session.queue)
-                return
-            key, self._next_task = self._next_task, self._next_task + 1
-            task = Task(key, session.queue, entry.model, entry.slot, entry.task, time.monotonic_ns())
-            session.outstanding[entry.task] = key
-            try:
-                if session.broken:
-                    raise UsageError(session.broken)
-                self.pool.usable(session.queue, entry.model, entry.slot)
-            except UsageError as error:
-                session.failed += 1
-                task.become(TaskState.FAILED, task.submitted_ns)
-                session.complete(task, str(error))
-                continue
-            self.pool.begun(entry.model)
-            self.step(ev.Submitted(task))
+        """Tasks of a client. One that lies about its rings is shut out: nothing in them can be trusted."""
+        try:
+            for entry in session.rings.submissions():
+                if session.full or entry.task in session.outstanding:
+                    raise UsageError("more tasks than the rings hold, or one twice")
+                self._take(session, entry)
+        except UsageError as error:
+            log.warning("%s: %s", session.name, error.message)
+            self.close(session.queue)
+
+    def _take(self, session: Session, entry: Submission) -> None:
+        key, self._next_task = self._next_task, self._next_task + 1
+        task = Task(key, session.queue, entry.model, entry.slot, entry.task, time.monotonic_ns())
+        session.outstanding[entry.task] = key
+        try:
+            if session.broken:
+                raise UsageError(session.broken)
+            self.pool.usable(session.queue, entry.model, entry.slot)
+        except UsageError as error:
+            session.failed += 1
+            task.become(TaskState.FAILED, task.submitted_ns)
+            session.complete(task, str(error))
+            return
+        self.pool.begun(entry.model)
+        self.step(ev.Submitted(task))
 
     def _report(self, action: ev.ReportTask) -> None:
         task = action.task

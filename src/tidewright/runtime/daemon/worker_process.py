@@ -32,6 +32,8 @@ class WorkerProcess:
         self.level = settings.stop if kind == "be" else StopLevel.NONE
         self.fifo = FIFO_WORKER if kind == "rt" and settings.fifo else 0
         self.exit_status: int | None = None
+        self.stop_number = 0
+        """Of the latest stop at a gate: an acknowledgement names it, so that a late one is not taken for another's."""
         self._flag = self._resumed = -1
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.setblocking(False)
@@ -58,7 +60,7 @@ class WorkerProcess:
         if self.level is StopLevel.GATE:
             self._flag = memory.create("gate", FLAG_BYTES)
             self._resumed = os.eventfd(0, os.EFD_CLOEXEC)
-            self._page = memory.attach(self._flag, FLAG_BYTES)
+            self._page = memoryview(memory.attach(self._flag, FLAG_BYTES)).cast("I")
             arguments += ["--gate", str(self._flag), str(self._resumed)]
             passed += [self._flag, self._resumed]
         return arguments, passed
@@ -84,7 +86,8 @@ class WorkerProcess:
         if self.level is StopLevel.SIGNAL:
             os.kill(self.pid, signal.SIGSTOP)
         elif self.level is StopLevel.GATE:
-            self._page[0] = 1
+            self.stop_number = self.stop_number % 0xFFFFFFFF + 1
+            self._page[0] = self.stop_number
         return self.level is StopLevel.NONE
 
     def resume(self) -> None:

@@ -109,11 +109,15 @@ class Done(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """It was not: why, and what to do."""
+    """It was not: why, and what to do. ``status`` as in HTTP: 400 a wrong request, 404 nothing of that name, 409 not now."""
 
     message: str
     remedy: str = ""
-    code: str = "usage"
+    status: int = 400
+
+    @staticmethod
+    def of(error: UsageError) -> Refused:
+        return Refused(error.message, error.remedy, error.http_status)
 
 
 class Stats(Struct, frozen=True, tag=True):
@@ -182,10 +186,11 @@ class TaskEnded(Struct, frozen=True, tag=True, gc=False):
 
 
 class StoppedAtGate(Struct, frozen=True, tag=True, gc=False):
-    """The acknowledgement of a stop between operators: ``gate`` is where the task stands, counted from its beginning."""
+    """The acknowledgement of stop ``number`` between operators. ``gate``: where the task stands, counted from its beginning."""
 
     task: int
     gate: int
+    number: int
 
 
 WorkerReport = ModelMade | ModelFailed | TaskEnded | StoppedAtGate

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ...base.errors import UsageError
+
 ENTRIES = 256
 """Entries of a ring, and most tasks that a client has outstanding."""
 _SUBMISSION = struct.Struct("<QII")
@@ -92,11 +94,13 @@ class RingPair:
             yield Completion(*fields, error=error)
 
     def _rung(self, doorbell: int, size: int, base: int) -> Iterator[int]:
-        """Where the entries begin that the doorbell counts. More than a ring holds is a client that lies: one ring's worth."""
+        """Where the entries begin that the doorbell counts. Raises UsageError where it counts more than a ring holds."""
         try:
-            count = min(os.eventfd_read(doorbell), ENTRIES)
+            count = os.eventfd_read(doorbell)
         except BlockingIOError:
             return
+        if count > ENTRIES:
+            raise UsageError(f"{count} entries at once", f"have {ENTRIES} tasks outstanding at most")
         for _ in range(count):
             at = base + self._next_in % ENTRIES * size
             self._next_in += 1

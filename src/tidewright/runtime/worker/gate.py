@@ -18,18 +18,21 @@ FLAG_BYTES = 4096
 
 
 class Gate:
-    """``flag``: a page shared with the runtime, whose first byte is 1 while the queue is to stand still. ``resumed``: an eventfd
-    that the runtime adds to when it has cleared it."""
+    """``flag``: a page shared with the runtime. Its first word is the number of the stop in force, 0 for none. ``resumed``: an
+    eventfd that the runtime adds to when it has cleared the word."""
 
     def __init__(self, flag: mmap.mmap, resumed: int, connection: socket.socket) -> None:
-        self._flag, self._resumed, self._connection = flag, resumed, connection
+        self._flag, self._resumed, self._connection = memoryview(flag).cast("I"), resumed, connection
+        self._acknowledged = 0
         self.task = 0
 
-    def check(self, number: int) -> None:
-        """Called before each operator, and before a task begins. Blocks while the flag is raised."""
-        while self._flag[0]:
-            send(self._connection, StoppedAtGate(self.task, number))
-            os.eventfd_read(self._resumed)
+    def check(self, gate: int) -> None:
+        """Called before each operator, and before a task begins. Blocks while a stop is in force."""
+        while number := self._flag[0]:
+            if number != self._acknowledged:
+                self._acknowledged = number
+                send(self._connection, StoppedAtGate(self.task, gate, number))
+            os.eventfd_read(self._resumed)  # may be left over from a stop that found nothing to stop: then once more
 
 
 def through_gate(module: Any, gate: Gate) -> tuple[Callable[..., Any], int]:

@@ -1,0 +1,187 @@
+"""What a device runtime must do whatever its device is: run these on a runtime that listens on ``path``.
+
+Each function raises AssertionError, and takes the factories of its models so that a device can bring its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..runtime.client import RemoteModel, RuntimeClient, TaskCancelled
+from ..runtime.scheduler.tasks import TaskState
+
+MODELS = "tidewright.testing.runtime_models"
+SIZE = 2000
+
+
+class RealTimeNoise:
+    """A real-time client of its own that interrupts best-effort work at random moments, in a thread."""
+
+    def __init__(self, path: Path | str, tasks: int, gap_s: float, seed: int = 1) -> None:
+        self.path, self.tasks, self.gap_s, self.dice = path, tasks, gap_s, random.Random(seed)
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> RealTimeNoise:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            with RuntimeClient(self.path, "rt", name="noise") as client:
+                model = client.load(f"{MODELS}:double", [("float32", (8,))])
+                for number in range(self.tasks):
+                    (given,) = model.infer(np.full(8, number, np.float32))
+                    assert np.array_equal(given, np.full(8, 2 * number, np.float32)), (
+                        "a real-time task gave another's output"
+                    )
+                    self.over.wait(self.dice.random() * 2 * self.gap_s)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over.set()
+
+
+def exact_under_preemption(
+    path: Path | str, preemptions: int, *, queues: int = 2, operators: int = 40, gap_s: float = 0.0005
+) -> int:
+    """Best-effort tasks of several queues, interrupted all the time, give the same bits as without a runtime. Returns how often
+    they were stopped, at least ``preemptions``."""
+    from .runtime_models import chain_result
+
+    clients = [RuntimeClient(path, "be", name=f"exact {number}") for number in range(queues)]
+    before = clients[0].stats()["preemptions"]
+    stopped = 0
+    try:
+        models = [_chain(client, operators) for client in clients]
+        inputs = [np.linspace(number, number + 1, SIZE) for number in range(5)]
+        expected = [chain_result(x, operators).tobytes() for x in inputs]
+        seed = 0
+        while stopped < preemptions:
+            seed += 1
+            with RealTimeNoise(path, max(50, preemptions - stopped), gap_s, seed) as noise:
+                while not noise.over.is_set():
+                    pending = [(k, model.submit(inputs[k])) for model in models for k in (0, 1, 2, 3, 4)[:2]]
+                    for k, task in pending:
+                        (output,) = task.result(60)
+                        assert output.tobytes() == expected[k], (
+                            f"task {task.key} gave other bits than without a runtime"
+                        )
+            stopped = clients[0].stats()["preemptions"] - before
+    finally:
+        for client in clients:
+            client.close()
+    return stopped
+
+
+def _chain(client: RuntimeClient, operators: int) -> RemoteModel:
+    return client.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": operators}, slots=4)
+
+
+def none_lost_or_doubled(path: Path | str, folder: Path, tasks: int, seed: int = 1) -> None:
+    """Each task runs once, or not at all where it was cancelled before it began, under interruptions and cancels."""
+    dice = random.Random(seed)
+    file = folder / "runs.txt"
+    file.write_text("")
+    with RuntimeClient(path, "be", name="counting") as client, RealTimeNoise(path, tasks, 0.001, seed):
+        model = client.load(f"{MODELS}:counter", [("float64", (1,))], arguments={"path": str(file)}, slots=16)
+        file.write_text("")  # those of loading do not count
+        pending = {}
+        for number in range(tasks):
+            pending[number] = model.submit(np.array([float(number)]))
+            if dice.random() < 0.3:
+                pending[dice.randrange(number + 1)].cancel()
+        ran, cancelled = [], []
+        for number, task in pending.items():
+            try:
+                (output,) = task.result(60)
+                assert output[0] == number, f"task {number} gave the output of task {output[0]:.0f}"
+                ran.append(number)
+            except TaskCancelled:
+                cancelled.append(number)
+    lines = [int(line) for line in file.read_text().split()]
+    assert sorted(lines) == ran, "tasks ran twice, or were lost, or ran though they were reported cancelled"
+    assert lines == sorted(lines), "tasks of one queue ran out of order"
+    assert cancelled, "nothing was cancelled: the test shows nothing"
+
+
+def real_time_goes_first(path: Path | str, tasks: int) -> None:
+    """A real-time task that comes while best-effort tasks run ends before them."""
+    with RuntimeClient(path, "be", name="long") as slow, RuntimeClient(path, "rt", name="short") as quick:
+        long = slow.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 4000}, slots=2)
+        short = quick.load(f"{MODELS}:double", [("float32", (8,))])
+        for _ in range(tasks):
+            behind = long.submit(np.zeros(SIZE))
+            _until_running(slow)
+            task = short.submit(np.zeros(8, np.float32))
+            task.result(60)
+            behind.result(60)
+            assert task.completion is not None and behind.completion is not None
+            assert task.completion.ended_ns < behind.completion.ended_ns, "real-time work waited for best-effort work"
+            assert behind.completion.preemptions >= 1, "best-effort work was not stopped"
+
+
+def shares_follow_weights(path: Path | str, weights: tuple[int, ...], seconds: float) -> list[float]:
+    """Device time of busy best-effort queues over their weights. The runtime has one stream at once (``--streams 1``)."""
+    clients = [RuntimeClient(path, "be", name=f"weight {weight}", weight=weight) for weight in weights]
+    try:
+        models = [_chain(client, 10 * (3**number)) for number, client in enumerate(clients)]
+        over = threading.Event()
+        threads = [threading.Thread(target=_keep_busy, args=(model, over)) for model in models]
+        for thread in threads:
+            thread.start()
+        over.wait(seconds)
+        served = {entry["queue"]: entry["device_s"] for entry in clients[0].stats()["clients"]}
+        over.set()
+        for thread in threads:
+            thread.join()
+        return [served[client.queue] / weight for client, weight in zip(clients, weights, strict=True)]
+    finally:
+        for client in clients:
+            client.close()
+
+
+def _keep_busy(model: RemoteModel, over: threading.Event) -> None:
+    pending: list[Any] = []
+    while not over.is_set():
+        pending.append(model.submit(np.zeros(SIZE)))
+        if len(pending) >= 4:
+            pending.pop(0).result(60)
+    for task in pending:
+        task.result(60)
+
+
+def cancelled_before_it_began(path: Path | str) -> None:
+    """Of tasks behind a long one, those that are cancelled never run; the long one does."""
+    with RuntimeClient(path, "be", name="cancel") as client:
+        model = client.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 2000}, slots=6)
+        tasks = [model.submit(np.zeros(SIZE)) for _ in range(6)]
+        for task in tasks[1:]:
+            task.cancel()
+        tasks[0].result(60)
+        states = []
+        for task in tasks[1:]:
+            with contextlib.suppress(TaskCancelled):
+                task.result(60)
+            assert task.completion is not None
+            states.append(task.completion.state)
+        assert states[1:] == [TaskState.CANCELLED] * 4, f"cancelled tasks ended as {states}"
+
+
+def _until_running(client: RuntimeClient) -> None:
+    while not any(
+        entry["stream"] == "running" for entry in client.stats()["clients"] if entry["queue"] == client.queue
+    ):
+        pass
