@@ -366,7 +366,7 @@ def test_a_second_runtime_on_a_socket_is_refused_and_a_dead_one_is_replaced(
 
 
 def test_workers_do_not_outlive_a_runtime_that_is_killed(start_runtime: Start) -> None:
-    """Not even those that are stopped: they are told of nothing."""
+    """Not even those that are stopped: those see no connection end."""
     runtime = start_runtime()
     with RuntimeClient(runtime.socket, "be") as slow, RuntimeClient(runtime.socket, "rt") as quick:
         long = load(slow, "busy", seconds=50)

@@ -1,4 +1,4 @@
-"""``python -m tidewright.runtime.daemon``: a runtime for one device, until it is told to end."""
+"""``python -m tidewright.runtime.daemon``: a runtime for one device, until it is asked to end."""
 
 from .main import main
 

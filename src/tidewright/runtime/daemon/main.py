@@ -1,4 +1,4 @@
-"""The command line of a runtime's process: settings in, a server until it is told to end."""
+"""The command line of a runtime's process: settings in, a server until it is asked to end."""
 
 from __future__ import annotations
 

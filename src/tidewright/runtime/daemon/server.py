@@ -1,5 +1,5 @@
 """The runtime's loop: one thread, one epoll(7), no wait but that one. Clients' messages, doorbells, workers' reports and the ends
-of processes come in; the scheduler decides; workers and clients are told.
+of processes come in; the scheduler decides; workers and clients hear of it.
 
 It runs in SCHED_FIFO where it may, above its real-time workers: it must be able to end one that spins. It never polls: a process
 in that class that does not sleep is held back by the kernel (sched(7), 95 % of each second).

@@ -1,6 +1,6 @@
 """A worker as its parent sees it: spawned, stopped and continued with acknowledgement, killed, reaped.
 
-The runtime must be the parent: only a parent is told that a child has stopped (waitid(2), WSTOPPED).
+The runtime must be the parent: only a parent learns that a child has stopped (waitid(2), WSTOPPED).
 """
 
 from __future__ import annotations

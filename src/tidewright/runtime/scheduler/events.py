@@ -1,4 +1,4 @@
-"""What the scheduler is told, and what it asks of the device. Queues, models and tasks by their numbers."""
+"""What the scheduler takes in, and what it asks of the device. Queues, models and tasks by their numbers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ResumeStream(Struct, frozen=True, gc=False):
 
 
 class ReportTask(Struct, frozen=True, gc=False):
-    """The task has ended: tell its client. Each task of a queue that is open is reported exactly once."""
+    """The task has ended: report it to its client. Each task of a queue that is open is reported exactly once."""
 
     task: Task
     error: str = ""

@@ -103,7 +103,7 @@ class Worker:
             model = LoadedModel(made, request.inputs, self.gate if request.gated else None)
         except (
             BaseException
-        ) as caught:  # also SystemExit of the user's code: the client is told, and the worker goes on
+        ) as caught:  # also SystemExit of the user's code: the client gets it as an error, and the worker goes on
             send(self.connection, ModelFailed(request.model, describe(caught)))
         else:
             self.models[request.model] = model
@@ -122,7 +122,7 @@ class Worker:
 
 
 def describe(error: BaseException) -> str:
-    """What a client is told of an exception of its model."""
+    """What a client sees of an exception of its model."""
     text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
     return text[:_MOST_TEXT]
 
