@@ -29,9 +29,9 @@ def start_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start one with these arguments; all are ended after the module."""
     running: list[RunningRuntime] = []
 
-    def start(*arguments: str) -> RunningRuntime:
+    def start(*arguments: str, socket: Path | None = None) -> RunningRuntime:
         folder = tmp_path_factory.mktemp("rt")
-        found = RunningRuntime(folder / "s", None, folder / "log")  # type: ignore[arg-type]
+        found = RunningRuntime(socket or folder / "s", None, folder / "log")  # type: ignore[arg-type]
         with found.log.open("wb") as log:
             command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(found.socket), *arguments]
             found.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)

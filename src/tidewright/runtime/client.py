@@ -274,6 +274,6 @@ def ask(connection: socket.socket, message: Any) -> tuple[Any, list[int]]:
         answer, descriptors = ms.receive(connection, ms.runtime_messages)
     except OSError as error:
         raise Unreachable(f"the runtime is gone ({error})", "see its log, and connect again") from None
-    if isinstance(answer, ms.Refused):
+    if isinstance(answer, ms.RequestRefused):
         raise _ERRORS.get(answer.status, UsageError)(answer.message, answer.remedy)
     return answer, descriptors

@@ -5,5 +5,5 @@ Nothing that runs a job imports it.
 
 MAY_IMPORT = (
     "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "launch", "engine", "drive",
-    "wire", "fabric", "sim", "live", "agent", "kube",
+    "wire", "fabric", "sim", "live", "agent", "kube", "runtime",
 )  # fmt: skip

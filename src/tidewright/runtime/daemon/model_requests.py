@@ -14,7 +14,7 @@ from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task
 from ..transport import messages as ms
 from ..transport.tensors import SlotLayout, check_spec
-from .session import Session
+from .session import ClientSession
 from .settings import RuntimeSettings
 from .worker_process import WorkerProcess
 
@@ -30,7 +30,7 @@ class ModelRequests:
     settings: RuntimeSettings
     scheduler: Scheduler
     pool: ModelPool
-    sessions: dict[int, Session]
+    sessions: dict[int, ClientSession]
     _looked_ns = 0
 
     def step(self, event: ev.Event) -> None:
@@ -45,10 +45,10 @@ class ModelRequests:
     def spawn(self, hello: ms.Hello) -> WorkerProcess:
         raise NotImplementedError
 
-    def watch_worker(self, session: Session) -> None:
+    def watch_worker(self, session: ClientSession) -> None:
         raise NotImplementedError
 
-    def stopped(self, session: Session) -> None:
+    def stopped(self, session: ClientSession) -> None:
         raise NotImplementedError
 
     def stats_message(self) -> ms.Stats:
@@ -56,7 +56,7 @@ class ModelRequests:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def answer(self, session: Session, message: Any) -> Any:
+    def answer(self, session: ClientSession, message: Any) -> Any:
         """What the client gets at once; None where the answer comes later. Raises UsageError."""
         if isinstance(message, ms.LoadModel):
             return self._load(session, message)
@@ -66,17 +66,17 @@ class ModelRequests:
             key = session.outstanding.get(message.task)
             if key is not None:
                 self.step(ev.CancelAsked(key))
-            return ms.Done()
+            return ms.RequestDone()
         if isinstance(message, ms.SetWeight):
             if not 1 <= message.weight <= 1000:
                 raise UsageError(f"weight {message.weight}", "give 1 to 1000")
             self.step(ev.WeightSet(session.queue, message.weight))
-            return ms.Done()
+            return ms.RequestDone()
         if isinstance(message, ms.GetStats):
             return self.stats_message()
         raise UsageError(f"{type(message).__name__} is no request of a client with a queue", "send Hello once")
 
-    def _load(self, session: Session, message: ms.LoadModel) -> None:
+    def _load(self, session: ClientSession, message: ms.LoadModel) -> None:
         for spec in message.inputs:
             check_spec(spec)
         if not 1 <= message.slots <= MOST_SLOTS:
@@ -89,30 +89,30 @@ class ModelRequests:
         model = self.pool.add(session.queue, name, message.source, message.inputs, message.slots)
         self._make(session, model.id)
 
-    def _make(self, session: Session, key: int) -> None:
+    def _make(self, session: ClientSession, key: int) -> None:
         model = self.pool.models[key]
         gated = session.worker.level is StopLevel.GATE
         session.worker.send(ms.MakeModel(key, model.source, model.inputs, session.hello.folder, gated))
 
-    def _unload(self, session: Session, key: int) -> Any:
+    def _unload(self, session: ClientSession, key: int) -> Any:
         if key in self.pool.models and self.pool.models[key].state is ModelState.UNLOADING:
             raise Conflict(f"model {key} is being unloaded", "wait for it")
         if not self.pool.unload(session.queue, key):
             session.unloading.add(key)
             return None
         self.drop_model(session, key)
-        return ms.Done()
+        return ms.RequestDone()
 
-    def drop_model(self, session: Session, key: int) -> None:
+    def drop_model(self, session: ClientSession, key: int) -> None:
         """Nothing of it runs any more."""
         self.pool.drop(key)
         session.worker.send(ms.DropModel(key))
         session.drop_slots(key)
         if key in session.unloading:
             session.unloading.discard(key)
-            self._tell(session, ms.Done())
+            self._tell(session, ms.RequestDone())
 
-    def _tell(self, session: Session, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+    def _tell(self, session: ClientSession, message: Any, descriptors: tuple[int, ...] = ()) -> None:
         """A later answer. A client that does not read its connection loses it."""
         try:
             ms.send(session.connection, message, descriptors)
@@ -121,7 +121,7 @@ class ModelRequests:
 
     # -- reports of workers -----------------------------------------------------------------------------------------
 
-    def reported(self, session: Session) -> None:
+    def reported(self, session: ClientSession) -> None:
         """The next report of a client's worker."""
         try:
             report = session.worker.receive()
@@ -144,7 +144,7 @@ class ModelRequests:
         else:
             self._failed(session, report)
 
-    def _ended(self, session: Session, report: ms.TaskEnded) -> None:
+    def _ended(self, session: ClientSession, report: ms.TaskEnded) -> None:
         if report.task not in self.scheduler.tasks:
             return
         if not report.error:
@@ -160,7 +160,7 @@ class ModelRequests:
         ):
             self.stopped(session)  # it had just ended its last task: it comes to no gate, and nothing of it runs
 
-    def _made(self, session: Session, report: ms.ModelMade) -> None:
+    def _made(self, session: ClientSession, report: ms.ModelMade) -> None:
         model = self.pool.models.get(report.model)
         if model is None:
             return
@@ -172,7 +172,7 @@ class ModelRequests:
             self.pool.loaded(model.id, report.signature, report.nbytes + slots, report.run_ns, report.gates)
         except UsageError as error:
             session.worker.send(ms.DropModel(report.model))
-            self._tell(session, ms.Refused.of(error))
+            self._tell(session, ms.RequestRefused.of(error))
             return
         descriptor = session.make_slots(model, slots)
         session.worker.send(ms.AttachSlots(model.id, model.slots), (descriptor,))
@@ -187,13 +187,13 @@ class ModelRequests:
         )
         self._tell(session, loaded, (descriptor,))
 
-    def _made_again(self, session: Session, report: ms.ModelMade) -> None:
+    def _made_again(self, session: ClientSession, report: ms.ModelMade) -> None:
         """By the worker that follows a lost one: the client's slots are as they were."""
         model = self.pool.models[report.model]
         session.worker.send(ms.AttachSlots(model.id, model.slots), (session.slots[model.id],))
         self._remade(session, report.model)
 
-    def _failed(self, session: Session, report: ms.ModelFailed) -> None:
+    def _failed(self, session: ClientSession, report: ms.ModelFailed) -> None:
         model = self.pool.models.get(report.model)
         if model is None:
             return
@@ -203,21 +203,23 @@ class ModelRequests:
             )
             return
         self.pool.drop(report.model)
-        self._tell(session, ms.Refused(f"model {model.name!r} was not loaded: {report.message}", "correct the model"))
+        self._tell(
+            session, ms.RequestRefused(f"model {model.name!r} was not loaded: {report.message}", "correct the model")
+        )
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 
-    def launch(self, session: Session, task: Task) -> None:
+    def launch(self, session: ClientSession, task: Task) -> None:
         """Hand a task to its worker."""
         session.worker.send(ms.RunTask(task.id, task.model, task.slot))
 
-    def abort(self, session: Session, task: Task) -> None:
+    def abort(self, session: ClientSession, task: Task) -> None:
         """Skip a task that the worker has not begun."""
         session.worker.send(ms.SkipTask(task.id))
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def lost(self, session: Session, why: str) -> None:
+    def lost(self, session: ClientSession, why: str) -> None:
         """A worker has ended, or is killed now because of ``why``. Its tasks have failed; another one makes its models again."""
         worker = session.worker
         why = why or _ended_text(worker.exit_status)
@@ -230,7 +232,9 @@ class ModelRequests:
         loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
         for model in loading:
             self.pool.drop(model.id)
-            self._tell(session, ms.Refused(f"model {model.name!r} was not loaded: {why}", "see the runtime's log"))
+            self._tell(
+                session, ms.RequestRefused(f"model {model.name!r} was not loaded: {why}", "see the runtime's log")
+            )
         final = session.losses >= MOST_LOSSES
         session.worker = self.spawn(session.hello)
         self.watch_worker(session)
@@ -247,12 +251,12 @@ class ModelRequests:
     def retire(self, worker: WorkerProcess) -> None:
         raise NotImplementedError
 
-    def _remade(self, session: Session, key: int) -> None:
+    def _remade(self, session: ClientSession, key: int) -> None:
         session.remaking.discard(key)
         if not session.remaking and not session.broken:
             self.step(ev.StreamReady(session.queue))
 
-    def _break(self, session: Session, why: str) -> None:
+    def _break(self, session: ClientSession, why: str) -> None:
         """The queue takes no more tasks; those it has have failed."""
         session.broken = why
         session.remaking.clear()
@@ -268,7 +272,7 @@ class ModelRequests:
             if session.queue in self.sessions:
                 self._check_memory(session)
 
-    def _check_time(self, session: Session, passed_ns: int) -> None:
+    def _check_time(self, session: ClientSession, passed_ns: int) -> None:
         """Only time in which the task could run counts: looked at four times a second, that is exact enough for a limit."""
         task = self._at_work(session)
         if task is None:
@@ -283,7 +287,7 @@ class ModelRequests:
             limit = f"{self.settings.task_timeout_s:g} s"
             self.lost(session, f"the task used the device for more than {limit} (--task-timeout)")
 
-    def _at_work(self, session: Session) -> Task | None:
+    def _at_work(self, session: ClientSession) -> Task | None:
         """The task that the worker runs now, unless it is stopped."""
         running = self.scheduler.rt_running
         if running is not None and running.queue == session.queue:
@@ -293,7 +297,7 @@ class ModelRequests:
             return None
         return queue.launched[0]
 
-    def _check_memory(self, session: Session) -> None:
+    def _check_memory(self, session: ClientSession) -> None:
         limit = self.settings.worker_memory
         if not limit:
             return

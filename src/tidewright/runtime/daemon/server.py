@@ -24,10 +24,20 @@ from ..models import ModelPool
 from ..scheduler import events as ev
 from ..scheduler.machine import PaddingRule, Scheduler, never_pad
 from ..scheduler.tasks import Task, TaskState
-from ..transport.messages import GetStats, Hello, Refused, Shutdown, Stats, Welcome, client_messages, receive, send
+from ..transport.messages import (
+    GetStats,
+    Hello,
+    RequestRefused,
+    Shutdown,
+    Stats,
+    Welcome,
+    client_messages,
+    receive,
+    send,
+)
 from ..transport.rings import Submission
 from .model_requests import ModelRequests
-from .session import Session, peer
+from .session import ClientSession, peer
 from .settings import RuntimeSettings
 from .stats import collect
 from .worker_process import FIFO_RUNTIME, WorkerProcess
@@ -44,7 +54,7 @@ class RuntimeServer(ModelRequests):
         self.settings = settings
         self.scheduler = Scheduler(settings.scheduler, padding)
         self.pool = ModelPool(settings.capacity)
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ClientSession] = {}
         self.acknowledged_ns: deque[int] = deque(maxlen=_MOST_ACKNOWLEDGED)
         """How long the latest stops took to be acknowledged."""
         self.began_ns = time.monotonic_ns()
@@ -196,7 +206,7 @@ class RuntimeServer(ModelRequests):
     def _turn_away(self, connection: socket.socket, error: Exception) -> None:
         with contextlib.suppress(OSError):
             if isinstance(error, UsageError):
-                send(connection, Refused.of(error))
+                send(connection, RequestRefused.of(error))
         self.unwatch(connection.fileno())
         connection.close()
 
@@ -212,7 +222,7 @@ class RuntimeServer(ModelRequests):
             )
         queue, self._next_queue = self._next_queue, self._next_queue + 1
         worker = self.spawn(hello)
-        session = Session.open(queue, connection, hello, pid, worker)
+        session = ClientSession.open(queue, connection, hello, pid, worker)
         self.sessions[queue] = session
         self._watch(connection.fileno(), lambda: self._spoken(session))
         self._watch(session.rings.submitted, lambda: self._submitted(session))
@@ -235,11 +245,11 @@ class RuntimeServer(ModelRequests):
         """It is being killed: it is reaped when it has ended."""
         self._dying.append(worker)
 
-    def watch_worker(self, session: Session) -> None:
+    def watch_worker(self, session: ClientSession) -> None:
         """Its reports are read from now on."""
         self._watch(session.worker.connection.fileno(), lambda: self.reported(session))
 
-    def _spoken(self, session: Session) -> None:
+    def _spoken(self, session: ClientSession) -> None:
         """A request of a client that has a queue. Whatever is wrong with it is its client's affair alone."""
         try:
             message, descriptors = receive(session.connection, client_messages)
@@ -249,7 +259,7 @@ class RuntimeServer(ModelRequests):
                 send(session.connection, answer)
         except UsageError as error:
             with contextlib.suppress(OSError):
-                send(session.connection, Refused.of(error))
+                send(session.connection, RequestRefused.of(error))
         except BlockingIOError:
             return  # an event of a descriptor that was closed since
         except OSError:
@@ -274,7 +284,7 @@ class RuntimeServer(ModelRequests):
 
     # -- tasks ------------------------------------------------------------------------------------------------------
 
-    def _submitted(self, session: Session) -> None:
+    def _submitted(self, session: ClientSession) -> None:
         """Tasks of a client. One that lies about its rings is shut out: nothing in them can be trusted."""
         try:
             for entry in session.rings.submissions():
@@ -285,7 +295,7 @@ class RuntimeServer(ModelRequests):
             log.warning("%s: %s", session.name, error.message)
             self.close(session.queue)
 
-    def _take(self, session: Session, entry: Submission) -> None:
+    def _take(self, session: ClientSession, entry: Submission) -> None:
         key, self._next_task = self._next_task, self._next_task + 1
         task = Task(key, session.queue, entry.model, entry.slot, entry.task, time.monotonic_ns())
         session.outstanding[entry.task] = key
@@ -326,7 +336,7 @@ class RuntimeServer(ModelRequests):
         if session.worker.exit_status is None and session.worker.stop():
             self.stopped(session)
 
-    def stopped(self, session: Session) -> None:
+    def stopped(self, session: ClientSession) -> None:
         """The worker has acknowledged a stop."""
         if session.stop_asked_ns:
             self.acknowledged_ns.append(time.monotonic_ns() - session.stop_asked_ns)

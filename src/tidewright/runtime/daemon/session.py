@@ -15,7 +15,7 @@ from .worker_process import WorkerProcess
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """``outstanding``: the client's own number of a task to the runtime's. ``slots``: model to the memory of its slots."""
 
     queue: int
@@ -44,13 +44,13 @@ class Session:
     preemptions: int = 0
 
     @staticmethod
-    def open(queue: int, connection: socket.socket, hello: Hello, pid: int, worker: WorkerProcess) -> Session:
+    def open(queue: int, connection: socket.socket, hello: Hello, pid: int, worker: WorkerProcess) -> ClientSession:
         """With rings of its own. The caller closes it."""
         ring_memory = memory.create("rings", RING_BYTES)
         submitted = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         completed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         rings = RingPair(memory.attach(ring_memory, RING_BYTES), submitted, completed)
-        return Session(queue, connection, hello, pid, worker, ring_memory, rings)
+        return ClientSession(queue, connection, hello, pid, worker, ring_memory, rings)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ..ladder import NAMES
 from ..models import ModelPool
 from ..scheduler.machine import Scheduler
-from .session import Session
+from .session import ClientSession
 from .settings import RuntimeSettings
 
 
@@ -18,7 +18,7 @@ def collect(
     settings: RuntimeSettings,
     scheduler: Scheduler,
     pool: ModelPool,
-    sessions: Iterable[Session],
+    sessions: Iterable[ClientSession],
     acknowledged_ns: Sequence[int],
     began_ns: int,
 ) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def collect(
     }
 
 
-def _client(session: Session, scheduler: Scheduler, pool: ModelPool) -> dict[str, Any]:
+def _client(session: ClientSession, scheduler: Scheduler, pool: ModelPool) -> dict[str, Any]:
     queue = scheduler.best_effort.get(session.queue)
     return {
         "queue": session.queue,

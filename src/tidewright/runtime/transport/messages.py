@@ -104,11 +104,11 @@ class ModelLoaded(Struct, frozen=True, tag=True):
     """Points between which it can be stopped, where it is stopped between operators."""
 
 
-class Done(Struct, frozen=True, tag=True):
+class RequestDone(Struct, frozen=True, tag=True):
     """The request was carried out."""
 
 
-class Refused(Struct, frozen=True, tag=True):
+class RequestRefused(Struct, frozen=True, tag=True):
     """It was not: why, and what to do. ``status`` as in HTTP: 400 a wrong request, 404 nothing of that name, 409 not now."""
 
     message: str
@@ -116,15 +116,15 @@ class Refused(Struct, frozen=True, tag=True):
     status: int = 400
 
     @staticmethod
-    def of(error: UsageError) -> Refused:
-        return Refused(error.message, error.remedy, error.http_status)
+    def of(error: UsageError) -> RequestRefused:
+        return RequestRefused(error.message, error.remedy, error.http_status)
 
 
 class Stats(Struct, frozen=True, tag=True):
     stats: dict[str, Any]
 
 
-RuntimeMessage = Welcome | ModelLoaded | Done | Refused | Stats
+RuntimeMessage = Welcome | ModelLoaded | RequestDone | RequestRefused | Stats
 
 # -- runtime to worker ------------------------------------------------------------------------------------------------
 

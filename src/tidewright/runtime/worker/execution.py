@@ -13,13 +13,13 @@ from typing import Any
 
 from ...base.errors import UsageError
 from ..transport.tensors import Signature, SlotLayout, TensorSpec
-from .gate import Gate, through_gate, through_yields
+from .gate import OperatorGate, through_gate, through_yields
 
 
 class LoadedModel:
     """``gate`` is there where the worker is stopped between operators."""
 
-    def __init__(self, made: Any, inputs: Sequence[TensorSpec], gate: Gate | None) -> None:
+    def __init__(self, made: Any, inputs: Sequence[TensorSpec], gate: OperatorGate | None) -> None:
         self.is_torch = _is_module(made)
         self.gates = 0
         self.nbytes = _nbytes(made) if self.is_torch else 0
@@ -27,7 +27,7 @@ class LoadedModel:
         self._slots: list[tuple[list[Any], list[Any]]] = []
         self.signature, self.run_ns = self._measure(tuple(inputs))
 
-    def _callable(self, made: Any, gate: Gate | None) -> Callable[..., Any]:
+    def _callable(self, made: Any, gate: OperatorGate | None) -> Callable[..., Any]:
         if self.is_torch:
             made.eval()
             if gate is None:
@@ -110,7 +110,7 @@ class LoadedModel:
         return np.ndarray(spec.shape, np.dtype(spec.dtype), memory, offset)
 
 
-class _OpenGate(Gate):
+class _OpenGate(OperatorGate):
     """For generator functions where the worker is stopped by signals: never closed."""
 
     def __init__(self) -> None:

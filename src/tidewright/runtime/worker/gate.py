@@ -17,7 +17,7 @@ from ..transport.messages import StoppedAtGate, send
 FLAG_BYTES = 4096
 
 
-class Gate:
+class OperatorGate:
     """``flag``: a page shared with the runtime. Its first word is the number of the stop in force, 0 for none. ``resumed``: an
     eventfd that the runtime adds to when it has cleared the word."""
 
@@ -35,7 +35,7 @@ class Gate:
             os.eventfd_read(self._resumed)  # may be left over from a stop that found nothing to stop: then once more
 
 
-def through_gate(module: Any, gate: Gate) -> tuple[Callable[..., Any], int]:
+def through_gate(module: Any, gate: OperatorGate) -> tuple[Callable[..., Any], int]:
     """``module`` run operator by operator, and how many there are. Raises what torch.fx raises for what it cannot trace."""
     import torch.fx
 
@@ -57,7 +57,7 @@ def through_gate(module: Any, gate: Gate) -> tuple[Callable[..., Any], int]:
     return interpreter.run, len(traced.graph.nodes)
 
 
-def through_yields(function: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
+def through_yields(function: Callable[..., Any], gate: OperatorGate) -> Callable[..., Any]:
     """A generator function run to its end; each ``yield`` is a point where it may stop. What it returns are its outputs."""
 
     def run(*args: Any) -> Any:

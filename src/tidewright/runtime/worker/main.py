@@ -39,14 +39,14 @@ from ..transport.messages import (
 from ..transport.tensors import SlotLayout
 from .execution import LoadedModel
 from .factory import make
-from .gate import FLAG_BYTES, Gate
+from .gate import FLAG_BYTES, OperatorGate
 
 _PR_SET_PDEATHSIG = 1
 _MOST_TEXT = 2000
 
 
 class Worker:
-    def __init__(self, connection: socket.socket, fifo: int, gate: Gate | None) -> None:
+    def __init__(self, connection: socket.socket, fifo: int, gate: OperatorGate | None) -> None:
         self.connection, self.fifo, self.gate = connection, fifo, gate
         self.models: dict[int, LoadedModel] = {}
         self.waiting: deque[Any] = deque()
@@ -153,7 +153,7 @@ def main() -> None:
     gate = None
     if args.gate:
         flag, resumed = args.gate
-        gate = Gate(memory.attach(flag, FLAG_BYTES), resumed, connection)
+        gate = OperatorGate(memory.attach(flag, FLAG_BYTES), resumed, connection)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime decides when its workers end
     with contextlib.suppress(msgspec.MsgspecError):
         Worker(connection, args.fifo, gate).loop()
