@@ -42,10 +42,10 @@ class Node:
     def peer(self) -> Peer:
         return Peer(node=self.name, address="127.0.0.1", port=self.depot.port)
 
-    def attempt(self, rank: int, peers: tuple[Peer, ...], sitting: str) -> Attempt:
+    def attempt(self, rank: int, peers: tuple[Peer, ...], generation: str) -> Attempt:
         seats = (RankSeat(rank, 0, (0,)),)
         args = LaunchArgs(job=JOB, attempt=1, command=("x",), ranks=seats, world_size=2, peers=peers)
-        found = Attempt.create(self.layout, args, {}, AttemptRecord(peers=peers, sitting=sitting))
+        found = Attempt.create(self.layout, args, {}, AttemptRecord(peers=peers, rendezvous_generation=generation))
         (found.ranks[0].directory / "box").mkdir(parents=True, exist_ok=True)
         return found
 
@@ -60,7 +60,7 @@ class Node:
 
 
 class Two:
-    """A host of the meeting and a guest, with a rank each that is about to come back in the sitting ``again``."""
+    """The node that hosts the rendezvous and another, with a rank each to restore in the generation ``again``."""
 
     def __init__(self, root: Path) -> None:
         self.host, self.guest = Node("host", root), Node("guest", root)
@@ -109,31 +109,31 @@ def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
         assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.token)
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.host.rendezvous.unpack(two.hosts, left(old=b"1"))  # a second try in the same sitting
+        two.host.rendezvous.unpack(two.hosts, left(old=b"1"))  # a second try in the same generation
         assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
 
     run(tmp_path, work)
 
 
-def test_a_later_sitting_goes_back_to_what_its_image_says(tmp_path: Path) -> None:
+def test_a_later_generation_goes_back_to_what_its_image_says(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert await two.host.say((fr.KEYS, [])) == [[b"old"]]
         with pytest.raises(WorldError, match="damaged"):
-            two.hosts.record.sitting = "and again"
+            two.hosts.record.rendezvous_generation = "and again"
             two.host.rendezvous.unpack(two.hosts, base64.b64encode(b"\xffnonsense").decode())
 
     run(tmp_path, work)
 
 
 def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
-    """A node that alone let go of its ranks brings them back into the sitting that the others never left."""
+    """A node that alone released its ranks brings them back into the generation that the others never left."""
 
     async def work(two: Two) -> None:
-        two.host.rendezvous.fresh(two.hosts)
+        two.host.rendezvous.reset(two.hosts)
         await two.host.say((fr.SET, [b"since", b"2"]))
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert await two.host.say((fr.KEYS, [])) == [[b"since"]]
@@ -154,7 +154,7 @@ def test_who_waits_hears_that_the_host_failed(tmp_path: Path) -> None:
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.05)
         two.host.rendezvous.fail(two.hosts, "its image is damaged")
-        with pytest.raises(WorldError, match="could not be brought back: its image is damaged"):
+        with pytest.raises(WorldError, match="its image is damaged"):
             await knocking
 
     run(tmp_path, work)
@@ -187,14 +187,14 @@ def test_ranks_that_nobody_joins_begin_at_their_image_each_time(tmp_path: Path) 
 def test_an_attempt_finds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
-        two.hosts.record.sitting = two.guests.record.sitting = "from the beginning"
+        two.hosts.record.rendezvous_generation = two.guests.record.rendezvous_generation = "from the beginning"
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "from the beginning"))
         await asyncio.sleep(0.05)
         assert not knocking.done()
-        two.host.rendezvous.fresh(two.hosts)
+        two.host.rendezvous.reset(two.hosts)
         await knocking
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.host.rendezvous.fresh(two.hosts)  # the next agent begins again
+        two.host.rendezvous.reset(two.hosts)  # the next agent begins again
         assert await two.host.say((fr.KEYS, [])) == [[b"new"]]
 
     run(tmp_path, work)
@@ -249,7 +249,7 @@ def test_the_next_agent_lets_ranks_meet_before_it_is_asked_to(tmp_path: Path) ->
         two.host.meet = RendezvousServer(two.host.root / "meetings")
         await two.host.meet.start()
         two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.GET, [b"old"])) == [[b"1"]]
         assert two.host.meet.generation("1") == "again"
 
@@ -275,7 +275,7 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
         two.host.meet = RendezvousServer(two.host.root / "meetings")
         await two.host.meet.start()
         two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
 
     run(tmp_path, work)
@@ -290,7 +290,7 @@ def test_ranks_of_an_earlier_generation_are_not_let_in_again(tmp_path: Path) -> 
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         before = two.host.token
         assert await enters(two.host, before)
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert two.host.token != before and await enters(two.host, two.host.token)
         assert not await enters(two.host, before) and not await enters(two.host, two.host.rendezvous.access_token(JOB))
@@ -310,7 +310,7 @@ def test_an_agent_of_an_earlier_version_has_its_ranks_let_in(tmp_path: Path) -> 
         assert not await enters(two.host, job)
         assert await two.host.rendezvous.endpoint({"job": JOB, "sitting": "again"}) == two.host.meet.port
         assert await enters(two.host, job) and await enters(two.host, two.host.token)
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert not await enters(two.host, job)
 
@@ -339,7 +339,7 @@ def test_keys_of_an_earlier_version_open_to_the_token_of_the_job(tmp_path: Path)
         two.host.meet = RendezvousServer(two.host.root / "meetings")
         await two.host.meet.start()
         two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous.adopt(two.hosts)
         assert await enters(two.host, two.host.rendezvous.access_token(JOB)) and await enters(two.host, two.host.token)
 
     run(tmp_path, work)

@@ -89,15 +89,15 @@ class NodeMachine:
         return self._scripts.take()
 
     def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job; not one that is about to be gone."""
-        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.leaving)
+        """Every attempt here, by job; not one that is being removed."""
+        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.departing)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _ask(self, ask: ev.Asked) -> None:
-        self._scripts.start((ask.args.job, ask.args.attempt), self._judged(ask))
+        self._scripts.start((ask.args.job, ask.args.attempt), self._handle_request(ask))
 
-    def _judged(self, ask: ev.Asked) -> Script:
+    def _handle_request(self, ask: ev.Asked) -> Script:
         try:
             yield from self._verbs[ask.verb](ask)
         except ActionFailed as error:
@@ -134,19 +134,19 @@ class NodeMachine:
             )
         return found
 
-    def _behind(self, ask: ev.Asked, state: AttemptState) -> None:
-        """Judge a request when its turn comes."""
+    def _queue_request(self, ask: ev.Asked, state: AttemptState) -> None:
+        """Handle a request after what is queued for the attempt."""
         self._answer(ask, state.report())
 
         def script() -> Script:
-            if self.attempts.get(state.key) is state and not state.leaving:
-                self._again(ask)
+            if self.attempts.get(state.key) is state and not state.departing:
+                self._ask_again(ask)
             yield from ()
 
         state.queue(script())
 
-    def _again(self, ask: ev.Asked) -> None:
-        """As if it were asked now; it was answered already."""
+    def _ask_again(self, ask: ev.Asked) -> None:
+        """Handle a request that was answered already as a new one."""
         self._ask(ev.Asked(0, ask.verb, ask.args, ask.op_id))
 
     # -- verbs ------------------------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ class NodeMachine:
         state.queue(launch(state, images=self.images))
         self._answer(ask, state.report())
 
-    def _create(self, args: LaunchArgs, sitting: str) -> Any:
+    def _create(self, args: LaunchArgs, generation: str) -> Any:
         record = AttemptRecord(
             grace_us=args.grace_us,
             devices={seat.rank: seat.devices for seat in args.ranks},
             serial=args.image,
             peers=args.peers,
-            sitting=sitting,
+            rendezvous_generation=generation,
             boot=self.boot,
         )
         logs = yield CreateAttempt(args, record)
@@ -197,15 +197,15 @@ class NodeMachine:
         response = TABLE[state.record.phase, "suspend"]
         if (ask.ask and state.seen(ask.op_id)) or response is VerbResponse.REPEAT:
             self._answer(ask, state.report(), publish=True)
-        elif response is VerbResponse.BEHIND:
-            self._behind(ask, state)
+        elif response is VerbResponse.QUEUE:
+            self._queue_request(ask, state)
         else:
             record = state.record
             record.level, record.bounded, record.grace_us = args.level, args.bounded, args.grace_us
             record.serial, record.previous, record.peers = args.serial, args.previous, args.peers or record.peers
             record.cut, record.op_id = cut_of(args.serial, ask.op_id), ask.op_id
             state.begin_cut(record.cut, image=bool(args.serial))
-            report = state.tell(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
+            report = state.update(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
             state.queue(suspend(state, self.node, images=self.images))
             self._answer(ask, report)
         yield from ()
@@ -217,23 +217,23 @@ class NodeMachine:
         if args.launch is not None and known is None:
             yield from self._arrive(ask, args.launch, args)
             return
-        if args.launch is not None and known is not None and known.leaving:
-            known.next = lambda: self._again(ask)
+        if args.launch is not None and known is not None and known.departing:
+            known.next = lambda: self._ask_again(ask)
             self._answer(ask, replace(known.report(), state="resuming", verb="resume", error=""))
             return
         state = self._find(ask)
         if ask.ask and state.seen(ask.op_id):
             self._answer(ask, state.report(), publish=True)
         elif not ask.ask and state.record.phase == "suspending":
-            raise WorldError("its suspension came to no end")
+            raise WorldError("its suspension did not complete")
         else:
             yield from self._resume_known(ask, state, args)
 
     def _resume_known(self, ask: ev.Asked, state: AttemptState, args: ResumeArgs) -> Script:
         record = state.record
         response = TABLE[record.phase, "resume"]
-        if response is VerbResponse.BEHIND and not record.ending:
-            self._behind(ask, state)
+        if response is VerbResponse.QUEUE and not record.ending:
+            self._queue_request(ask, state)
         elif response is not VerbResponse.BEGIN:
             self._answer(ask, state.report(), publish=True)
         else:
@@ -241,21 +241,21 @@ class NodeMachine:
             if args.launch is not None:
                 state.args, record.serial = args.launch, args.serial
                 if not args.back:
-                    record.sitting = ask.op_id
+                    record.rendezvous_generation = ask.op_id
             record.boot, record.op_id = self.boot, ask.op_id
             record.cpus.update(cpus)
             record.devices.update({seat.rank: seat.devices for seat in args.ranks})
-            report = state.tell(phase="resuming", verb="resume", error="", took_us=0)
+            report = state.update(phase="resuming", verb="resume", error="", took_us=0)
             state.queue(resume(state, images=self.images))
             self._answer(ask, report)
 
     def _arrive(self, ask: ev.Asked, args: LaunchArgs, resumption: ResumeArgs) -> Script:
-        """An attempt that was suspended on other nodes comes here."""
+        """Resume an attempt here that was suspended on other nodes."""
         self._forgotten.pop((args.job, args.attempt), None)
-        sitting = "" if resumption.back else ask.op_id
-        state = yield from self._create(replace(args, image=resumption.serial), sitting)
+        generation = "" if resumption.back else ask.op_id
+        state = yield from self._create(replace(args, image=resumption.serial), generation)
         state.record.level, state.record.op_id = int(Level.FULL), ask.op_id
-        report = state.tell(phase="resuming", verb="resume")
+        report = state.update(phase="resuming", verb="resume")
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
 
@@ -300,7 +300,7 @@ class NodeMachine:
         state.end_by("stop")
         state.give_up_cuts()
         state.record.grace_us = args.grace_us
-        report = state.tell(phase="stopping", verb="stop", error="", why="stopped on request")
+        report = state.update(phase="stopping", verb="stop", error="", why="stopped on request")
         if again:
             state.arm_kill(lambda: end_all(state))
         else:
@@ -321,7 +321,7 @@ class NodeMachine:
         report = state.report()
         if args.left:
             state.next = None
-            if not state.leaving:
+            if not state.departing:
                 leave(state, lambda: self._drop(state))
         elif not state.over:
             raise Conflict(f"job {args.job} attempt {args.attempt} is {state.record.phase}", "stop it first")
@@ -369,9 +369,9 @@ class NodeMachine:
             self._decided(state, event)
         elif isinstance(event, ev.LevelCapped):
             if state.record.phase == "running" and event.level != state.record.max_level:
-                state.tell(max_level=event.level, max_level_why=event.why)
+                state.update(max_level=event.level, max_level_why=event.why)
         elif isinstance(event, ev.NoticeGiven):
-            state.tell(notice=event.text)
+            state.update(notice=event.text)
         elif isinstance(event, ev.Evicted):
             self._evict(state, event.why)
         else:
@@ -396,5 +396,5 @@ class NodeMachine:
         if record.ending or record.phase != "running":
             return
         record.evicted, record.ending, record.grace_us = True, "stop", state.args.grace_us
-        state.tell(phase="stopping", verb="stop", why=why, notice=why)
+        state.update(phase="stopping", verb="stop", why=why, notice=why)
         state.queue(stop(state, images=self.images))

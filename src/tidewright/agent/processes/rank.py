@@ -107,12 +107,12 @@ class Rank:
             start=main.start,
             shim=self.shim.pid if self.shim_alive() and self.shim else 0,
             init=main.init,
-            marker="" if self.boxed else f"{MARK}={self.mark}",
+            marker="" if self.sandboxed else f"{MARK}={self.mark}",
             cgroups=self.spec.cgroups if self.spec else (),
         )
 
     @property
-    def boxed(self) -> bool:
+    def sandboxed(self) -> bool:
         """Whether it has namespaces of its own: nothing of it can leave them, and marks of its past mean nothing."""
         return self.spec is not None and self.spec.rank_dir is not None
 

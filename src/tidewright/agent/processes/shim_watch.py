@@ -20,7 +20,7 @@ class ShimWatch:
         self._watched: dict[Rank, Attempt] = {}
 
     def add(self, attempt: Attempt, rank: Rank) -> None:
-        """Watch a rank's shim; one that is gone already is told of soon."""
+        """Watch a rank's shim; one that is gone already is reported soon."""
         loop = asyncio.get_running_loop()
         if rank in self._watched:
             return

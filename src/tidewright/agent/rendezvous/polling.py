@@ -41,7 +41,7 @@ class EndpointOpen:
 
 @dataclass(frozen=True, slots=True)
 class PollFailed:
-    """Ranks cannot meet."""
+    """The rendezvous cannot be reached."""
 
     reason: str
 

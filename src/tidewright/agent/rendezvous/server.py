@@ -270,7 +270,7 @@ class _Connection(asyncio.Protocol):
                     break
                 self._server.handle(ms.FrameReceived(self._number, frame))
         except ValueError:
-            self._ended = True  # not a frame: nothing after it can be told apart
+            self._ended = True  # not a frame: the frames after it cannot be delimited
         finally:
             self._advancing = False
         if self._ended and not self._full:
