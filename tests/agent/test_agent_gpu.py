@@ -68,7 +68,7 @@ def who(pid: int) -> object:
 
 
 class Node:
-    """An agent without its process and its door, on a node of two GPUs."""
+    """An agent without its process and its socket, on a node of two GPUs."""
 
     def __init__(self, root: Path, api: FakeCuda) -> None:
         self.layout, self.api, self.heard = AgentLayout(root), api, list[JobReport]()

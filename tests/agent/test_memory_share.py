@@ -38,7 +38,7 @@ print(os.environ.get("PYTHONPATH"))
 
 
 class Node:
-    """An agent without its process and its door, on a node of two devices of 40 GiB."""
+    """An agent without its process and its socket, on a node of two devices of 40 GiB."""
 
     def __init__(self, root: Path, kind: str = "h100", action: str = "evict") -> None:
         self.layout, self.heard = AgentLayout(root), list[JobReport]()

@@ -1,4 +1,4 @@
-"""Where ranks of one job on two nodes meet when they come back: what either left before, and what the first one leaves now."""
+"""The rendezvous of one job on two nodes when its ranks are restored: keys of before, and those that the first one leaves now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tests.agent.test_meet import talk
+from tests.agent.test_rendezvous_server import talk
 from tidewright.agent.layout import AgentLayout
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.peer_rpc import PeerServer
@@ -28,19 +28,19 @@ TOKEN, JOB = "secret", 1
 
 
 class Node:
-    """An agent as far as meetings go."""
+    """An agent as far as the rendezvous goes."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.root = root / name
         self.layout = AgentLayout(self.root)
         self.layout.ranks.mkdir(parents=True)
-        self.name, self.meet = name, RendezvousServer(self.root / "meetings")
-        self.rendezvous = RendezvousCoordinator(name, "127.0.0.1", TOKEN, self.meet)
-        self.depot = PeerServer(TOKEN, {"meeting": self.rendezvous.endpoint})
+        self.name, self.rendezvous_server = name, RendezvousServer(self.root / "meetings")
+        self.rendezvous = RendezvousCoordinator(name, "127.0.0.1", TOKEN, self.rendezvous_server)
+        self.peer_server = PeerServer(TOKEN, {"meeting": self.rendezvous.endpoint})
 
     @property
     def peer(self) -> Peer:
-        return Peer(node=self.name, address="127.0.0.1", port=self.depot.port)
+        return Peer(node=self.name, address="127.0.0.1", port=self.peer_server.port)
 
     def attempt(self, rank: int, peers: tuple[Peer, ...], generation: str) -> Attempt:
         seats = (RankSeat(rank, 0, (0,)),)
@@ -51,10 +51,10 @@ class Node:
 
     @property
     def token(self) -> str:
-        return self.rendezvous.access_token(JOB, self.meet.generation(str(JOB)))
+        return self.rendezvous.access_token(JOB, self.rendezvous_server.generation(str(JOB)))
 
     async def say(self, *requests: tuple[int, list[bytes]]) -> list[list[bytes]]:
-        answers = await talk(self.meet, self.token, list(requests))
+        answers = await talk(self.rendezvous_server, self.token, list(requests))
         assert {code for code, _ in answers} == {fr.OK}
         return [parts for _, parts in answers[1:]]
 
@@ -68,8 +68,8 @@ class Two:
     @asynccontextmanager
     async def up(self) -> AsyncIterator[Two]:
         for node in (self.host, self.guest):
-            await node.meet.start()
-            await node.depot.open("127.0.0.1")
+            await node.rendezvous_server.start()
+            await node.peer_server.open("127.0.0.1")
         peers = (self.host.peer, self.guest.peer)
         self.hosts = self.host.attempt(0, peers, "again")
         self.guests = self.guest.attempt(1, peers, "again")
@@ -77,8 +77,8 @@ class Two:
             yield self
         finally:
             for node in (self.host, self.guest):
-                await node.depot.close()
-                await node.meet.stop()
+                await node.peer_server.close()
+                await node.rendezvous_server.stop()
 
 
 def left(**keys: bytes) -> str:
@@ -107,7 +107,7 @@ def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         await knocking
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
-        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.token)
+        assert (reach["port"], reach["token"]) == (two.host.rendezvous_server.port, two.host.token)
         await two.host.say((fr.SET, [b"new", b"2"]))
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))  # a second try in the same generation
         assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
@@ -144,7 +144,7 @@ def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
 def test_only_the_host_puts_back(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.guest.rendezvous.unpack(two.guests, left(old=b"1"))
-        assert two.guest.meet.generation("1") == ""
+        assert two.guest.rendezvous_server.generation("1") == ""
 
     run(tmp_path, work)
 
@@ -222,12 +222,12 @@ def test_what_was_left_and_is_no_text_is_damaged(tmp_path: Path) -> None:
 
 def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
-        port = two.host.depot.port
-        await two.host.depot.close()
+        port = two.host.peer_server.port
+        await two.host.peer_server.close()
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.5)
-        two.host.depot = PeerServer(TOKEN, {"meeting": two.host.rendezvous.endpoint})
-        await two.host.depot.open("127.0.0.1", port)
+        two.host.peer_server = PeerServer(TOKEN, {"meeting": two.host.rendezvous.endpoint})
+        await two.host.peer_server.open("127.0.0.1", port)
         two.host.rendezvous.unpack(two.hosts, "")
         await knocking
 
@@ -236,7 +236,9 @@ def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> No
 
 def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
-        two.guest.rendezvous = RendezvousCoordinator("guest", "127.0.0.1", TOKEN, two.guest.meet, open_s=0.3)
+        two.guest.rendezvous = RendezvousCoordinator(
+            "guest", "127.0.0.1", TOKEN, two.guest.rendezvous_server, open_s=0.3
+        )
         with pytest.raises(WorldError, match=r"node host has not opened the rendezvous of job 1"):
             await two.guest.rendezvous.write(two.guests, "again")
 
@@ -246,12 +248,12 @@ def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> N
 def test_the_next_agent_lets_ranks_meet_before_it_is_asked_to(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
         two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.GET, [b"old"])) == [[b"1"]]
-        assert two.host.meet.generation("1") == "again"
+        assert two.host.rendezvous_server.generation("1") == "again"
 
     run(tmp_path, work)
 
@@ -272,9 +274,9 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
         one = fr.number(1)
         for room[0] in (True, False, False, True, True):
             await two.host.say((fr.ADD, [b"n", one]))
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
         two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
 
@@ -282,7 +284,7 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 async def enters(node: Node, token: str) -> bool:
-    return (await talk(node.meet, token, []))[0][0] == fr.OK
+    return (await talk(node.rendezvous_server, token, []))[0][0] == fr.OK
 
 
 def test_ranks_of_an_earlier_generation_are_not_let_in_again(tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_an_agent_of_an_earlier_version_has_its_ranks_let_in(tmp_path: Path) -> 
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         job = two.host.rendezvous.access_token(JOB)
         assert not await enters(two.host, job)
-        assert await two.host.rendezvous.endpoint({"job": JOB, "sitting": "again"}) == two.host.meet.port
+        assert await two.host.rendezvous.endpoint({"job": JOB, "sitting": "again"}) == two.host.rendezvous_server.port
         assert await enters(two.host, job) and await enters(two.host, two.host.token)
         two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
@@ -322,7 +324,7 @@ def test_a_host_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
         async def port(args: dict[str, object]) -> int:
             return 4711
 
-        two.host.depot._handlers["meeting"] = port
+        two.host.peer_server._handlers["meeting"] = port
         await two.guest.rendezvous.write(two.guests, "again")
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
         assert (reach["port"], reach["token"]) == (4711, two.guest.rendezvous.access_token(JOB))
@@ -335,10 +337,10 @@ def test_keys_of_an_earlier_version_open_to_the_token_of_the_job(tmp_path: Path)
 
     async def work(two: Two) -> None:
         two.host.rendezvous.open(JOB)
-        two.host.meet.name_generation(str(JOB), "again")
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
+        two.host.rendezvous_server.name_generation(str(JOB), "again")
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
         two.host.rendezvous.adopt(two.hosts)
         assert await enters(two.host, two.host.rendezvous.access_token(JOB)) and await enters(two.host, two.host.token)
 

@@ -43,8 +43,8 @@ class Disk:
         self.raw: dict[tuple[int, int], dict[int, int]] = {}
         """(job, serial) to rank to the training steps in its image."""
         self.store: dict[tuple[int, int], dict[int, int]] = {}
-        self.meets: dict[int, str] = {}
-        """For which request the ranks of a job meet here."""
+        self.rendezvous: dict[int, str] = {}
+        """For which request the rendezvous of a job is open here."""
         self.epoch = 0
 
 
@@ -72,7 +72,7 @@ class Node:
         self.running = False
         self.life = 0
         self.failed: dict[int, str] = {}
-        """Meetings that could not be prepared here: job to request."""
+        """Rendezvous that could not be prepared here: job to request."""
         self.steps = Steps(self)
         self.machine: NodeMachine | None = None
         self._loop: MachineLoop | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 GONE_S = 30.0
-DOOR_S = 900.0
+OPEN_S = 900.0
 FAILS: tuple[type, ...] = (
     do.CommitRecord, do.SuspendByDriver, do.ResumeByDriver, on_images.DumpRanks, on_images.StoreImage,
     on_images.FetchImages, on_images.ReadyImages, on_images.MakeGeneration,
@@ -76,12 +76,12 @@ class Steps:
         return False
 
     def _meet(self, what: do.Do, key: Key, step: do.WriteEndpoints) -> None:
-        """The host opens the meeting; others ask it until it has."""
+        """The host opens the rendezvous; others poll it until it has."""
         node, state = self.node, self.state(key)
         job, peers, began = key[0], state.record.peers, asyncio.get_running_loop().time()
         if any(seat.rank == 0 for seat in state.args.ranks):
-            if step.reset and node.disk.meets.get(job) != state.record.rendezvous_generation:
-                node.disk.meets[job] = state.record.rendezvous_generation
+            if step.reset and node.disk.rendezvous.get(job) != state.record.rendezvous_generation:
+                node.disk.rendezvous[job] = state.record.rendezvous_generation
             node.later(0.002, lambda: node.done_step(what, None))
             return
         if not peers or peers[0].node == node.name:
@@ -98,10 +98,10 @@ class Steps:
                 node.failed_step(what, do.ActionFailed("its ranks are to end"))
             elif answers and step.generation and host.failed.get(job) == step.generation:
                 node.failed_step(what, do.ActionFailed("its ranks could not be restored elsewhere"))
-            elif answers and (not step.generation or host.disk.meets.get(job) == step.generation):
+            elif answers and (not step.generation or host.disk.rendezvous.get(job) == step.generation):
                 node.done_step(what, None)
-            elif now > heard + GONE_S or now > began + DOOR_S or (not answers and not step.generation):
-                node.failed_step(what, do.ActionFailed("the meeting is not opened"))
+            elif now > heard + GONE_S or now > began + OPEN_S or (not answers and not step.generation):
+                node.failed_step(what, do.ActionFailed("the rendezvous is not opened"))
             else:
                 node.later(POLL_S, look)
 
@@ -380,7 +380,7 @@ class Steps:
             raise do.ActionFailed(f"image {step.serial} cannot be had")
         disk.raw[place] = held
         if 0 in state.numbers:
-            disk.meets[key[0]] = state.record.rendezvous_generation
+            disk.rendezvous[key[0]] = state.record.rendezvous_generation
         return {}
 
     @_do.register

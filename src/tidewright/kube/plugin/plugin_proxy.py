@@ -191,7 +191,7 @@ class PluginProxy:
             answer = await self._plugin.ask_at_once("Allocate", request)
         except grpc_module().aio.AioRpcError as error:
             await context.abort(error.code(), error.details())
-        return promises(request) if answer is None else answer
+        return late_answer(request) if answer is None else answer
 
     async def _pre_start(self, request: Any, context: Any) -> Any:
         remedy = "the kubelet tries the container again by itself"
@@ -211,7 +211,7 @@ class PluginProxy:
             await context.abort(error.code(), error.details())
 
 
-def promises(request: Any) -> Any:
+def late_answer(request: Any) -> Any:
     """What a plugin that binds late answers to Allocate, without the legacy variables."""
     kinds = messages()
     found = [[kinds.CDIDevice(name=qualified(name_of(one.devices_ids)))] for one in request.container_requests]

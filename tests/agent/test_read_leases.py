@@ -10,48 +10,48 @@ from tidewright.agent.checkpointing.image_leases import ReadLeases
 KEY, OTHER = (7, 1), (8, 1)
 
 
-def waited(lending: ReadLeases, grace_s: float = 0.0, longest_s: float = 30.0) -> threading.Thread:
-    thread = threading.Thread(target=lending.wait, args=(KEY, grace_s, longest_s), daemon=True)
+def waited(leases: ReadLeases, grace_s: float = 0.0, longest_s: float = 30.0) -> threading.Thread:
+    thread = threading.Thread(target=leases.wait, args=(KEY, grace_s, longest_s), daemon=True)
     thread.start()
     return thread
 
 
 def test_nobody_waits_without_readers() -> None:
-    lending = ReadLeases()
-    lending.begin(OTHER)
+    leases = ReadLeases()
+    leases.begin(OTHER)
     began = time.monotonic()
-    waited(lending).join(30)
+    waited(leases).join(30)
     assert time.monotonic() - began < 30
 
 
 def test_the_last_reader_ends_the_wait() -> None:
-    lending = ReadLeases()
-    lending.begin(KEY)
-    lending.begin(KEY)
-    thread = waited(lending)
-    lending.end(KEY)
+    leases = ReadLeases()
+    leases.begin(KEY)
+    leases.begin(KEY)
+    thread = waited(leases)
+    leases.end(KEY)
     thread.join(0.05)
     assert thread.is_alive(), "one still reads"
-    lending.end(KEY)
+    leases.end(KEY)
     thread.join(30)
     assert not thread.is_alive()
 
 
 def test_a_reader_within_the_grace_is_waited_for() -> None:
-    lending = ReadLeases()
-    thread = waited(lending, grace_s=20.0)
+    leases = ReadLeases()
+    thread = waited(leases, grace_s=20.0)
     thread.join(0.05)
     assert thread.is_alive(), "somebody may be about to come"
-    lending.begin(KEY)
-    lending.end(KEY)
+    leases.begin(KEY)
+    leases.end(KEY)
     assert thread.is_alive(), "and another file of it"
 
 
 def test_a_reader_that_never_ends_is_not_waited_for_for_ever() -> None:
-    lending = ReadLeases()
-    lending.begin(KEY)
-    thread = waited(lending, longest_s=0.05)
+    leases = ReadLeases()
+    leases.begin(KEY)
+    thread = waited(leases, longest_s=0.05)
     thread.join(30)
     assert not thread.is_alive()
-    lending.end(KEY)
-    waited(lending).join(30)
+    leases.end(KEY)
+    waited(leases).join(30)
