@@ -165,7 +165,7 @@ def test_a_source_that_is_killed_in_the_middle_leaves_nothing(
     found = Images(tmp_path / "node", "token")
     monkeypatch.setattr("tidewright.agent.peer_rpc.SILENCE_S", 0.5)
     try:
-        with pytest.raises(WorldError, match="cannot be had"):
+        with pytest.raises(WorldError, match="is not available"):
             found.ready(TENANT, JOB, 1, [0], [source.peer])
         assert served
     finally:

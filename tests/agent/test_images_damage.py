@@ -252,7 +252,7 @@ def test_a_file_that_may_not_be_read_is_not_given_up(
     with monkeypatch.context() as barred:
         failing(victim, errno.EACCES)
         barred.setattr(os, "access", lambda path, mode: path != victim)
-        with pytest.raises(WorldError, match="cannot be had") as caught:
+        with pytest.raises(WorldError, match="is not available") as caught:
             Images(tmp_path / "node", "token").ready(TENANT, JOB, SERIAL, [0], [])
         assert not isinstance(caught.value, DamagedImage), "somebody may yet give it back"
     monkeypatch.undo()

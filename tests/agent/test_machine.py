@@ -506,7 +506,7 @@ def test_nothing_waits_for_a_cut_of_an_attempt_that_was_forgotten() -> None:
 def test_an_attempt_that_is_stopped_while_its_ranks_wait_to_come_back_ends() -> None:
     shell = resuming(do.WriteEndpoints)
     shell.ask("stop", ARGS["stop"])
-    shell.fails[do.WriteEndpoints] = do.ActionFailed("its ranks are to end")
+    shell.fails[do.WriteEndpoints] = do.ActionFailed("its ranks are being ended")
     shell.finish(shell.slow[do.WriteEndpoints][0], do.WriteEndpoints)
     assert shell.record.phase == "exited" and not shell.names(on_images.RestoreRanks)
 

@@ -165,7 +165,7 @@ def test_who_is_to_end_waits_no_more(tmp_path: Path) -> None:
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.05)
         two.guests.record.ending = "stop"
-        with pytest.raises(WorldError, match="are to end"):
+        with pytest.raises(WorldError, match="being ended"):
             await knocking
 
     run(tmp_path, work)

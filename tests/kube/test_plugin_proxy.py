@@ -228,7 +228,7 @@ def test_matching_waits_for_the_plugin_and_ends_with_words_when_it_does_not_come
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await found.admitted("q", 0)
             assert "gave no answer for 0.2 s" in str(caught.value.details())
-            assert "create the pod anew" in str(caught.value.details())
+            assert "recreate the pod" in str(caught.value.details())
 
     run(scene)
 

@@ -95,7 +95,7 @@ class Steps:
             answers = host.running and host.online and host.powered and node.online
             heard = now if answers else heard
             if state.record.ending:
-                node.failed_step(what, do.ActionFailed("its ranks are to end"))
+                node.failed_step(what, do.ActionFailed("its ranks are being ended"))
             elif answers and step.generation and host.failed.get(job) == step.generation:
                 node.failed_step(what, do.ActionFailed("its ranks could not be restored elsewhere"))
             elif answers and (not step.generation or host.disk.rendezvous.get(job) == step.generation):

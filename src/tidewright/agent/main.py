@@ -206,7 +206,7 @@ class Agent:
                 self._heartbeat.look()
                 await self._server.look()
             except OSError as error:
-                log.warning("a socket that is gone cannot be made again: %s", error)
+                log.warning("a socket whose file was removed cannot be created again: %s", error)
 
 
 def standard_drivers(node: str) -> dict[Level, Driver]:

@@ -1,4 +1,4 @@
-"""The depot: what agents are to each other over TCP. Parts of a cut, where ranks meet, and the bytes of images.
+"""RPC between agents over TCP: parts of a cut, endpoints of rendezvous, and the bytes of images.
 
 A connection begins with both sides showing that they know the cluster's token (``peer_auth``), which is never sent. Then
 one frame of JSON asks, one answers, followed by as many raw bytes as it announces.

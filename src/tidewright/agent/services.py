@@ -60,7 +60,7 @@ def failure(error: Exception) -> do.ActionFailed:
     if isinstance(error, do.ActionFailed):
         return error
     if not isinstance(error, TideError | OSError):
-        log.error("a step failed in an unforeseen way", exc_info=error)
+        log.error("a step failed with an unexpected error", exc_info=error)
     kinds: tuple[tuple[type[Exception], do.Failure], ...] = (
         (DamagedImage, "damaged image"),
         (DeviceStateLost, "device state lost"),

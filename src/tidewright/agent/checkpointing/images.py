@@ -171,7 +171,7 @@ class Images(RawImages):
         self._over[job] = None
 
     def drop_unknown(self, job: int, serial: int) -> None:
-        """An image that was made too late for anybody to know of it."""
+        """An image that was made too late for any controller to know of it."""
         self._drop(job, serial)
         self._collect()
 
@@ -261,7 +261,7 @@ class Images(RawImages):
         if not self._bring(name, directory / str(name.rank), sources, why):
             said = "; ".join(map(str, why)) or "no node that has it is known"
             kind = DamagedImage if hopeless(why) else WorldError
-            raise kind(f"{name} cannot be had: {said}")
+            raise kind(f"{name} is not available from any source: {said}")
 
     def _bring(self, name: ImageName, into: Path, sources: list[Peer], why: list[Exception]) -> bool:
         """Bring one rank image here, or add to ``why``: one reason per place tried."""

@@ -24,7 +24,7 @@ def adopt(state: AttemptState, node: str, drop: Callable[[], None], *, images: b
     state.emit(AdoptRendezvous())
     stands = record.phase == "suspended" or (record.phase == "suspending" and state.suspended_to_image)
     if record.boot not in ("", boot) and not stands:
-        state.queue(mark_lost(state, "its node was started anew"))
+        state.queue(mark_lost(state, "its node has rebooted"))
         return
     if images:
         _adopt_images(state)

@@ -21,7 +21,7 @@ from .outcomes import SIGKILL_CODE, SIGTERM_CODE, RankOutcome, describe
 from .record import AttemptRecord, image_ordered
 from .scripts import Gate, Script, ScriptQueue, Scripts
 
-ENDS = "it is to end"
+ENDS = "it is being ended"
 CUTS_KEPT = 32
 ANY_CUT = -1
 RECOVERY = -2

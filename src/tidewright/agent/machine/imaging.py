@@ -119,7 +119,7 @@ def _run_on(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, 
 
 
 def _release(state: AttemptState, cut: int | None) -> Generator[Any, Any, None]:
-    """Quiesced ranks run on; they need their turns for it."""
+    """Quiesced ranks run on; they need their time slices for it."""
     state.emit(StartTimeSlices())
     yield from release(state, cut)
 

@@ -13,7 +13,7 @@ from .outcomes import RankOutcome
 from .restoring import restore
 from .scripts import Script
 
-NO_IMAGES = "this node cannot bring back full images"
+NO_IMAGES = "this node cannot restore full images"
 
 
 def launch(state: AttemptState, *, images: bool) -> Script:
@@ -39,4 +39,4 @@ def write_endpoints(state: AttemptState, generation: str = "", *, reset: bool = 
     try:
         yield WriteEndpoints(generation, reset)
     except ActionFailed as error:
-        state.log("warning", f"its ranks will not find each other: {error}")
+        state.log("warning", f"the rendezvous is not available to its ranks: {error}")

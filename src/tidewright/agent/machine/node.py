@@ -385,7 +385,7 @@ class NodeMachine:
             state.start(grant_hold(state, event.ask, event.cut))
 
     def _decided(self, state: AttemptState, event: ev.CutDecided) -> None:
-        """A cut for which the ranks here are not held is none: an earlier agent let them be held, and this one releases them."""
+        """A cut for which the ranks here are not held is none: an earlier agent granted the hold, and this one releases them."""
         if event.cut not in state.ended_cuts:
             why = event.why or ("" if state.held_by(event.cut) else ABANDONED)
             self._scripts.open(state.decision(event.cut), why)

@@ -87,7 +87,7 @@ def _restore(state: AttemptState) -> Why:
     worst = next((each for each in failed if each.image), failed[0])
     if worst.image:
         return (yield from _lost(state, worst.error))
-    return worst.error or "a rank ended while it was brought back"
+    return worst.error or "a rank ended while it was restored"
 
 
 def _renew(state: AttemptState) -> Generator[Any, Any, None]:

@@ -53,7 +53,7 @@ def _suspend_by_level(state: AttemptState, node: str, *, images: bool, adopted: 
 
 def _refusal(state: AttemptState, adopted: bool) -> Generator[Any, Any, str]:
     """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out: ranks that it froze would stay
-    so. Asked for in turn with everything else: a rank whose image is being taken looks like one in a debugger."""
+    so. Asked for in the queue, like everything else: a rank whose image is being taken looks like one in a debugger."""
     begun = state.record.image is not None or state.record.ending or (adopted and state.record.level != Level.FULL)
     return "" if begun else (yield CheckLevel(state.record.level))
 

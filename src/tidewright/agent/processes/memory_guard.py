@@ -72,7 +72,7 @@ class MemoryGuard:
         except WorldError as error:
             if self._last_error != str(error):
                 self._last_error = str(error)
-                log.warning("who uses the devices' memory is not known: %s", error)
+                log.warning("the use of the devices' memory is not known: %s", error)
             return
         self._last_error = ""
         allowed = {
@@ -99,7 +99,7 @@ class MemoryGuard:
             self._notify(attempt, f"it is within its {step.allowed_mib} MiB of device {step.gpu} again")
         elif step.kind == "warn":
             threat = f"; it is evicted in {self.rules.grace_s:.0f}s" if self.rules.action == "evict" else ""
-            self._notify(attempt, f"{text}{threat}: ask for more (--gpu-mem), or let it take less")
+            self._notify(attempt, f"{text}{threat}: ask for more (--gpu-mem), or have it take less")
         else:
             self._feed(Evicted(attempt.key, f"evicted: {text}"))
 

@@ -131,7 +131,7 @@ class Rank:
         self.main = main if isinstance(main, Identity) else None
 
     def ending(self) -> RankOutcome | None:
-        """How the rank ended by its files; None while its shim lives. A dead shim without a word is ``lost``."""
+        """How the rank ended by its files; None while its shim lives. A dead shim without a record is ``lost``."""
         living = self.shim_alive()  # asked first: the exit file is older than the shim's death
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
             code = 128 + ended.signal if ended.signal else ended.code
@@ -191,7 +191,7 @@ class Rank:
         self.sweep()
 
     def terminate(self) -> None:
-        """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never hears it."""
+        """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never receives it."""
         found = members(self.handle)
         send(found, signal.SIGTERM)
         send(found, signal.SIGCONT)

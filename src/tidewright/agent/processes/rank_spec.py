@@ -1,4 +1,4 @@
-"""From a launch request to one spec per rank: environment, cores, freezer group, log, box, and what it comes back from."""
+"""From a launch request to one spec per rank: environment, cores, freezer group, log, directory, and image to restore."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
 
 
 def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
-    """Where a rank's steps may be written: by the wrapper or program in its box, or where the request said."""
+    """Where a rank's steps may be written: by the wrapper or program in its directory, or where the request said."""
     return (
         directory / "box" / "step",
         *((Path(args.step_file),) if args.step_file else ()),

@@ -34,7 +34,7 @@ class ShimWatch:
 
     @staticmethod
     def _open(rank: Rank) -> int | None:
-        """A pidfd of the very shim: opened first, then checked, so that the pid cannot change hands between."""
+        """A pidfd of the very shim: opened first, then checked, so that the pid cannot be reused in between."""
         if rank.shim is None:
             return None
         try:

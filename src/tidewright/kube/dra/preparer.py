@@ -128,7 +128,7 @@ class ClaimPreparer:
             found = await self.api.get(f"{GROUP}/namespaces/{namespace}/resourceclaims/{name}")
         except ApiError as error:
             if error.status == 404:
-                raise UsageError(f"claim {claim.namespace}/{claim.name} is gone", "create the pod anew") from error
+                raise UsageError(f"claim {claim.namespace}/{claim.name} is gone", "recreate the pod") from error
             if known is None:
                 raise
             return known
@@ -170,15 +170,15 @@ class ClaimPreparer:
             gpu = self.gpus.get(result.device)
             if gpu is None and result.device not in self.placements:
                 there = ", ".join([*self.gpus, *self.placements][:8]) or "none"
-                raise UsageError(f"{self.node} has no device {result.device}, but {there}", "create the pod anew")
+                raise UsageError(f"{self.node} has no device {result.device}, but {there}", "recreate the pod")
             shared = gpu is not None and not gpu.whole
             if shared and not result.mib:
                 raise UsageError(
                     f"the claim does not say how much of {result.device} it has",
-                    "let DRAConsumableCapacity be on in kube-scheduler, and create the claim anew",
+                    "let DRAConsumableCapacity be on in kube-scheduler, and recreate the claim",
                 )
             if gpu is not None and result.mib > gpu.memory_mib:
-                raise UsageError(f"{result.mib} MiB of {result.device}, which has {gpu.memory_mib}", "create it anew")
+                raise UsageError(f"{result.mib} MiB of {result.device}, which has {gpu.memory_mib}", "recreate it")
             if not shared and result.device in alone:
                 other = alone[result.device]
                 raise WorldError(f"{result.device} is still prepared for claim {other.namespace}/{other.name}")

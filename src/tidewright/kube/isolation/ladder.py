@@ -76,7 +76,7 @@ class IsolationLevel(Protocol):
 
 @dataclass(slots=True)
 class IsolationLadder:
-    """``rungs`` from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the rungs in
+    """levels from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the rungs in
     force as of the last ``climb``, for GPUs that are not MIG instances."""
 
     gpus: Sequence[Gpu]
@@ -132,7 +132,7 @@ class IsolationLadder:
         found = Edits()
         if tenant.shared():
             if self.chosen in self.refused:
-                raise WorldError(f"isolation {self.chosen} cannot be had now: {self.refused[self.chosen]}")
+                raise WorldError(f"isolation {self.chosen} is unavailable: {self.refused[self.chosen]}")
             for level in self._in_force():
                 found = found.plus(level.edits(tenant))
         return found

@@ -125,7 +125,7 @@ class PluginProxy:
             return
         self._options, self.late = options, options.pre_start_required
         if self._known.is_set():
-            self.log("the device plugin's options changed: registers anew")
+            self.log("the device plugin's options changed: registers again")
             self.registration.renew()
         self._known.set()
 
@@ -186,7 +186,7 @@ class PluginProxy:
     async def _allocate(self, request: Any, context: Any) -> Any:
         """Late, what to answer depends on the ids alone."""
         if not self.late:
-            return await self._waited("Allocate", request, context, self.settings.allocate_s, "create the pod anew")
+            return await self._waited("Allocate", request, context, self.settings.allocate_s, "recreate the pod")
         try:
             answer = await self._plugin.ask_at_once("Allocate", request)
         except grpc_module().aio.AioRpcError as error:

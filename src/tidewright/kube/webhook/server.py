@@ -56,7 +56,7 @@ def key_fault(mode: int, owner: int, me: int) -> str:
     The kubelet makes a Secret's files root's and lets a pod that is not root read them by its group.
     """
     allowed = 0o700 if owner == me else 0o740
-    return f"mode {mode:04o} lets others at it" if mode & ~allowed & 0o777 else ""
+    return f"mode {mode:04o} is readable by others" if mode & ~allowed & 0o777 else ""
 
 
 class CertificatePair:
