@@ -29,9 +29,9 @@ class NodePods:
         self.order: dict[str, int] = {}
         """By uid: the version at which a pod was first seen here. The kubelet hears of pods in this order."""
         self.slots = SlotRecords()
-        self.reflector = Reflector(api, self.path, self._heard, self._trim)
+        self.reflector = Reflector(api, self.path, self._on_event, self._trim)
 
-    def _heard(self, what: str, item: Json) -> None:
+    def _on_event(self, what: str, item: Json) -> None:
         if what == "gone":
             self.order.pop(uid_of(dict(item)), None)
             self.slots.forget(uid_of(dict(item)))

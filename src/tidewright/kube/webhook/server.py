@@ -189,7 +189,7 @@ class Webhook:
         except ClientDisconnect:
             return _text("the body ended early", 400)
         except UsageError as error:
-            return _text(_said(error), 400)
+            return _text(_error_text(error), 400)
         except WorldError as error:
             self.log(f"a pod could not be converted: {error}")
             return _text(str(error), 503)
@@ -206,7 +206,7 @@ class Webhook:
             await self.templates.ensure(found.template, dry=bool(asked.dry_run))
         except UsageError as error:
             self.log(f"pod {named(asked.object, asked.namespace)} is denied: {error.message}")
-            return admission.denied(asked.uid, _said(error))
+            return admission.denied(asked.uid, _error_text(error))
         return admission.allowed(asked.uid, found.patch, found.warnings)
 
 
@@ -271,7 +271,7 @@ class WebhookService:
                     self.log(f"keeps the old certificate: {last_error}")
 
 
-def _said(error: UsageError) -> str:
+def _error_text(error: UsageError) -> str:
     return f"{error.message}: {error.remedy}" if error.remedy else error.message
 
 
