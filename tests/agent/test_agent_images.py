@@ -156,7 +156,7 @@ def test_what_left_comes_back_though_it_is_still_leaving(play) -> None:
 
 
 def test_what_is_to_leave_once_more_does_not_come_back(play) -> None:
-    """Nor is it listed: nobody would hear of its end."""
+    """Nor is it listed: its end would not be reported."""
 
     async def body(bench: Bench) -> None:
         await launch(bench, 300)

@@ -52,7 +52,7 @@ def maker(tmp_path: Path) -> Iterator[Node]:
 
 
 def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks beforehand how much there is: somebody else takes it meanwhile."""
+    """Free space is not checked beforehand: other writers take it meanwhile."""
     for place in (
         images_module,
         *(sys.modules[f"tidewright.checkpoint.store.{name}"] for name in ("restore_reader", "transfer")),

@@ -254,7 +254,7 @@ def test_a_file_that_may_not_be_read_is_not_given_up(
         barred.setattr(os, "access", lambda path, mode: path != victim)
         with pytest.raises(WorldError, match="is not available") as caught:
             Images(tmp_path / "node", "token").ready(TENANT, JOB, SERIAL, [0], [])
-        assert not isinstance(caught.value, DamagedImage), "somebody may yet give it back"
+        assert not isinstance(caught.value, DamagedImage), "the remote store may have it again later"
     monkeypatch.undo()
     place = Images(tmp_path / "node", "token").ready(TENANT, JOB, SERIAL, [0], [])
     assert read(place / "0") == intact["read"], "and once that is done, it is used"

@@ -106,7 +106,7 @@ def test_a_storm_of_ends(tmp_path: Path, dawdling: random.Random, seed: int) -> 
     finally:
         maker.close()
     for found in (maker.images, copies):
-        for job in jobs:  # what a life began after its job's end, no agent does: whoever hears of it ends it
+        for job in jobs:  # an image begun after its job's end is dropped by the agent that learns of the end
             if found.serials(job) or any(entry.name.job == job for entry in found.store.ls()):
                 found.drop_job(job)
         found.finish()

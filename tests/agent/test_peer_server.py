@@ -86,7 +86,7 @@ class Impostor:
 
 
 class Relay:
-    """Whoever sits between two peers: sees all, and may alter it. Serves one connection."""
+    """A man in the middle between two peers: reads all bytes, and may alter them. Serves one connection."""
 
     def __init__(self, port: int, alter: Callable[[bytes, bool], bytes] = lambda data, upwards: data) -> None:
         self._port, self._alter, self.seen, self.up = port, alter, bytearray(), list[bytes]()

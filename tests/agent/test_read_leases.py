@@ -1,4 +1,4 @@
-"""Storing an image waits for those who copy it to where its job goes on, and not for ever."""
+"""Storing an image waits for nodes that copy it because its job resumes there, up to a limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_reader_within_the_grace_is_waited_for() -> None:
     leases = ReadLeases()
     thread = waited(leases, grace_s=20.0)
     thread.join(0.05)
-    assert thread.is_alive(), "somebody may be about to come"
+    assert thread.is_alive(), "a reader may be about to come"
     leases.begin(KEY)
     leases.end(KEY)
     assert thread.is_alive(), "and another file of it"

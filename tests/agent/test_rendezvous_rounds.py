@@ -1,4 +1,4 @@
-"""Ranks that come together again after an image: nobody is counted who is no more."""
+"""Rounds of ranks that are restored from an image: dead ranks are not counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_rank_that_was_let_go_before_the_dump_is_not_there_afterwards() -> Non
     server = RendezvousServer(None)
     server.open_job("1", "token")
     assert gather(server, 0, b"a0") is None and gather(server, 1, b"a1") == 1 and gather(server, 0, b"a0") == 1
-    assert gather(server, 1, b"b1") is None, "its node let it go while the other node was still dumping"
+    assert gather(server, 1, b"b1") is None, "its node released it while the other node was still dumping"
     image = server.dump("1")
     assert gather(server, 0, b"b0") == 2
     server.load("1", image)

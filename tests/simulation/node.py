@@ -178,7 +178,7 @@ class Node:
         ask = self._asks
         self._serving = True
         try:
-            self._loop.feed(ev.Asked(ask, method, args, op_id))
+            self._loop.feed(ev.Requested(ask, method, args, op_id))
         except Killed:
             self._answers.pop(ask, None)
             raise WorldError("the agent was killed") from None
@@ -202,7 +202,7 @@ class Node:
         """Another node wants to hold the ranks here; ``answer`` with why not."""
         self._asks += 1
         self._holds[self._asks] = answer
-        self.feed(ev.HoldAsked(self._asks, key, cut))
+        self.feed(ev.HoldRequested(self._asks, key, cut))
 
     # -- the machine's actions --------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from .machine import image_actions as on_images
 from .machine.loop import MachineLoop
 from .machine.node import NodeMachine
 from .processes import rank_spec
-from .processes.accounts import at_home
+from .processes.accounts import with_account_env
 from .processes.attempt import Attempt, clear_partial
 from .processes.freezer_groups import RankGroups
 from .processes.log_cap import LOOK_S, LogCap
@@ -96,12 +96,12 @@ class Supervisor:
 
     def ask(self, verb: str, args: Any, op_id: str) -> JobReport:
         """The answer to a request. Raises UsageError, Conflict and WorldError."""
-        args = at_home(args) if verb == "launch" else args
+        args = with_account_env(args) if verb == "launch" else args
         if verb == "resume" and args.launch is not None:
-            args = replace(args, launch=at_home(args.launch))
+            args = replace(args, launch=with_account_env(args.launch))
         self._asks += 1
         number = self._asks
-        self.feed(ev.Asked(number, verb, args, op_id))
+        self.feed(ev.Requested(number, verb, args, op_id))
         answer = self._answers.pop(number)
         if isinstance(answer, TideError):
             raise answer
@@ -117,7 +117,7 @@ class Supervisor:
         number, granted = self._asks, asyncio.get_running_loop().create_future()
         self._holds[number] = granted
         try:
-            self.feed(ev.HoldAsked(number, key, cut))
+            self.feed(ev.HoldRequested(number, key, cut))
             await granted
         finally:
             del self._holds[number]

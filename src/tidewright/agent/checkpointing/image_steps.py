@@ -192,7 +192,7 @@ class ImageSteps:
             write_atomically(rank.directory / VERDICT, json.dumps(against).encode())
         except OSError as error:
             rank.end()
-            return rank.never(f"the verdict on {image} cannot be written: {error.strerror}")
+            return rank.not_started(f"the verdict on {image} cannot be written: {error.strerror}")
         return None
 
     async def restore_devices(self, attempt: Attempt, step: on_images.RestoreDevices) -> None:

@@ -291,7 +291,7 @@ class ReleaseRanks(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class GrantHold(Effect):
-    """Another node may hold the ranks here for its cut: the answer to ``HoldAsked``."""
+    """Another node may hold the ranks here for its cut: the answer to ``HoldRequested``."""
 
     ask: int
 

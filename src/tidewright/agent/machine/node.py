@@ -60,7 +60,7 @@ class NodeMachine:
         self.attempts: dict[Key, AttemptState] = {}
         self._scripts = Scripts()
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
-        self._verbs: dict[str, Callable[[ev.Asked], Script]] = {
+        self._verbs: dict[str, Callable[[ev.Requested], Script]] = {
             "launch": self._launch,
             "suspend": self._suspend,
             "resume": self._resume,
@@ -80,7 +80,7 @@ class NodeMachine:
                 self._scripts.failed(number, error)
             case ev.TimerFired(timer):
                 self._scripts.fired(timer)
-            case ev.Asked():
+            case ev.Requested():
                 self._ask(event)
             case ev.Adopted():
                 self._adopt(event)
@@ -94,10 +94,10 @@ class NodeMachine:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, ask: ev.Asked) -> None:
+    def _ask(self, ask: ev.Requested) -> None:
         self._scripts.start((ask.args.job, ask.args.attempt), self._handle_request(ask))
 
-    def _handle_request(self, ask: ev.Asked) -> Script:
+    def _handle_request(self, ask: ev.Requested) -> Script:
         try:
             yield from self._verbs[ask.verb](ask)
         except ActionFailed as error:
@@ -105,7 +105,7 @@ class NodeMachine:
         except TideError as error:
             self._refuse(ask, error)
 
-    def _refuse(self, ask: ev.Asked, error: TideError) -> None:
+    def _refuse(self, ask: ev.Requested, error: TideError) -> None:
         """A resumption that had to wait was answered already: what it cannot do, it must report."""
         key = ask.args.job, ask.args.attempt
         if ask.ask:
@@ -118,7 +118,7 @@ class NodeMachine:
         else:
             self._scripts.emit(key, Log("error", f"job {key[0]} attempt {key[1]}: {ask.verb}: {error}"))
 
-    def _answer(self, ask: ev.Asked, report: JobReport, *, publish: bool = False) -> None:
+    def _answer(self, ask: ev.Requested, report: JobReport, *, publish: bool = False) -> None:
         """``publish``: a repeated call; for a controller that lost the first report."""
         key = ask.args.job, ask.args.attempt
         if publish:
@@ -126,7 +126,7 @@ class NodeMachine:
         if ask.ask:
             self._scripts.emit(key, AnswerRequest(ask.ask, report))
 
-    def _find(self, ask: ev.Asked) -> AttemptState:
+    def _find(self, ask: ev.Requested) -> AttemptState:
         found = self.attempts.get((ask.args.job, ask.args.attempt))
         if found is None:
             raise UsageError(
@@ -134,7 +134,7 @@ class NodeMachine:
             )
         return found
 
-    def _queue_request(self, ask: ev.Asked, state: AttemptState) -> None:
+    def _queue_request(self, ask: ev.Requested, state: AttemptState) -> None:
         """Handle a request after what is queued for the attempt."""
         self._answer(ask, state.report())
 
@@ -145,13 +145,13 @@ class NodeMachine:
 
         state.queue(script())
 
-    def _ask_again(self, ask: ev.Asked) -> None:
+    def _ask_again(self, ask: ev.Requested) -> None:
         """Handle a request that was answered already as a new one."""
-        self._ask(ev.Asked(0, ask.verb, ask.args, ask.op_id))
+        self._ask(ev.Requested(0, ask.verb, ask.args, ask.op_id))
 
     # -- verbs ------------------------------------------------------------------------------------------------------
 
-    def _launch(self, ask: ev.Asked) -> Script:
+    def _launch(self, ask: ev.Requested) -> Script:
         """Start the ranks of an attempt. What no node could launch is a failed report, the job's own fault; what this node
         cannot, for want of devices or disk, is refused."""
         args: LaunchArgs = ask.args
@@ -189,7 +189,7 @@ class NodeMachine:
         self.attempts[state.key] = state
         return state
 
-    def _suspend(self, ask: ev.Asked) -> Script:
+    def _suspend(self, ask: ev.Requested) -> Script:
         """Suspend a running attempt by ``args.level``, once an image that is being taken is done; a refusal is reported as
         ``running`` with ``error``."""
         args: SuspendArgs = ask.args
@@ -210,7 +210,7 @@ class NodeMachine:
             self._answer(ask, report)
         yield from ()
 
-    def _resume(self, ask: ev.Asked) -> Script:
+    def _resume(self, ask: ev.Requested) -> Script:
         """Let a suspended attempt run, on the devices given."""
         args: ResumeArgs = ask.args
         known = self.attempts.get((args.job, args.attempt))
@@ -229,7 +229,7 @@ class NodeMachine:
         else:
             yield from self._resume_known(ask, state, args)
 
-    def _resume_known(self, ask: ev.Asked, state: AttemptState, args: ResumeArgs) -> Script:
+    def _resume_known(self, ask: ev.Requested, state: AttemptState, args: ResumeArgs) -> Script:
         record = state.record
         response = TABLE[record.phase, "resume"]
         if response is VerbResponse.QUEUE and not record.ending:
@@ -249,7 +249,7 @@ class NodeMachine:
             state.queue(resume(state, images=self.images))
             self._answer(ask, report)
 
-    def _arrive(self, ask: ev.Asked, args: LaunchArgs, resumption: ResumeArgs) -> Script:
+    def _arrive(self, ask: ev.Requested, args: LaunchArgs, resumption: ResumeArgs) -> Script:
         """Resume an attempt here that was suspended on other nodes."""
         self._forgotten.pop((args.job, args.attempt), None)
         generation = "" if resumption.back else ask.op_id
@@ -259,7 +259,7 @@ class NodeMachine:
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
 
-    def _checkpoint(self, ask: ev.Asked) -> Script:
+    def _checkpoint(self, ask: ev.Requested) -> Script:
         """Take images of a running attempt, which runs on; answered by a report of verb ``checkpoint``, without the refusal of
         an earlier suspension: the next one may be under way when the answer arrives."""
         args: CheckpointArgs = ask.args
@@ -274,7 +274,7 @@ class NodeMachine:
         report = replace(state.report(), verb="checkpoint", error=error, image=image or state.record.last_image)
         self._answer(ask, report, publish=bool(error))
 
-    def _fetch(self, ask: ev.Asked) -> Script:
+    def _fetch(self, ask: ev.Requested) -> Script:
         """Take copies of images from other nodes; answered by a report of verb ``fetch``."""
         args: FetchArgs = ask.args
         report = JobReport(job=args.job, attempt=args.attempt, state="exited", verb="fetch", why="not here")
@@ -285,7 +285,7 @@ class NodeMachine:
         self._answer(ask, report)
         yield from ()
 
-    def _stop(self, ask: ev.Asked) -> Script:
+    def _stop(self, ask: ev.Requested) -> Script:
         """End an attempt. One that is not here is answered as exited and lost."""
         args: StopArgs = ask.args
         state = self.attempts.get((args.job, args.attempt))
@@ -308,7 +308,7 @@ class NodeMachine:
         self._answer(ask, report)
         yield from ()
 
-    def _forget(self, ask: ev.Asked) -> Script:
+    def _forget(self, ask: ev.Requested) -> Script:
         """Drop the records of an ended attempt. Refused while it lives, unless it has ``left``."""
         args: ForgetArgs = ask.args
         key = args.job, args.attempt
@@ -357,7 +357,7 @@ class NodeMachine:
     def _happened(self, event: ev.Event) -> None:
         key: Key = event.key  # type: ignore[attr-defined]
         state = self.attempts.get(key)
-        if isinstance(event, ev.HoldAsked):
+        if isinstance(event, ev.HoldRequested):
             self._hold(event, state)
         elif state is None:
             return
@@ -377,7 +377,7 @@ class NodeMachine:
         else:
             assert_never(event)  # type: ignore[arg-type]
 
-    def _hold(self, event: ev.HoldAsked, state: AttemptState | None) -> None:
+    def _hold(self, event: ev.HoldRequested, state: AttemptState | None) -> None:
         if state is None:
             why = f"job {event.key[0]} attempt {event.key[1]} is not on this node"
             self._scripts.emit(event.key, Refuse(event.ask, WorldError(why)))

@@ -165,7 +165,7 @@ class Rank:
                 return
             await asyncio.sleep(0.02)
 
-    def never(self, why: str) -> RankOutcome:
+    def not_started(self, why: str) -> RankOutcome:
         """Bar every future shim: the rank is not wanted any more. How it ended."""
         path = self.directory / "error"
         if not path.exists():

@@ -76,7 +76,7 @@ class IsolationLevel(Protocol):
 
 @dataclass(slots=True)
 class IsolationLadder:
-    """levels from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the levels in
+    """``levels`` from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the levels in
     force as of the last ``climb``, for GPUs that are not MIG instances."""
 
     gpus: Sequence[Gpu]
