@@ -458,11 +458,12 @@ def test_a_freeze_that_an_earlier_agent_began_is_completed_without_asking_whethe
 
 def test_a_record_keeps_its_first_names_on_disk() -> None:
     """An agent takes over the ranks of an earlier one, and an earlier one may come back after it."""
-    written = b'{"phase":"running","quiet":true,"shot":{"serial":3},"cap":2,"cap_why":"a debugger"}'
+    written = b'{"phase":"running","quiet":true,"shot":{"serial":3},"cap":2,"cap_why":"a debugger","sitting":"g"}'
     record = msgspec.json.decode(written, type=AttemptRecord)
     assert record.quiesced and record.last_image is not None and record.last_image.serial == 3
-    assert (record.max_level, record.max_level_why) == (2, "a debugger")
-    assert set(msgspec.json.decode(msgspec.json.encode(record))) == {"phase", "quiet", "shot", "cap", "cap_why"}
+    assert (record.max_level, record.max_level_why, record.rendezvous_generation) == (2, "a debugger", "g")
+    encoded = msgspec.json.decode(msgspec.json.encode(record))
+    assert set(encoded) == {"phase", "quiet", "shot", "cap", "cap_why", "sitting"}
 
 
 def resuming(step: type) -> Shell:

@@ -138,7 +138,7 @@ AGENT = (
     CrashTarget("renamed", Path, "rename"),
     CrashTarget("tree removed", shutil, "rmtree"),
     CrashTarget("shim", rank.Rank, "spawn"),
-    CrashTarget("never", rank.Rank, "never"),
+    CrashTarget("not started", rank.Rank, "not_started"),
     CrashTarget("signal", cooperative, "send"),
     CrashTarget("signal", rank, "send"),
     CrashTarget("signal", cgroup, "send"),
