@@ -43,7 +43,7 @@ class Client:
     def __init__(self, sim: Sim, rank: Rank, generation: str) -> None:
         self.sim, self.rank, self.generation = sim, rank, generation
         self.line: Line | None = None
-        self.held = self.gone = self.zombie = self.told = False
+        self.held = self.gone = self.zombie = self.sent = False
         """Standing still; ended; of an earlier generation, and not ended; its request was sent on this line."""
         self.stage = ""
 
@@ -66,16 +66,16 @@ class Client:
             self.rank.pending = self._request(self.rank.program[self.rank.at])
         if self.line is None:
             self._connect()
-        elif self.stage == "known" and not self.told:
+        elif self.stage == "known" and not self.sent:
             code, world, parts, wait_ms, _ = self.rank.pending
-            self.told = True
+            self.sent = True
             self.line.send(fr.pack(code, [world, fr.number(wait_ms), *parts]), up=True)
 
     def _connect(self) -> None:
         if not self.sim.host.alive:
             self.sim.at(5 + self.sim.dice.random() * 30, self.go)
             return
-        self.line, self.frames, self.told = self.sim.line(self), FrameBuffer(), False
+        self.line, self.frames, self.sent = self.sim.line(self), FrameBuffer(), False
         self.sim.host.connect(self.line)
         self.stage, self.nonce = "challenged", self.sim.dice.randbytes(fr.NONCE)
         self.line.send(fr.pack(fr.CHALLENGE, [self.nonce]), up=True)
@@ -115,7 +115,7 @@ class Client:
         self.go()
 
     def _answered(self, outcome: int, parts: list[bytes]) -> None:
-        op, self.told = self.rank.program[self.rank.at], False
+        op, self.sent = self.rank.program[self.rank.at], False
         assert outcome != fr.BAD, (self.rank.number, op, parts)
         if outcome == fr.LATE:
             self.rank.pending = None if op[0] != "never" else self.rank.pending
@@ -138,14 +138,14 @@ class Client:
 
     def broken(self, line: Line) -> None:
         if line is self.line:
-            self.line, self.told, self.stage = None, False, ""
+            self.line, self.sent, self.stage = None, False, ""
             self.sim.at(5 + self.sim.dice.random() * 20, self.go)
 
     def drop(self) -> None:
         """Close the connection."""
         if self.line is not None:
             self.line.cut()
-            self.line, self.told, self.stage = None, False, ""
+            self.line, self.sent, self.stage = None, False, ""
 
 
 def program(dice: random.Random, rank: int, size: int) -> tuple[tuple[Any, ...], ...]:

@@ -27,7 +27,7 @@ from tidewright.model.job import Level
 FOUND = find_criu()
 PYTHON = "/usr/bin/python3"
 UID = 61234
-"""Nobody's: a number without an entry, so that nothing of this machine belongs to it."""
+"""A number without an entry, so that nothing of this machine belongs to it."""
 root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists(PYTHON), reason="needs root, and a system's Python")
 images = pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}")
 
@@ -267,7 +267,7 @@ def test_names_and_numbers() -> None:
 
 @root
 def test_a_link_in_a_box_is_not_followed(tmp_path: Path) -> None:
-    """Whoever owns a directory may put anything into it at any time."""
+    """The owner of a directory may put anything into it at any time."""
     from tidewright.agent.checkpointing.control_pages import LocalPages
     from tidewright.agent.processes.rank_dir import gather, read_complaints
     from tidewright.agent.processes.rank_files import listed_inside, open_inside, read_inside

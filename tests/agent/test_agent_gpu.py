@@ -68,28 +68,28 @@ def who(pid: int) -> object:
 
 
 class Node:
-    """An agent without its process and its door, on a node of two GPUs."""
+    """An agent without its process and its socket, on a node of two GPUs."""
 
     def __init__(self, root: Path, api: FakeCuda) -> None:
         self.layout, self.api, self.heard = AgentLayout(root), api, list[JobReport]()
         self.closed, self.next = False, None
         self.layout.prepare()
         self.backend = FakeBackend("n1", 2, "h100", MEMORY)
-        self.equipment = NodeServices(self.layout, self.backend, "127.0.0.1", None, lambda: api)
+        self.node_services = NodeServices(self.layout, self.backend, "127.0.0.1", None, lambda: api)
         house = NodeContext(self.layout, self.backend, Signals(), full=True)
         drivers: dict = {}
         self.supervisor = Supervisor(house, drivers, self.heard.append)
-        self.equipment.furnish(self.supervisor, drivers, "", 0)
+        self.node_services.attach_to(self.supervisor, drivers, "", 0)
 
     async def open(self) -> Node:
-        await self.equipment.open()
+        await self.node_services.open()
         self.supervisor.adopt()
         return self
 
     async def close(self) -> None:
         self.closed = True
         await self.supervisor.close()
-        await self.equipment.close()
+        await self.node_services.close()
 
     async def heir(self) -> Node:
         """The next agent of this node; this one is no more."""
@@ -111,7 +111,7 @@ class Node:
     def log(self, rank: int = 0) -> str:
         return (self.layout.logs / "1" / f"rank{rank}.0.log").read_text()
 
-    def told(self, rank: int = 0) -> dict:
+    def reach(self, rank: int = 0) -> dict:
         return json.loads((self.attempt.rank_dirs()[rank] / "reach.json").read_text())
 
     async def hear(self, wanted: Callable[[JobReport], bool]) -> JobReport:
@@ -321,11 +321,11 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
     async def body(node: Node) -> None:
         enough = node.layout.root / "enough"
         await node.launch(enough, 0, 1)
-        assert "turns" not in node.told()
+        assert "turns" not in node.reach()
         await node.suspend(1)
         assert node.attempt.record.needs == {0: NEED, 1: NEED}
         assert (await node.resume(1, enough, 0, 0)).error == ""
-        assert [node.told(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
+        assert [node.reach(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
         await both(node)
         assert sum(call == "restore" for call, _ in node.api.calls) > 6
         node.supervisor.checkpoint(CheckpointArgs(job=1, attempt=0, serial=2), "")
@@ -334,7 +334,7 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
         node = await node.heir()
         await both(node)
         assert (await node.suspend(3)).error == ""
-        assert (await node.resume(3, enough, 0, 1)).error == "" and "turns" not in node.told()
+        assert (await node.resume(3, enough, 0, 1)).error == "" and "turns" not in node.reach()
         assert [node.api.on(node.pid(rank)) for rank in (0, 1)] == [(A,), (B,)]
         enough.touch()
         report = await node.phase("exited")
@@ -360,7 +360,7 @@ def test_ranks_that_fit_stay_on_their_device(play) -> None:
         await node.suspend(1)
         node.api.memory = 0
         await node.resume(1, 400, 1, 1)
-        assert [node.told(rank)["turns"] for rank in (0, 1)] == ["lock"] * 2
+        assert [node.reach(rank)["turns"] for rank in (0, 1)] == ["lock"] * 2
         assert [node.state(rank) for rank in (0, 1)] == [CudaState.RUNNING] * 2
         await node.phase("exited")
         assert node.log(0) == node.log(1) == whole(400)
@@ -378,7 +378,7 @@ def test_when_no_turn_can_be_passed_on_the_ranks_are_ended(play, monkeypatch) ->
         await node.resume(1, 1000, 0, 0)
         node.api.host_full.update(node.pid(rank) for rank in (0, 1))
         report = await node.phase("exited")
-        assert report.lost and "no turn can be passed on" in report.why and "not enough memory" in report.why
+        assert report.lost and "no swap has succeeded" in report.why and "not enough memory" in report.why
 
     play(body)
 

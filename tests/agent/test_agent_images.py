@@ -156,7 +156,7 @@ def test_what_left_comes_back_though_it_is_still_leaving(play) -> None:
 
 
 def test_what_is_to_leave_once_more_does_not_come_back(play) -> None:
-    """Nor is it listed: nobody would hear of its end."""
+    """Nor is it listed: its end would not be reported."""
 
     async def body(bench: Bench) -> None:
         await launch(bench, 300)
@@ -300,9 +300,9 @@ async def there_and_back(bench: Bench, other: Bench) -> None:
         await lines(here, 40 * serial)
         await here.verb("suspend", level=FULL, serial=serial)
         await here.state_is("suspended")
-        depot = (await here.inventory()).depot
-        assert isinstance(depot, Peer)
-        launch_args = args(there, sources=[msgspec.to_builtins(depot)])
+        peer = (await here.inventory()).depot
+        assert isinstance(peer, Peer)
+        launch_args = args(there, sources=[msgspec.to_builtins(peer)])
         await there.verb("resume", serial=serial, launch=launch_args)
         await there.state_is("running")
         await here.verb("forget", left=True)
@@ -318,8 +318,8 @@ def test_copies_are_fetched(play, tmp_path: Path) -> None:
             await lines(bench, 20)
             await bench.verb("checkpoint", serial=4)
             await stored(bench, 4)
-            depot = msgspec.to_builtins((await bench.inventory()).depot)
-            await other.call("fetch", {"job": 1, "attempt": 0, "serial": 4, "ranks": [0], "sources": [depot]})
+            peer = msgspec.to_builtins((await bench.inventory()).depot)
+            await other.call("fetch", {"job": 1, "attempt": 0, "serial": 4, "ranks": [0], "sources": [peer]})
             while (1, 4, 0) not in (await other.inventory()).images:
                 await asyncio.sleep(0.02)
             bench.kill()

@@ -197,7 +197,7 @@ def test_the_agent_dies_and_the_next_adopts(play):
         await bench.state_is("running", job=3)
         await bench.state_is("running", "exited")
         bench.kill()
-        time.sleep(0.8)  # job 1 ends while nobody looks
+        time.sleep(0.8)  # job 1 ends without an agent
         bench.start("--backend", "cpu", "--slots", "4")
         assert (await bench.state_is("exited")).code == 9
         assert (await bench.state_is("exited", job=2)).code == 8
@@ -463,7 +463,7 @@ def test_no_answer_is_unknown(tmp_path):
     from tidewright.fabric.local import LocalFabric
 
     async def body():
-        fabric = LocalFabric(tmp_path / "nobody.sock")
+        fabric = LocalFabric(tmp_path / "absent.sock")
         with pytest.raises(WorldError, match="unknown"):
             await fabric.call("n1", "inventory", {}, op_id="", epoch=1, timeout=0.1)
         await fabric.close()

@@ -1,4 +1,4 @@
-"""Ring 3: letting go of devices and coming back, with real processes."""
+"""Ring 3: releasing devices and resuming, with real processes."""
 
 from __future__ import annotations
 

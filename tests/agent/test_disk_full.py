@@ -52,7 +52,7 @@ def maker(tmp_path: Path) -> Iterator[Node]:
 
 
 def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks beforehand how much there is: somebody else takes it meanwhile."""
+    """Free space is not checked beforehand: other writers take it meanwhile."""
     for place in (
         images_module,
         *(sys.modules[f"tidewright.checkpoint.store.{name}"] for name in ("restore_reader", "transfer")),
@@ -165,7 +165,7 @@ def test_a_source_that_is_killed_in_the_middle_leaves_nothing(
     found = Images(tmp_path / "node", "token")
     monkeypatch.setattr("tidewright.agent.peer_rpc.SILENCE_S", 0.5)
     try:
-        with pytest.raises(WorldError, match="cannot be had"):
+        with pytest.raises(WorldError, match="is not available"):
             found.ready(TENANT, JOB, 1, [0], [source.peer])
         assert served
     finally:

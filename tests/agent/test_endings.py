@@ -1,4 +1,4 @@
-"""Which rank's end is an attempt's cause, what is said of it, and how the kernel's own kills are told from others."""
+"""Which rank's end is an attempt's cause, what is said of it, and how the kernel's own kills are distinguished from others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FACTS = {"box": {}, "need": 5}
 
 
 class Node:
-    """A node's images, and a depot that answers other nodes while the test blocks."""
+    """A node's images, and a peer server that answers other nodes while the test blocks."""
 
     def __init__(self, root: Path, remote: str = "") -> None:
         self.root = root
@@ -35,9 +35,11 @@ class Node:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.depot = PeerServer("token", {verb: self._threaded(it) for verb, it in self.images.handlers().items()})
-        self._do(self.depot.open("127.0.0.1"))
-        self.peer = Peer(root.name, "127.0.0.1", self.depot.port)
+        self.peer_server = PeerServer(
+            "token", {verb: self._threaded(it) for verb, it in self.images.handlers().items()}
+        )
+        self._do(self.peer_server.open("127.0.0.1"))
+        self.peer = Peer(root.name, "127.0.0.1", self.peer_server.port)
 
     @staticmethod
     def _threaded(handle: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
@@ -50,7 +52,7 @@ class Node:
         asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
     def close(self) -> None:
-        self._do(self.depot.close())
+        self._do(self.peer_server.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
 
@@ -230,8 +232,8 @@ def test_any_damage_here_and_at_the_first_source(intact: dict[str, Any], tmp_pat
         shutil.copytree(intact["kept"], place)
         for _ in range(dice.randint(1, 3)):
             files = sorted(path for path in place.rglob("*") if path.is_file() and path.name not in ("lock", "turn"))
-            deed = dice.choice(["missing", "empty", "cut", "flipped", "directory"])
-            DAMAGES[deed](dice.choice(files))
+            damage = dice.choice(["missing", "empty", "cut", "flipped", "directory"])
+            DAMAGES[damage](dice.choice(files))
     found, other = Images(places[0], "token"), Node(places[1])
     try:
         place = found.ready(TENANT, JOB, SERIAL, [0], [other.peer, intact["store"].peer])
@@ -250,9 +252,9 @@ def test_a_file_that_may_not_be_read_is_not_given_up(
     with monkeypatch.context() as barred:
         failing(victim, errno.EACCES)
         barred.setattr(os, "access", lambda path, mode: path != victim)
-        with pytest.raises(WorldError, match="cannot be had") as caught:
+        with pytest.raises(WorldError, match="is not available") as caught:
             Images(tmp_path / "node", "token").ready(TENANT, JOB, SERIAL, [0], [])
-        assert not isinstance(caught.value, DamagedImage), "somebody may yet give it back"
+        assert not isinstance(caught.value, DamagedImage), "the remote store may have it again later"
     monkeypatch.undo()
     place = Images(tmp_path / "node", "token").ready(TENANT, JOB, SERIAL, [0], [])
     assert read(place / "0") == intact["read"], "and once that is done, it is used"

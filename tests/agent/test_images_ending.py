@@ -106,7 +106,7 @@ def test_a_storm_of_ends(tmp_path: Path, dawdling: random.Random, seed: int) -> 
     finally:
         maker.close()
     for found in (maker.images, copies):
-        for job in jobs:  # what a life began after its job's end, no agent does: whoever hears of it ends it
+        for job in jobs:  # an image begun after its job's end is dropped by the agent that learns of the end
             if found.serials(job) or any(entry.name.job == job for entry in found.store.ls()):
                 found.drop_job(job)
         found.finish()
@@ -144,7 +144,7 @@ def test_an_end_in_the_middle_of_each_step_leaves_nothing(
     else:
         monkeypatch.setattr(copies, "_copy_raw", then_end(copies._copy_raw))
     args = FetchArgs(job=7, attempt=1, serial=3, ranks=(0,), tenant=TENANT, sources=(maker.peer,))
-    deeds: dict[str, Callable[[], object]] = {
+    operations: dict[str, Callable[[], object]] = {
         "put": lambda: maker.images.put(TENANT, 7, 3, [0]),
         "push": lambda: maker.images.push(TENANT, 7, 3, [0]),
         "fetch": lambda: copies.fetch(args),
@@ -152,7 +152,7 @@ def test_an_end_in_the_middle_of_each_step_leaves_nothing(
     }
     try:
         with pytest.raises(TideError, match="not needed any more"):
-            deeds[step]()
+            operations[step]()
         assert len(ended) == 1
     finally:
         maker.close()

@@ -92,7 +92,7 @@ class Shell:
 
     def ask(self, verb: str, args: Any, op_id: str = "") -> JobReport:
         count = len(self.answers)
-        self.feed(ev.Asked(1, verb, args, op_id))
+        self.feed(ev.Requested(1, verb, args, op_id))
         assert len(self.answers) == count + 1, "every request is answered once, and at once"
         answer = self.answers[-1]
         if isinstance(answer, TideError):
@@ -174,7 +174,7 @@ def test_forget_is_for_what_has_ended_or_left(phase: Phase) -> None:
     shell = at(phase)
     shell.slow = {kind: [] for kind in shell.slow if kind is not do.KillRanks}
     shell.ask("forget", left)
-    assert shell.machine.reports() == (), "of what has left nobody hears any more"
+    assert shell.machine.reports() == (), "an attempt that has left is not reported any more"
 
 
 def test_what_is_not_here_is_refused_or_gone() -> None:
@@ -244,7 +244,7 @@ def test_a_leader_that_refuses_tells_those_who_wait_for_its_decision() -> None:
 
 def holds(shell: Shell, cut: int) -> None:
     """The leader holds the ranks here, and all stand still."""
-    shell.feed(ev.HoldAsked(cut, KEY, cut))
+    shell.feed(ev.HoldRequested(cut, KEY, cut))
     shell.feed(ev.CutDecided(KEY, cut, ""))
 
 
@@ -286,14 +286,14 @@ def test_ranks_run_on_when_no_decision_comes_and_when_they_are_to_end() -> None:
 
 
 def test_a_node_that_takes_an_image_is_held_for_that_image_only() -> None:
-    """Releasing its ranks afterwards would release them from the later cut, too, of which nobody would know."""
+    """Releasing its ranks afterwards would release them from the later cut, too, without a record of it."""
     shell = running("b", PEERS)
     shell.slow[on_images.DumpRanks] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     holds(shell, 5)
     assert shell.slow[on_images.DumpRanks]
     for ask, serial in ((1, 5), (2, None), (3, 6)):
-        shell.feed(ev.HoldAsked(ask, KEY, serial))
+        shell.feed(ev.HoldRequested(ask, KEY, serial))
     assert granted(shell) == [5, 1, 2], "the cut of the image itself, and one of a leader that does not say for what"
     shell.finish(shell.slow[on_images.DumpRanks][0], on_images.DumpRanks)
     order = [type(each).__name__ for each in shell.done if isinstance(each, do.ReleaseRanks | do.GrantHold)]
@@ -302,7 +302,7 @@ def test_a_node_that_takes_an_image_is_held_for_that_image_only() -> None:
 
 @pytest.mark.parametrize("over", [False, True], ids=["it-runs-on", "it-has-ended"])
 def test_an_image_that_is_stored_after_the_attempt_has_ended_is_dropped(over: bool) -> None:
-    """Nobody would ever hear of it, and the job's next attempt counts on the images that the controller knows."""
+    """It would never be reported, and the job's next attempt counts on the images that the controller knows."""
     shell = running()
     shell.slow[on_images.StoreImage] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=3), "c")
@@ -332,7 +332,7 @@ def test_no_later_cut_begins_before_an_image_that_was_asked_for_is_done() -> Non
     shell.slow[do.CheckLevel] = []
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     holds(shell, 5)
-    shell.feed(ev.HoldAsked(6, KEY, 6))
+    shell.feed(ev.HoldRequested(6, KEY, 6))
     assert granted(shell) == [5]
     shell.finish(shell.slow.pop(do.CheckLevel)[0], do.CheckLevel)
     assert shell.published()[-1].image.serial == 5 and granted(shell) == [5, 6]  # type: ignore[union-attr]
@@ -343,8 +343,8 @@ def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
     shell = running("b", PEERS)
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
-    shell.feed(ev.HoldAsked(6, KEY, 6))
-    shell.feed(ev.HoldAsked(5, KEY, 5))
+    shell.feed(ev.HoldRequested(6, KEY, 6))
+    shell.feed(ev.HoldRequested(5, KEY, 5))
     assert granted(shell) == [5]
     shell.feed(ev.CutDecided(KEY, 5, ""))
     assert granted(shell) == [5, 6]
@@ -359,12 +359,12 @@ def test_a_cut_after_which_another_was_asked_for_is_refused_at_once(held_first: 
     suspension = SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS)
     if not held_first:
         shell.ask("suspend", suspension, "s")
-    shell.feed(ev.HoldAsked(5, KEY, 5))
+    shell.feed(ev.HoldRequested(5, KEY, 5))
     if held_first:
         shell.ask("suspend", suspension, "s")
         shell.feed(ev.CutDecided(KEY, 5, "rank 1 does not come"))
     assert (granted(shell), bool(refused(shell))) == (([5], False) if held_first else ([], True))
-    shell.feed(ev.HoldAsked(6, KEY, 6))
+    shell.feed(ev.HoldRequested(6, KEY, 6))
     shell.feed(ev.CutDecided(KEY, 6, ""))
     assert shell.record.phase == "suspended"
 
@@ -372,7 +372,7 @@ def test_a_cut_after_which_another_was_asked_for_is_refused_at_once(held_first: 
 def test_an_image_waits_for_a_freeze_that_is_under_way_whatever_its_number() -> None:
     shell = running("b", PEERS)
     shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FREEZE, peers=PEERS), "1.0.suspend.1000")
-    shell.feed(ev.HoldAsked(5, KEY, 5))
+    shell.feed(ev.HoldRequested(5, KEY, 5))
     assert granted(shell) == [] and refused(shell) == []
     shell.feed(ev.CutDecided(KEY, 1000, "no"))
     assert granted(shell) == [5]
@@ -381,7 +381,7 @@ def test_an_image_waits_for_a_freeze_that_is_under_way_whatever_its_number() -> 
 def test_a_cut_whose_image_was_not_asked_for_yet_is_void_once_the_ranks_are_held_for_another() -> None:
     shell = running("b", PEERS)
     holds(shell, 5)
-    shell.feed(ev.HoldAsked(6, KEY, 6))
+    shell.feed(ev.HoldRequested(6, KEY, 6))
     assert granted(shell) == [5, 6]
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     assert "another cut" in shell.published()[-1].error
@@ -392,12 +392,12 @@ def test_who_asks_too_late_for_a_cut_may_not_hold_the_ranks() -> None:
     shell = follower()
     shell.feed(ev.CutDecided(KEY, 6, "rank 1 does not come"))
     assert shell.record.phase == "running"
-    shell.feed(ev.HoldAsked(9, KEY, 6))
+    shell.feed(ev.HoldRequested(9, KEY, 6))
     assert granted(shell) == [] and "is over" in str(refused(shell)[-1])
 
 
 def test_a_cut_for_which_an_earlier_agent_let_the_ranks_be_held_is_none() -> None:
-    """This one lets go of them, whatever the leader thinks; an image would be taken of ranks that run."""
+    """This one releases them, whatever the leader has recorded; an image would be taken of ranks that run."""
     shell = Shell("b")
     shell.slow[on_images.UndoDump] = []
     args = LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0), world_size=2, peers=PEERS)
@@ -414,7 +414,7 @@ def test_no_cut_holds_ranks_that_are_still_to_be_released_from_the_cut_of_an_ear
     shell.slow = {on_images.UndoDump: [], do.ReleaseRanks: []}
     args = LaunchArgs(job=1, attempt=0, command=("x",), ranks=seats(0), world_size=2, peers=PEERS)
     shell.feed(ev.Adopted(args, AttemptRecord(phase="running", checkpointing=True, peers=PEERS)))
-    shell.feed(ev.HoldAsked(7, KEY, 5))
+    shell.feed(ev.HoldRequested(7, KEY, 5))
     shell.finish(shell.slow[on_images.UndoDump][0], on_images.UndoDump)
     assert granted(shell) == []
     shell.finish(shell.slow[do.ReleaseRanks][0], do.ReleaseRanks)
@@ -426,7 +426,7 @@ def test_nobody_holds_the_ranks_for_a_cut_that_is_done_with() -> None:
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     holds(shell, 5)
     assert shell.names(on_images.DumpRanks) and shell.names(do.ReleaseRanks)
-    shell.feed(ev.HoldAsked(9, KEY, 5))
+    shell.feed(ev.HoldRequested(9, KEY, 5))
     assert granted(shell) == [5] and "is over" in str(refused(shell)[-1])
 
 
@@ -458,11 +458,12 @@ def test_a_freeze_that_an_earlier_agent_began_is_completed_without_asking_whethe
 
 def test_a_record_keeps_its_first_names_on_disk() -> None:
     """An agent takes over the ranks of an earlier one, and an earlier one may come back after it."""
-    written = b'{"phase":"running","quiet":true,"shot":{"serial":3},"cap":2,"cap_why":"a debugger"}'
+    written = b'{"phase":"running","quiet":true,"shot":{"serial":3},"cap":2,"cap_why":"a debugger","sitting":"g"}'
     record = msgspec.json.decode(written, type=AttemptRecord)
     assert record.quiesced and record.last_image is not None and record.last_image.serial == 3
-    assert (record.max_level, record.max_level_why) == (2, "a debugger")
-    assert set(msgspec.json.decode(msgspec.json.encode(record))) == {"phase", "quiet", "shot", "cap", "cap_why"}
+    assert (record.max_level, record.max_level_why, record.rendezvous_generation) == (2, "a debugger", "g")
+    encoded = msgspec.json.decode(msgspec.json.encode(record))
+    assert set(encoded) == {"phase", "quiet", "shot", "cap", "cap_why", "sitting"}
 
 
 def resuming(step: type) -> Shell:
@@ -506,7 +507,7 @@ def test_nothing_waits_for_a_cut_of_an_attempt_that_was_forgotten() -> None:
 def test_an_attempt_that_is_stopped_while_its_ranks_wait_to_come_back_ends() -> None:
     shell = resuming(do.WriteEndpoints)
     shell.ask("stop", ARGS["stop"])
-    shell.fails[do.WriteEndpoints] = do.ActionFailed("its ranks are to end")
+    shell.fails[do.WriteEndpoints] = do.ActionFailed("its ranks are being ended")
     shell.finish(shell.slow[do.WriteEndpoints][0], do.WriteEndpoints)
     assert shell.record.phase == "exited" and not shell.names(on_images.RestoreRanks)
 
@@ -524,7 +525,7 @@ def test_the_end_of_ranks_before_does_not_end_an_attempt_that_comes_back() -> No
 
 
 def test_ranks_of_an_interrupted_try_to_bring_them_back_do_not_count_as_failed() -> None:
-    """The second agent in a row that is killed there: what the first one restored is killed, and nobody waits for it."""
+    """The second agent in a row that is killed there: what the first one restored is killed, and is not waited for."""
     shell = Shell()
     record = AttemptRecord(phase="resuming", verb="resume", level=Level.FULL, serial=1, generation=1)
     shell.feed(ev.Adopted(msgspec.structs.replace(ARGS["launch"], image=1), record))

@@ -1,4 +1,4 @@
-"""Shares of a device's memory on a node: what a rank is told, who takes more is warned and then evicted. Real processes."""
+"""Shares of a device's memory on a node: the limit of a rank, jobs over it are warned, then evicted. Real processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(os.environ.get("PYTHONPATH"))
 
 
 class Node:
-    """An agent without its process and its door, on a node of two devices of 40 GiB."""
+    """An agent without its process and its socket, on a node of two devices of 40 GiB."""
 
     def __init__(self, root: Path, kind: str = "h100", action: str = "evict") -> None:
         self.layout, self.heard = AgentLayout(root), list[JobReport]()
@@ -96,17 +96,17 @@ def test_who_goes_on_taking_too_much_is_warned_and_then_evicted(tmp_path: Path) 
     async def body() -> None:
         pid = await node.run(SLEEP)
         assert "evicts" in node.heard[-1].memory_limit
-        node.backend.held = {0: {pid: 13 * GIB, 1: 20 * GIB}}  # pid 1 is nobody of ours
+        node.backend.held = {0: {pid: 13 * GIB, 1: 20 * GIB}}  # pid 1 is no rank
         await look(0.0)
         await look(29.0)
-        assert not node.heard[-1].notice, "a short peak is nobody's business"
+        assert not node.heard[-1].notice, "a short peak is tolerated"
         await look(31.0)
         assert "it uses 13312 MiB of device 0 and asked for 12288 MiB; it is evicted in 60s" in node.heard[-1].notice
         assert "tidewright: it uses 13312 MiB" in node.log()
         await look(95.0)
         await node.until(lambda: node.heard[-1].state == "exited")
         last = node.heard[-1]
-        assert (last.code, last.fault, last.lost) == (137, "user", False), "though it exits with 0 when told to end"
+        assert (last.code, last.fault, last.lost) == (137, "user", False), "though it exits with 0 on SIGTERM"
         assert last.why.startswith("evicted: it uses 13312 MiB")
 
     play(node, body)

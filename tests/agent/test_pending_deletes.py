@@ -92,13 +92,13 @@ def test_images_made_after_a_job_started_over_are_spared(tmp_path: Path) -> None
 def test_an_image_that_is_dropped_while_it_is_pushed_goes_as_well(tmp_path: Path) -> None:
     found = images(tmp_path)
     make(found, 1, push=False)
-    push, graves = found.store.push, found.pending_deletes
-    assert graves is not None
+    push, deletes = found.store.push, found.pending_deletes
+    assert deletes is not None
 
     def slow(*args: object) -> object:
         moved = push(*args)  # type: ignore[arg-type]
         found.drop_job(JOB)
-        graves.run()
+        deletes.run()
         assert there(tmp_path) == []
         (tmp_path / "remote" / TENANT / "images" / f"{JOB}.1.0").write_bytes(late)
         return moved
@@ -108,5 +108,5 @@ def test_an_image_that_is_dropped_while_it_is_pushed_goes_as_well(tmp_path: Path
     found.store.push = slow  # type: ignore[method-assign, assignment]
     with pytest.raises(ImageNotNeeded):
         found.push(TENANT, JOB, 1, [0])
-    graves.run()
+    deletes.run()
     assert there(tmp_path) == []

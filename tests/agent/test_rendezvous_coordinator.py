@@ -1,4 +1,4 @@
-"""Where ranks of one job on two nodes meet when they come back: what either left before, and what the first one leaves now."""
+"""The rendezvous of one job on two nodes when its ranks are restored: keys of before, and those that the first one leaves now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tests.agent.test_meet import talk
+from tests.agent.test_rendezvous_server import talk
 from tidewright.agent.layout import AgentLayout
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.peer_rpc import PeerServer
@@ -28,39 +28,39 @@ TOKEN, JOB = "secret", 1
 
 
 class Node:
-    """An agent as far as meetings go."""
+    """An agent as far as the rendezvous goes."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.root = root / name
         self.layout = AgentLayout(self.root)
         self.layout.ranks.mkdir(parents=True)
-        self.name, self.meet = name, RendezvousServer(self.root / "meetings")
-        self.rendezvous = RendezvousCoordinator(name, "127.0.0.1", TOKEN, self.meet)
-        self.depot = PeerServer(TOKEN, {"meeting": self.rendezvous.endpoint})
+        self.name, self.rendezvous_server = name, RendezvousServer(self.root / "meetings")
+        self.rendezvous = RendezvousCoordinator(name, "127.0.0.1", TOKEN, self.rendezvous_server)
+        self.peer_server = PeerServer(TOKEN, {"meeting": self.rendezvous.endpoint})
 
     @property
     def peer(self) -> Peer:
-        return Peer(node=self.name, address="127.0.0.1", port=self.depot.port)
+        return Peer(node=self.name, address="127.0.0.1", port=self.peer_server.port)
 
-    def attempt(self, rank: int, peers: tuple[Peer, ...], sitting: str) -> Attempt:
+    def attempt(self, rank: int, peers: tuple[Peer, ...], generation: str) -> Attempt:
         seats = (RankSeat(rank, 0, (0,)),)
         args = LaunchArgs(job=JOB, attempt=1, command=("x",), ranks=seats, world_size=2, peers=peers)
-        found = Attempt.create(self.layout, args, {}, AttemptRecord(peers=peers, sitting=sitting))
+        found = Attempt.create(self.layout, args, {}, AttemptRecord(peers=peers, rendezvous_generation=generation))
         (found.ranks[0].directory / "box").mkdir(parents=True, exist_ok=True)
         return found
 
     @property
     def token(self) -> str:
-        return self.rendezvous.access_token(JOB, self.meet.generation(str(JOB)))
+        return self.rendezvous.access_token(JOB, self.rendezvous_server.generation(str(JOB)))
 
     async def say(self, *requests: tuple[int, list[bytes]]) -> list[list[bytes]]:
-        answers = await talk(self.meet, self.token, list(requests))
+        answers = await talk(self.rendezvous_server, self.token, list(requests))
         assert {code for code, _ in answers} == {fr.OK}
         return [parts for _, parts in answers[1:]]
 
 
 class Two:
-    """A host of the meeting and a guest, with a rank each that is about to come back in the sitting ``again``."""
+    """The node that hosts the rendezvous and another, with a rank each to restore in the generation ``again``."""
 
     def __init__(self, root: Path) -> None:
         self.host, self.guest = Node("host", root), Node("guest", root)
@@ -68,8 +68,8 @@ class Two:
     @asynccontextmanager
     async def up(self) -> AsyncIterator[Two]:
         for node in (self.host, self.guest):
-            await node.meet.start()
-            await node.depot.open("127.0.0.1")
+            await node.rendezvous_server.start()
+            await node.peer_server.open("127.0.0.1")
         peers = (self.host.peer, self.guest.peer)
         self.hosts = self.host.attempt(0, peers, "again")
         self.guests = self.guest.attempt(1, peers, "again")
@@ -77,8 +77,8 @@ class Two:
             yield self
         finally:
             for node in (self.host, self.guest):
-                await node.depot.close()
-                await node.meet.stop()
+                await node.peer_server.close()
+                await node.rendezvous_server.stop()
 
 
 def left(**keys: bytes) -> str:
@@ -107,33 +107,33 @@ def test_the_door_opens_once_what_was_left_is_back(tmp_path: Path) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         await knocking
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
-        assert (reach["port"], reach["token"]) == (two.host.meet.port, two.host.token)
+        assert (reach["port"], reach["token"]) == (two.host.rendezvous_server.port, two.host.token)
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.host.rendezvous.unpack(two.hosts, left(old=b"1"))  # a second try in the same sitting
+        two.host.rendezvous.unpack(two.hosts, left(old=b"1"))  # a second try in the same generation
         assert await two.host.say((fr.MGET, [b"old", b"new"])) == [[b"1", b"2"]]
 
     run(tmp_path, work)
 
 
-def test_a_later_sitting_goes_back_to_what_its_image_says(tmp_path: Path) -> None:
+def test_a_later_generation_goes_back_to_what_its_image_says(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert await two.host.say((fr.KEYS, [])) == [[b"old"]]
         with pytest.raises(WorldError, match="damaged"):
-            two.hosts.record.sitting = "and again"
+            two.hosts.record.rendezvous_generation = "and again"
             two.host.rendezvous.unpack(two.hosts, base64.b64encode(b"\xffnonsense").decode())
 
     run(tmp_path, work)
 
 
 def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
-    """A node that alone let go of its ranks brings them back into the sitting that the others never left."""
+    """A node that alone released its ranks brings them back into the generation that the others never left."""
 
     async def work(two: Two) -> None:
-        two.host.rendezvous.fresh(two.hosts)
+        two.host.rendezvous.reset(two.hosts)
         await two.host.say((fr.SET, [b"since", b"2"]))
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert await two.host.say((fr.KEYS, [])) == [[b"since"]]
@@ -144,7 +144,7 @@ def test_ranks_that_join_others_overwrite_nothing(tmp_path: Path) -> None:
 def test_only_the_host_puts_back(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.guest.rendezvous.unpack(two.guests, left(old=b"1"))
-        assert two.guest.meet.generation("1") == ""
+        assert two.guest.rendezvous_server.generation("1") == ""
 
     run(tmp_path, work)
 
@@ -154,7 +154,7 @@ def test_who_waits_hears_that_the_host_failed(tmp_path: Path) -> None:
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.05)
         two.host.rendezvous.fail(two.hosts, "its image is damaged")
-        with pytest.raises(WorldError, match="could not be brought back: its image is damaged"):
+        with pytest.raises(WorldError, match="its image is damaged"):
             await knocking
 
     run(tmp_path, work)
@@ -165,7 +165,7 @@ def test_who_is_to_end_waits_no_more(tmp_path: Path) -> None:
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.05)
         two.guests.record.ending = "stop"
-        with pytest.raises(WorldError, match="are to end"):
+        with pytest.raises(WorldError, match="being ended"):
             await knocking
 
     run(tmp_path, work)
@@ -187,14 +187,14 @@ def test_ranks_that_nobody_joins_begin_at_their_image_each_time(tmp_path: Path) 
 def test_an_attempt_finds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
-        two.hosts.record.sitting = two.guests.record.sitting = "from the beginning"
+        two.hosts.record.rendezvous_generation = two.guests.record.rendezvous_generation = "from the beginning"
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "from the beginning"))
         await asyncio.sleep(0.05)
         assert not knocking.done()
-        two.host.rendezvous.fresh(two.hosts)
+        two.host.rendezvous.reset(two.hosts)
         await knocking
         await two.host.say((fr.SET, [b"new", b"2"]))
-        two.host.rendezvous.fresh(two.hosts)  # the next agent begins again
+        two.host.rendezvous.reset(two.hosts)  # the next agent begins again
         assert await two.host.say((fr.KEYS, [])) == [[b"new"]]
 
     run(tmp_path, work)
@@ -222,12 +222,12 @@ def test_what_was_left_and_is_no_text_is_damaged(tmp_path: Path) -> None:
 
 def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
-        port = two.host.depot.port
-        await two.host.depot.close()
+        port = two.host.peer_server.port
+        await two.host.peer_server.close()
         knocking = asyncio.create_task(two.guest.rendezvous.write(two.guests, "again"))
         await asyncio.sleep(0.5)
-        two.host.depot = PeerServer(TOKEN, {"meeting": two.host.rendezvous.endpoint})
-        await two.host.depot.open("127.0.0.1", port)
+        two.host.peer_server = PeerServer(TOKEN, {"meeting": two.host.rendezvous.endpoint})
+        await two.host.peer_server.open("127.0.0.1", port)
         two.host.rendezvous.unpack(two.hosts, "")
         await knocking
 
@@ -236,7 +236,9 @@ def test_who_waits_outlasts_an_agent_that_is_started_again(tmp_path: Path) -> No
 
 def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
-        two.guest.rendezvous = RendezvousCoordinator("guest", "127.0.0.1", TOKEN, two.guest.meet, open_s=0.3)
+        two.guest.rendezvous = RendezvousCoordinator(
+            "guest", "127.0.0.1", TOKEN, two.guest.rendezvous_server, open_s=0.3
+        )
         with pytest.raises(WorldError, match=r"node host has not opened the rendezvous of job 1"):
             await two.guest.rendezvous.write(two.guests, "again")
 
@@ -246,12 +248,12 @@ def test_a_host_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> N
 def test_the_next_agent_lets_ranks_meet_before_it_is_asked_to(tmp_path: Path) -> None:
     async def work(two: Two) -> None:
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
+        two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.GET, [b"old"])) == [[b"1"]]
-        assert two.host.meet.generation("1") == "again"
+        assert two.host.rendezvous_server.generation("1") == "again"
 
     run(tmp_path, work)
 
@@ -272,17 +274,17 @@ def test_a_full_disk_costs_the_ranks_nothing(tmp_path: Path, monkeypatch: pytest
         one = fr.number(1)
         for room[0] in (True, False, False, True, True):
             await two.host.say((fr.ADD, [b"n", one]))
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
+        two.host.rendezvous.adopt(two.hosts)
         assert await two.host.say((fr.MGET, [b"old", b"n"])) == [[b"1", b"5"]]
 
     run(tmp_path, work)
 
 
 async def enters(node: Node, token: str) -> bool:
-    return (await talk(node.meet, token, []))[0][0] == fr.OK
+    return (await talk(node.rendezvous_server, token, []))[0][0] == fr.OK
 
 
 def test_ranks_of_an_earlier_generation_are_not_let_in_again(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_ranks_of_an_earlier_generation_are_not_let_in_again(tmp_path: Path) -> 
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         before = two.host.token
         assert await enters(two.host, before)
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert two.host.token != before and await enters(two.host, two.host.token)
         assert not await enters(two.host, before) and not await enters(two.host, two.host.rendezvous.access_token(JOB))
@@ -308,9 +310,9 @@ def test_an_agent_of_an_earlier_version_has_its_ranks_let_in(tmp_path: Path) -> 
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         job = two.host.rendezvous.access_token(JOB)
         assert not await enters(two.host, job)
-        assert await two.host.rendezvous.endpoint({"job": JOB, "sitting": "again"}) == two.host.meet.port
+        assert await two.host.rendezvous.endpoint({"job": JOB, "sitting": "again"}) == two.host.rendezvous_server.port
         assert await enters(two.host, job) and await enters(two.host, two.host.token)
-        two.hosts.record.sitting = "once more"
+        two.hosts.record.rendezvous_generation = "once more"
         two.host.rendezvous.unpack(two.hosts, left(old=b"1"))
         assert not await enters(two.host, job)
 
@@ -322,7 +324,7 @@ def test_a_host_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
         async def port(args: dict[str, object]) -> int:
             return 4711
 
-        two.host.depot._handlers["meeting"] = port
+        two.host.peer_server._handlers["meeting"] = port
         await two.guest.rendezvous.write(two.guests, "again")
         reach = json.loads((two.guests.ranks[0].directory / "box" / "reach.json").read_text())
         assert (reach["port"], reach["token"]) == (4711, two.guest.rendezvous.access_token(JOB))
@@ -335,11 +337,11 @@ def test_keys_of_an_earlier_version_open_to_the_token_of_the_job(tmp_path: Path)
 
     async def work(two: Two) -> None:
         two.host.rendezvous.open(JOB)
-        two.host.meet.name_generation(str(JOB), "again")
-        two.host.meet = RendezvousServer(two.host.root / "meetings")
-        await two.host.meet.start()
-        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.meet)
-        two.host.rendezvous.take_over(two.hosts)
+        two.host.rendezvous_server.name_generation(str(JOB), "again")
+        two.host.rendezvous_server = RendezvousServer(two.host.root / "meetings")
+        await two.host.rendezvous_server.start()
+        two.host.rendezvous = RendezvousCoordinator("host", "127.0.0.1", TOKEN, two.host.rendezvous_server)
+        two.host.rendezvous.adopt(two.hosts)
         assert await enters(two.host, two.host.rendezvous.access_token(JOB)) and await enters(two.host, two.host.token)
 
     run(tmp_path, work)

@@ -306,7 +306,7 @@ def test_a_poll_backs_off_waits_out_silence_and_gives_up() -> None:
     assert poll.silent(130.1, "gone") == polling.PollFailed("gone")
     assert poll.answered(131.0, 7) == polling.EndpointOpen(7)
     assert poll.silent(160.0, "gone") == polling.PollDelay(0.25)
-    assert poll.next(161.0, ending=True) == polling.PollFailed("its ranks are to end")
+    assert poll.next(161.0, ending=True) == polling.PollFailed("its ranks are being ended")
     late = poll.next(1000.0, ending=False)
     assert isinstance(late, polling.PollFailed) and "for 900 s" in late.reason
     assert polling.EndpointPoll("host", 1, "", 0.0).silent(0.0, "gone") == polling.PollFailed("gone")

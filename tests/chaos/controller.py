@@ -124,7 +124,7 @@ class Site:
                 await task
                 life.close()
                 return
-            await fuse.bury()
+            await fuse.reap()
             life.close()
             shutil.rmtree(here)
             self.life = None

@@ -125,7 +125,7 @@ def test_a_job_that_cannot_be_frozen_waits_for_room(kind: str, fields: dict) -> 
 
 
 def test_a_preemption_without_room_freezes_nothing() -> None:
-    """What it is to make room for may need the memory."""
+    """The job that it is preempted for may need the memory."""
     pool = world()
     job = running(pool)
     no_room(pool)

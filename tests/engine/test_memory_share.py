@@ -1,4 +1,4 @@
-"""Shares of memory in the book: what a submission is told, and what becomes of a job that is evicted for taking more."""
+"""Shares of memory in the book: the answer to a submission, and what becomes of a job that is evicted for taking more."""
 
 from __future__ import annotations
 

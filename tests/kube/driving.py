@@ -27,13 +27,13 @@ POD = "f39acc82-2a6e-4007-8016-1e90a2b3e16d"
 
 @dataclass
 class Driving:
-    """A driver on ``NODE``. ``said``: what it told its operator."""
+    """A driver on ``NODE``. ``logged``: its log lines."""
 
     api: FakeApi
     kubelet: FakeDraKubelet
     driver: DraService
     gpus: FakePartitions
-    said: list[str]
+    logged: list[str]
     root: Path
 
     def slices(self) -> list[dict[str, Any]]:
@@ -111,12 +111,12 @@ def seen_from_the_node(proc: Path) -> Path:
 @asynccontextmanager
 async def started(api: FakeApi, root: Path, gpus: FakePartitions, **settings: Any) -> AsyncIterator[Driving]:
     """A driver over what is in ``root``, ended in an orderly way."""
-    said: list[str] = []
+    logged: list[str] = []
     chosen = settings_in(root, **settings)
-    driver = DraService(Cluster(api.url), chosen, gpus, gpus, said.append)
+    driver = DraService(Cluster(api.url), chosen, gpus, gpus, logged.append)
     running = asyncio.create_task(driver.run())
     try:
-        yield Driving(api, FakeDraKubelet(chosen.registry), driver, gpus, said, root)
+        yield Driving(api, FakeDraKubelet(chosen.registry), driver, gpus, logged, root)
     finally:
         driver.stop()
         await running

@@ -21,11 +21,11 @@ PATIENCE_S = 20.0
 
 @dataclass
 class Extending:
-    """A served extender. ``said``: what it told its operator."""
+    """A served extender. ``logged``: its log lines."""
 
     service: ExtenderService
     session: aiohttp.ClientSession
-    said: list[str] = field(default_factory=list)
+    logged: list[str] = field(default_factory=list)
     killed: bool = False
 
     @property
@@ -88,12 +88,12 @@ async def until(true: Any) -> None:
 @asynccontextmanager
 async def extending(api: FakeApi | Cluster, ready: bool = True, **settings: Any) -> AsyncIterator[Extending]:
     """One replica, ended in an orderly way."""
-    said: list[str] = []
+    logged: list[str] = []
     cluster = api if isinstance(api, Cluster) else Cluster(api.url)
-    service = ExtenderService(cluster, ExtenderSettings(port=0, **settings), said.append)
+    service = ExtenderService(cluster, ExtenderSettings(port=0, **settings), logged.append)
     running = asyncio.create_task(service.run())
     async with aiohttp.ClientSession() as session:
-        found = Extending(service, session, said)
+        found = Extending(service, session, logged)
         try:
             await service.listening.wait()
             if ready:

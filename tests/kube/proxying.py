@@ -23,23 +23,23 @@ from tidewright.testing.kubelet import Made, kubelet_in
 
 @dataclass
 class Proxied(Plugged):
-    """A node n. ``told``: by the proxy; ``said``: by the plugin."""
+    """A node n. ``proxy_log``: of the proxy; ``logged``: of the plugin."""
 
     settings: PluginSettings = field(default_factory=lambda: PluginSettings("n"))
     proxy: PluginProxy = field(init=False)
-    told: list[str] = field(default_factory=list)
+    proxy_log: list[str] = field(default_factory=list)
     plugin_task: asyncio.Task[None] | None = None
     proxy_task: asyncio.Task[None] | None = None
 
     def start_plugin(self, spec: str = "2x15", **changes: Any) -> None:
         self.gpus = FakeGpus(spec)
         chosen = PluginSettings("n", **{**_fields(self.settings), **changes})
-        self.plugin_service = PluginService(Cluster(self.api.url), chosen, self.gpus, self.said.append)
+        self.plugin_service = PluginService(Cluster(self.api.url), chosen, self.gpus, self.logged.append)
         self.plugin_task = asyncio.create_task(self.plugin_service.run())
 
     def start_proxy(self, **changes: Any) -> None:
         settings = ProxySettings(self.settings.folder, **{"poll_s": 0.05, "linger_s": 0.0, **changes})
-        self.proxy = PluginProxy(settings, self.told.append)
+        self.proxy = PluginProxy(settings, self.proxy_log.append)
         self.proxy_task = asyncio.create_task(self.proxy.run())
 
     async def kill_plugin(self) -> None:

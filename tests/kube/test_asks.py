@@ -225,7 +225,7 @@ def test_a_pod_whose_annotations_are_being_corrected_counts_on_both_gpus() -> No
 
 @pytest.mark.parametrize("units", [{"0": 7, "1": 1}, {"0": 4, "1": 4}, {"0": 5, "1": 5}])
 def test_a_container_that_asks_for_one_gpu_gets_no_two(units: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="create the pod anew"):
+    with pytest.raises(UsageError, match="recreate the pod"):
         check_marks(marked(several({"0": units}), 8))
 
 

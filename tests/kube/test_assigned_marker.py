@@ -43,14 +43,14 @@ def test_a_mark_that_failed_is_written_when_the_api_server_is_back(binding: str)
             for each in (one, gone):
                 await found.kubelet.admit(each)
                 await found.kubelet.start_container(each["metadata"]["uid"], "c0")
-            await until(lambda: any("mark of pod default/p" in line for line in found.said))
+            await until(lambda: any("mark of pod default/p" in line for line in found.logged))
             assert found.notes("p")[names.ASSIGNED] == "false" and names.LEVEL not in found.notes("p")
             await found.api.remove("pods", "default", "gone")
             found.api.mischief.decide = lambda method, path: ""
             await until(lambda: found.notes("p")[names.ASSIGNED] == "true")
             assert found.notes("p")[names.LEVEL] == "L1 cooperative"
             await until(lambda: not found.plugin_service.plugin.marker.pending)
-            assert sum("mark of pod default/p" in line for line in found.said) == 1
+            assert sum("mark of pod default/p" in line for line in found.logged) == 1
 
     run(scene)
 

@@ -441,21 +441,21 @@ async def tell_everything(api: FakeApi, client: KubeClient) -> None:
     await api.create("nodes", node("n1"))
     made = await api.create("pods", placed("a", "n1", 0, 4))
     here, said = NodePods(client, "n1"), []
-    teller = NodeApi(client, "n1", said.append)
-    await teller.read_node()
+    writer = NodeApi(client, "n1", said.append)
+    await writer.read_node()
     assert len(await here.listed()) == 1
     watching = asyncio.create_task(here.reflector.run())
     await here.reflector.synced.wait()
     await until(lambda: any(watch for *_, watch in api.asked))
     watching.cancel()
     claim: Any = SimpleNamespace(assignment=read_gpu_assignment(made))
-    assert await teller.node_notes({names.LEVEL: "none"})
-    assert await teller.count(2)
-    assert await teller.assigned(claim.assignment, "L3 MPS")
+    assert await writer.node_notes({names.LEVEL: "none"})
+    assert await writer.count(2)
+    assert await writer.assigned(claim.assignment, "L3 MPS")
     for gpus in ({1}, {0, 1}, set()):
-        assert await teller.unhealthy(gpus)
-    await teller.event(made, "Refused", "a reason")
-    assert await teller.evict(made)
+        assert await writer.unhealthy(gpus)
+    await writer.event(made, "Refused", "a reason")
+    assert await writer.evict(made)
     assert not said
 
 

@@ -29,7 +29,7 @@ def test_slices_go_with_their_node_and_come_back_with_the_next() -> None:
             assert old["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": uid}]
             await found.api.remove("nodes", "", NODE)
             await found.api.remove("resourceslices", "", old["name"])
-            await until(lambda: any("not published" in line and "404" in line for line in found.said))
+            await until(lambda: any("not published" in line and "404" in line for line in found.logged))
             assert not found.slices(), "nobody would ever take them away"
             await found.api.create("nodes", {"metadata": {"name": NODE, "annotations": {}}, "status": {}})
             uid = found.api.store.objects["nodes", "", NODE]["metadata"]["uid"]
@@ -75,7 +75,7 @@ def test_hami_core_is_not_offered_for_claims(tmp_path: Path) -> None:
             await found.ready()
             assert found.driver.ladder.level() == "L1 cooperative"
             assert "several may use a claim" in found.driver.ladder.refused["hami"]
-            await until(lambda: any("several may use a claim" in line for line in found.said))
+            await until(lambda: any("several may use a claim" in line for line in found.logged))
         with pytest.raises(UsageError, match=r"hami cannot be used here: .* several may use a claim"):
             async with driving(isolation=isolation(tmp_path, "hami")):
                 pass

@@ -197,7 +197,7 @@ def test_the_kubelet_is_served_while_the_api_server_is_away() -> None:
             assert "503" in unknown["uid-b"].error
             assert await found.kubelet.unprepare(one) == {one[2]: ""}
             found.gpus.sick[0] = "lost"
-            await until(lambda: any("not published" in line for line in found.said))
+            await until(lambda: any("not published" in line for line in found.logged))
             found.api.mischief.down = False
             await until(lambda: found.devices().get("gpu-0", {}).get("taints"))
 
@@ -232,7 +232,7 @@ def test_an_api_server_without_taints_is_not_told_of_sick_gpus() -> None:
             found.api.gates_off = {"DRADeviceTaints"}
             found.api.release = "v1.35.1"
             await found.ready()
-            assert any("DRAConsumableCapacity must be on" in line for line in found.said)
+            assert any("DRAConsumableCapacity must be on" in line for line in found.logged)
             found.gpus.sick[0] = "XID 79"
             await until(lambda: list(found.devices()) == ["gpu-1"])
             found.gpus.sick.clear()
@@ -251,7 +251,7 @@ def test_sockets_that_vanish_and_kubelets_that_refuse() -> None:
                 assert await found.kubelet.look()
             found.kubelet.refuse = "not today"
             assert not await found.kubelet.look()
-            await until(lambda: any("NOT registered: not today" in line for line in found.said))
+            await until(lambda: any("NOT registered: not today" in line for line in found.logged))
 
     scene(main)
 

@@ -111,16 +111,16 @@ def test_every_recorded_question_is_answered(name: str, monkeypatch: pytest.Monk
     """What a real kube-scheduler 1.36 sent, in its order, and the form of what it then accepted from a stub that gave away
     whatever it was asked for; what we answer is checked against the pods that the API server has."""
 
-    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)  # one injected failure is told, not outlived
+    monkeypatch.setattr(binder, "PATIENCE_S", 0.0)  # one injected failure is reported, not outlived
 
     async def test(api: FakeApi, extender: Extending) -> None:
         await api.create("nodes", node("localhost", 16, 2))
         await until(lambda: "localhost" in extender.pool.inventories)
         replay = Replay(api, extender)
         for path in [path for path in QUESTIONS if story(path) == name]:
-            told = json.loads(path.with_name(path.name.replace(".request.", ".meta.")).read_text())
+            recorded = json.loads(path.with_name(path.name.replace(".request.", ".meta.")).read_text())
             verb = path.name.split(".")[0].rsplit("-", 1)[1]
-            await getattr(replay, verb)(path.read_bytes(), told["response_body"])
+            await getattr(replay, verb)(path.read_bytes(), recorded["response_body"])
         assert replay.asked
 
     served(test)
@@ -134,13 +134,13 @@ class Replay:
         self.asked = 0
         self.victims: dict[str, list[str]] = {}
 
-    async def filter(self, body: bytes, told: Any) -> None:
+    async def filter(self, body: bytes, recorded: Any) -> None:
         asked = json.loads(body)
         await self._evict(names_of(asked))
         await self._meet(asked["Pod"])
         found = await self._ask("filter", body)
         kept = found["NodeNames"] if found["Nodes"] is None else names_of(found)
-        same = {key.lower(): value for key, value in told.items()}
+        same = {key.lower(): value for key, value in recorded.items()}
         assert {key.lower() for key in found} == set(same)
         assert (found["Nodes"] is None, found["NodeNames"] is None, found["Error"]) == (
             same["nodes"] is None, same["nodenames"] is None, "",
@@ -151,28 +151,28 @@ class Replay:
         if found["Nodes"] is not None:
             assert all(node in asked["Nodes"]["items"] for node in found["Nodes"]["items"]), "as they were sent"
 
-    async def prioritize(self, body: bytes, told: Any) -> None:
+    async def prioritize(self, body: bytes, recorded: Any) -> None:
         asked = json.loads(body)
         found = await self._ask("prioritize", body)
         assert [one["Host"] for one in found] == names_of(asked)
-        assert {one["Host"] for one in found} == {one["Host"] for one in told}
+        assert {one["Host"] for one in found} == {one["Host"] for one in recorded}
         left = {node: self._left(asked["Pod"], node) for node in names_of(asked)}
         tightest = min((units for units in left.values() if units >= 0), default=None)
         assert {one["Host"] for one in found if one["Score"] == 10} == {
             node for node in left if left[node] == tightest
         }, "best fit"
 
-    async def preempt(self, body: bytes, told: Any) -> None:
+    async def preempt(self, body: bytes, recorded: Any) -> None:
         found = await self._ask("preempt", body)
-        assert found == told
+        assert found == recorded
         self.victims = {
             node: [one["UID"] for one in chosen["Pods"]] for node, chosen in found["NodeNameToMetaVictims"].items()
         }
         assert set(self.victims) == {"gpu-a", "gpu-b"}
 
-    async def bind(self, body: bytes, told: Any) -> None:
+    async def bind(self, body: bytes, recorded: Any) -> None:
         """A bind that failed then fails now: the stub was told to fail, or the pod was gone by then."""
-        asked, why = json.loads(body), {key.lower(): value for key, value in told.items()}["error"]
+        asked, why = json.loads(body), {key.lower(): value for key, value in recorded.items()}["error"]
         key = ("pods", asked["PodNamespace"], asked["PodName"])
         room = self._left(self.api.store.objects[key], asked["Node"]) >= 0
         once = ["before"] if why == "injected failure" else []
@@ -371,7 +371,7 @@ def test_without_a_right_to_leases_it_says_so_and_works() -> None:
             api.mischief.forbidden = ("coordination.k8s.io",)
             await api.create("nodes", node("n"))
             async with extending(api) as extender:
-                assert any("one replica" in line for line in extender.said)
+                assert any("one replica" in line for line in extender.logged)
                 assert await extender.bind(await api.create("pods", pod("a", 4)), "n") == ""
 
     asyncio.run(main())

@@ -274,7 +274,7 @@ async def again(found: Plugged, change: Callable[[Path], None] = lambda path: No
         plugin_service.folder,
         plugin_service.admission.file,
         plugin_service.admission.cgroups,
-        found.said.append,
+        found.logged.append,
     )
     await made.refresh()
     return made
@@ -306,8 +306,8 @@ def test_what_was_given_outlives_the_plugin_and_a_lost_file(monkeypatch: pytest.
                     "uid-runs": {0: 3},
                 }
                 assert {one.uid for one in lost._others()} == {"uid-orphan", "uid-runs", "uid-begun"}, "by its mark"
-            assert any("cannot be read" in line for line in found.said)
-            assert any("pod uid-orphan is deleted and its processes still run" in line for line in found.said)
+            assert any("cannot be read" in line for line in found.logged)
+            assert any("pod uid-orphan is deleted and its processes still run" in line for line in found.logged)
             found.kubelet.end("uid-orphan")
             assert "uid-orphan" not in (await again(found)).allocated
 
@@ -337,7 +337,7 @@ def test_what_a_killed_plugin_left_half_written_is_removed_at_the_next_start(mon
                 found.plugin_service.api.cluster,
                 found.plugin_service.settings,
                 found.plugin_service.gpus,
-                found.said.append,
+                found.logged.append,
             )
             assert {path.name for path in cdi.iterdir()} == before | {other.name}
 
@@ -357,7 +357,7 @@ def test_where_no_cgroups_can_be_seen_the_api_server_decides(monkeypatch: pytest
             await started(found, "new", 15)
             await force_deleted(found, "new")
             await started(found, "newer", 15)
-            assert sum("no cgroups of pods" in line for line in found.said) == 1
+            assert sum("no cgroups of pods" in line for line in found.logged) == 1
 
     run(scene)
 
@@ -393,8 +393,8 @@ def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_file_when_nobody_i
             strange = found.plugin_service.settings.cdi / "nvidia.yaml"
             strange.write_text("cdiVersion: 0.5.0\n")
             found.plugin_service.stop()
-            await until(lambda: any("removed 1 CDI files" in line for line in found.said))
-            await until(lambda: any("stays: 1 pods have GPUs" in line for line in found.said))
+            await until(lambda: any("removed 1 CDI files" in line for line in found.logged))
+            await until(lambda: any("stays: 1 pods have GPUs" in line for line in found.logged))
             left = {path.name for path in found.plugin_service.settings.cdi.iterdir()}
             assert left == {NAME, strange.name}
             found.kubelet.end("uid-stays")
@@ -406,7 +406,7 @@ def test_a_plugin_that_ends_takes_its_cdi_files_along_and_the_file_when_nobody_i
             found.kubelet.end("uid-goes")
             await until(lambda: not found.plugin_service.plugin.pods.known())
             found.plugin_service.stop()
-            await until(lambda: any("removed 1 CDI files" in line for line in found.said))
+            await until(lambda: any("removed 1 CDI files" in line for line in found.logged))
             await until(lambda: not list(found.plugin_service.settings.cdi.iterdir()))
 
     run(scene)

@@ -90,7 +90,7 @@ def test_what_was_asked_for_by_name_must_be_had_at_the_start(tmp_path: Path) -> 
         assert found.level() == "L3 MPS"
     assert found.select() and found.level() == "", "later it is said, and what runs goes on"
     assert not found.select() and found.refused["mps"].startswith(WHERE)
-    with pytest.raises(WorldError, match="cannot be had now"):
+    with pytest.raises(WorldError, match="is unavailable"):
         found.edits(Tenant(UID, "c", (Grant(found.gpus[0], 1024),)))
     assert climbed(FakeGpus("1x15"), settings(tmp_path, "off")).level() == ""
 

@@ -259,7 +259,7 @@ def test_where_no_cgroups_can_be_seen_it_is_said_that_a_deleted_pod_may_still_ru
             found.kubelet.forget("uid-old")
             await found.create(new)
             await admit(found, new)
-            assert sum("no cgroups of pods" in line for line in found.said) == 1
+            assert sum("no cgroups of pods" in line for line in found.logged) == 1
 
     run(scene)
 

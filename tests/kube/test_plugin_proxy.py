@@ -79,7 +79,7 @@ def test_a_plugin_that_comes_back_has_never_been_unregistered(monkeypatch: pytes
 def test_the_heartbeat_says_whether_the_kubelet_listens_not_whether_the_proxy_does() -> None:
     async def scene() -> None:
         async with proxied(ready=False) as found:
-            await until(lambda: any("serves its proxy" in line for line in found.said))
+            await until(lambda: any("serves its proxy" in line for line in found.logged))
             for times in (1, 2):
                 await found.kubelet.start()
                 await until(lambda times=times: found.kubelet.registrations == times and found.registered())
@@ -228,7 +228,7 @@ def test_matching_waits_for_the_plugin_and_ends_with_words_when_it_does_not_come
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await found.admitted("q", 0)
             assert "gave no answer for 0.2 s" in str(caught.value.details())
-            assert "create the pod anew" in str(caught.value.details())
+            assert "recreate the pod" in str(caught.value.details())
 
     run(scene)
 
@@ -291,7 +291,7 @@ def test_the_error_of_a_plugin_that_fails_is_in_the_answer(method: str) -> None:
                     await found.started(uid)
                 text = str(caught.value.details())
                 assert "gave no answer for 1.5 s" in text and "ZeroDivisionError" in text and "4 by 0" in text
-                assert any("4 by 0" in line for line in found.told)
+                assert any("4 by 0" in line for line in found.proxy_log)
             finally:
                 await server.stop(0)
             found.start_plugin()

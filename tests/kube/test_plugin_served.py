@@ -44,13 +44,13 @@ NODE = {"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2.
 
 @dataclass
 class Plugged:
-    """A running station on node n. ``said``: what it told its operator."""
+    """A running plugin service on node n. ``logged``: its log lines."""
 
     api: FakeApi
     kubelet: FakeKubelet
     plugin_service: PluginService
     gpus: FakeGpus
-    said: list[str]
+    logged: list[str]
 
     @property
     def folder(self) -> Path:
@@ -101,7 +101,7 @@ async def plugged(
     **settings: Any,
 ) -> AsyncIterator[Plugged]:
     """The kubelet is there but not started."""
-    said: list[str] = []
+    logged: list[str] = []
     # Not pytest's folder: a socket's path has 107 bytes at most.
     with tempfile.TemporaryDirectory(prefix="tide-") as name:
         folder, gpus = Path(name), FakeGpus(spec)
@@ -117,10 +117,10 @@ async def plugged(
                 "n", folder=folder, cdi=folder / "cdi", poll_s=0.05, health_s=0.05, settle_s=0.05, end_s=0.05,
                 **{"beat_s": 5.0, "isolation": isolation, **settings},
             )  # fmt: skip
-            plugin_service = PluginService(Cluster(api.url), chosen, gpus, said.append)
+            plugin_service = PluginService(Cluster(api.url), chosen, gpus, logged.append)
             running = asyncio.create_task(plugin_service.run())
             try:
-                yield Plugged(api, kubelet, plugin_service, gpus, said)
+                yield Plugged(api, kubelet, plugin_service, gpus, logged)
             finally:
                 plugin_service.stop()
                 await running
@@ -255,7 +255,7 @@ def test_marks_that_make_no_sense_open_no_gpu(change: dict[str, str]) -> None:
 def test_runs_before_the_kubelet_and_comes_back_after_its_restarts() -> None:
     async def scene() -> None:
         async with plugged() as found:
-            await until(lambda: any("waits for the kubelet" in line for line in found.said))
+            await until(lambda: any("waits for the kubelet" in line for line in found.logged))
             assert not found.registered()
             for times in (1, 2, 3):
                 await found.kubelet.start()
@@ -287,11 +287,11 @@ def test_a_kubelet_that_refuses_is_asked_again_later() -> None:
         async with plugged() as found:
             found.kubelet.refuse = "not today"
             await found.kubelet.start()
-            await until(lambda: any("not today" in line for line in found.said))
+            await until(lambda: any("not today" in line for line in found.logged))
             assert not found.registered()
             found.kubelet.refuse = ""
             await until(found.registered)
-            assert sum("not today" in line for line in found.said) == 1
+            assert sum("not today" in line for line in found.logged) == 1
 
     run(scene)
 
@@ -300,17 +300,17 @@ def test_what_has_not_changed_is_not_written_with_every_heartbeat() -> None:
     async def scene() -> None:
         async with FakeApi().served() as api, KubeClient(Cluster(api.url)) as client:
             await api.create("nodes", {"metadata": {"name": "n"}, "status": {}})
-            teller = NodeApi(client, "n", lambda text: None)
+            node_api = NodeApi(client, "n", lambda text: None)
             path = "/api/v1/nodes/n/status"
 
             def writes() -> int:
                 return sum(asked == ("PATCH", path) for asked in ((method, where) for method, where, _ in api.requests))
 
-            assert await teller.count(2) and await teller.count(2) and writes() == 1
+            assert await node_api.count(2) and await node_api.count(2) and writes() == 1
             api.mischief.decide = lambda method, where: "after" if where == path else ""
-            assert not await teller.count(3), "done, and nobody knows"
+            assert not await node_api.count(3), "done, and nobody knows"
             api.mischief.decide = lambda method, where: ""
-            assert await teller.count(2) and writes() == 3
+            assert await node_api.count(2) and writes() == 3
             assert api.store.objects["nodes", "", "n"]["status"]["capacity"][names.COUNT] == "2"
 
     asyncio.run(scene())
@@ -353,7 +353,7 @@ def test_a_sick_gpu_is_told_to_kubelet_extender_and_inspect_and_taken_back() -> 
             found.gpus.sick = {}
             await until(lambda: listed(found) == "0")
             await until(lambda: set(found.kubelet.health.values()) == {"Healthy"})
-            assert any("GPU 1: well again" in line for line in found.said)
+            assert any("GPU 1: well again" in line for line in found.logged)
 
     run(scene)
 
@@ -392,13 +392,13 @@ def test_an_api_server_that_is_away_keeps_no_kubelet_waiting() -> None:
 def test_a_node_that_shows_its_runtime_late_is_bound_as_it_needs_from_then_on() -> None:
     async def scene() -> None:
         async with plugged(info=OLD, beat_s=0.05) as found:
-            await until(lambda: any("by size" in line for line in found.said))
+            await until(lambda: any("by size" in line for line in found.logged))
         async with plugged(info=OLD, beat_s=0.05, down=True) as found:
             await found.kubelet.start()
             await until(lambda: found.kubelet.options is not None and found.kubelet.options.pre_start_required)
             found.api.mischief.down = False
             await until(lambda: not found.kubelet.options.pre_start_required and found.registered())
-            assert [line for line in found.said if "binds containers" in line] == [
+            assert [line for line in found.logged if "binds containers" in line] == [
                 "binds containers by CDI, late (the node does not say what it runs)",
                 "binds containers by size (kubelet v1.24.0 with docker://20.10.7 does not resolve CDI names)",
             ]
@@ -635,7 +635,7 @@ def test_matching_without_cgroups_of_pods_is_logged_once() -> None:
             await found.ready()
             first = found.node["metadata"]["annotations"][names.PLUGIN]
             await until(lambda: found.node["metadata"]["annotations"][names.PLUGIN] != first)
-            return [line for line in found.said if "no cgroups of pods below" in line]
+            return [line for line in found.logged if "no cgroups of pods below" in line]
 
     [line] = asyncio.run(scene(cgroups=False))
     assert "a deleted pod counts as exited at once" in line

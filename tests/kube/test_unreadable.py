@@ -110,7 +110,7 @@ def test_one_object_that_cannot_be_read_keeps_no_other_from_being_read() -> None
                 await until(
                     lambda: extender.pool.free_of("n") == {0: 10, 1: 15} and "late" in extender.pool.inventories
                 )
-                assert {line.split(":")[0] for line in extender.said if "default/odd" in line} == {
+                assert {line.split(":")[0] for line in extender.logged if "default/odd" in line} == {
                     "pod default/odd0", "pod default/odd1",
                 }  # fmt: skip
                 assert (await extender.get("/readyz"))[0] == 200
@@ -137,7 +137,7 @@ def test_a_reservation_whose_pod_cannot_be_read_is_kept_and_the_others_are_settl
                 await api.change("pods", "default", "odd", {"metadata": {"annotations": {names.IDX: ""}}})
                 api.store.put("pods", api.store.objects["pods", "default", "odd"] | _bound_to("n"), "MODIFIED")
                 await until(lambda: "uid-lost" not in extender.pool.held)
-                await until(lambda: any("stays reserved" in line for line in extender.said))
+                await until(lambda: any("stays reserved" in line for line in extender.logged))
                 assert "uid-odd" in extender.pool.held
                 assert (await extender.get("/readyz"))[0] == 200
 

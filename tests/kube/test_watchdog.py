@@ -215,7 +215,7 @@ def test_a_watchdog_that_cannot_see_says_so(tmp_path: Path) -> None:
             await until(lambda: "hostPID" in found.node["metadata"]["annotations"][names.LEVEL])
             await asyncio.sleep(0.2)
             assert foreign(found) == [0, 0], "it may be our own pod's"
-            assert not found.warnings() and any("hostPID" in line for line in found.said)
+            assert not found.warnings() and any("hostPID" in line for line in found.logged)
             assert used_on(found.node) is None
 
     asyncio.run(scene())

@@ -332,7 +332,7 @@ def test_keys_that_others_may_read_are_refused(pairs: tuple[Path, Path], tmp_pat
     live = Path(shutil.copytree(pairs[0], tmp_path / "live"))
     for mode in (0o640, 0o604, 0o620):
         os.chmod(live / "tls.key", mode)
-        with pytest.raises(UsageError, match="lets others at it"):
+        with pytest.raises(UsageError, match="is readable by others"):
             CertificatePair(live / "tls.crt", live / "tls.key").load()
     os.chmod(live / "tls.key", 0o600)
     assert CertificatePair(live / "tls.crt", live / "tls.key").load()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidewright.agent.processes.attempt import clear_halves
+from tidewright.agent.processes.attempt import clear_partial
 from tidewright.checkpoint.processes import stat
 from tidewright.live.reconcile import fence as module
 from tidewright.live.reconcile.fence import fence
@@ -35,7 +35,7 @@ def test_only_images_and_ends_are_left_for_the_next_agent(tmp_path: Path) -> Non
     asyncio.run(fence(tmp_path))
     seen = [path.name for path in (tmp_path / "ranks").iterdir() if not path.name.startswith(".")]
     assert sorted(seen) == ["5.1", "6.1", "7.1"]
-    clear_halves(tmp_path / "ranks")
+    clear_partial(tmp_path / "ranks")
     assert len(list((tmp_path / "ranks").iterdir())) == 3
 
 

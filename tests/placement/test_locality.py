@@ -46,7 +46,7 @@ def nodes(found: Allocation | None) -> list[int]:
         ((4, 0, 4), 2, 1, 0),  # an untouched node is for large jobs
         ((7, 4, 0), 1, 1, 0),  # room for a job of four is not broken into when a single device will do
         ((7, 5, 0), 1, 1, 1),  # of three free devices one is odd
-        ((7, 8, 0), 1, 1, 0),  # home is full: nobody waits for it
+        ((7, 8, 0), 1, 1, 0),  # the pinned node is full: the job does not wait for it
         ((4, 4, 0), 8, 0, 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""The loop and the world: nobody is lost, nothing is done twice or for nothing, and the accounts agree."""
+"""The loop and the world: no job is lost, nothing is done twice or for nothing, and the accounts agree."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_run_that_goes_nowhere_ends_and_says_so() -> None:
 
 
 class Fidget:
-    """Wakes itself a microsecond later, for ever."""
+    """Wakes itself a microsecond later, without end."""
 
     name = "fidget"
 

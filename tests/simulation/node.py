@@ -43,8 +43,8 @@ class Disk:
         self.raw: dict[tuple[int, int], dict[int, int]] = {}
         """(job, serial) to rank to the training steps in its image."""
         self.store: dict[tuple[int, int], dict[int, int]] = {}
-        self.meets: dict[int, str] = {}
-        """For which request the ranks of a job meet here."""
+        self.rendezvous: dict[int, str] = {}
+        """For which request the rendezvous of a job is open here."""
         self.epoch = 0
 
 
@@ -72,7 +72,7 @@ class Node:
         self.running = False
         self.life = 0
         self.failed: dict[int, str] = {}
-        """Meetings that could not be prepared here: job to request."""
+        """Rendezvous that could not be prepared here: job to request."""
         self.steps = Steps(self)
         self.machine: NodeMachine | None = None
         self._loop: MachineLoop | None = None
@@ -178,7 +178,7 @@ class Node:
         ask = self._asks
         self._serving = True
         try:
-            self._loop.feed(ev.Asked(ask, method, args, op_id))
+            self._loop.feed(ev.Requested(ask, method, args, op_id))
         except Killed:
             self._answers.pop(ask, None)
             raise WorldError("the agent was killed") from None
@@ -202,7 +202,7 @@ class Node:
         """Another node wants to hold the ranks here; ``answer`` with why not."""
         self._asks += 1
         self._holds[self._asks] = answer
-        self.feed(ev.HoldAsked(self._asks, key, cut))
+        self.feed(ev.HoldRequested(self._asks, key, cut))
 
     # -- the machine's actions --------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from .training import Ledger
 
 TICK_S = 0.05
 PEACE_S = 4000.0
-"""Virtual seconds in which every job must end once nothing goes wrong any more: hosts of meetings are waited for 900 s."""
+"""Virtual seconds in which every job must end once nothing goes wrong any more: hosts of a rendezvous are waited for 900 s."""
 
 
 class Control(Site):

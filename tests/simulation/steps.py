@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 GONE_S = 30.0
-DOOR_S = 900.0
+OPEN_S = 900.0
 FAILS: tuple[type, ...] = (
     do.CommitRecord, do.SuspendByDriver, do.ResumeByDriver, on_images.DumpRanks, on_images.StoreImage,
     on_images.FetchImages, on_images.ReadyImages, on_images.MakeGeneration,
@@ -76,16 +76,16 @@ class Steps:
         return False
 
     def _meet(self, what: do.Do, key: Key, step: do.WriteEndpoints) -> None:
-        """The host opens the meeting; others ask it until it has."""
+        """The host opens the rendezvous; others poll it until it has."""
         node, state = self.node, self.state(key)
         job, peers, began = key[0], state.record.peers, asyncio.get_running_loop().time()
         if any(seat.rank == 0 for seat in state.args.ranks):
-            if step.reset and node.disk.meets.get(job) != state.record.sitting:
-                node.disk.meets[job] = state.record.sitting
+            if step.reset and node.disk.rendezvous.get(job) != state.record.rendezvous_generation:
+                node.disk.rendezvous[job] = state.record.rendezvous_generation
             node.later(0.002, lambda: node.done_step(what, None))
             return
         if not peers or peers[0].node == node.name:
-            node.failed_step(what, do.ActionFailed("the node where its ranks meet is not connected"))
+            node.failed_step(what, do.ActionFailed("the node that hosts its rendezvous is not connected"))
             return
         heard = began
 
@@ -95,13 +95,13 @@ class Steps:
             answers = host.running and host.online and host.powered and node.online
             heard = now if answers else heard
             if state.record.ending:
-                node.failed_step(what, do.ActionFailed("its ranks are to end"))
-            elif answers and step.sitting and host.failed.get(job) == step.sitting:
-                node.failed_step(what, do.ActionFailed("its ranks could not be brought back elsewhere"))
-            elif answers and (not step.sitting or host.disk.meets.get(job) == step.sitting):
+                node.failed_step(what, do.ActionFailed("its ranks are being ended"))
+            elif answers and step.generation and host.failed.get(job) == step.generation:
+                node.failed_step(what, do.ActionFailed("its ranks could not be restored elsewhere"))
+            elif answers and (not step.generation or host.disk.rendezvous.get(job) == step.generation):
                 node.done_step(what, None)
-            elif now > heard + GONE_S or now > began + DOOR_S or (not answers and not step.sitting):
-                node.failed_step(what, do.ActionFailed("the meeting is not opened"))
+            elif now > heard + GONE_S or now > began + OPEN_S or (not answers and not step.generation):
+                node.failed_step(what, do.ActionFailed("the rendezvous is not opened"))
             else:
                 node.later(POLL_S, look)
 
@@ -380,7 +380,7 @@ class Steps:
             raise do.ActionFailed(f"image {step.serial} cannot be had")
         disk.raw[place] = held
         if 0 in state.numbers:
-            disk.meets[key[0]] = state.record.sitting
+            disk.rendezvous[key[0]] = state.record.rendezvous_generation
         return {}
 
     @_do.register
@@ -406,7 +406,7 @@ class Steps:
         pass
 
     @_do.register
-    def _(self, step: do.StopTurns, key: Key) -> None:
+    def _(self, step: do.StopTimeSlices, key: Key) -> None:
         pass
 
     # -- effects ----------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class Steps:
                 node.disk.attempts.pop(key, None)
                 node.processes = [each for each in node.processes if each.key != key]
             case do.FailRendezvous():
-                node.failed[key[0]] = self.state(key).record.sitting
+                node.failed[key[0]] = self.state(key).record.rendezvous_generation
             case on_images.RemoveRaw(job, serial):
                 node.disk.raw.pop((job, serial), None)
             case on_images.DropJobImages(job):

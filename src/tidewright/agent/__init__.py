@@ -1,4 +1,4 @@
-"""agent: a node's own process. Starts ranks, watches them, stops, freezes and thaws them, and says what became of them.
+"""agent: a node's own process. Starts ranks, watches them, stops, freezes and thaws them, and reports their state.
 
 Refuses to know why: which job deserves what is the controller's, and ranks live on without either.
 """

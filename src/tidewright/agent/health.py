@@ -49,7 +49,7 @@ class HealthMonitor:
         """A look that took longer than ANSWER_S, and its thread with it."""
         self._kept = _load(path, boot)
         self._seen: dict[int, bool] = {}
-        """Devices whose lasting fault the backend has reported itself, so that its word on their recovery counts."""
+        """Devices whose lasting fault the backend has reported itself, so that it decides on their recovery."""
         self.faults: Faults = ()
 
     def look(self) -> Faults:
@@ -67,7 +67,7 @@ class HealthMonitor:
             return tuple(faults[index] for index in sorted(faults))
 
     def _remembered(self, health: tuple[DeviceHealth, ...]) -> tuple[DeviceHealth, ...]:
-        """Bring what is kept in line with the backend's word."""
+        """Bring what is kept in line with what the backend reports."""
         kept = dict(self._kept.faults)
         for one in health:
             if one.lasts:

@@ -17,7 +17,7 @@ _BACKLOG = 16
 
 
 class Heartbeat:
-    """Writes one byte to whoever connects, as long as ``tick`` was called lately."""
+    """Writes one byte to each client that connects, as long as ``tick`` was called lately."""
 
     def __init__(self) -> None:
         self._endpoint: socket.socket | None = None
@@ -42,7 +42,7 @@ class Heartbeat:
         fresh = file.bind(_BACKLOG)
         self._hang_up()
         self._endpoint = fresh
-        threading.Thread(target=self._answer, args=(fresh,), name="pulse", daemon=True).start()
+        threading.Thread(target=self._answer, args=(fresh,), name="heartbeat", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""

@@ -1,4 +1,4 @@
-"""One agent process: lock, devices, drivers, adoption, door, and a slow safety poll until it is told to end."""
+"""One agent process: lock, devices, drivers, adoption, socket, and a slow safety poll until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
-PATROL_S = 5.0
+HEALTH_CHECK_S = 5.0
 """The safety poll; ends are announced by pidfds, this finds what slipped through."""
 LOG_BYTES = 10 * 2**20
 THREADS = 64
@@ -90,7 +90,7 @@ def incarnation() -> str:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """What an agent may be told. ``address`` is where other nodes reach it; ``token_file`` opens all their depots."""
+    """Settings of an agent. ``address`` is where other nodes reach it; ``token_file`` holds the secret of their peer servers."""
 
     state: Path
     name: str
@@ -123,7 +123,7 @@ class Agent:
         self._supervisor = Supervisor(
             node_context, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()
         )
-        self._node_services.furnish(self._supervisor, drivers, settings.remote, settings.quota_bytes)
+        self._node_services.attach_to(self._supervisor, drivers, settings.remote, settings.quota_bytes)
         self._health = HealthMonitor(backend, layout.health, incarnation(), self._publish_health)
         if self._node.kind != "cpu":  # a core does not fail alone
             self._supervisor.steps.health = self._health
@@ -175,7 +175,7 @@ class Agent:
         return await asyncio.to_thread(self._meter.read, list(self._supervisor.attempts.values()))
 
     async def run(self, until: asyncio.Event) -> None:
-        """Adopt, open the doors, and serve until told to end; ranks live on."""
+        """Adopt, listen, and serve until ``until`` is set; ranks live on."""
         await self._node_services.open()
         self._supervisor.adopt()
         socket = self._settings.socket or self._layout.socket
@@ -187,7 +187,7 @@ class Agent:
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(until.wait(), PATROL_S)
+                await asyncio.wait_for(until.wait(), HEALTH_CHECK_S)
             self._supervisor.health_check()
             self._heartbeat.tick()
         for task in tasks:
@@ -206,7 +206,7 @@ class Agent:
                 self._heartbeat.look()
                 await self._server.look()
             except OSError as error:
-                log.warning("a socket that is gone cannot be made again: %s", error)
+                log.warning("a socket whose file was removed cannot be created again: %s", error)
 
 
 def standard_drivers(node: str) -> dict[Level, Driver]:

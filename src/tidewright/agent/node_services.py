@@ -1,4 +1,4 @@
-"""What a node has beyond its devices: CRIU, a store of images, a depot for other agents, a place where ranks meet."""
+"""What a node has beyond its devices: CRIU, a store of images, a peer server for other agents, a rendezvous server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 LEAST_TOKEN = 16
 """Characters; a proof of a short token can be guessed from without asking any agent."""
-TEND_S = 5.0
+DELETE_EVERY_S = 5.0
 """Between two rounds of removing remote copies; of no hurry, and what fails is tried again then."""
 FINISH_S = 4.0
 """Longest that an agent which is to end still removes images of ended jobs."""
@@ -92,10 +92,10 @@ class NodeServices:
         self._peer_server: PeerServer | None = None
         self._images: Images | None = None
         self._time_slicer: TimeSlicer | None = None
-        self._tending: asyncio.Task[None] | None = None
+        self._deleting: asyncio.Task[None] | None = None
 
-    def furnish(self, supervisor: Supervisor, drivers: dict[Level, Driver], remote: str, quota_bytes: int) -> None:
-        """Give the supervisor what this node has."""
+    def attach_to(self, supervisor: Supervisor, drivers: dict[Level, Driver], remote: str, quota_bytes: int) -> None:
+        """Attach what this node has to the supervisor."""
 
         def rank_dirs(key: tuple[int, int]) -> dict[int, Path] | None:
             attempt: Attempt | None = supervisor.attempts.get(key)
@@ -106,17 +106,19 @@ class NodeServices:
         driver = self._driver()
         if self.node.kind != "cpu":
             self._time_slicer = TimeSlicer(self.node.device_memory, driver if isinstance(driver, GpuDriver) else None)
-        ways = self._time_slicer.ways if self._time_slicer is not None else lambda attempt: {}
-        rendezvous = RendezvousCoordinator(name, self._address, self._token, self._rendezvous_server, ways)
+        share_modes = self._time_slicer.share_modes if self._time_slicer is not None else lambda attempt: {}
+        rendezvous = RendezvousCoordinator(name, self._address, self._token, self._rendezvous_server, share_modes)
         handlers: dict[str, Handler] = {**gangs.handlers(), "meeting": rendezvous.endpoint}
         if driver is not None:
             drivers[Level.FULL] = driver
             place = FsspecRemote(remote) if remote else None
             self._images = images = Images(self._layout.images, self._token, quota_bytes, place)
-            supervisor.equip(Services(gangs, rendezvous, CheckpointIO(self.node, driver, self._time_slicer), images))
+            supervisor.attach_services(
+                Services(gangs, rendezvous, CheckpointIO(self.node, driver, self._time_slicer), images)
+            )
             handlers |= {verb: _in_thread(handle) for verb, handle in images.handlers().items()}
         else:
-            supervisor.equip(Services(gangs, rendezvous))
+            supervisor.attach_services(Services(gangs, rendezvous))
         self._peer_server = PeerServer(self._token, handlers)
 
     async def open(self) -> None:
@@ -131,12 +133,12 @@ class NodeServices:
         write_if_room(self._layout.depot_port, f"{self._peer_server.port} {self._rendezvous_server.port}\n".encode())
         if self._images is not None:
             await asyncio.to_thread(self._images.sweep)
-            self._tending = asyncio.create_task(_run_pending_deletes(self._images))
+            self._deleting = asyncio.create_task(_run_pending_deletes(self._images))
 
     async def close(self) -> None:
         """Stop listening, and removing what is elsewhere."""
-        if self._tending is not None:
-            self._tending.cancel()
+        if self._deleting is not None:
+            self._deleting.cancel()
         if self._peer_server is not None:
             await self._peer_server.close()
         await self._rendezvous_server.stop()
@@ -166,12 +168,12 @@ class NodeServices:
 
 
 async def _run_pending_deletes(images: Images) -> None:
-    """For ever: remove copies elsewhere that nobody needs, and what dropped images have left here."""
+    """Until cancelled: remove remote copies that no job needs, and what dropped images have left here."""
     while True:
         if images.pending_deletes is not None:
             await asyncio.to_thread(images.pending_deletes.run)
         await asyncio.to_thread(images.collect_due)
-        await asyncio.sleep(TEND_S)
+        await asyncio.sleep(DELETE_EVERY_S)
 
 
 def _remembered(path: Path) -> tuple[int, int]:

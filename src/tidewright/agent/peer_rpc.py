@@ -1,4 +1,4 @@
-"""The depot: what agents are to each other over TCP. Parts of a cut, where ranks meet, and the bytes of images.
+"""RPC between agents over TCP: parts of a cut, endpoints of rendezvous, and the bytes of images.
 
 A connection begins with both sides showing that they know the cluster's token (``peer_auth``), which is never sent. Then
 one frame of JSON asks, one answers, followed by as many raw bytes as it announces.
@@ -42,8 +42,8 @@ SILENCE_S = 60.0
 
 
 class FileBody:
-    """An answer with bytes behind it: the part of a file from ``offset``, ``size`` bytes long. ``sent`` is called when
-    it is with its reader, or lost. ``secret``: few bytes, which nobody else may see on their way."""
+    """An answer that is followed by bytes: the part of a file from ``offset``, ``size`` bytes long. ``sent`` is called when
+    they are sent, or lost. ``secret``: few bytes, which are encrypted on the wire."""
 
     def __init__(
         self, path: Path, offset: int, size: int, sent: Callable[[], None] = lambda: None, *, secret: bool = False
@@ -55,7 +55,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 class PeerServer:
-    """``handlers`` take the request's ``args`` and return what is sent back: JSON, or a ``Body``."""
+    """``handlers`` take the request's ``args`` and return what is sent back: JSON, or a ``FileBody``."""
 
     def __init__(self, token: str, handlers: dict[str, Handler]) -> None:
         self._token, self._handlers = token, handlers
@@ -106,7 +106,7 @@ class PeerServer:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> PeerSession | None:
-        """The session of a peer that knows the token; None, told so, for others. Raises what reading raises."""
+        """The session of a peer that knows the token; None for others, after an error frame. Raises what reading raises."""
         self._unproven[writer] = None
         if len(self._unproven) > MOST_UNPROVEN:
             oldest = next(iter(self._unproven))
@@ -116,20 +116,20 @@ class PeerServer:
             try:
                 theirs = peer_auth.read_client_hello(await reader.readuntil(b"\n"))
             except (NotAuthentic, asyncio.LimitOverrunError):
-                await self._turn_away(OTHER_VERSION, writer)
+                await self._reject(OTHER_VERSION, writer)
                 return None
             session = PeerSession(self._token, theirs, peer_auth.nonce())
             writer.write(session.server_hello())
             try:
                 session.check_client(await reader.readuntil(b"\n"))
             except NotAuthentic:
-                await self._turn_away(WRONG_TOKEN, writer)
+                await self._reject(WRONG_TOKEN, writer)
                 return None
         self._unproven.pop(writer, None)
         return session
 
     @staticmethod
-    async def _turn_away(why: dict[str, str], writer: asyncio.StreamWriter) -> None:
+    async def _reject(why: dict[str, str], writer: asyncio.StreamWriter) -> None:
         """As the first version of the protocol answers, which has no other way to hear of it."""
         writer.write(json.dumps(why).encode() + b"\n")
         await writer.drain()
@@ -233,7 +233,7 @@ class PeerClient:
 
     def _greet(self, connection: socket.socket, file: IO[bytes]) -> PeerSession:
         """Learn that the peer knows the token, then show that we do. Raises OSError, and WorldError for another token or
-        version; whoever answers so has been sent no more than a random number."""
+        version; such a peer has been sent no more than a random number."""
         ours = peer_auth.nonce()
         connection.sendall(peer_auth.client_hello(ours))
         line = file.readline(peer_auth.LONGEST_HELLO)

@@ -1,4 +1,4 @@
-"""The agent's door: a unix socket that only its owner may open, requests in, answers and reports out."""
+"""The agent's server: a unix socket that only its owner may open, requests in, answers and reports out."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class AgentServer:
             fresh = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
             self._server.close()
             self._server = fresh
-            log.warning("%s was gone; it has been made again", self._file.path)
+            log.warning("%s had been removed; created again", self._file.path)
 
     async def close(self) -> None:
         if self._server is not None and self._file is not None:

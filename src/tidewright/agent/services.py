@@ -1,4 +1,4 @@
-"""What the supervisor's steps have in common: the host's clocks, a node's equipment, and errors as the machine knows them."""
+"""What the supervisor's steps have in common: the host's clocks, a node's services, and errors as the machine knows them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def now() -> Instant:
 
 @dataclass(frozen=True)
 class Services:
-    """What a node has beyond processes: gangs over several nodes, a place where ranks meet, full images."""
+    """What a node has beyond processes: gangs over several nodes, a rendezvous, full images."""
 
     gangs: Gangs
     rendezvous: RendezvousCoordinator
@@ -56,11 +56,11 @@ async def logged(work: Coroutine[Any, Any, None]) -> None:
 
 
 def failure(error: Exception) -> do.ActionFailed:
-    """An error as the machine knows it; one that is nobody's fault is logged."""
+    """An error as the machine knows it; an unexpected one is logged."""
     if isinstance(error, do.ActionFailed):
         return error
     if not isinstance(error, TideError | OSError):
-        log.error("a step failed in an unforeseen way", exc_info=error)
+        log.error("a step failed with an unexpected error", exc_info=error)
     kinds: tuple[tuple[type[Exception], do.Failure], ...] = (
         (DamagedImage, "damaged image"),
         (DeviceStateLost, "device state lost"),

@@ -1,6 +1,6 @@
 """The shell around the machine: requests and what happens to ranks go in as events, its actions are carried out here.
 
-Every request is answered at once with a report; what takes time goes on behind.
+Every request is answered at once with a report; what takes time runs afterwards.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .machine import image_actions as on_images
 from .machine.loop import MachineLoop
 from .machine.node import NodeMachine
 from .processes import rank_spec
-from .processes.accounts import at_home
-from .processes.attempt import Attempt, clear_halves
+from .processes.accounts import with_account_env
+from .processes.attempt import Attempt, clear_partial
 from .processes.freezer_groups import RankGroups
 from .processes.log_cap import LOOK_S, LogCap
 from .processes.memory_guard import MemoryGuard, enforcement
@@ -46,7 +46,7 @@ LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERR
 
 
 class Supervisor:
-    """Every attempt on this node. ``publish`` is told of each change; ``drivers`` are by level; ``boot`` is another after
+    """Every attempt on this node. ``publish`` is called at each change; ``drivers`` are by level; ``boot`` is another after
     each boot of the host."""
 
     def __init__(
@@ -82,8 +82,8 @@ class Supervisor:
         self._effects = self._effect_table()
         self._step_table = self._steps()
 
-    def equip(self, services: Services) -> None:
-        """Give it what the node has; before anything is asked."""
+    def attach_services(self, services: Services) -> None:
+        """Attach what the node has; before the first request."""
         self.services = services
         if services.checkpoint_io is not None and services.images is not None:
             self._images = ImageSteps(
@@ -96,12 +96,12 @@ class Supervisor:
 
     def ask(self, verb: str, args: Any, op_id: str) -> JobReport:
         """The answer to a request. Raises UsageError, Conflict and WorldError."""
-        args = at_home(args) if verb == "launch" else args
+        args = with_account_env(args) if verb == "launch" else args
         if verb == "resume" and args.launch is not None:
-            args = replace(args, launch=at_home(args.launch))
+            args = replace(args, launch=with_account_env(args.launch))
         self._asks += 1
         number = self._asks
-        self.feed(ev.Asked(number, verb, args, op_id))
+        self.feed(ev.Requested(number, verb, args, op_id))
         answer = self._answers.pop(number)
         if isinstance(answer, TideError):
             raise answer
@@ -117,7 +117,7 @@ class Supervisor:
         number, granted = self._asks, asyncio.get_running_loop().create_future()
         self._holds[number] = granted
         try:
-            self.feed(ev.HoldAsked(number, key, cut))
+            self.feed(ev.HoldRequested(number, key, cut))
             await granted
         finally:
             del self._holds[number]
@@ -127,7 +127,7 @@ class Supervisor:
         self.feed(ev.CutDecided(key, cut, why))
 
     def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job; not one that is about to be gone, of which nobody would hear more."""
+        """Every attempt here, by job; not one that is being removed, which publishes no more reports."""
         return self._machine.reports()
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Supervisor:
             do.GrantHold: lambda _, grant: self._grant(grant.ask),
             do.AdoptRendezvous: self._adopt_rendezvous,
             do.FailRendezvous: self._fail_rendezvous,
-            do.StartTurns: self._start_time_slices,
+            do.StartTimeSlices: self._start_time_slices,
             on_images.RemoveRaw: self._remove_raw,
             on_images.DropJobImages: self._drop_images,
             on_images.EnterGeneration: lambda attempt, _: attempt.enter_generation(),
@@ -222,13 +222,13 @@ class Supervisor:
 
     def _adopt_rendezvous(self, attempt: Attempt, _: do.AdoptRendezvous) -> None:
         if self.services is not None:
-            self.services.rendezvous.take_over(attempt)
+            self.services.rendezvous.adopt(attempt)
 
     def _fail_rendezvous(self, attempt: Attempt, action: do.FailRendezvous) -> None:
         if self.services is not None:
             self.services.rendezvous.fail(attempt, action.why)
 
-    def _start_time_slices(self, attempt: Attempt, _: do.StartTurns) -> None:
+    def _start_time_slices(self, attempt: Attempt, _: do.StartTimeSlices) -> None:
         if self.services is None or self.services.checkpoint_io is None:
             return
         loop, key = asyncio.get_running_loop(), attempt.key
@@ -273,7 +273,7 @@ class Supervisor:
             do.CutGang: lambda attempt, step: self._required().gangs.cut(attempt.key, step),
             do.SendCutResult: self._send_result,
             do.ReleaseRanks: self._release,
-            do.StopTurns: nothing,
+            do.StopTimeSlices: nothing,
         }
 
     def _image_steps(self, images: ImageSteps) -> dict[type, Callable[[Any, Any], Any]]:
@@ -282,7 +282,7 @@ class Supervisor:
             on_images.DumpRanks: images.dump,
             on_images.UndoDump: images.undo,
             on_images.FinishDump: images.finish,
-            do.StopTurns: images.stop_time_slices,
+            do.StopTimeSlices: images.stop_time_slices,
             on_images.DiscardRaw: images.discard_raw,
             on_images.StoreImage: images.store,
             on_images.PushImage: images.push,
@@ -298,7 +298,7 @@ class Supervisor:
 
     def _required(self) -> Services:
         if self.services is None:
-            raise WorldError("this node has no depot")
+            raise WorldError("this node has no peer server")
         return self.services
 
     def _create(self, _: Attempt | None, step: do.CreateAttempt) -> tuple[tuple[int, str], ...]:
@@ -311,11 +311,11 @@ class Supervisor:
         return attempt
 
     async def _write_endpoints(self, attempt: Attempt, step: do.WriteEndpoints) -> None:
-        if self.services is None or not any(rank.boxed for rank in attempt.ranks):
+        if self.services is None or not any(rank.sandboxed for rank in attempt.ranks):
             return
         if step.reset:
-            self.services.rendezvous.fresh(attempt)
-        await self.services.rendezvous.write(attempt, step.sitting)
+            self.services.rendezvous.reset(attempt)
+        await self.services.rendezvous.write(attempt, step.generation)
 
     async def _send_result(self, attempt: Attempt, step: do.SendCutResult) -> None:
         if self.services is not None:
@@ -333,7 +333,7 @@ class Supervisor:
 
     def adopt(self) -> None:
         """Take over every attempt an earlier agent left, and go on with what it was doing."""
-        clear_halves(self._layout.ranks)
+        clear_partial(self._layout.ranks)
         for directory in sorted(self._layout.ranks.iterdir()):
             if directory.name.startswith("."):
                 continue

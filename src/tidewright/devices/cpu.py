@@ -11,7 +11,7 @@ import psutil
 
 from ..base.errors import UsageError
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
-from .protocol import DeviceHealth, DeviceUsage, Surroundings
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -65,12 +65,12 @@ class CpuBackend:
     def forgive(self) -> None:
         """Nothing is held against a core."""
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         """Thread limits count slots, not cores, so that a job gets the same number on every placement."""
         check_indices(devices, self._slots)
         threads = max(1, len(self._cores) // self._slots * len(devices) // sharers)
         cpus = tuple(sorted({core for slot in devices for core in self.cores_of(slot)}))
-        return Surroundings({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
+        return DeviceEnvironment({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         """Not measured here: the cores do others' work too, and that of the slots that share them."""

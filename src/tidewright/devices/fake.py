@@ -13,7 +13,7 @@ from ..base.errors import WorldError
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
-from .protocol import DeviceHealth, DeviceUsage, Surroundings
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
 
 SCRIPT = "TIDE_FAKE_DEVICES"
 
@@ -106,9 +106,9 @@ class FakeBackend:
     def forgive(self) -> None:
         self.faults = FaultLog(self.faults.quarantine_s)
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         check_indices(devices, self._spec.devices)
-        return Surroundings({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
+        return DeviceEnvironment({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         return tuple(self._load(index) for index in self._ask())

@@ -15,7 +15,7 @@ from ..base.ids import valid_name
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
-from .protocol import DeviceHealth, DeviceUsage, Surroundings
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
 from .xids import CriticalErrors, answers, recovery_action, text
 
 
@@ -106,11 +106,11 @@ class NvidiaBackend:
     def forgive(self) -> None:
         self._faults, self._needed_reset = FaultLog(), {}
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         """Devices by UUID, so that renumbering by the driver shows no job another's device."""
         check_indices(devices, len(self._handles))
         shown = ",".join(self._spec.uuids[index] for index in devices)
-        return Surroundings({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        return DeviceEnvironment({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         try:

@@ -33,7 +33,7 @@ class DeviceUsage(Struct, frozen=True):
     """Memory of each of ``processes``, as far as it is reported."""
 
 
-class Surroundings(Struct, frozen=True):
+class DeviceEnvironment(Struct, frozen=True):
     """How a rank is confined to its devices: variables to set, and the cores it may run on (empty: any)."""
 
     env: dict[str, str]
@@ -57,7 +57,7 @@ class Backend(Protocol):
         """An operator has seen to the devices: errors of the past are no longer held against them."""
         ...
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         """What a rank on ``devices`` gets when ``sharers`` ranks share them. Raises UsageError for unknown indices."""
         ...
 

@@ -10,7 +10,7 @@ import msgspec
 from ..base.errors import UsageError, WorldError
 from ..base.registry import Registry
 from ..model.node import NodeSpec
-from .protocol import Backend, DeviceHealth, DeviceUsage, Surroundings
+from .protocol import Backend, DeviceEnvironment, DeviceHealth, DeviceUsage
 
 backends = Registry(
     "device backend",
@@ -51,7 +51,7 @@ class StandIn:
     def forgive(self) -> None:
         self._inner.forgive()
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> Surroundings:
+    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         return self._inner.environment(devices, sharers)
 
     def usage(self) -> tuple[DeviceUsage, ...]:

@@ -26,7 +26,7 @@ from ..plan.reasons import Blocked, Reason
 from ..plan.sentences import CONSEQUENCE
 
 _ROUNDS = 6
-"""Thoughts a fork is given; each may free devices for the next."""
+"""Planning rounds that a fork runs; each may free devices for the next."""
 _UP = {"basic": "standard", "standard": "premium"}
 
 

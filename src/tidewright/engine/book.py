@@ -299,9 +299,9 @@ class Book(ImageCatalog):
         for job, spec in self.specs.items():
             row = table.row[job]
             table.kinds[row] = layout.kind_mask(spec.device_types)
-            origin = table.restore_kind.item(row)
-            if origin >= 0:
-                table.restore_kind[row] = layout.kind_index(before[origin])
+            kind_index = table.restore_kind.item(row)
+            if kind_index >= 0:
+                table.restore_kind[row] = layout.kind_index(before[kind_index])
 
     def set_node_up(self, index: int) -> None:
         """Let the node take work unless something says no."""

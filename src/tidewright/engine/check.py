@@ -44,7 +44,7 @@ def _check_job(book: Book, job: int) -> None:
     if record.replan_on_release and state not in _LEAVING:
         _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
     if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
-        _fail(book, job, f"is {State(state).name} and to be suspended for its user, who has not asked")
+        _fail(book, job, f"is {State(state).name} and to be suspended by a user hold that does not exist")
     if record.last_image:
         _check_images(book, job, record)
     _check_seen(book, job, record)

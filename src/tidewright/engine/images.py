@@ -192,8 +192,8 @@ def settle_level(book: Book, job: int, row: int) -> None:
         record.suspend_cooldown = replace(record.suspend_cooldown, level=level)
     else:
         table.level[row] = level
-    origin = table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
-    if origin >= 0 and not record.save_measured:
+    kind_index = table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
+    if kind_index >= 0 and not record.save_measured:
         settings = book.settings
         size = book.specs[job].ranks * settings.image_bytes
         table.save_us[row] = settings.full_save_us + size * 1_000_000 // settings.image_rate

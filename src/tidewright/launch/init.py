@@ -262,7 +262,9 @@ def wait_within(pid: int, deadline: float) -> int | None:
         signal.sigtimedwait([signal.SIGCHLD], left)
 
 
-def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[str], None], life: int, log: int) -> None:
+def live(
+    spec: dict[str, Any], directory: str, grace_s: float, report: Callable[[str], None], life: int, log: int
+) -> None:
     """The life of init once it is a process of its own namespace."""
     enter_sandbox(spec["box"], spec["log"], log)
     lent: list[str] = []
@@ -271,12 +273,12 @@ def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[st
     else:
         pid, failed = begin(spec)
     if failed:
-        say(f"failed {failed}")
+        report(f"failed {failed}")
         return
-    say("ready")
+    report("ready")
     os.read(life, 1)  # the shim has seen the main process: now it may disappear
     status = child.reap(pid)
-    say(f"ended {status}")
+    report(f"ended {status}")
     child.clear_away(grace_s)
     file_rollback.put_away(lent)
 
@@ -284,21 +286,21 @@ def live(spec: dict[str, Any], directory: str, grace_s: float, say: Callable[[st
 def run(spec: dict[str, Any], directory: str, grace_s: float, writing: int, life: int, log: int) -> NoReturn:
     """In the forked process. ``life`` is a pipe whose other end only the shim has."""
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         os.write(writing, line.encode() + b"\n")
 
     try:
         child.prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)
         if select.select([life], [], [], 0)[0]:
             os._exit(137)  # the shim died before the death signal was armed
-        live(spec, directory, grace_s, say, life, log)
+        live(spec, directory, grace_s, report, life, log)
     except InitFailed as error:
-        say(f"error {json.dumps(error.record)}")
+        report(f"error {json.dumps(error.record)}")
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {what}'})}")
+        report(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {what}'})}")
     except BaseException as error:
-        say(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error!r}'})}")
+        report(f"error {json.dumps({'fault': 'world', 'error': f'cannot prepare the rank: {error!r}'})}")
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
         os._exit(0)

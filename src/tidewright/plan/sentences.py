@@ -197,10 +197,10 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NODES_TOO_SMALL: "job {job:n} has {count:n} devices; {nodes:have} {most:n} even when empty",
     C.NO_ROOM: "no room for the {count:devices} of job {job:n} on {nodes:others}{holders:held_by}",
     C.SCALE_OUT_OF_RANGE: "job {job:n} asked for {most:n} devices; {count:n} is not between 1 and that",
-    C.RANKS_NOT_SHARABLE: "each rank of job {job:n} has several devices, which cannot be shared in turns",
-    C.NO_RESTORE_NODES: "job {job:n} comes back from an image, on nodes that take full images and have {kind} devices; "
+    C.RANKS_NOT_SHARABLE: "each rank of job {job:n} has several devices, which cannot be time-sliced",
+    C.NO_RESTORE_NODES: "job {job:n} is restored from an image, on nodes that take full images and have {kind} devices; "
     "there are none",
-    C.FEW_RESTORE_NODES: "job {job:n} comes back from an image, on nodes that take full images and have {kind} devices; "
+    C.FEW_RESTORE_NODES: "job {job:n} is restored from an image, on nodes that take full images and have {kind} devices; "
     "they have {most:n}, not {count:n}",
     C.NOT_RESIZABLE: "job {job:n} cannot be resized while it runs: {why:why}",
     C.NOT_RESIZABLE_NOW: "job {job:n} cannot be resized: {why:why}",

@@ -126,7 +126,7 @@ class Composer:
         return self.preferences.waiting & ~self._placed if self._steps else self.preferences.waiting
 
     def _small_enough(self, rows: Column) -> Column:
-        """Rows that ask for no more than what is free in all; of the others the most wanted is noted as stuck."""
+        """Rows that ask for no more than what is free in all; of the others the most wanted is noted as unplaced."""
         fits = self.jobs.floor[rows] <= sum(self.board.free_total)
         if np.count_nonzero(fits) < len(rows):
             fits |= self.jobs.memory[rows] > 0

@@ -47,8 +47,8 @@ def bound_us(limit: WaitBound, patience_us: float, left_us: Iterable[int], settl
 def patience_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
     """How long a row waits before it may preempt others: longer in proportion where it needs more than the share."""
     times = np.maximum(devices / max(limit.share * capacity, 1.0), 1.0)
-    patience: Column = limit.max_wait_us * times + limit.quantum_us
-    return patience
+    wait_limit: Column = limit.max_wait_us * times + limit.quantum_us
+    return wait_limit
 
 
 def overdue(view: View, limit: WaitBound) -> Column:

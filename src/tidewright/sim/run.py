@@ -32,7 +32,7 @@ Progress = Callable[[int, int, int], None]
 """Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
 _PROGRESS_TURNS = 2048
 _IDLE_ROUNDS = 10_000
-"""Thoughts in a row without a move, less than a millisecond apart on average, that no sane policy needs."""
+"""Planning rounds in a row without a move, less than a millisecond apart on average, that no sane policy needs."""
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ class Fuse:
         """Return once the fuse has blown."""
         await self._told.wait()
 
-    async def bury(self) -> None:
+    async def reap(self) -> None:
         """Drop the tasks of a life that is over."""
         while left := [task for task in self.tasks if not task.done()]:
             for task in left:
@@ -138,7 +138,7 @@ AGENT = (
     CrashTarget("renamed", Path, "rename"),
     CrashTarget("tree removed", shutil, "rmtree"),
     CrashTarget("shim", rank.Rank, "spawn"),
-    CrashTarget("never", rank.Rank, "never"),
+    CrashTarget("not started", rank.Rank, "not_started"),
     CrashTarget("signal", cooperative, "send"),
     CrashTarget("signal", rank, "send"),
     CrashTarget("signal", cgroup, "send"),

@@ -24,7 +24,7 @@ from tidewright.checkpoint.store import (
     shifted_dedup,
 )
 from tidewright.checkpoint.store.keys import TenantKey
-from tidewright.checkpoint.store.shifted_dedup import PATIENCE, RecentAnchors, ShiftSearch, anchor_hashes, words_of
+from tidewright.checkpoint.store.shifted_dedup import MOST_MISSES, RecentAnchors, ShiftSearch, anchor_hashes, words_of
 
 from .builders import PAGE, content, name, read, write
 
@@ -204,7 +204,7 @@ def test_misleading_content_is_given_up_soon() -> None:
         return np.zeros(len(hashes), bool)
 
     assert ShiftSearch(TenantKey(bytes(32)), has, known).shifted_ranges(segment, np.arange(256)) == []
-    assert asked == PATIENCE + 1
+    assert asked == MOST_MISSES + 1
 
 
 def test_constant_content_is_no_anchor() -> None:

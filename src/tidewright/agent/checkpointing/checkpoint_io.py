@@ -19,18 +19,18 @@ from ..processes.time_slicer import Lost, TimeSlicer
 
 
 class CheckpointIO:
-    """``driver`` takes the images on ``node``; ``turns`` is for a node of GPUs, None on others."""
+    """``driver`` takes the images on ``node``; ``time_slicer`` is for a node of GPUs, None on others."""
 
     def __init__(self, node: NodeSpec, driver: CriuDriver | GpuDriver, time_slicer: TimeSlicer | None) -> None:
         self._uuids, self.driver, self._time_slicer = node.uuids, driver, time_slicer
 
     def start_time_slices(self, attempt: Attempt, lost: Lost) -> None:
-        """Let ranks that share a device by swapping take turns from now on. Does not block."""
+        """Start time slicing of ranks that share a device by swapping. Does not block."""
         if self._time_slicer is not None:
             self._time_slicer.start(attempt, lost)
 
-    def rest(self, attempt: Attempt) -> None:
-        """No turns until the next ``take_turns``."""
+    def stop_time_slices(self, attempt: Attempt) -> None:
+        """No time slice begins until the next ``start_time_slices``."""
         if self._time_slicer is not None:
             self._time_slicer.stop(attempt)
 
@@ -45,8 +45,8 @@ class CheckpointIO:
         return found
 
     def dump(self, attempt: Attempt, directory: Path, *, leave_running: bool) -> DumpReport:
-        """Images of the ranks, which stand still; turns rest afterwards. Raises as the driver's ``dump`` does."""
-        self.rest(attempt)
+        """Images of the ranks, which are quiesced; time slicing is stopped afterwards. Raises as the driver's ``dump`` does."""
+        self.stop_time_slices(attempt)
         handles = attempt.handles()
         if isinstance(self.driver, GpuDriver):
             shared = self._time_sliced(attempt)
@@ -67,8 +67,8 @@ class CheckpointIO:
         )
 
     def facts(self, attempt: Attempt, rank: int, left: str) -> dict[str, Any]:
-        """What must travel with a rank's image besides what CRIU knows; ``left``, where they met, with the first rank's,
-        which is on the node where they meet."""
+        """What must travel with a rank's image besides what CRIU knows; ``left``, the keys of the
+        rendezvous, with the first rank's, whose node hosts it."""
         rank_dir = attempt.rank_dirs()[rank]
         return {
             "box": {name: pack(content) for name, content in gather(rank_dir)},

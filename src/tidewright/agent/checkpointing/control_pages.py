@@ -1,6 +1,6 @@
 """The control pages of the ranks on this node, as the cut sees them.
 
-Keeps nothing between calls: whether a hold is on is said by a file beside the pages, and by the pages.
+Keeps no state between calls: a file beside the pages, and the pages, record whether the ranks are held.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PROC = Path("/proc")
 
 
 class LocalPages:
-    """``boxes``: a rank's box by the rank's number in its job. Boxes without pages have none to show."""
+    """``rank_dirs``: the directory of each rank by its number in the job; one without control pages is allowed."""
 
     def __init__(self, rank_dirs: Mapping[int, Path]) -> None:
         self._rank_dirs = dict(rank_dirs)
         self._open: dict[Path, pg.Page] = {}
 
     def hold(self) -> None:
-        """Stop all. What is read after this is final, but for what processes are let do."""
+        """Stop all. What is read after this is final, except for entries that ``publish`` permits."""
         for number in self._rank_dirs:
             self._mark_held(number)
         pages = [page for _, page in self._pages()]
@@ -63,9 +63,9 @@ class LocalPages:
             _ring(page)
 
     def release(self) -> None:
-        """Let all go. Those that were told to drop their connections build them anew, whether they have done so or not yet.
+        """Release all ranks. Those whose hold reached DROP rebuild their connections, whether they have dropped them or not yet.
 
-        A rank that does not come from a cut is told nothing of the kind: it would leave the others in the middle of an operation.
+        Others must not rebuild: they would leave their peers in the middle of an operation.
         """
         for number in self._rank_dirs:
             self._unmark_held(number)

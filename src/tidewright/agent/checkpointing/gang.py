@@ -28,8 +28,8 @@ Key = tuple[int, int]
 
 
 class Gangs:
-    """``boxes`` finds the boxes of a gang's ranks on this node, None for one that is not here; ``may_hold`` returns when another
-    node may hold them for an image; ``decided`` is told what became of a cut that another node leads."""
+    """``rank_dirs`` finds the directories of a gang's ranks on this node, None for one that is not here; ``may_hold`` returns
+    when another node may hold them for an image; ``decided`` gets the result of a cut that another node leads."""
 
     def __init__(
         self,
@@ -53,29 +53,35 @@ class Gangs:
         return [PeerClient(peer, self._token) for peer in peers]
 
     async def send_result(self, key: Key, step: SendCutResult) -> None:
-        """Tell the agents of the gang's other nodes what became of a cut."""
+        """Send the result of a cut to the agents of the gang's other nodes."""
         clients = self._led.pop((key, step.cut), None) or self._clients(step.others)
         await asyncio.gather(*(asyncio.to_thread(self._send, client, key, step) for client in clients))
 
     @staticmethod
     def _send(client: PeerClient, key: Key, step: SendCutResult) -> None:
-        with contextlib.suppress(WorldError):  # a node that hears nothing releases its ranks by itself
+        with contextlib.suppress(WorldError):  # a node without a result releases its ranks by itself
             client.ask("word", {"job": key[0], "attempt": key[1], "serial": step.cut, "why": step.why})
         client.close()
 
     async def release(self, key: Key) -> None:
-        """Let the ranks of a gang on this node build their connections anew and run on."""
+        """Release the ranks of a gang on this node: they rebuild their connections and run on."""
         await asyncio.to_thread(release, [self._pages(key)])
 
     def _pages(self, key: Key) -> LocalPages:
         return LocalPages(self._rank_dirs(key) or {})
 
     def handlers(self) -> dict[str, Any]:
-        """What a leader asks of this node, for its depot."""
-        return {"hold": self._hold, "pages": self._read, "cuts": self._publish, "free": self._free, "word": self._hear}
+        """Verbs by which a leader calls this node, for the peer server."""
+        return {
+            "hold": self._hold,
+            "pages": self._read,
+            "cuts": self._publish,
+            "free": self._release_here,
+            "word": self._decision,
+        }
 
     async def _hold(self, args: dict[str, Any]) -> None:
-        serial = args.get("serial")  # leaders of before do not say
+        serial = args.get("serial")  # leaders of earlier versions send none
         await self._may_hold(_key(args), None if serial is None else int(serial))
         await asyncio.to_thread(self._known(args).hold)
 
@@ -85,10 +91,10 @@ class Gangs:
     async def _publish(self, args: dict[str, Any]) -> None:
         await asyncio.to_thread(self._known(args).publish, msgspec.convert(args["cuts"], Cuts))
 
-    async def _free(self, args: dict[str, Any]) -> None:
+    async def _release_here(self, args: dict[str, Any]) -> None:
         await asyncio.to_thread(self._known(args).release)
 
-    async def _hear(self, args: dict[str, Any]) -> None:
+    async def _decision(self, args: dict[str, Any]) -> None:
         self._decided(_key(args), int(args["serial"]), str(args["why"]))
 
     def _known(self, args: dict[str, Any]) -> LocalPages:

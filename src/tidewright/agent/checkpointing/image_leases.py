@@ -1,4 +1,4 @@
-"""Who reads raw images of this node just now: a job is waiting for them elsewhere, and storing them is not urgent."""
+"""Leases of readers on raw images of this node: a job waits for them elsewhere, and storing them is less urgent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Key = tuple[int, int]
 GRACE_S = 0.25
 """A node that is to go on with a job asks for its image within a tenth of a second, and then for file after file."""
 LONGEST_S = 60.0
-"""An image is not safe before it is stored: nobody holds that up for longer."""
+"""An image is not safe before it is stored: readers delay that no longer than this."""
 
 
 class ReadLeases:
@@ -23,12 +23,12 @@ class ReadLeases:
         self._last: dict[Key, float] = {}
 
     def begin(self, key: Key) -> None:
-        """Somebody begins to read a file of this image."""
+        """A reader opens a file of this image."""
         with self._changed:
             self._readers[key] += 1
 
     def end(self, key: Key) -> None:
-        """Somebody has come to its end, or broken off."""
+        """A reader has read its file to the end, or has broken off."""
         with self._changed:
             now = time.monotonic()
             self._readers -= Counter((key,))
@@ -36,7 +36,7 @@ class ReadLeases:
             self._changed.notify_all()
 
     def wait(self, key: Key, grace_s: float = GRACE_S, longest_s: float = LONGEST_S) -> None:
-        """Return once nobody has read this image for ``grace_s``; blocks, at most for ``longest_s``."""
+        """Return once no reader has had a lease on this image for ``grace_s``; blocks, at most for ``longest_s``."""
         began = time.monotonic()
         with self._changed:
             while (now := time.monotonic()) < began + longest_s:

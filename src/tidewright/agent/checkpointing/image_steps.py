@@ -39,7 +39,7 @@ Facts = dict[int, dict[str, Any]]
 
 
 class ImageSteps:
-    """``saves`` dumps and restores, ``images`` keeps."""
+    """``checkpoint_io`` dumps and restores ranks; ``images`` stores their images."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ImageSteps:
             rendezvous,
         )
         self._storage = FairThreads(STORE_AT_ONCE, "store")
-        self._coming: dict[tuple[int, int], tuple[Path, Facts]] = {}
+        self._restoring: dict[tuple[int, int], tuple[Path, Facts]] = {}
         """Attempts that are being brought back: where their images are, and what travelled with them."""
 
     def close(self) -> None:
@@ -96,8 +96,8 @@ class ImageSteps:
     async def finish(self, attempt: Attempt, _: on_images.FinishDump) -> None:
         await asyncio.to_thread(self._checkpoint_io.driver.finish, attempt.handles())
 
-    async def stop_time_slices(self, attempt: Attempt, _: do.StopTurns) -> None:
-        await asyncio.to_thread(self._checkpoint_io.rest, attempt)
+    async def stop_time_slices(self, attempt: Attempt, _: do.StopTimeSlices) -> None:
+        await asyncio.to_thread(self._checkpoint_io.stop_time_slices, attempt)
 
     # -- in the store -----------------------------------------------------------------------------------------------
 
@@ -155,11 +155,11 @@ class ImageSteps:
         )
         facts = {rank: self.images.facts(args.job, step.serial, rank) or {} for rank in numbers}
         self._rendezvous.unpack(attempt, facts.get(0, {}).get("meeting", ""))
-        self._coming[attempt.key] = directory, facts
+        self._restoring[attempt.key] = directory, facts
         return {rank: int(each.get("need", 0)) for rank, each in facts.items()}
 
     async def make_generation(self, attempt: Attempt, step: on_images.MakeGeneration) -> on_images.Renewed:
-        directory, facts = self._coming[attempt.key]
+        directory, facts = self._restoring[attempt.key]
         orders = {rank: self._checkpoint_io.driver.restore_spec(directory / str(rank)) for rank in facts}
         restore = {rank: {**order, "judged": True} for rank, order in orders.items()}
         specs = rank_spec.specs(attempt.args, self._node_context, step.generation, restore)
@@ -171,17 +171,17 @@ class ImageSteps:
         return on_images.Renewed({rank: spec.cpus for rank, spec in specs.items()})
 
     async def restore(self, attempt: Attempt, step: on_images.RestoreRanks) -> dict[int, RankOutcome]:
-        directory, _ = self._coming[attempt.key]
-        found = await asyncio.gather(*(self._come_back(attempt, rank, directory) for rank in attempt.ranks))
+        directory, _ = self._restoring[attempt.key]
+        found = await asyncio.gather(*(self._restore_rank(attempt, rank, directory) for rank in attempt.ranks))
         return {rank.number: outcome for rank, outcome in zip(attempt.ranks, found, strict=True) if outcome is not None}
 
-    async def _come_back(self, attempt: Attempt, rank: Rank, directory: Path) -> RankOutcome | None:
-        """Its image is checked while its shim and its namespaces are made; these wait for the verdict."""
-        check = asyncio.to_thread(self._judge, rank, directory / str(rank.number))
+    async def _restore_rank(self, attempt: Attempt, rank: Rank, directory: Path) -> RankOutcome | None:
+        """Its image is checked while its shim and its namespaces are made; these wait for the result."""
+        check = asyncio.to_thread(self._check_image, rank, directory / str(rank.number))
         outcome, against = await asyncio.gather(self._steps.start(attempt, rank), check)
         return outcome or against
 
-    def _judge(self, rank: Rank, image: Path) -> RankOutcome | None:
+    def _check_image(self, rank: Rank, image: Path) -> RankOutcome | None:
         """Have the rank's init know whether the image is sound, and one that belongs here; blocks."""
         against: dict[str, Any] = {}
         try:
@@ -192,9 +192,9 @@ class ImageSteps:
             write_atomically(rank.directory / VERDICT, json.dumps(against).encode())
         except OSError as error:
             rank.end()
-            return rank.never(f"the verdict on {image} cannot be written: {error.strerror}")
+            return rank.not_started(f"the verdict on {image} cannot be written: {error.strerror}")
         return None
 
     async def restore_devices(self, attempt: Attempt, step: on_images.RestoreDevices) -> None:
-        _, facts = self._coming.pop(attempt.key)
+        _, facts = self._restoring.pop(attempt.key)
         await asyncio.to_thread(self._checkpoint_io.restore_devices, attempt, facts)

@@ -63,8 +63,8 @@ class Images(RawImages):
     # the store
 
     def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:
-        """Take raw images into the store, once nobody copies them any more. Raises WorldError (disk full, quota), and
-        Unneeded when the job ends meanwhile."""
+        """Take raw images into the store, once no node copies them any more. Raises WorldError (disk full, quota), and
+        ImageNotNeeded when the job ends meanwhile."""
         loads = []
         self._leases.wait((job, serial))
         with self._in_flight.image(job, serial), self._kept_if_needed(job, serial), self._storing:
@@ -154,7 +154,7 @@ class Images(RawImages):
         for tenant, serial in {
             name.tenant: name.serial for name in sorted(names, key=lambda name: name.serial)
         }.items():
-            self._delete_remotely(tenant, f"{job}.{serial}")  # whoever made them
+            self._delete_remotely(tenant, f"{job}.{serial}")  # whichever node made them
         serials = {serial for serial in self._all_serials(job) if serial <= last}
         self._in_flight.drop(job, serials, last)
         for serial in serials:
@@ -171,7 +171,7 @@ class Images(RawImages):
         self._over[job] = None
 
     def drop_unknown(self, job: int, serial: int) -> None:
-        """An image that was made too late for anybody to know of it."""
+        """An image that was made too late for any controller to know of it."""
         self._drop(job, serial)
         self._collect()
 
@@ -225,7 +225,7 @@ class Images(RawImages):
         """Remove halves that an agent which was killed left, and pages that nothing refers to."""
         self.sweep_raw()
         if self.pending_deletes is not None:
-            self.pending_deletes.take_back(lambda name: self.store.has(name))
+            self.pending_deletes.recover(lambda name: self.store.has(name))
         try:
             self.store.gc()
         except WorldError as error:  # a node with a damaged store is of use still
@@ -252,7 +252,7 @@ class Images(RawImages):
                     list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
             except BaseException:
                 self.forget_ranks(job, serial, missing)
-                self._clear_halves()
+                self._clear_partial_copies()
                 raise
         return directory
 
@@ -261,7 +261,7 @@ class Images(RawImages):
         if not self._bring(name, directory / str(name.rank), sources, why):
             said = "; ".join(map(str, why)) or "no node that has it is known"
             kind = DamagedImage if hopeless(why) else WorldError
-            raise kind(f"{name} cannot be had: {said}")
+            raise kind(f"{name} is not available from any source: {said}")
 
     def _bring(self, name: ImageName, into: Path, sources: list[Peer], why: list[Exception]) -> bool:
         """Bring one rank image here, or add to ``why``: one reason per place tried."""
@@ -300,8 +300,8 @@ class Images(RawImages):
             why.append(error)
             return False
 
-    def _clear_halves(self) -> None:
-        """After a copy that came to no end: packs that were fetched are nobody's, and room may be what was missing."""
+    def _clear_partial_copies(self) -> None:
+        """After a copy that did not complete: no image needs the packs that were fetched, and the disk may be full."""
         self._garbage = True
         self.collect_due(0.0)
 
@@ -314,7 +314,7 @@ class Images(RawImages):
                 why: list[Exception] = []
                 remotes = [PeerRemote(peer, self._token) for peer in args.sources]
                 if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
-                    self._clear_halves()
+                    self._clear_partial_copies()
                     raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 

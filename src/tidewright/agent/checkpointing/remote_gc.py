@@ -1,7 +1,7 @@
-"""Images that are to be removed from the remote store, too: written down first, so that no kill and no outage forgets one.
+"""Images that are to be removed from the remote store, too: recorded on disk first, so that no kill and no outage loses one.
 
-A grave is an empty file below its tenant's directory: ``JOB.SERIAL.RANK`` stands for one image, ``JOB.SERIAL`` for all
-of a job up to that serial. Never for later ones: a job that starts over makes new images while old graves still wait.
+A pending delete is an empty file below its tenant's directory: ``JOB.SERIAL.RANK`` stands for one image, ``JOB.SERIAL`` for
+all of a job up to that serial. Never for later ones: a job that starts over makes new images while old deletes are pending.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SWEEP_S = 600.0
 
 
 class PendingDeletes:
-    """``tend`` blocks on the network, and is called by one thread at a time; ``dig`` by any."""
+    """``run`` blocks on the network, and is called by one thread at a time; ``add`` by any."""
 
     def __init__(self, root: Path, store: ImageStore, remote: Erasable, clock: Callable[[], float] = time.time) -> None:
         self._root, self._store, self._remote, self._clock = root, store, remote, clock
@@ -46,11 +46,11 @@ class PendingDeletes:
         disk.sync_directory(directory)
 
     def sent(self, tenant: str, name: str) -> None:
-        """It is over there, or will not be, and somebody sees to what becomes of it."""
+        """The transfer of an image has ended, whole or not, and its caller has recorded what is to be deleted."""
         (self._root / folder(tenant) / f".{name}").unlink(missing_ok=True)
 
-    def take_back(self, here: Callable[[ImageName], bool]) -> None:
-        """What an agent that was killed had on its way, and is not here any more, is removed over there."""
+    def recover(self, here: Callable[[ImageName], bool]) -> None:
+        """Delete remotely what an agent that was killed was sending, where the image is not here any more."""
         for path in matching(self._root, "*/.*"):
             tenant, file = tenant_of(path.parent.name), path.name[1:]
             name = parse_image(tenant, file)
@@ -63,7 +63,7 @@ class PendingDeletes:
         return sorted((tenant_of(path.parent.name), path.name) for path in matching(self._root, "*/*"))
 
     def run(self) -> None:
-        """Remove what waits and, now and then, what no image over there needs. A failure is said once, and tried again."""
+        """Remove what waits and, now and then, what no image over there needs. A failure is logged once, and retried."""
         waiting = self.waiting()
         try:
             for tenant, name in waiting:

@@ -184,7 +184,7 @@ class SweepRanks(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class KillRanks(ActionStep):
-    """End ``ranks`` and their shims, which say nothing of it."""
+    """End ``ranks`` and their shims, without a record of how they ended."""
 
     ranks: tuple[int, ...]
 
@@ -198,7 +198,7 @@ class RankEnding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadEnding(ActionStep):
-    """Result: an ``RankEnding``."""
+    """Result: a ``RankEnding``."""
 
     rank: int
     INSTANT: ClassVar[bool] = True
@@ -232,28 +232,28 @@ class ReadLastLines(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class WriteEndpoints(ActionStep):
-    """Tell the ranks where they meet, once it is open for ``sitting`` (empty: as it is). ``reset``: they start from the
-    beginning, and find nothing there. Fails where the host of the meeting is not to be had."""
+    """Write the endpoint of the rendezvous for the ranks, once it is open for ``generation`` (empty: any). ``reset``: the ranks
+    start from the beginning, and find no keys. Fails when the node that hosts the rendezvous does not answer."""
 
-    sitting: str
+    generation: str
     reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptRendezvous(Effect):
-    """Ranks that an earlier agent left may meet here."""
+    """Open the rendezvous for ranks that an earlier agent started."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackRendezvous(ActionStep):
-    """Result: what the ranks have left for each other here, to travel with an image."""
+    """Result: the keys of the rendezvous here, to be stored with an image."""
 
     INSTANT: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class FailRendezvous(Effect):
-    """The ranks do not come back here: others need not wait for them."""
+    """The ranks are not restored here: other nodes need not wait for the rendezvous."""
 
     why: str
 
@@ -277,7 +277,7 @@ class CutGang(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class SendCutResult(ActionStep):
-    """Tell ``others`` what became of the cut; empty ``why``: it holds. Never fails: who hears nothing releases its ranks."""
+    """Send ``others`` the result of the cut; empty ``why``: it holds. Never fails: a node without a result releases its ranks."""
 
     others: tuple[Peer, ...]
     cut: int
@@ -291,7 +291,7 @@ class ReleaseRanks(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class GrantHold(Effect):
-    """Another node may hold the ranks here for its cut: the answer to ``HoldAsked``."""
+    """Another node may hold the ranks here for its cut: the answer to ``HoldRequested``."""
 
     ask: int
 
@@ -331,10 +331,10 @@ class DiscardImage(ActionStep):
 
 
 @dataclass(frozen=True, slots=True)
-class StartTurns(Effect):
-    """Ranks that share a device by swapping take turns on it; ``DevicesLost`` when that comes to an end."""
+class StartTimeSlices(Effect):
+    """Start time slicing of ranks that share a device by swapping; ``DevicesLost`` when it fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopTurns(ActionStep):
-    """No turns until the next ``StartTurns``."""
+class StopTimeSlices(ActionStep):
+    """No time slice begins until the next ``StartTimeSlices``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...model.job import Level
-from .actions import AdoptRendezvous, StartTurns, WatchRanks
+from .actions import AdoptRendezvous, StartTimeSlices, WatchRanks
 from .attempt import RECOVERY, AttemptState
 from .ending import leave, mark_lost, stop
 from .imaging import clear, finish, recover, store
@@ -22,14 +22,14 @@ def adopt(state: AttemptState, node: str, drop: Callable[[], None], *, images: b
         leave(state, drop)
         return
     state.emit(AdoptRendezvous())
-    stands = record.phase == "suspended" or (record.phase == "suspending" and state.imaged)
+    stands = record.phase == "suspended" or (record.phase == "suspending" and state.suspended_to_image)
     if record.boot not in ("", boot) and not stands:
-        state.queue(mark_lost(state, "its node was started anew"))
+        state.queue(mark_lost(state, "its node has rebooted"))
         return
     if images:
         _adopt_images(state)
     interrupted = record.phase == "resuming" and record.level == Level.FULL and not state.restored
-    if record.phase != "starting" and not state.imaged and not interrupted:
+    if record.phase != "starting" and not state.suspended_to_image and not interrupted:
         state.emit(WatchRanks(state.living()))
     _go_on(state, node, images)
 
@@ -55,15 +55,15 @@ def _adopt_images(state: AttemptState) -> None:
     """What is left to do about images, before anything else is done."""
     record = state.record
     state.forget_unmade()
-    dumping = record.phase == "suspending" and record.level == Level.FULL and not state.imaged
+    dumping = record.phase == "suspending" and record.level == Level.FULL and not state.suspended_to_image
     if record.checkpointing or dumping:
         state.begin_cut(RECOVERY)
         state.queue(recover(state))
-    elif record.phase in ("running", "stopping") and not state.imaged:
-        state.emit(StartTurns())
-    if record.phase == "suspended" and state.imaged:
+    elif record.phase in ("running", "stopping") and not state.suspended_to_image:
+        state.emit(StartTimeSlices())
+    if record.phase == "suspended" and state.suspended_to_image:
         state.outcomes.update(dict.fromkeys(state.numbers, KILLED))
-    elif record.phase == "stopping" and state.imaged:
+    elif record.phase == "stopping" and state.suspended_to_image:
         state.queue(finish(state))
     if record.last_image is not None and not record.last_image.stored and not record.last_image.lost:
         state.start(store(state, record.last_image.serial))

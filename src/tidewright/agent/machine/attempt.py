@@ -21,7 +21,7 @@ from .outcomes import SIGKILL_CODE, SIGTERM_CODE, RankOutcome, describe
 from .record import AttemptRecord, image_ordered
 from .scripts import Gate, Script, ScriptQueue, Scripts
 
-ENDS = "it is to end"
+ENDS = "it is being ended"
 CUTS_KEPT = 32
 ANY_CUT = -1
 RECOVERY = -2
@@ -37,14 +37,14 @@ class AttemptState:
         self, args: LaunchArgs, record: AttemptRecord, scripts: Scripts, logs: tuple[tuple[int, str], ...] = ()
     ) -> None:
         self.args, self.record, self.logs = args, record, logs
-        self.scripts, self.line = scripts, ScriptQueue()
+        self.scripts, self.script_queue = scripts, ScriptQueue()
         self.outcomes: dict[int, RankOutcome] = {}
         """How ranks of the present generation ended."""
         self.ended_in_dump: set[int] = set()
         """Ranks of which a dump has seen the end: CRIU may have caused it. Until the agent ends."""
         self.restoring = False
         """Its ranks are being brought back: that all of those before them are gone does not end it."""
-        self.leaving = False
+        self.departing = False
         """It lives elsewhere, and what is left of it here is being ended."""
         self.next: Callable[[], None] | None = None
         """What was asked of it since, to be done once it has left."""
@@ -77,7 +77,7 @@ class AttemptState:
         return tuple(seat.rank for seat in self.args.ranks)
 
     @property
-    def imaged(self) -> bool:
+    def suspended_to_image(self) -> bool:
         """Whether full images stand for the ranks: their processes are dead or about to be."""
         return self.record.image is not None and self.record.level == Level.FULL
 
@@ -108,14 +108,14 @@ class AttemptState:
         self.emit(Log(level, f"job {self.key[0]} attempt {self.key[1]}: {text}"))
 
     def queue(self, script: Script) -> None:
-        """Behind what is being done to the attempt."""
-        self.scripts.queue(self.line, self.key, script)
+        """Run after the scripts that are queued for the attempt."""
+        self.scripts.queue(self.script_queue, self.key, script)
 
     def start(self, script: Script) -> None:
-        """Beside what is being done to it."""
+        """Run concurrently with the queued scripts."""
         self.scripts.start(self.key, script)
 
-    def tell(self, **changes: Any) -> JobReport:
+    def update(self, **changes: Any) -> JobReport:
         """Change the record, save it, publish a report."""
         for name, value in changes.items():
             setattr(self.record, name, value)
@@ -124,12 +124,12 @@ class AttemptState:
         self.emit(PublishReport(report))
         return report
 
-    def unless_over(self, **changes: Any) -> None:
-        """At the end of a script: ranks that ended or were told to stop meanwhile have the last word."""
+    def update_unless_over(self, **changes: Any) -> None:
+        """At the end of a script; keeps the phase of ranks that ended, or were asked to stop, meanwhile."""
         if not self.over and self.record.ending != "stop":
-            self.tell(**changes)
+            self.update(**changes)
 
-    def news(self, *, error: str = "", taken: ImageReport | None = None) -> None:
+    def report_image(self, *, error: str = "", taken: ImageReport | None = None) -> None:
         """Report of an image, whatever the attempt itself is doing."""
         if not self.over:
             report = replace(self.report(), verb="checkpoint", error=error, image=taken or self.record.last_image)
@@ -150,7 +150,7 @@ class AttemptState:
         self.record.ops = [op for op in self.record.ops if (serial := image_ordered(op)) is None or serial <= made]
 
     def end_by(self, ending: Literal["stop", "cooperative"]) -> None:
-        """The ranks are told to end: whatever becomes of them later is not their own doing."""
+        """The ranks are asked to end: no later end of a rank counts as its own failure."""
         self.record.ending = ending
         self.record.ending_at = self.record.ending_at or self.scripts.now.wall_s
 

@@ -23,7 +23,7 @@ DECISION_S = CUT_US / SECOND + 15
 ABANDONED = "its ranks were released, or held for another cut, before this node was asked for its part of this one"
 
 Quiesced = tuple[int, str]
-"""Microseconds from the request to the standstill, and what the ranks have left for each other where they meet."""
+"""Microseconds from the request to the standstill, and the keys of the rendezvous."""
 
 
 def others_of(peers: tuple[Peer, ...], node: str) -> tuple[Peer, ...]:
@@ -59,7 +59,7 @@ def _pack(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
         return left
     except ActionFailed as error:
         yield from release(state, cut)
-        raise ActionFailed(f"what its ranks have left for each other cannot be kept: {error}") from error
+        raise ActionFailed(f"the keys of its rendezvous cannot be packed: {error}") from error
 
 
 def _follow(state: AttemptState, cut: int) -> Generator[Any, Any, Quiesced]:

@@ -17,7 +17,7 @@ from .actions import (
     ReadEnding,
     ReadLastLines,
     SaveRecord,
-    StopTurns,
+    StopTimeSlices,
     SweepRanks,
     TerminateRanks,
     TidyRank,
@@ -74,7 +74,7 @@ def reap(state: AttemptState, rank: int, generation: int) -> Script:
     if alive:
         state.emit(WatchRanks((rank,)))
         return
-    outcome = yield from _judge(state, rank, found or RankOutcome(SIGKILL_CODE, lost=True))
+    outcome = yield from _check_image(state, rank, found or RankOutcome(SIGKILL_CODE, lost=True))
     if outcome.lost or not (yield TidyRank(rank, generation)):
         yield SweepRanks((rank,))
         yield TidyRank(rank, generation)
@@ -82,12 +82,12 @@ def reap(state: AttemptState, rank: int, generation: int) -> Script:
     if rank in state.outcomes or generation != state.record.generation:
         return
     state.outcomes[rank] = outcome
-    if not state.imaged:
+    if not state.suspended_to_image:
         state.note_failure(rank, outcome, lines)
         yield from settle(state)
 
 
-def _judge(state: AttemptState, rank: int, outcome: RankOutcome) -> Generator[Any, Any, RankOutcome]:
+def _check_image(state: AttemptState, rank: int, outcome: RankOutcome) -> Generator[Any, Any, RankOutcome]:
     """What CRIU or a fault of its device did to a rank is not its failure, whatever code it ended with."""
     if outcome.code == TRAPPED and state.may_be_trapped(rank):
         return RankOutcome(SIGKILL_CODE, lost=True)
@@ -99,17 +99,17 @@ def _judge(state: AttemptState, rank: int, outcome: RankOutcome) -> Generator[An
 
 def settle(state: AttemptState) -> Generator[Any, Any, None]:
     """A rank has ended: report it, and conclude when it was the last."""
-    if state.over or state.restoring or (state.imaged and state.record.ending != "stop"):
+    if state.over or state.restoring or (state.suspended_to_image and state.record.ending != "stop"):
         return
     if state.living():
         if state.record.first_failure:
-            state.tell()
+            state.update()
         return
     state.scripts.cancel(state.kill_timer)
     state.conclude()
     for rank in state.numbers:
         yield TidyRank(rank, state.record.generation)
-    state.tell()
+    state.update()
 
 
 def abort(state: AttemptState, why: str) -> Generator[Any, Any, None]:
@@ -121,7 +121,7 @@ def abort(state: AttemptState, why: str) -> Generator[Any, Any, None]:
     record.error = why
     record.first_failure = record.first_failure or RankFailure(living[0], SIGKILL_CODE, why)
     state.emit(SaveRecord())
-    yield StopTurns()
+    yield StopTimeSlices()
     yield KillRanks(living)
 
 
@@ -139,7 +139,7 @@ def leave(state: AttemptState, drop: Callable[[], None]) -> None:
     """The attempt lives elsewhere: whatever is left of it here ends without a report; ``drop`` is called at the end."""
     state.end_by("stop")
     state.give_up_cuts()
-    state.leaving = True
+    state.departing = True
     state.emit(SaveRecord())
     living = state.living()
     state.outcomes.update(dict.fromkeys(living, KILLED))

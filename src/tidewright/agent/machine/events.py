@@ -33,7 +33,7 @@ class StepFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Event):
+class Requested(Event):
     """A controller asks for a verb, ``args`` being its arguments (``wire.agent.ARGS``)."""
 
     ask: int
@@ -100,7 +100,7 @@ class NoticeGiven(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldAsked(Event):
+class HoldRequested(Event):
     """The agent that leads ``cut`` wants to hold the ranks here (None: it does not say for which)."""
 
     ask: int

@@ -83,7 +83,7 @@ class PruneImages(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class DropImage(ActionStep):
-    """An image that was made too late for anybody to know of it."""
+    """An image that was made too late for any controller to know of it."""
 
     serial: int
 
@@ -112,7 +112,7 @@ class HasRaw(ActionStep):
 
 @dataclass(frozen=True, slots=True)
 class ReadyImages(ActionStep):
-    """Bring the images of number ``serial`` here, and what the ranks left for each other to where they meet. Result: device
+    """Bring the images of number ``serial`` here, and the keys of the rendezvous to its server. Result: device
     memory by rank, bytes. Fails "damaged image" when every copy is."""
 
     serial: int

@@ -1,4 +1,4 @@
-"""Full images: taking them, of ranks that run on or go away, and what happens behind that, in the store.
+"""Full images: taking them, of ranks that run on or go away, and what follows in the store, concurrently with the attempt.
 
 Order matters for a kill at any moment. The image counts from the moment the record names it; only then are processes ended.
 Until then they live, stopped, and the next agent begins again.
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ...checkpoint.protocol import GangImage
 from ...model.job import Level
 from ...wire.agent import CheckpointArgs, FetchArgs, ImageReport, JobReport
-from .actions import ActionFailed, CheckLevel, CommitRecord, PublishReport, SaveRecord, StartTurns
+from .actions import ActionFailed, CheckLevel, CommitRecord, PublishReport, SaveRecord, StartTimeSlices
 from .attempt import RECOVERY, AttemptState
 from .cuts import quiesce, refuse, release
 from .ending import abort
@@ -87,7 +87,7 @@ def _checkpoint(state: AttemptState, node: str, args: CheckpointArgs) -> Script:
     record, serial = state.record, args.serial
     against = f"it is {record.phase}" if record.phase != "running" else ""
     if why := against or (yield CheckLevel(Level.FULL)):
-        state.news(error=why, taken=ImageReport(serial=serial))
+        state.report_image(error=why, taken=ImageReport(serial=serial))
         yield from refuse(state, node, serial, args.peers, why)
         return
     record.checkpointing, record.peers, record.previous = True, args.peers or record.peers, args.previous
@@ -101,13 +101,13 @@ def _image(state: AttemptState, node: str, serial: int) -> Script:
         taken, _ = yield from take_image(state, node, serial, leave_running=True)
     except ActionFailed as error:
         state.ended_cuts.append(serial)
-        state.news(error=str(error), taken=ImageReport(serial=serial))
+        state.report_image(error=str(error), taken=ImageReport(serial=serial))
         yield from _run_on(state, serial)
         return
     # Before _run_on, which saves the record: no moment may know neither the order nor the image.
     state.record.last_image = replace(taken, save_us=state.since(began))
     yield from _run_on(state, serial)
-    state.news()
+    state.report_image()
     state.start(store(state, serial))
 
 
@@ -119,8 +119,8 @@ def _run_on(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, 
 
 
 def _release(state: AttemptState, cut: int | None) -> Generator[Any, Any, None]:
-    """Quiesced ranks run on; they need their turns for it."""
-    state.emit(StartTurns())
+    """Quiesced ranks run on; they need their time slices for it."""
+    state.emit(StartTimeSlices())
     yield from release(state, cut)
 
 
@@ -163,7 +163,7 @@ def finish(state: AttemptState) -> Script:
     state.outcomes.update(dict.fromkeys(state.living(), KILLED))
 
 
-# -- behind -------------------------------------------------------------------------------------------------------------
+# -- storage ------------------------------------------------------------------------------------------------------------
 
 
 def store(state: AttemptState, serial: int) -> Script:
@@ -172,7 +172,7 @@ def store(state: AttemptState, serial: int) -> Script:
     taken = state.record.last_image or ImageReport(serial=serial)
     try:
         new = yield StoreImage(serial, taken.ranks)
-        if state.over:  # nobody will hear of it
+        if state.over:  # no controller gets its reports any more
             yield DropImage(serial)
             return
         taken = replace(taken, stored=True, new_bytes=new, store_us=state.since(began))
@@ -183,7 +183,7 @@ def store(state: AttemptState, serial: int) -> Script:
     except ActionFailed as error:
         if error.kind != "unneeded" and not state.over:
             state.log("error", f"image {serial} is not stored: {error}")
-            state.news(error=f"image {serial} is not stored: {error}", taken=taken)
+            state.report_image(error=f"image {serial} is not stored: {error}", taken=taken)
         return
     yield PruneImages(serial, state.record.previous)
     clear(state, serial)
@@ -192,7 +192,7 @@ def store(state: AttemptState, serial: int) -> Script:
 def _keep(state: AttemptState, taken: ImageReport) -> None:
     if state.record.last_image is None or state.record.last_image.serial <= taken.serial:
         state.record.last_image = taken
-    state.news(taken=taken)
+    state.report_image(taken=taken)
 
 
 def clear(state: AttemptState, serial: int) -> None:
@@ -205,7 +205,7 @@ def clear(state: AttemptState, serial: int) -> None:
 def _remove(state: AttemptState, serial: int) -> None:
     record = state.record
     needed = record.serial == serial and record.phase in ("suspended", "resuming")  # they come from it once more
-    if not needed and not state.leaving:
+    if not needed and not state.departing:
         state.emit(RemoveRaw(state.args.job, serial))
 
 

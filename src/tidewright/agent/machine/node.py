@@ -60,7 +60,7 @@ class NodeMachine:
         self.attempts: dict[Key, AttemptState] = {}
         self._scripts = Scripts()
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
-        self._verbs: dict[str, Callable[[ev.Asked], Script]] = {
+        self._verbs: dict[str, Callable[[ev.Requested], Script]] = {
             "launch": self._launch,
             "suspend": self._suspend,
             "resume": self._resume,
@@ -80,7 +80,7 @@ class NodeMachine:
                 self._scripts.failed(number, error)
             case ev.TimerFired(timer):
                 self._scripts.fired(timer)
-            case ev.Asked():
+            case ev.Requested():
                 self._ask(event)
             case ev.Adopted():
                 self._adopt(event)
@@ -89,15 +89,15 @@ class NodeMachine:
         return self._scripts.take()
 
     def reports(self) -> tuple[JobReport, ...]:
-        """Every attempt here, by job; not one that is about to be gone."""
-        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.leaving)
+        """Every attempt here, by job; not one that is being removed."""
+        return tuple(each.report() for _, each in sorted(self.attempts.items()) if not each.departing)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, ask: ev.Asked) -> None:
-        self._scripts.start((ask.args.job, ask.args.attempt), self._judged(ask))
+    def _ask(self, ask: ev.Requested) -> None:
+        self._scripts.start((ask.args.job, ask.args.attempt), self._handle_request(ask))
 
-    def _judged(self, ask: ev.Asked) -> Script:
+    def _handle_request(self, ask: ev.Requested) -> Script:
         try:
             yield from self._verbs[ask.verb](ask)
         except ActionFailed as error:
@@ -105,7 +105,7 @@ class NodeMachine:
         except TideError as error:
             self._refuse(ask, error)
 
-    def _refuse(self, ask: ev.Asked, error: TideError) -> None:
+    def _refuse(self, ask: ev.Requested, error: TideError) -> None:
         """A resumption that had to wait was answered already: what it cannot do, it must report."""
         key = ask.args.job, ask.args.attempt
         if ask.ask:
@@ -118,7 +118,7 @@ class NodeMachine:
         else:
             self._scripts.emit(key, Log("error", f"job {key[0]} attempt {key[1]}: {ask.verb}: {error}"))
 
-    def _answer(self, ask: ev.Asked, report: JobReport, *, publish: bool = False) -> None:
+    def _answer(self, ask: ev.Requested, report: JobReport, *, publish: bool = False) -> None:
         """``publish``: a repeated call; for a controller that lost the first report."""
         key = ask.args.job, ask.args.attempt
         if publish:
@@ -126,7 +126,7 @@ class NodeMachine:
         if ask.ask:
             self._scripts.emit(key, AnswerRequest(ask.ask, report))
 
-    def _find(self, ask: ev.Asked) -> AttemptState:
+    def _find(self, ask: ev.Requested) -> AttemptState:
         found = self.attempts.get((ask.args.job, ask.args.attempt))
         if found is None:
             raise UsageError(
@@ -134,24 +134,24 @@ class NodeMachine:
             )
         return found
 
-    def _behind(self, ask: ev.Asked, state: AttemptState) -> None:
-        """Judge a request when its turn comes."""
+    def _queue_request(self, ask: ev.Requested, state: AttemptState) -> None:
+        """Handle a request after what is queued for the attempt."""
         self._answer(ask, state.report())
 
         def script() -> Script:
-            if self.attempts.get(state.key) is state and not state.leaving:
-                self._again(ask)
+            if self.attempts.get(state.key) is state and not state.departing:
+                self._ask_again(ask)
             yield from ()
 
         state.queue(script())
 
-    def _again(self, ask: ev.Asked) -> None:
-        """As if it were asked now; it was answered already."""
-        self._ask(ev.Asked(0, ask.verb, ask.args, ask.op_id))
+    def _ask_again(self, ask: ev.Requested) -> None:
+        """Handle a request that was answered already as a new one."""
+        self._ask(ev.Requested(0, ask.verb, ask.args, ask.op_id))
 
     # -- verbs ------------------------------------------------------------------------------------------------------
 
-    def _launch(self, ask: ev.Asked) -> Script:
+    def _launch(self, ask: ev.Requested) -> Script:
         """Start the ranks of an attempt. What no node could launch is a failed report, the job's own fault; what this node
         cannot, for want of devices or disk, is refused."""
         args: LaunchArgs = ask.args
@@ -175,13 +175,13 @@ class NodeMachine:
         state.queue(launch(state, images=self.images))
         self._answer(ask, state.report())
 
-    def _create(self, args: LaunchArgs, sitting: str) -> Any:
+    def _create(self, args: LaunchArgs, generation: str) -> Any:
         record = AttemptRecord(
             grace_us=args.grace_us,
             devices={seat.rank: seat.devices for seat in args.ranks},
             serial=args.image,
             peers=args.peers,
-            sitting=sitting,
+            rendezvous_generation=generation,
             boot=self.boot,
         )
         logs = yield CreateAttempt(args, record)
@@ -189,7 +189,7 @@ class NodeMachine:
         self.attempts[state.key] = state
         return state
 
-    def _suspend(self, ask: ev.Asked) -> Script:
+    def _suspend(self, ask: ev.Requested) -> Script:
         """Suspend a running attempt by ``args.level``, once an image that is being taken is done; a refusal is reported as
         ``running`` with ``error``."""
         args: SuspendArgs = ask.args
@@ -197,43 +197,43 @@ class NodeMachine:
         response = TABLE[state.record.phase, "suspend"]
         if (ask.ask and state.seen(ask.op_id)) or response is VerbResponse.REPEAT:
             self._answer(ask, state.report(), publish=True)
-        elif response is VerbResponse.BEHIND:
-            self._behind(ask, state)
+        elif response is VerbResponse.QUEUE:
+            self._queue_request(ask, state)
         else:
             record = state.record
             record.level, record.bounded, record.grace_us = args.level, args.bounded, args.grace_us
             record.serial, record.previous, record.peers = args.serial, args.previous, args.peers or record.peers
             record.cut, record.op_id = cut_of(args.serial, ask.op_id), ask.op_id
             state.begin_cut(record.cut, image=bool(args.serial))
-            report = state.tell(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
+            report = state.update(phase="suspending", verb="suspend", error="", no_room=False, took_us=0)
             state.queue(suspend(state, self.node, images=self.images))
             self._answer(ask, report)
         yield from ()
 
-    def _resume(self, ask: ev.Asked) -> Script:
+    def _resume(self, ask: ev.Requested) -> Script:
         """Let a suspended attempt run, on the devices given."""
         args: ResumeArgs = ask.args
         known = self.attempts.get((args.job, args.attempt))
         if args.launch is not None and known is None:
             yield from self._arrive(ask, args.launch, args)
             return
-        if args.launch is not None and known is not None and known.leaving:
-            known.next = lambda: self._again(ask)
+        if args.launch is not None and known is not None and known.departing:
+            known.next = lambda: self._ask_again(ask)
             self._answer(ask, replace(known.report(), state="resuming", verb="resume", error=""))
             return
         state = self._find(ask)
         if ask.ask and state.seen(ask.op_id):
             self._answer(ask, state.report(), publish=True)
         elif not ask.ask and state.record.phase == "suspending":
-            raise WorldError("its suspension came to no end")
+            raise WorldError("its suspension did not complete")
         else:
             yield from self._resume_known(ask, state, args)
 
-    def _resume_known(self, ask: ev.Asked, state: AttemptState, args: ResumeArgs) -> Script:
+    def _resume_known(self, ask: ev.Requested, state: AttemptState, args: ResumeArgs) -> Script:
         record = state.record
         response = TABLE[record.phase, "resume"]
-        if response is VerbResponse.BEHIND and not record.ending:
-            self._behind(ask, state)
+        if response is VerbResponse.QUEUE and not record.ending:
+            self._queue_request(ask, state)
         elif response is not VerbResponse.BEGIN:
             self._answer(ask, state.report(), publish=True)
         else:
@@ -241,25 +241,25 @@ class NodeMachine:
             if args.launch is not None:
                 state.args, record.serial = args.launch, args.serial
                 if not args.back:
-                    record.sitting = ask.op_id
+                    record.rendezvous_generation = ask.op_id
             record.boot, record.op_id = self.boot, ask.op_id
             record.cpus.update(cpus)
             record.devices.update({seat.rank: seat.devices for seat in args.ranks})
-            report = state.tell(phase="resuming", verb="resume", error="", took_us=0)
+            report = state.update(phase="resuming", verb="resume", error="", took_us=0)
             state.queue(resume(state, images=self.images))
             self._answer(ask, report)
 
-    def _arrive(self, ask: ev.Asked, args: LaunchArgs, resumption: ResumeArgs) -> Script:
-        """An attempt that was suspended on other nodes comes here."""
+    def _arrive(self, ask: ev.Requested, args: LaunchArgs, resumption: ResumeArgs) -> Script:
+        """Resume an attempt here that was suspended on other nodes."""
         self._forgotten.pop((args.job, args.attempt), None)
-        sitting = "" if resumption.back else ask.op_id
-        state = yield from self._create(replace(args, image=resumption.serial), sitting)
+        generation = "" if resumption.back else ask.op_id
+        state = yield from self._create(replace(args, image=resumption.serial), generation)
         state.record.level, state.record.op_id = int(Level.FULL), ask.op_id
-        report = state.tell(phase="resuming", verb="resume")
+        report = state.update(phase="resuming", verb="resume")
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
 
-    def _checkpoint(self, ask: ev.Asked) -> Script:
+    def _checkpoint(self, ask: ev.Requested) -> Script:
         """Take images of a running attempt, which runs on; answered by a report of verb ``checkpoint``, without the refusal of
         an earlier suspension: the next one may be under way when the answer arrives."""
         args: CheckpointArgs = ask.args
@@ -274,7 +274,7 @@ class NodeMachine:
         report = replace(state.report(), verb="checkpoint", error=error, image=image or state.record.last_image)
         self._answer(ask, report, publish=bool(error))
 
-    def _fetch(self, ask: ev.Asked) -> Script:
+    def _fetch(self, ask: ev.Requested) -> Script:
         """Take copies of images from other nodes; answered by a report of verb ``fetch``."""
         args: FetchArgs = ask.args
         report = JobReport(job=args.job, attempt=args.attempt, state="exited", verb="fetch", why="not here")
@@ -285,7 +285,7 @@ class NodeMachine:
         self._answer(ask, report)
         yield from ()
 
-    def _stop(self, ask: ev.Asked) -> Script:
+    def _stop(self, ask: ev.Requested) -> Script:
         """End an attempt. One that is not here is answered as exited and lost."""
         args: StopArgs = ask.args
         state = self.attempts.get((args.job, args.attempt))
@@ -300,7 +300,7 @@ class NodeMachine:
         state.end_by("stop")
         state.give_up_cuts()
         state.record.grace_us = args.grace_us
-        report = state.tell(phase="stopping", verb="stop", error="", why="stopped on request")
+        report = state.update(phase="stopping", verb="stop", error="", why="stopped on request")
         if again:
             state.arm_kill(lambda: end_all(state))
         else:
@@ -308,7 +308,7 @@ class NodeMachine:
         self._answer(ask, report)
         yield from ()
 
-    def _forget(self, ask: ev.Asked) -> Script:
+    def _forget(self, ask: ev.Requested) -> Script:
         """Drop the records of an ended attempt. Refused while it lives, unless it has ``left``."""
         args: ForgetArgs = ask.args
         key = args.job, args.attempt
@@ -321,7 +321,7 @@ class NodeMachine:
         report = state.report()
         if args.left:
             state.next = None
-            if not state.leaving:
+            if not state.departing:
                 leave(state, lambda: self._drop(state))
         elif not state.over:
             raise Conflict(f"job {args.job} attempt {args.attempt} is {state.record.phase}", "stop it first")
@@ -357,7 +357,7 @@ class NodeMachine:
     def _happened(self, event: ev.Event) -> None:
         key: Key = event.key  # type: ignore[attr-defined]
         state = self.attempts.get(key)
-        if isinstance(event, ev.HoldAsked):
+        if isinstance(event, ev.HoldRequested):
             self._hold(event, state)
         elif state is None:
             return
@@ -369,15 +369,15 @@ class NodeMachine:
             self._decided(state, event)
         elif isinstance(event, ev.LevelCapped):
             if state.record.phase == "running" and event.level != state.record.max_level:
-                state.tell(max_level=event.level, max_level_why=event.why)
+                state.update(max_level=event.level, max_level_why=event.why)
         elif isinstance(event, ev.NoticeGiven):
-            state.tell(notice=event.text)
+            state.update(notice=event.text)
         elif isinstance(event, ev.Evicted):
             self._evict(state, event.why)
         else:
             assert_never(event)  # type: ignore[arg-type]
 
-    def _hold(self, event: ev.HoldAsked, state: AttemptState | None) -> None:
+    def _hold(self, event: ev.HoldRequested, state: AttemptState | None) -> None:
         if state is None:
             why = f"job {event.key[0]} attempt {event.key[1]} is not on this node"
             self._scripts.emit(event.key, Refuse(event.ask, WorldError(why)))
@@ -385,7 +385,7 @@ class NodeMachine:
             state.start(grant_hold(state, event.ask, event.cut))
 
     def _decided(self, state: AttemptState, event: ev.CutDecided) -> None:
-        """A cut for which the ranks here are not held is none: an earlier agent let them be held, and this one releases them."""
+        """A cut for which the ranks here are not held is none: an earlier agent granted the hold, and this one releases them."""
         if event.cut not in state.ended_cuts:
             why = event.why or ("" if state.held_by(event.cut) else ABANDONED)
             self._scripts.open(state.decision(event.cut), why)
@@ -396,5 +396,5 @@ class NodeMachine:
         if record.ending or record.phase != "running":
             return
         record.evicted, record.ending, record.grace_us = True, "stop", state.args.grace_us
-        state.tell(phase="stopping", verb="stop", why=why, notice=why)
+        state.update(phase="stopping", verb="stop", why=why, notice=why)
         state.queue(stop(state, images=self.images))

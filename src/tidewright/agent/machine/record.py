@@ -12,7 +12,7 @@ from ...wire.agent import ImageReport, Peer, Phase, Verb
 
 
 class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
-    """``memo.json``. ``ending``: "stop" or "cooperative" once the ranks were told to end, at ``ending_at`` (wall-clock
+    """``memo.json``. ``ending``: "stop" or "cooperative" once the ranks were asked to end, at ``ending_at`` (wall-clock
     seconds). The file keeps the field names of its first version, so that agents of several versions read it."""
 
     phase: Phase = "starting"
@@ -48,8 +48,8 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     peers: tuple[Peer, ...] = ()
     boot: str = ""
     """Of the node, when its ranks were started; processes of an earlier one are gone. Empty: not known."""
-    sitting: str = ""
-    """The request by which its ranks started or came back, the same on all its nodes: they meet for it."""
+    rendezvous_generation: str = field(default="", name="sitting")
+    """The request by which its ranks started or were restored, the same on all its nodes: the generation of their rendezvous."""
     last_image: ImageReport | None = field(default=None, name="shot")
     max_level: int = field(default=-1, name="cap")
     """Highest level that works for these ranks, once something lowered it; ``max_level_why`` says what."""

@@ -12,8 +12,8 @@ from .actions import (
     FailRendezvous,
     KillRanks,
     SaveRecord,
-    StartTurns,
-    StopTurns,
+    StartTimeSlices,
+    StopTimeSlices,
     UnwatchRanks,
     WriteEndpoints,
 )
@@ -40,7 +40,7 @@ def restore(state: AttemptState) -> Why:
     """
     record = state.record
     if state.restored:  # by an earlier agent
-        state.emit(StartTurns())
+        state.emit(StartTimeSlices())
         return ""
     state.restoring = True
     try:
@@ -74,7 +74,7 @@ def _restore(state: AttemptState) -> Why:
     try:
         state.record.needs = yield ReadyImages(serial)
         yield from _renew(state)
-        yield WriteEndpoints(state.record.sitting)
+        yield WriteEndpoints(state.record.rendezvous_generation)
     except ActionFailed as error:
         return (yield from _lost(state, str(error))) if error.kind == "damaged image" else str(error)
     if state.record.ending:
@@ -87,7 +87,7 @@ def _restore(state: AttemptState) -> Why:
     worst = next((each for each in failed if each.image), failed[0])
     if worst.image:
         return (yield from _lost(state, worst.error))
-    return worst.error or "a rank ended while it was brought back"
+    return worst.error or "a rank ended while it was restored"
 
 
 def _renew(state: AttemptState) -> Generator[Any, Any, None]:
@@ -110,13 +110,13 @@ def _restore_devices(state: AttemptState) -> Why:
     except ActionFailed as error:
         yield from _remove_previous_try(state)
         return str(error)
-    state.emit(StartTurns())
+    state.emit(StartTimeSlices())
     return ""
 
 
 def _remove_previous_try(state: AttemptState) -> Generator[Any, Any, None]:
     """Nothing of an earlier try to bring the ranks back may live on."""
-    yield StopTurns()
+    yield StopTimeSlices()
     yield KillRanks(state.numbers)
     state.emit(UnwatchRanks(state.numbers))
     state.outcomes.update(dict.fromkeys(state.numbers, KILLED))

@@ -42,7 +42,7 @@ def _suspend_by_level(state: AttemptState, node: str, *, images: bool, adopted: 
     refusal = yield from _refusal(state, adopted)
     if refusal:
         lower = {"max_level": int(Level.FREEZE), "max_level_why": refusal} if record.level == Level.FULL else {}
-        state.unless_over(phase="running", error=refusal, **lower)
+        state.update_unless_over(phase="running", error=refusal, **lower)
         if record.cut:
             yield from refuse(state, node, record.cut, record.peers, refusal)
     elif record.level == Level.FULL and images:
@@ -53,7 +53,7 @@ def _suspend_by_level(state: AttemptState, node: str, *, images: bool, adopted: 
 
 def _refusal(state: AttemptState, adopted: bool) -> Generator[Any, Any, str]:
     """Why a suspension cannot be; empty for one that an earlier agent had begun to carry out: ranks that it froze would stay
-    so. Asked for in turn with everything else: a rank whose image is being taken looks like one in a debugger."""
+    so. Asked for in the queue, like everything else: a rank whose image is being taken looks like one in a debugger."""
     begun = state.record.image is not None or state.record.ending or (adopted and state.record.level != Level.FULL)
     return "" if begun else (yield CheckLevel(state.record.level))
 
@@ -62,7 +62,7 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
     record = state.record
     if level in (Level.COOPERATIVE, Level.REQUEUE):
         state.end_by("cooperative")
-        record.why = "told to save itself and let go"
+        record.why = "asked to save its state and to release its devices"
         state.emit(SaveRecord())
     try:
         yield from _quiesce(state, node, level)
@@ -70,7 +70,7 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
     except ActionFailed as error:
         state.ended_cuts.append(record.cut)
         yield from unquiesce(state)
-        state.unless_over(phase="running", error=str(error))
+        state.update_unless_over(phase="running", error=str(error))
         return
     if image is None:
         state.arm_kill(lambda: end_all(state))
@@ -79,7 +79,7 @@ def _suspend(state: AttemptState, node: str, level: Level, began: int) -> Script
     if record.bounded and not record.quiesced and state.args.world_size > 1:
         record.hold_until = state.scripts.now.boot_s + GANG_FREEZE_BOUND_US / SECOND
         arm_hold(state)
-    state.unless_over(phase="suspended", took_us=state.since(began))
+    state.update_unless_over(phase="suspended", took_us=state.since(began))
 
 
 def _quiesce(state: AttemptState, node: str, level: Level) -> Generator[Any, Any, None]:
@@ -111,7 +111,7 @@ def _hold_over(state: AttemptState) -> None:
     record = state.record
     if record.phase == "suspended" and 0 < record.hold_until <= state.scripts.now.boot_s + 0.01:
         state.log("warning", "thawed at the end of its bounded hold")
-        state.tell(phase="resuming", verb="resume", why="its bounded hold is over")
+        state.update(phase="resuming", verb="resume", why="its bounded hold is over")
         state.queue(resume(state, images=False))
 
 
@@ -124,10 +124,10 @@ def _suspend_to_image(state: AttemptState, node: str, began: int) -> Script:
             yield from count(state, *taken)
         except ActionFailed as error:
             state.ended_cuts.append(record.cut)
-            state.unless_over(phase="running", error=str(error), no_room=error.no_room)
+            state.update_unless_over(phase="running", error=str(error), no_room=error.no_room)
             return
     yield from finish(state)
-    state.unless_over(phase="suspended", took_us=state.since(began))
+    state.update_unless_over(phase="suspended", took_us=state.since(began))
     state.start(store(state, record.serial))
 
 
@@ -145,19 +145,19 @@ def resume(state: AttemptState, *, images: bool) -> Script:
     try:
         yield ResumeByDriver(Level(record.level), record.image)
     except ActionFailed as error:
-        state.unless_over(phase="suspended", error=str(error))
+        state.update_unless_over(phase="suspended", error=str(error))
         return
     record.image, record.hold_until = None, 0.0
     yield from unquiesce(state)
-    state.unless_over(phase="running", took_us=state.since(began))
+    state.update_unless_over(phase="running", took_us=state.since(began))
 
 
 def _resume_from_image(state: AttemptState, began: int) -> Script:
     if why := (yield from restore(state)):
-        state.unless_over(phase="suspended", error=why)
+        state.update_unless_over(phase="suspended", error=why)
         return
     state.record.image = None
     yield from release(state)
-    state.unless_over(phase="running", took_us=state.since(began), error="", whole=0)
+    state.update_unless_over(phase="running", took_us=state.since(began), error="", whole=0)
     state.emit(WatchRanks(state.living()))
     clear(state, state.record.serial)

@@ -19,8 +19,9 @@
 
     ``checkpoint`` is taken beside these, in ``running``; ``forget`` drops what has exited or failed, or has ``left``.
 
-Requests about one attempt are carried out one after the other (``AttemptState.line``): the phase changes when the request is
-answered, what it takes goes on behind. ``stop`` does not wait for its turn to be noted: what is under way sees ``record.ending``.
+Requests about one attempt are carried out one after the other (``AttemptState.script_queue``): the phase changes when the
+request is answered, and the operation runs afterwards. ``stop`` is recorded at once: the operation in progress sees
+``record.ending``.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from ...wire.agent import Phase, Verb
 
 
 class VerbResponse(Enum):
-    """``BEGIN``: the phase changes now. ``BEHIND``: the request is judged when what is under way has come to its end.
-    ``REPEAT``: the answer is how the attempt stands; it was asked before, or makes no sense any more. ``HURRY``: it is being
-    done; an earlier end may be asked for."""
+    """``BEGIN``: the phase changes now. ``QUEUE``: the request is handled when the operation in progress has ended.
+    ``REPEAT``: the answer is the current report; the request is a repetition, or obsolete. ``EXPEDITE``: it is in progress; a
+    shorter grace may be requested."""
 
     BEGIN = "begin"
-    BEHIND = "behind"
+    QUEUE = "queue"
     REPEAT = "repeat"
-    HURRY = "hurry"
+    EXPEDITE = "expedite"
 
 
-_BEGIN, _BEHIND, _REPEAT, _HURRY = VerbResponse.BEGIN, VerbResponse.BEHIND, VerbResponse.REPEAT, VerbResponse.HURRY
+_BEGIN, _QUEUE, _REPEAT, _EXPEDITE = VerbResponse.BEGIN, VerbResponse.QUEUE, VerbResponse.REPEAT, VerbResponse.EXPEDITE
 _COLUMNS: tuple[Verb, ...] = ("launch", "suspend", "resume", "checkpoint", "stop")
 _ROWS: dict[Phase, tuple[VerbResponse, ...]] = {
-    "starting": (_REPEAT, _BEHIND, _REPEAT, _BEGIN, _BEGIN),
+    "starting": (_REPEAT, _QUEUE, _REPEAT, _BEGIN, _BEGIN),
     "running": (_REPEAT, _BEGIN, _REPEAT, _BEGIN, _BEGIN),
-    "suspending": (_REPEAT, _REPEAT, _BEHIND, _BEGIN, _BEGIN),
+    "suspending": (_REPEAT, _REPEAT, _QUEUE, _BEGIN, _BEGIN),
     "suspended": (_REPEAT, _REPEAT, _BEGIN, _BEGIN, _BEGIN),
-    "resuming": (_REPEAT, _BEHIND, _REPEAT, _BEGIN, _BEGIN),
-    "stopping": (_REPEAT, _REPEAT, _REPEAT, _BEGIN, _HURRY),
+    "resuming": (_REPEAT, _QUEUE, _REPEAT, _BEGIN, _BEGIN),
+    "stopping": (_REPEAT, _REPEAT, _REPEAT, _BEGIN, _EXPEDITE),
     "exited": (_REPEAT, _REPEAT, _REPEAT, _REPEAT, _REPEAT),
     "failed": (_REPEAT, _REPEAT, _REPEAT, _REPEAT, _REPEAT),
 }
-"""A checkpoint begins in every phase: it is judged when its turn comes, and refused by a report of its own."""
+"""A checkpoint begins in every phase: it is handled in its place in the queue, and refused by a report of its own."""
 
 TABLE: Mapping[tuple[Phase, Verb], VerbResponse] = {
     (phase, verb): response for phase, row in _ROWS.items() for verb, response in zip(_COLUMNS, row, strict=True)

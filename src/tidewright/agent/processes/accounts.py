@@ -75,7 +75,7 @@ def account_of(args: LaunchArgs) -> Account | None:
     return None
 
 
-def at_home(args: LaunchArgs) -> LaunchArgs:
+def with_account_env(args: LaunchArgs) -> LaunchArgs:
     """The request with the account's HOME, USER and LOGNAME in place of the submitter's. Raises UsageError."""
     account = account_of(args)
     if account is None:

@@ -64,7 +64,7 @@ class Attempt:
     def busy(self) -> bool:
         """Whether something is being done to it."""
         state = self._find_state()
-        return state is None or state.line.busy
+        return state is None or state.script_queue.busy
 
     @property
     def outcomes(self) -> dict[int, RankOutcome]:
@@ -139,7 +139,7 @@ class Attempt:
         )
 
     def rank_dirs(self) -> dict[int, Path]:
-        """The boxes of the ranks here."""
+        """The rank directories of this attempt here, by rank."""
         return {rank.number: rank.directory / "box" for rank in self.ranks}
 
     def logs(self) -> tuple[tuple[int, str], ...]:
@@ -197,7 +197,7 @@ def fill(rank_dir: Path, files: dict[str, bytes]) -> None:
         (rank_dir / name).write_bytes(content)
 
 
-def clear_halves(ranks: Path) -> None:
+def clear_partial(ranks: Path) -> None:
     """Remove what an agent that was killed left of attempts it was making or dropping."""
     for directory in ranks.iterdir():
         if directory.name.startswith(".") and directory.suffix in (".new", ".gone"):

@@ -51,7 +51,7 @@ class MemoryGuard:
     ) -> None:
         self.rules = rules
         self._backend, self._feed, self._attempts = backend, feed, attempts
-        self._dog, self._blind = Watchdog(rules), ""
+        self._watchdog, self._last_error = Watchdog(rules), ""
 
     async def watch(self) -> None:
         """Look again and again; apart from the agent's own work, as a driver may hang."""
@@ -70,17 +70,17 @@ class MemoryGuard:
         try:
             used = await asyncio.to_thread(self._used, list(sharing.values()))
         except WorldError as error:
-            if self._blind != str(error):
-                self._blind = str(error)
-                log.warning("who uses the devices' memory is not known: %s", error)
+            if self._last_error != str(error):
+                self._last_error = str(error)
+                log.warning("the use of the devices' memory is not known: %s", error)
             return
-        self._blind = ""
+        self._last_error = ""
         allowed = {
             (key, device): attempt.args.gpu_memory // MIB
             for key, attempt in sharing.items()
             for device in _devices(attempt)
         }
-        for step in self._dog.look(time.monotonic() if now_s is None else now_s, used, allowed):
+        for step in self._watchdog.look(time.monotonic() if now_s is None else now_s, used, allowed):
             self._take(step, sharing[step.uid])
 
     def _used(self, attempts: list[Attempt]) -> dict[Place, int]:
@@ -96,15 +96,15 @@ class MemoryGuard:
     def _take(self, step: ExcessStep, attempt: Attempt) -> None:
         text = f"it uses {step.used_mib} MiB of device {step.gpu} and asked for {step.allowed_mib} MiB"
         if step.kind == "calm":
-            self._say(attempt, f"it is within its {step.allowed_mib} MiB of device {step.gpu} again")
+            self._notify(attempt, f"it is within its {step.allowed_mib} MiB of device {step.gpu} again")
         elif step.kind == "warn":
             threat = f"; it is evicted in {self.rules.grace_s:.0f}s" if self.rules.action == "evict" else ""
-            self._say(attempt, f"{text}{threat}: ask for more (--gpu-mem), or let it take less")
+            self._notify(attempt, f"{text}{threat}: ask for more (--gpu-mem), or have it take less")
         else:
             self._feed(Evicted(attempt.key, f"evicted: {text}"))
 
-    def _say(self, attempt: Attempt, text: str) -> None:
-        """To the job's story, and into the log of its first rank here, where whoever runs it looks."""
+    def _notify(self, attempt: Attempt, text: str) -> None:
+        """Into the job's history, and into the log of its first rank here, where its user looks."""
         log.warning("job %d attempt %d: %s", *attempt.key, text)
         first = attempt.ranks[0]
         with contextlib.suppress(OSError):

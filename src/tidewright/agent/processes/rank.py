@@ -107,12 +107,12 @@ class Rank:
             start=main.start,
             shim=self.shim.pid if self.shim_alive() and self.shim else 0,
             init=main.init,
-            marker="" if self.boxed else f"{MARK}={self.mark}",
+            marker="" if self.sandboxed else f"{MARK}={self.mark}",
             cgroups=self.spec.cgroups if self.spec else (),
         )
 
     @property
-    def boxed(self) -> bool:
+    def sandboxed(self) -> bool:
         """Whether it has namespaces of its own: nothing of it can leave them, and marks of its past mean nothing."""
         return self.spec is not None and self.spec.rank_dir is not None
 
@@ -131,7 +131,7 @@ class Rank:
         self.main = main if isinstance(main, Identity) else None
 
     def ending(self) -> RankOutcome | None:
-        """How the rank ended by its files; None while its shim lives. A dead shim without a word is ``lost``."""
+        """How the rank ended by its files; None while its shim lives. A dead shim without a record is ``lost``."""
         living = self.shim_alive()  # asked first: the exit file is older than the shim's death
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
             code = 128 + ended.signal if ended.signal else ended.code
@@ -165,7 +165,7 @@ class Rank:
                 return
             await asyncio.sleep(0.02)
 
-    def never(self, why: str) -> RankOutcome:
+    def not_started(self, why: str) -> RankOutcome:
         """Bar every future shim: the rank is not wanted any more. How it ended."""
         path = self.directory / "error"
         if not path.exists():
@@ -191,7 +191,7 @@ class Rank:
         self.sweep()
 
     def terminate(self) -> None:
-        """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never hears it."""
+        """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never receives it."""
         found = members(self.handle)
         send(found, signal.SIGTERM)
         send(found, signal.SIGCONT)

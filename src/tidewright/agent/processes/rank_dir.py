@@ -1,4 +1,4 @@
-"""What lies in the boxes of ranks: files that travel with their images, and complaints of their wrappers."""
+"""Contents of rank directories: files that are stored with their images, and complaints of their wrappers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .attempt import Attempt
 from .rank_files import listed_inside, read_inside
 
 BOX_LIMIT = 2**20
-"""Largest file of a box that travels with an image; control pages are 4 KiB."""
+"""Largest file of a rank directory that is stored with an image; control pages are 4 KiB."""
 
 
 def complaints(attempt: Attempt) -> tuple[int, str]:
@@ -25,7 +25,7 @@ def complaints(attempt: Attempt) -> tuple[int, str]:
 
 
 def gather(rank_dir: Path) -> Iterable[tuple[str, bytes]]:
-    """The files of a box that belong to the rank: its control pages, and what it wrote of its progress."""
+    """The files of a rank directory that belong to the rank: its control pages, and its progress."""
     for name in [*(f"ctl/{name}" for name in listed_inside(rank_dir, "ctl")), "said.jsonl", "step"]:
         with contextlib.suppress(OSError):
             content = read_inside(rank_dir, name, BOX_LIMIT + 1)
@@ -43,7 +43,7 @@ def unpack(text: str) -> bytes:
     try:
         return zlib.decompress(base64.b64decode(text), bufsize=BOX_LIMIT)
     except (ValueError, zlib.error) as error:
-        raise WorldError(f"what lay in a rank's box is damaged in its image: {error}") from error
+        raise WorldError(f"the rank directory in the image is damaged: {error}") from error
 
 
 def read_complaints(rank_dir: Path) -> list[tuple[int, str]]:

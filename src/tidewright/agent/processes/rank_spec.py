@@ -1,4 +1,4 @@
-"""From a launch request to one spec per rank: environment, cores, freezer group, log, box, and what it comes back from."""
+"""From a launch request to one spec per rank: environment, cores, freezer group, log, directory, and image to restore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.errors import UsageError
 from ...checkpoint.cgroup import Freezer
-from ...devices.protocol import Backend, Surroundings
+from ...devices.protocol import Backend, DeviceEnvironment
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
 from ...launch.memory_share import variables
 from ...launch.sandbox import RankSandbox, on_path
@@ -43,7 +43,7 @@ def sharers(args: LaunchArgs, seat: RankSeat) -> int:
     return max(crowd[device] for device in seat.devices)
 
 
-def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, Surroundings]:
+def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvironment]:
     """What each rank's devices give it. Raises UsageError for devices that do not exist."""
     found = {
         seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat))
@@ -55,13 +55,13 @@ def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, Surrounding
     return {rank: _steady(place, args, node_context) for rank, place in found.items()}
 
 
-def _steady(place: Surroundings, args: LaunchArgs, node_context: NodeContext) -> Surroundings:
+def _steady(place: DeviceEnvironment, args: LaunchArgs, node_context: NodeContext) -> DeviceEnvironment:
     """Thread pools sized by what the job asked for: with other numbers on fewer devices its sums would differ."""
     node = node_context.backend.discover()
     if not args.devices or node.kind != "cpu":
         return place
     threads = max(1, node.cpus // node.devices * args.devices // args.world_size)
-    return Surroundings({**place.env, **dict.fromkeys(THREAD_LIMITS, str(threads))}, place.cpus)
+    return DeviceEnvironment({**place.env, **dict.fromkeys(THREAD_LIMITS, str(threads))}, place.cpus)
 
 
 def rank_dir(args: LaunchArgs, node_context: NodeContext, rank: int, generation: int) -> RankSandbox | None:
@@ -144,7 +144,7 @@ def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
 
 
 def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
-    """Where a rank's steps may be written: by the wrapper or program in its box, or where the request said."""
+    """Where a rank's steps may be written: by the wrapper or program in its directory, or where the request said."""
     return (
         directory / "box" / "step",
         *((Path(args.step_file),) if args.step_file else ()),

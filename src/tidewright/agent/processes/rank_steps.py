@@ -96,13 +96,13 @@ class RankSteps:
         if rank.main is None and rank.ending() is None:
             async with self.spawning.slot(attempt.args.job):
                 if attempt.record.ending:
-                    return rank.never("stopped before it started")
+                    return rank.not_started("stopped before it started")
                 try:
                     await rank.spawn()
                 except OSError as error:
-                    return rank.never(f"cannot start a process: {error.strerror}")
+                    return rank.not_started(f"cannot start a process: {error.strerror}")
         if rank.main is None and rank.ending() is None and not rank.shim_alive():
-            return rank.never(f"its shim did not start; see {rank.directory / 'shim.log'}")
+            return rank.not_started(f"its shim did not start; see {rank.directory / 'shim.log'}")
         outcome = rank.ending()
         return outcome if outcome and outcome.error else None
 

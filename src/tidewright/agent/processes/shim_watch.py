@@ -20,7 +20,7 @@ class ShimWatch:
         self._watched: dict[Rank, Attempt] = {}
 
     def add(self, attempt: Attempt, rank: Rank) -> None:
-        """Watch a rank's shim; one that is gone already is told of soon."""
+        """Watch a rank's shim; one that is gone already is reported soon."""
         loop = asyncio.get_running_loop()
         if rank in self._watched:
             return
@@ -34,7 +34,7 @@ class ShimWatch:
 
     @staticmethod
     def _open(rank: Rank) -> int | None:
-        """A pidfd of the very shim: opened first, then checked, so that the pid cannot change hands between."""
+        """A pidfd of the very shim: opened first, then checked, so that the pid cannot be reused in between."""
         if rank.shim is None:
             return None
         try:

@@ -1,7 +1,7 @@
-"""Ranks that share a GPU: whether its memory holds them all, and if not, who passes its turns on.
+"""Ranks that share a GPU: whether its memory holds them all, and if not, which thread swaps them.
 
-One thread per such device swaps (``checkpoint.cuda.swap``). It goes on while a gang comes to its standstill, as no rank
-gets there without its device, and while ranks are told to end; it rests from the standstill until they are let go.
+One thread per such device gives time slices (``checkpoint.cuda.swap``). It runs while a gang is being quiesced, as no rank
+gets there without its device, and while ranks end; it is stopped from the quiesced state until they are released.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .rank_files import read_inside
 log = logging.getLogger(__name__)
 
 LIFE_US = SECOND // 10
-"""How often it is looked whether ranks have ended; until then a turn may be kept for nobody."""
+"""How often it is looked whether ranks have ended; until then a time slice may go to a dead rank."""
 REACH_LIMIT = 2**16
 """Bytes of ``reach.json`` that are read."""
 RETRY_S = 1.0
 PATIENCE_US = 60 * SECOND
-"""How long turns may fail (the host has no memory, say) before the ranks are given up: they stand still meanwhile."""
+"""How long swaps may fail (the host has no memory, say) before the ranks are given up: they stand still meanwhile."""
 
 Lost = Callable[[str], None]
-"""Told, in another thread, why the ranks of a device cannot run on."""
+"""Called, in another thread, with the reason why the ranks of a device cannot run on."""
 
 
 def now_us() -> int:
@@ -61,9 +61,9 @@ class TimeSlicer:
 
     def __init__(self, memory: int, driver: GpuDriver | None) -> None:
         self._memory, self._driver = memory, driver
-        self._tables: dict[tuple[Path, int], DeviceQueue] = {}
+        self._queues: dict[tuple[Path, int], DeviceQueue] = {}
 
-    def ways(self, attempt: Attempt) -> dict[int, str]:
+    def share_modes(self, attempt: Attempt) -> dict[int, str]:
         """How each rank that shares its device does so: ``lock`` or ``swap``. What was never measured takes no room."""
         on: dict[int, list[int]] = defaultdict(list)
         for rank, devices in attempt.record.devices.items():
@@ -77,11 +77,11 @@ class TimeSlicer:
         return found
 
     def time_sliced(self, attempt: Attempt) -> frozenset[int]:
-        """The ranks here that were told to share by swapping, and so may be without their devices."""
+        """The ranks here whose share mode is ``swap``, and which so may be without their devices."""
         return frozenset(rank.number for rank in attempt.living() if read_share_mode(rank.directory / "box") == "swap")
 
     def start(self, attempt: Attempt, lost: Lost) -> None:
-        """Let turns go round among the ranks that share by swapping. Harmless where they do."""
+        """Start time slicing of the ranks that share by swapping. Harmless where it runs."""
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank in sorted(self.time_sliced(attempt)):
             groups[attempt.record.devices.get(rank, ())].append(rank)
@@ -89,26 +89,26 @@ class TimeSlicer:
         rank_dirs = attempt.rank_dirs()
         for ranks in groups.values():
             key = (rank_dirs[ranks[0]], ranks[0])
-            if self._driver is not None and not (key in self._tables and self._tables[key].going):
+            if self._driver is not None and not (key in self._queues and self._queues[key].running):
                 seats = {rank: (handles[rank], rank_dirs[rank], attempt.record.needs.get(rank, 0)) for rank in ranks}
-                self._tables[key] = DeviceQueue(self._driver.cuda, seats, self._memory, lost)
+                self._queues[key] = DeviceQueue(self._driver.cuda, seats, self._memory, lost)
 
     def stop(self, attempt: Attempt) -> None:
-        """No turns, until they are started again; blocks for as long as a swap takes."""
+        """Stop time slicing until ``start``; blocks for as long as a swap takes."""
         rank_dirs = set(attempt.rank_dirs().values())
-        self._end([key for key in self._tables if key[0] in rank_dirs])
+        self._end([key for key in self._queues if key[0] in rank_dirs])
 
     def close(self) -> None:
-        """No turns any more: the next agent goes on."""
-        self._end(list(self._tables))
+        """Stop all time slicing: the next agent starts it again."""
+        self._end(list(self._queues))
 
     def _end(self, keys: list[tuple[Path, int]]) -> None:
-        for table in [self._tables.pop(key) for key in keys]:
-            table.stop()
+        for queue in [self._queues.pop(key) for key in keys]:
+            queue.stop()
 
 
 class DeviceQueue:
-    """The ranks of one device: handle, box and need in bytes of each."""
+    """The ranks of one device: handle, rank directory and need in bytes of each."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class DeviceQueue:
     ) -> None:
         self._cuda, self._seats, self._memory, self._lost = cuda, seats, memory, lost
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="turns", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="time-slices", daemon=True)
         self._thread.start()
 
     @property
-    def going(self) -> bool:
+    def running(self) -> bool:
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -136,21 +136,21 @@ class DeviceQueue:
         while not self._over.is_set():
             began = now_us()
             try:
-                self._go_round()
+                self._give_slices()
                 return
             except DeviceStateLost as error:
                 self._lost(str(error))
                 return
             except WorldError as error:
-                log.warning("turns on a device: %s", error)
+                log.warning("time slices of a device: %s", error)
                 well = now_us() if now_us() - began > PATIENCE_US // 10 else well
                 if now_us() - well > PATIENCE_US:
-                    self._lost(f"no turn can be passed on since {format_duration(PATIENCE_US)}: {error}")
+                    self._lost(f"no swap has succeeded for {format_duration(PATIENCE_US)}: {error}")
                     return
             self._over.wait(RETRY_S)
 
-    def _go_round(self) -> None:
-        """Until all ranks have ended, or it is over. Begins with nobody on the device, whoever was there before."""
+    def _give_slices(self) -> None:
+        """Give time slices until all ranks have ended, or ``stop``. All are swapped out first."""
         self._forget_dead()
         sharers = [
             DeviceSharer(rank, tuple(pids_of([at])), rank_dir, need)
@@ -175,7 +175,7 @@ class DeviceQueue:
 
 
 def read_share_mode(rank_dir: Path) -> str:
-    """How a rank was told to share its device; empty for one that was not, or whose word cannot be read."""
+    """The share mode of a rank; empty for one that has none, or whose file cannot be read."""
     try:
         words = json.loads(read_inside(rank_dir, "reach.json", REACH_LIMIT))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet, and how each of them learns it: ``reach.json`` in its directory.
+"""The rendezvous of each job, and how its ranks find it: ``reach.json`` in the directory of each.
 
 The first node of a gang hosts the rendezvous; the others poll its agent for the endpoint. The decisions are made in
 generations.py and polling.py.
@@ -36,8 +36,8 @@ SETTING_OUT = ("starting", "resuming")
 
 
 class RendezvousCoordinator:
-    """``address`` is this node's own, as ranks on other nodes reach it. ``ways`` says how ranks that share devices do
-    so; where it does not, they find out themselves. ``open_s``: how long another node's endpoint is waited for."""
+    """``address`` is this node's own, as ranks on other nodes reach it. ``share_modes`` returns how ranks share their
+    devices; ranks that it leaves out find out themselves. ``open_s``: how long another node's endpoint is waited for."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class RendezvousCoordinator:
         address: str,
         token: str,
         server: RendezvousServer,
-        ways: Callable[[Attempt], Mapping[int, str]] = lambda attempt: {},
+        share_modes: Callable[[Attempt], Mapping[int, str]] = lambda attempt: {},
         *,
         open_s: float = polling.OPEN_S,
     ) -> None:
         self._node, self._address, self._token, self._server = node, address, token, server
-        self._ways, self._open_s = ways, open_s
+        self._share_modes, self._open_s = share_modes, open_s
         self._machine = gn.GenerationMachine()
 
     def access_token(self, job: int, generation: str = "") -> str:
@@ -59,7 +59,7 @@ class RendezvousCoordinator:
         return hmac.new(self._token.encode(), of.encode(), hashlib.sha256).hexdigest()
 
     def open(self, job: int) -> int:
-        """Let the ranks of a job meet here; the port."""
+        """Open the rendezvous of a job here; the port."""
         self._server.open_job(str(job))  # for what its journal says of its generation
         held, own = self._server.generation(str(job)), self.access_token(job, self._own(job))
         both = () if self._own(job) or not held else (self.access_token(job, held),)
@@ -80,31 +80,41 @@ class RendezvousCoordinator:
         when they are damaged."""
         held = self._held(attempt)
         self._do(
-            gn.GenerationRestored(attempt.args.job, attempt.record.sitting, hosts(attempt), alone(attempt), held, left)
+            gn.GenerationRestored(
+                attempt.args.job, attempt.record.rendezvous_generation, hosts(attempt), on_one_node(attempt), held, left
+            )
         )
 
-    def fresh(self, attempt: Attempt) -> None:
+    def reset(self, attempt: Attempt) -> None:
         """Ranks start from the beginning, and find nothing that others of the job have written."""
-        self._do(gn.GenerationLaunched(attempt.args.job, attempt.record.sitting, hosts(attempt), self._held(attempt)))
+        self._do(
+            gn.GenerationLaunched(
+                attempt.args.job, attempt.record.rendezvous_generation, hosts(attempt), self._held(attempt)
+            )
+        )
 
-    def take_over(self, attempt: Attempt) -> None:
-        """Ranks that an earlier agent left may want to meet before anything else is asked of this one."""
+    def adopt(self, attempt: Attempt) -> None:
+        """Open the rendezvous for ranks that an earlier agent left, before any request arrives."""
         present = any(path.is_dir() for path in attempt.rank_dirs().values())
         settled = attempt.record.phase not in SETTING_OUT
         held = self._held(attempt) if present else ""
-        self._do(gn.GenerationAdopted(attempt.args.job, attempt.record.sitting, hosts(attempt), present, settled, held))
+        self._do(
+            gn.GenerationAdopted(
+                attempt.args.job, attempt.record.rendezvous_generation, hosts(attempt), present, settled, held
+            )
+        )
 
     def fail(self, attempt: Attempt, why: str) -> None:
         """No node need wait for this generation."""
-        self._do(gn.GenerationFailed(attempt.args.job, attempt.record.sitting, why))
+        self._do(gn.GenerationFailed(attempt.args.job, attempt.record.rendezvous_generation, why))
 
     def close(self, job: int) -> None:
         """No ranks of the job are here any more."""
         self._do(gn.JobLeft(job))
 
     async def endpoint(self, args: dict[str, Any]) -> int | dict[str, Any]:
-        """For another node's agent: the port where the ranks of a job meet, 0 while it is not open for their generation; and
-        the generation whose token they need, where the agent asks by ``tokens`` that it knows of such."""
+        """For another node's agent: the port of a job's rendezvous, 0 while it is not open for their generation; and the
+        generation whose token they need, where the request has ``tokens``: that agent knows of them."""
         job, generation, old = int(args["job"]), str(args.get("sitting", "")), "tokens" not in args
         held, own = self._server.generation(str(job)), self._server.own_token(str(job))
         port = self._do(gn.EndpointPolled(job, generation, held, old, own))
@@ -134,7 +144,7 @@ class RendezvousCoordinator:
                 case gn.ShowEndpoint():
                     port = self._server.port
                 case gn.RefuseEndpoint(job, reason):
-                    raise WorldError(f"its ranks of job {job} could not be brought back: {reason}")
+                    raise WorldError(f"its ranks of job {job} could not be restored: {reason}")
         return port
 
     def _load(self, job: int, keys: str, generation: str) -> None:
@@ -144,22 +154,22 @@ class RendezvousCoordinator:
             raise WorldError(f"the rendezvous keys of job {job} are damaged: {error}") from error
         self.open(job)
 
-    async def write(self, attempt: Attempt, sitting: str = "") -> None:
-        """Write to the ranks here where the rendezvous is, once it is open for the generation ``sitting``. Raises WorldError
+    async def write(self, attempt: Attempt, generation: str = "") -> None:
+        """Write to the ranks here where the rendezvous is, once it is open for the generation ``generation``. Raises WorldError
         when its node is not known, does not answer or could not prepare it, and when the ranks are to end."""
         job, peers = attempt.args.job, attempt.record.peers
         if hosts(attempt):
             address, found = self._address, polling.EndpointOpen(self.open(job), self._own(job))
         elif not peers or peers[0].node == self._node:
-            raise WorldError("the node where its ranks meet is not connected")
+            raise WorldError("the node that hosts its rendezvous is not connected")
         else:
-            address, found = peers[0].address, await self._poll(attempt, peers[0], sitting)
+            address, found = peers[0].address, await self._poll(attempt, peers[0], generation)
         token = self.access_token(job, found.generation)
         self._write_reach(attempt, {"address": address, "port": found.port, "token": token})
 
     def _write_reach(self, attempt: Attempt, where: dict[str, Any]) -> None:
         crowd = Counter(device for devices in attempt.record.devices.values() for device in devices)
-        ways = self._ways(attempt)
+        share_modes = self._share_modes(attempt)
         for rank in attempt.ranks:
             devices = attempt.record.devices.get(rank.number, ())
             words = {
@@ -167,7 +177,7 @@ class RendezvousCoordinator:
                 "host": self._address,
                 "devices": list(devices),
                 "share": max((crowd[device] for device in devices), default=1),
-                **({"turns": ways[rank.number]} if rank.number in ways else {}),
+                **({"turns": share_modes[rank.number]} if rank.number in share_modes else {}),
             }
             account = rank.spec.account if rank.spec else None
             write_atomically(
@@ -206,10 +216,10 @@ class RendezvousCoordinator:
 
 
 def hosts(attempt: Attempt) -> bool:
-    """Whether the ranks of an attempt meet here: the first of them is here."""
+    """Whether this node hosts the rendezvous of an attempt: its first rank is here."""
     return any(seat.rank == 0 for seat in attempt.args.ranks)
 
 
-def alone(attempt: Attempt) -> bool:
+def on_one_node(attempt: Attempt) -> bool:
     """Whether all its ranks are here."""
     return len(attempt.args.ranks) == attempt.args.world_size

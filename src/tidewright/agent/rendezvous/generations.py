@@ -29,12 +29,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GenerationRestored:
-    """Ranks come back from images. ``keys``: as the image of the first has them. ``alone``: no rank is on another node."""
+    """Ranks come back from images. ``keys``: as the image of the first has them. ``on_one_node``: no rank is on another node."""
 
     job: int
     generation: str
     hosts: bool
-    alone: bool
+    on_one_node: bool
     held: str
     keys: str
 
@@ -63,7 +63,7 @@ class GenerationAdopted:
 
 @dataclass(frozen=True, slots=True)
 class GenerationFailed:
-    """The ranks here could not be brought back."""
+    """The ranks here could not be restored."""
 
     job: int
     generation: str
@@ -79,7 +79,7 @@ class JobLeft:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPolled:
-    """Another node asks where ranks meet; ``generation`` is empty when any will do. ``old``: it is of a version that knows
+    """Another node asks for the endpoint; ``generation`` is empty when any will do. ``old``: it is of a version that knows
     the token of the job alone, and ``own_token`` says that this does not open the keys."""
 
     job: int
@@ -164,7 +164,7 @@ class GenerationMachine:
     def _restored(self, event: GenerationRestored) -> tuple[Action, ...]:
         # Ranks that no node joins may come back twice by one request, when an agent is killed. What they wrote in between
         # must not be there then: their requests are counted from the image on.
-        again = event.generation and not event.alone and event.held == event.generation
+        again = event.generation and not event.on_one_node and event.held == event.generation
         return (LoadKeys(event.job, event.generation, event.keys),) if event.hosts and not again else ()
 
     def _launched(self, event: GenerationLaunched) -> tuple[Action, ...]:

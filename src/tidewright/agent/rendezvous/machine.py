@@ -236,7 +236,7 @@ class RendezvousMachine:
         self._settle(job, connection, request, outcome)
 
     def _settle(self, job: _Job, connection: int, request: WaitingRequest, outcome: OperationResult) -> None:
-        """Note what an operation did, answer it, and go on with whatever that lets go on."""
+        """Record what an operation did, answer it, and poll the requests that it may fulfil."""
         todo: deque[Condition] = deque()
         self._carry_out(job, connection, request, outcome, todo)
         while todo:

@@ -1,4 +1,4 @@
-"""What the rendezvous server's machine hears (events) and what it wants done (actions). Connections are numbers that the
+"""Events and actions of the rendezvous server's machine. Connections are numbers that the
 shell gives out, jobs are names.
 """
 

@@ -41,7 +41,7 @@ class EndpointOpen:
 
 @dataclass(frozen=True, slots=True)
 class PollFailed:
-    """Ranks cannot meet."""
+    """The rendezvous cannot be reached."""
 
     reason: str
 
@@ -62,7 +62,7 @@ class EndpointPoll:
         if now >= self._deadline:
             why = f"node {self._node} has not opened the rendezvous of job {self._job} for {self._open_s:g} s"
             return PollFailed(why)
-        return PollFailed("its ranks are to end") if ending else PollHost()
+        return PollFailed("its ranks are being ended") if ending else PollHost()
 
     def answered(self, now: float, port: int, generation: str = "") -> Step:
         """The host's agent has answered."""

@@ -270,7 +270,7 @@ class _Connection(asyncio.Protocol):
                     break
                 self._server.handle(ms.FrameReceived(self._number, frame))
         except ValueError:
-            self._ended = True  # not a frame: nothing after it can be told apart
+            self._ended = True  # not a frame: the frames after it cannot be delimited
         finally:
             self._advancing = False
         if self._ended and not self._full:
@@ -281,6 +281,6 @@ class _Connection(asyncio.Protocol):
 
 
 def _keep_alive(line: socket.socket) -> None:
-    """A rank whose node lost power hangs up by the kernel's word (tcp(7))."""
+    """A rank whose node lost power is disconnected by the kernel (tcp(7))."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)

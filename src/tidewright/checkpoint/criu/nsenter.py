@@ -123,17 +123,17 @@ def wait(pid: int, done: int, words: int, written: int, answer: int) -> int:
         ready = [number for number, _ in poll.poll()]
         if done in ready:
             if os.read(done, 1):
-                tell(written, b"\n")
+                write_pipe(written, b"\n")
             else:  # CRIU has closed its end, and is about to be gone
                 poll.unregister(done)
         if answer in ready:
             poll.unregister(answer)
-            tell(words, os.read(answer, 64) or b"no\n")
+            write_pipe(words, os.read(answer, 64) or b"no\n")
         if gone in ready:
             return os.waitpid(pid, 0)[1]
 
 
-def tell(pipe: int, word: bytes) -> None:
+def write_pipe(pipe: int, word: bytes) -> None:
     """Write to a pipe whose reader may have ended."""
     try:  # noqa: SIM105 - contextlib takes milliseconds to import, while a job is kept waiting
         os.write(pipe, word)

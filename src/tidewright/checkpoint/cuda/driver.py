@@ -178,7 +178,9 @@ class GpuDriver:
             (later if handle.rank in time_shared else every).extend(pids)
             if seat := seats.get(handle.rank):
                 if len(seat.had) != len(seat.gets):
-                    raise WorldError(f"rank {handle.rank} had {len(seat.had)} devices and cannot have {len(seat.gets)}")
+                    raise WorldError(
+                        f"rank {handle.rank} had {len(seat.had)} devices and cannot be restored on {len(seat.gets)}"
+                    )
                 wanted = dict(zip(seat.had, seat.gets, strict=True))
                 pairs.update(dict.fromkeys(pids, pairing(wanted, seat.node, now)))
         self.cuda().move(later, pairs)
@@ -226,7 +228,7 @@ def seat_of(facts: Mapping[str, Any], gets: Sequence[str]) -> DeviceSeat:
     try:
         return msgspec.convert({**facts, "gets": gets}, DeviceSeat, strict=False)
     except msgspec.ValidationError as error:
-        raise WorldError(f"what was noted of the devices of an image is damaged: {error}") from error
+        raise WorldError(f"the record of the devices of an image is damaged: {error}") from error
 
 
 def facts_of(node: Sequence[str], had: Sequence[str]) -> dict[str, Any]:

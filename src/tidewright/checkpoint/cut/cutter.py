@@ -47,7 +47,7 @@ class Cutter:
 
     def look(self, pages: Mapping[Key, PageState]) -> CutVerdict:
         """The next verdict."""
-        late = [f"{who(page)} is still {STATES[page.state]}" for page in pages.values() if _unsettled(page)]
+        late = [f"{process_name(page)} is still {STATES[page.state]}" for page in pages.values() if _unsettled(page)]
         if late:
             return CutVerdict({}, False, late)
         for page in pages.values():
@@ -130,9 +130,11 @@ class Cutter:
             doing = "waiting for a key of the store"
         lacks = scene.lacks(key)
         if not lacks:
-            return f"{who(page)} is {doing}, and others wait for it"
+            return f"{process_name(page)} is {doing}, and others wait for it"
         what, has, cut = lacks[0]
-        return f"{who(page)} has issued {has} of {cut} operations of {what}, which others are in, and is {doing}"
+        return (
+            f"{process_name(page)} has issued {has} of {cut} operations of {what}, which others are in, and is {doing}"
+        )
 
 
 class _Scene:
@@ -227,6 +229,6 @@ def _label(entry: PageEntry) -> str:
     )
 
 
-def who(page: PageState) -> str:
+def process_name(page: PageState) -> str:
     """A process, as an operator knows it."""
     return f"rank {page.rank if page.world else page.job_rank} (pid {page.pid} of job rank {page.job_rank})"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .cutter import Cutter, Key, who
+from .cutter import Cutter, Key, process_name
 from .pages import ANY, DRAIN, DRAINED, DROP, PARKED, RECV, SEND, STOP, Cuts, PageState
 
 POLL_US = 500
@@ -205,7 +205,7 @@ class CutMachine:
         states, what = REACHED[self.state]
         late = [page for page in pages.values() if not page.dead and page.state not in states]
         if late:
-            self._waits_for = f"{who(late[0])} does not {what}"
+            self._waits_for = f"{process_name(late[0])} does not {what}"
             if self.state == DROPPING and any(page.state not in REACHED[DRAINING][0] for page in late):
                 self._enter(DRAINING)  # a process that has just appeared
                 return self._publish_phase()

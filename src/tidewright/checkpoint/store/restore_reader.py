@@ -97,7 +97,7 @@ class FrameReader:
         return Damage(where, self._pack.pages_of([frame]), [(self._pack.id, frame)])
 
 
-class Outlet:
+class ImageWriter:
     """Writes one image below ``root``, which exists and is empty."""
 
     def __init__(self, tenant_store: TenantStore, view: PackView, manifest: ImageManifest, root: Path) -> None:
@@ -210,8 +210,8 @@ def _scatter(
     files: list[int], data: bytes, starts: np.ndarray, within: np.ndarray, owner: np.ndarray, offsets: np.ndarray
 ) -> None:
     """Write pages of one frame to where they belong, neighbours that stay neighbours in one go."""
-    apart = np.diff(offsets) != (starts[within + 1] - starts[within])[:-1]
-    breaks = np.flatnonzero((np.diff(within) != 1) | apart | (np.diff(owner) != 0)) + 1
+    separate = np.diff(offsets) != (starts[within + 1] - starts[within])[:-1]
+    breaks = np.flatnonzero((np.diff(within) != 1) | separate | (np.diff(owner) != 0)) + 1
     view = memoryview(data)
     for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(within)], strict=True):
         piece = view[int(starts[within[low]]) : int(starts[within[high - 1] + 1])]
@@ -233,7 +233,7 @@ def materialise(tenant_store: TenantStore, view: PackView, manifest: ImageManife
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
     try:
-        Outlet(tenant_store, view, manifest, draft).write()
+        ImageWriter(tenant_store, view, manifest, draft).write()
         draft.rename(into)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

@@ -25,7 +25,7 @@ EVERY = 32
 """Of so many pages that the store does not have, one is searched."""
 LEAST = 8
 """Pages in a row that must match; fewer are hardly worth the two short pieces around them."""
-PATIENCE = 32
+MOST_MISSES = 32
 """A segment's search ends when more pages were hashed in vain: content made up to mislead must not make it slow."""
 _BLOCK = 64
 _JOBS = 8
@@ -118,7 +118,7 @@ class ShiftSearch:
             if shifted_range is not None:
                 fits[max(shifted_range.first - 1, 0) : shifted_range.end] = False
                 found.append(shifted_range)
-            elif (vain := vain + hashed) > PATIENCE:
+            elif (vain := vain + hashed) > MOST_MISSES:
                 break
         return found
 

@@ -105,11 +105,11 @@ def claim_of(pod: Json, container: str) -> ContainerAllocation:
     if held is None:
         raise UsageError(
             f"no GPU was chosen for pod {title(pod)}: the scheduler did not ask the extender, or the pod was bound past it",
-            "set the extender up in the scheduler's configuration and create the pod anew",
+            "set the extender up in the scheduler's configuration and recreate the pod",
         )
     part = next((one for one in read_pod_request(pod).parts if one.name == container), None)
     if part is None:
-        raise UsageError(f"container {container} of pod {title(pod)} asks for no {names.MEM}", "create the pod anew")
+        raise UsageError(f"container {container} of pod {title(pod)} asks for no {names.MEM}", "recreate the pod")
     return ContainerAllocation(pod, held, part)
 
 

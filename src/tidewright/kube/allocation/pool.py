@@ -1,6 +1,6 @@
 """The GPUs of a cluster and who holds them: one matrix of free units, a row per node. Pure: time is an argument.
 
-Every change goes through ``hold``, ``reserve``, ``promise`` and ``release``, which refuse nothing that the API server
+Every change goes through ``hold``, ``reserve``, ``reserve_unbound`` and ``release``, which refuse nothing that the API server
 already says (what is, is) but never *choose* a GPU that lacks room. So what this extender decides cannot over-commit, and
 what others decided is still counted: free units may then be negative, and stay so until the pods are gone. What a pod that
 is not bound says of itself is counted after all else, and only as far as there is room.
@@ -59,7 +59,7 @@ class Pool:
     _spare: list[int] = field(default_factory=list)
     _whole: dict[str, dict[int, int]] = field(default_factory=dict)
     """Units of the GPUs that go to one pod each, by node and index."""
-    _promised: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    _unbound: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
     """By node and pod uid, the oldest first: units that are kept, by GPU."""
 
     def set_node(self, inventory: GpuInventory) -> None:
@@ -95,14 +95,14 @@ class Pool:
         self._take(assignment)
         self.reserved[assignment.uid] = Reservation(assignment, until_s)
 
-    def promise(self, assignment: GpuAssignment, until_s: float) -> None:
+    def reserve_unbound(self, assignment: GpuAssignment, until_s: float) -> None:
         """A pod that is not bound says that it holds this. A leader before us may have written it and its binding may be on
         its way, so it is kept; but anybody may write it, so it never takes more than is free."""
         self.release(assignment.uid)
         self.held[assignment.uid] = assignment
         self._on.setdefault(assignment.node, set()).add(assignment.uid)
         self.reserved[assignment.uid] = Reservation(assignment, until_s, decided=False)
-        self._promised.setdefault(assignment.node, {})[assignment.uid] = {}
+        self._unbound.setdefault(assignment.node, {})[assignment.uid] = {}
         self._refill(assignment.node)
 
     def load(self, uid: str, node: str, cpu: int) -> None:
@@ -143,7 +143,7 @@ class Pool:
             self.unload(uid)
         if found := self.held.pop(uid, None):
             self._on[found.node].discard(uid)
-            self._promised.get(found.node, {}).pop(uid, None)
+            self._unbound.get(found.node, {}).pop(uid, None)
             self._add(found, +1)
 
     def overdue(self, now_s: float) -> tuple[GpuAssignment, ...]:
@@ -182,7 +182,7 @@ class Pool:
     def _own(self, uid: str) -> Mapping[int, int]:
         """Units by GPU that would be free without a pod that holds some."""
         held = self.held[uid]
-        promised = self._promised.get(held.node, {}).get(uid)
+        promised = self._unbound.get(held.node, {}).get(uid)
         return self.weighed(held).units if promised is None else promised
 
     def on(self, node: str) -> tuple[GpuAssignment, ...]:
@@ -219,9 +219,9 @@ class Pool:
         return replace(assignment, units=units)
 
     def _taken(self, node: str) -> Counter[int]:
-        """Without promises."""
+        """Without reservations of unbound pods."""
         found: Counter[int] = Counter()
-        for uid in sorted(self._on.get(node, set()) - self._promised.get(node, {}).keys()):
+        for uid in sorted(self._on.get(node, set()) - self._unbound.get(node, {}).keys()):
             found.update(self.weighed(self.held[uid]).units)
         return found
 
@@ -247,7 +247,7 @@ class Pool:
         row = self.row.get(assignment.node)
         if row is None:
             return
-        if assignment.node in self._promised:
+        if assignment.node in self._unbound:
             self._refill(assignment.node)
             return
         for gpu, units in assignment.units.items():
@@ -267,13 +267,13 @@ class Pool:
         for card in inventory.cards if inventory.ready else ():
             if card.ok:
                 self.free[row, card.index] = card.units - card.foreign - taken[card.index]
-        for uid, kept in self._promised.get(node, {}).items():
+        for uid, kept in self._unbound.get(node, {}).items():
             kept.clear()
             kept.update(self._room(self.held[uid]))
             for gpu, units in kept.items():
                 self.free[row, gpu] -= units
-        if not self._promised.get(node):
-            self._promised.pop(node, None)
+        if not self._unbound.get(node):
+            self._unbound.pop(node, None)
         self.version[row] += 1
 
     def _room(self, assignment: GpuAssignment) -> dict[int, int]:

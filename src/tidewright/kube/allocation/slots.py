@@ -190,7 +190,7 @@ class Slots:
             full = ", ".join(f"GPU {gpu} {given[gpu]} of {most}" for gpu, most in sorted(self.capacity.units.items()))
             pods = [use.pod for use, _ in claims]
             return NoSlot(
-                f"no GPU has room for the {wanted} that {_either(pods)} was promised (given out: {full}); create the pod anew",
+                f"no GPU has room for the {wanted} that {_either(pods)} was promised (given out: {full}); recreate the pod",
                 pods,
             )
         leaving = [use for use in self.uses if not use.has and use.leaving and _next(use, size)]
@@ -199,7 +199,7 @@ class Slots:
             return NoSlot(f"{_either(pods)}, which asks for {wanted}, is being deleted", pods, final=True)
         return NoSlot(
             f"no pod on this node waits for {wanted}: it was not bound by the extender, names a GPU that is not here, or has its "
-            "GPU already; set the extender up in the scheduler's configuration and create the pod anew"
+            "GPU already; set the extender up in the scheduler's configuration and recreate the pod"
         )
 
 

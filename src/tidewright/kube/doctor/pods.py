@@ -54,7 +54,9 @@ def unscheduled(facts: ClusterFacts) -> Iterator[CheckResult]:
             text += f" (events of {more} more not read)"
         remedy = "see leader and scheduler above: that scheduler does not run, or does not lead"
         if name not in known:
-            remedy = f"no scheduler seen here has this name ({some(sorted(known))} have); create the pods anew with another one"
+            remedy = (
+                f"no scheduler seen here has this name ({some(sorted(known))} have); recreate the pods with another one"
+            )
         yield CheckResult("unscheduled", BAD, text, remedy)
 
 
@@ -132,7 +134,7 @@ def stuck(facts: ClusterFacts) -> Iterator[CheckResult]:
     asking = [pod for pod in facts.pods if requests_memory(pod)]
     if found := [pod for pod in asking if any(REFUSED in text for text in _messages(pod))]:
         remedy = (
-            "gpushare's plugin matched them with no annotated pod; delete them, they are created anew. "
+            "gpushare's plugin matched them with no annotated pod; delete them, they are recreated. "
             "Our plugin knows which pod asks (docs/kubernetes-migrate.md)"
         )
         yield CheckResult("stuck", BAD, f"{REFUSED}…-to-run: {titles(found)}", remedy)

@@ -20,7 +20,7 @@ from .protocol import DRIVER, MEMORY, SM_PERCENT
 
 PART = ".part-"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-_GATE = "let DRAConsumableCapacity be on in kube-apiserver and kube-scheduler, and create the claim anew"
+_GATE = "let DRAConsumableCapacity be on in kube-apiserver and kube-scheduler, and recreate the claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def given_by(claim: Json, uid: str, pool: str) -> PreparedClaim:
     meta, status = claim.get("metadata") or {}, claim.get("status") or {}
     where = f"claim {meta.get('namespace')}/{meta.get('name')}"
     if meta.get("uid") != uid:
-        raise UsageError(f"{where} is another one now, with uid {meta.get('uid')}", "create the pod anew")
+        raise UsageError(f"{where} is another one now, with uid {meta.get('uid')}", "recreate the pod")
     if not status.get("allocation"):
         raise UsageError(f"{where} is not allocated", "let the scheduler place the pod; do not set nodeName")
     try:
@@ -76,7 +76,7 @@ def given_by(claim: Json, uid: str, pool: str) -> PreparedClaim:
 def _result(one: Json, where: str, pool: str) -> AllocatedDevice:
     device = str(one["device"])
     if one["pool"] != pool:
-        raise UsageError(f"{where} has device {device} of pool {one['pool']}, not of {pool}", "create the pod anew")
+        raise UsageError(f"{where} has device {device} of pool {one['pool']}, not of {pool}", "recreate the pod")
     if one.get("adminAccess"):
         raise UsageError(f"{where} asks for adminAccess", "ask for a share instead: this driver has no other way in")
     share, taken = str(one.get("shareID") or ""), one.get("consumedCapacity") or {}
@@ -158,7 +158,7 @@ class ClaimRecords:
         try:
             self._path(uid).unlink(missing_ok=True)
         except OSError as error:
-            raise WorldError(f"what claim {uid} had cannot be forgotten: {error}") from error
+            raise WorldError(f"the record of claim {uid} cannot be removed: {error}") from error
 
     def _path(self, uid: str) -> Path:
         return self.folder / f"{uid}.json"

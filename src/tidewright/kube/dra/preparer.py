@@ -90,7 +90,7 @@ class ClaimPreparer:
             async with self._one:
                 return kind(devices=await self._prepare(given))
         except TideError as error:
-            return kind(error=self._told("prepare", claim, error))
+            return kind(error=self._log_error("prepare", claim, error))
         except Exception as error:
             return kind(error=self._bug("prepare", claim, error))
 
@@ -100,12 +100,12 @@ class ClaimPreparer:
             async with self._one:
                 await self._unprepare(uid)
         except TideError as error:
-            return self._told("unprepare", claim, error)
+            return self._log_error("unprepare", claim, error)
         except Exception as error:
             return self._bug("unprepare", claim, error)
         return ""
 
-    def _told(self, what: str, claim: Any, error: TideError) -> str:
+    def _log_error(self, what: str, claim: Any, error: TideError) -> str:
         text = one_line(error)
         self.log(f"{what} {claim.namespace}/{claim.name}: {text}")
         return text
@@ -128,7 +128,7 @@ class ClaimPreparer:
             found = await self.api.get(f"{GROUP}/namespaces/{namespace}/resourceclaims/{name}")
         except ApiError as error:
             if error.status == 404:
-                raise UsageError(f"claim {claim.namespace}/{claim.name} is gone", "create the pod anew") from error
+                raise UsageError(f"claim {claim.namespace}/{claim.name} is gone", "recreate the pod") from error
             if known is None:
                 raise
             return known
@@ -170,15 +170,15 @@ class ClaimPreparer:
             gpu = self.gpus.get(result.device)
             if gpu is None and result.device not in self.placements:
                 there = ", ".join([*self.gpus, *self.placements][:8]) or "none"
-                raise UsageError(f"{self.node} has no device {result.device}, but {there}", "create the pod anew")
+                raise UsageError(f"{self.node} has no device {result.device}, but {there}", "recreate the pod")
             shared = gpu is not None and not gpu.whole
             if shared and not result.mib:
                 raise UsageError(
                     f"the claim does not say how much of {result.device} it has",
-                    "let DRAConsumableCapacity be on in kube-scheduler, and create the claim anew",
+                    "let DRAConsumableCapacity be on in kube-scheduler, and recreate the claim",
                 )
             if gpu is not None and result.mib > gpu.memory_mib:
-                raise UsageError(f"{result.mib} MiB of {result.device}, which has {gpu.memory_mib}", "create it anew")
+                raise UsageError(f"{result.mib} MiB of {result.device}, which has {gpu.memory_mib}", "recreate it")
             if not shared and result.device in alone:
                 other = alone[result.device]
                 raise WorldError(f"{result.device} is still prepared for claim {other.namespace}/{other.name}")
@@ -200,7 +200,7 @@ class ClaimPreparer:
             percent[gpu.uuid] = min(ALL_SMS, percent.get(gpu.uuid, 0) + (result.percent or ALL_SMS))
         grants = tuple(Grant(gpu, mib[gpu.uuid]) for gpu in _ordered(by_uuid.values()))
         shares = [percent[grant.gpu.uuid] for grant in grants if not grant.gpu.whole]
-        # A claim is not of one container: what a rung keeps on the node for it has the name of the claim, below its first pod.
+        # A claim is not of one container: what a level keeps on the node for it has the name of the claim, below its first pod.
         uid, percent_in_all = given.pods[0] if given.pods else given.uid, min(shares, default=ALL_SMS)
         return Tenant(uid, given.uid, grants, percent_in_all, cooperates=cooperates(self.pods(), given))
 

@@ -52,7 +52,7 @@ class SlicePublisher:
     log: Log
     generation: int = 0
     taints: bool = True
-    _said: dict[str, tuple[Json, Json]] = field(default_factory=dict)
+    _logged: dict[str, tuple[Json, Json]] = field(default_factory=dict)
     """By name what was last sent, and what the API server made of it; see ``_plain``."""
     _unowned: bool = False
 
@@ -95,7 +95,7 @@ class SlicePublisher:
             return False
         self.generation += 1
         objects = pool(self.node, wanted, self.generation, owner)
-        self._said = {}
+        self._logged = {}
         for name, asked in objects.items():
             await self._write(asked, there.get(name))
         for name in sorted(there.keys() - objects.keys()):
@@ -110,7 +110,7 @@ class SlicePublisher:
             asked, found = _plain(objects[name]), _plain(item)
             # Without an owner to name, one that is there stays.
             asked["owners"] = asked["owners"] or found["owners"]
-            if asked != found and self._said.get(name) != (asked, found):
+            if asked != found and self._logged.get(name) != (asked, found):
                 return False
         return True
 
@@ -122,7 +122,7 @@ class SlicePublisher:
             kept = {key: old["metadata"][key] for key in ("ownerReferences",) if key in old["metadata"]}
             meta = {**kept, **asked["metadata"], "resourceVersion": old["metadata"].get("resourceVersion")}
             answer = await self.api.put(f"{SLICES}/{quote(name, safe='')}", {**asked, "metadata": meta})
-        self._said[name] = (_plain(asked), _plain(answer))
+        self._logged[name] = (_plain(asked), _plain(answer))
         await self._judge(asked["spec"], plain_spec(answer))
 
     async def _judge(self, asked: Json, found: Json) -> None:

@@ -31,7 +31,7 @@ LISTEN_S = 5.0
 
 
 class ClusterCache:
-    """Keeps ``desk``'s pool as the API server has it. ``log``: called with what could not be read, once per change."""
+    """Keeps ``handler``'s pool as the API server has it. ``log``: called with what could not be read, once per change."""
 
     def __init__(
         self, api: KubeClient, handler: ExtenderHandler, log: Log, clock: Callable[[], float] = time.monotonic
@@ -119,7 +119,7 @@ class ClusterCache:
                 pool.load(uid, node, cpu_of(item))
 
     def settle(self, uid: str, held: GpuAssignment | None) -> None:
-        """What the API server says a pod holds. An unbound pod's annotations are a promise that runs out; what we are
+        """What the API server says a pod holds. An unbound pod's annotations are a reservation that expires; what we are
         about to write there ourselves stays reserved though the pod does not show it yet, or shows something else."""
         pool = self.handler.chooser.pool
         if held is not None and held.bound:
@@ -131,7 +131,7 @@ class ClusterCache:
         if held is None:
             pool.release(uid)
         elif known is None or (known.assignment.node, known.assignment.units) != (held.node, held.units):
-            pool.promise(held, self.clock() + RESERVED_S)
+            pool.reserve_unbound(held, self.clock() + RESERVED_S)
 
     def settle_read(self, uid: str, held: GpuAssignment | None) -> None:
         """``settle`` for what was read apart from the watch, which may have shown the pod's end before, or may never show the

@@ -294,7 +294,7 @@ def _offers(node: Json) -> bool:
 def _glimpse(pool: Pool, inventories: Sequence[GpuInventory]) -> Pool:
     """A copy of ``pool`` that has ``tables`` too. What is shared between the two is never changed in place."""
     kept = {one.name: copy(getattr(pool, one.name)) for one in fields(pool)}
-    found = Pool(**kept | {"_promised": deepcopy(kept["_promised"])})
+    found = Pool(**kept | {"_unbound": deepcopy(kept["_unbound"])})
     for inventory in inventories:
         found.set_node(inventory)
     return found

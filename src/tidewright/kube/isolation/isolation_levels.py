@@ -1,4 +1,4 @@
-"""The rungs of the isolation ladder below MIG, each with its source. See isolation."""
+"""The levels of isolation below MIG, each with its source. See isolation."""
 
 from __future__ import annotations
 

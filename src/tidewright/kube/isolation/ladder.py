@@ -1,7 +1,7 @@
 """The isolation ladder: what keeps a container to its share of a GPU, from hardware (L5) down to asking politely (L1).
 
-Each rung says at the start why it cannot be used here; the strongest that can be is. What no rung enforces the watchdog (L0)
-watches. Nothing here is a hook of our own: the rungs are MIG, the driver's limits by cgroup, NVIDIA's MPS, HAMi-core's library
+Each level says at the start why it cannot be used here; the strongest that can be is. What no level enforces the watchdog (L0)
+watches. Nothing here is a hook of our own: the levels are MIG, the driver's limits by cgroup, NVIDIA's MPS, HAMi-core's library
 if it is installed on the node, and variables that frameworks read.
 """
 
@@ -76,7 +76,7 @@ class IsolationLevel(Protocol):
 
 @dataclass(slots=True)
 class IsolationLadder:
-    """``rungs`` from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the rungs in
+    """``levels`` from the strongest to the weakest; ``chosen``: one of CHOICES. ``memory`` and ``compute`` are the levels in
     force as of the last ``climb``, for GPUs that are not MIG instances."""
 
     gpus: Sequence[Gpu]
@@ -86,7 +86,7 @@ class IsolationLadder:
     memory: IsolationLevel | None = None
     compute: IsolationLevel | None = None
     refused: dict[str, str] = field(default_factory=dict)
-    """Why a rung is not in use, by its name."""
+    """Why a level is not in use, by its name."""
     _failing: dict[str, str] = field(default_factory=dict)
     _begun: bool = False
 
@@ -95,7 +95,7 @@ class IsolationLadder:
             raise UsageError(f"isolation {self.chosen!r} does not exist", f"choose one of {', '.join(CHOICES)}")
 
     def select(self) -> bool:
-        """Try the rungs; whether the level changed. Raises UsageError when the one that was asked for cannot be had the first
+        """Try the levels; whether the level changed. Raises UsageError when the one that was asked for cannot be had the first
         time; later it is only not in force, for what runs must go on."""
         before = self.level()
         if any(not gpu.whole for gpu in self.gpus):
@@ -123,16 +123,16 @@ class IsolationLadder:
         return ", ".join(found)
 
     def why_no_more(self) -> str:
-        """Why the rungs that are not in force are not, to put behind the level; empty when nothing was refused."""
+        """Why the levels that are not in force are not, to put behind the level; empty when nothing was refused."""
         refused = "; ".join(f"{name}: {why}" for name, why in self.refused.items())
         return f" (not {refused})" if refused else ""
 
     def edits(self, tenant: Tenant) -> Edits:
-        """Of the rungs in force. Raises WorldError, when the container must not start yet."""
+        """Of the levels in force. Raises WorldError, when the container must not start yet."""
         found = Edits()
         if tenant.shared():
             if self.chosen in self.refused:
-                raise WorldError(f"isolation {self.chosen} cannot be had now: {self.refused[self.chosen]}")
+                raise WorldError(f"isolation {self.chosen} is unavailable: {self.refused[self.chosen]}")
             for level in self._in_force():
                 found = found.plus(level.edits(tenant))
         return found

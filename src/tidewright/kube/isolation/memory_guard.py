@@ -84,7 +84,7 @@ class PodMemoryGuard:
         except WorldError as error:
             if self._failing != str(error):
                 self._failing = str(error)
-                self.log(f"who uses the GPUs is not known: {error}")
+                self.log(f"the use of the GPUs is not known: {error}")
             return None
         self._failing = ""
         if not await asyncio.to_thread(sees_node, self.proc):
@@ -161,7 +161,7 @@ class PodMemoryGuard:
         text = f"it uses {step.used_mib} MiB of {where} and asked for {step.allowed_mib} MiB"
         if step.kind == "warn":
             threat = f"; it is evicted in {self.rules.grace_s:.0f} s" if self.rules.action == "evict" else ""
-            remedy = "ask for more, or let the program take less (torch.cuda.set_per_process_memory_fraction)"
+            remedy = "ask for more, or have the program take less (torch.cuda.set_per_process_memory_fraction)"
             await self.node_api.event(pod, REASON, f"{text}{threat}: {remedy}")
         elif await self.node_api.evict(pod):
             await self.node_api.event(pod, EVICTED, f"evicted: {text}")

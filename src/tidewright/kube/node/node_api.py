@@ -35,7 +35,7 @@ class NodeApi:
         self.api, self.node, self.log, self.source = api, node, log, source
         self._node_path = f"{NODES}/{quote(node, safe='')}"
         self._failing: dict[str, tuple[str, float]] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._published: dict[tuple[str, str], float] = {}
         self._kept: dict[str, tuple[object, float]] = {}
 
     async def read_node(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ class NodeApi:
 
     async def _event(self, about: dict[str, Any], kind: str, reason: str, text: str) -> None:
         key, clock = (str(about.get("uid", "")), text), time.monotonic()
-        if clock - self._told.get(key, -EVENT_AGAIN_S) < EVENT_AGAIN_S:
+        if clock - self._published.get(key, -EVENT_AGAIN_S) < EVENT_AGAIN_S:
             return
-        self._told = {old: at for old, at in self._told.items() if clock - at < EVENT_AGAIN_S} | {key: clock}
+        self._published = {old: at for old, at in self._published.items() if clock - at < EVENT_AGAIN_S} | {key: clock}
         namespace = str(about.get("namespace") or "default")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         name = str(about.get("name", ""))[:LONGEST_NAME].rstrip("-.")

@@ -16,7 +16,7 @@ from ..objects.trimming import trim_pod
 
 LOOKS, LOOK_S = 4, 0.5
 """A pod is looked for so often, so far apart: the kubelet may have heard of it before us."""
-WISHES = (names.SM_PERCENT, names.COOPERATES)
+KEPT_ANNOTATIONS = (names.SM_PERCENT, names.COOPERATES)
 
 
 class NodePods:
@@ -29,9 +29,9 @@ class NodePods:
         self.order: dict[str, int] = {}
         """By uid: the version at which a pod was first seen here. The kubelet hears of pods in this order."""
         self.slots = SlotRecords()
-        self.reflector = Reflector(api, self.path, self._heard, self._trim)
+        self.reflector = Reflector(api, self.path, self._on_event, self._trim)
 
-    def _heard(self, what: str, item: Json) -> None:
+    def _on_event(self, what: str, item: Json) -> None:
         if what == "gone":
             self.order.pop(uid_of(dict(item)), None)
             self.slots.forget(uid_of(dict(item)))
@@ -81,7 +81,9 @@ class NodePods:
         if kept is None:
             meta = {key: value for key, value in pod["metadata"].items() if key in ("name", "uid", "resourceVersion")}
             return {"metadata": meta, "status": {"phase": phase(pod)}}
-        kept["metadata"]["annotations"] |= {key: text for key, text in annotations_of(pod).items() if key in WISHES}
+        kept["metadata"]["annotations"] |= {
+            key: text for key, text in annotations_of(pod).items() if key in KEPT_ANNOTATIONS
+        }
         for kind in ("initContainers", "containers"):
             for full, short in zip(pod["spec"].get(kind) or (), kept["spec"].get(kind) or (), strict=True):
                 short["env"] = [{"name": one.get("name")} for one in full.get("env") or ()]

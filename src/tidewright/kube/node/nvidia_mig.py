@@ -67,7 +67,7 @@ class NvidiaPartitions(NvidiaGpus):
                     return self._made(placement, part)
         except nvml.NVMLError as error:
             raise WorldError(
-                f"{placement.name} cannot be made ({error}): look with nvidia-smi mig -lgi for what is in its way"
+                f"{placement.name} cannot be made ({error}): look with nvidia-smi mig -lgi for what blocks it"
             ) from error
         raise WorldError(f"{placement.name} was made, and the NVIDIA driver does not show it yet")
 

@@ -93,7 +93,7 @@ class FakePartitions(FakeGpus):
             raise WorldError(self.stuck)
         for one in self.there:
             if one != placement and overlap(one, placement):
-                raise WorldError(f"{one.name} is in the way of {placement.name}")
+                raise WorldError(f"{one.name} overlaps {placement.name}")
         self.there.add(placement)
         uuid = f"MIG-fake-{placement.name}"
         return Gpu(-1, uuid, placement.mib, "fake", whole=True, physical=placement.gpu)

@@ -66,42 +66,42 @@ class HeartbeatMonitor:
     """What an extender heard. By its own clock, as leases are: when an annotation last changed *as seen here*, whatever
     the time in it says, so clocks that differ make no node unusable."""
 
-    _heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def see(self, name: str, node: Mapping[str, Any], now_s: float) -> None:
         """A node as it is now."""
         text = annotations_of(node).get(names.PLUGIN)
         if text is None:
-            self._heard.pop(name, None)
-        elif self._heard.get(name, ("", 0.0))[0] != text:
-            self._heard[name] = (str(text), now_s)
+            self._seen.pop(name, None)
+        elif self._seen.get(name, ("", 0.0))[0] != text:
+            self._seen[name] = (str(text), now_s)
 
     def late(self, name: str) -> bool:
         """Whether containers there find their GPU in whatever order pods are bound; not where nothing says so."""
-        heartbeat = read(self._heard[name][0]) if name in self._heard else None
+        heartbeat = read(self._seen[name][0]) if name in self._seen else None
         return heartbeat is not None and heartbeat.late
 
     def forget(self, name: str) -> None:
         """The node is gone."""
-        self._heard.pop(name, None)
+        self._seen.pop(name, None)
 
     def excuse(self, now_s: float) -> None:
         """Nothing could be heard until now: silence is counted from here."""
-        self._heard = {name: (text, now_s) for name, (text, _) in self._heard.items()}
+        self._seen = {name: (text, now_s) for name, (text, _) in self._seen.items()}
 
     def silent(self, now_s: float) -> tuple[str, ...]:
         """Nodes whose plugin should have been heard again."""
-        return tuple(name for name in self._heard if self._late(name, now_s))
+        return tuple(name for name in self._seen if self._late(name, now_s))
 
     def with_readiness(self, inventory: GpuInventory, node: Mapping[str, Any], now_s: float) -> GpuInventory:
         """``table``, not ready when its plugin's heartbeat says so. Nodes without our table or heartbeat stay as they are."""
-        if not inventory.published or not inventory.ready or inventory.node not in self._heard:
+        if not inventory.published or not inventory.ready or inventory.node not in self._seen:
             return inventory
         why = self._why_not(inventory.node, node, now_s)
         return replace(inventory, ready=False, reason=why) if why else inventory
 
     def _why_not(self, name: str, node: Mapping[str, Any], now_s: float) -> str:
-        heartbeat = read(self._heard[name][0])
+        heartbeat = read(self._seen[name][0])
         if heartbeat is None:
             return f"the device plugin's heartbeat ({names.PLUGIN}) cannot be read"
         if not heartbeat.registered:
@@ -113,6 +113,6 @@ class HeartbeatMonitor:
         return ""
 
     def _late(self, name: str, now_s: float) -> bool:
-        text, heard_s = self._heard[name]
+        text, seen_s = self._seen[name]
         heartbeat = read(text)
-        return heartbeat is not None and now_s - heard_s > SILENT_BEATS * heartbeat.every_s
+        return heartbeat is not None and now_s - seen_s > SILENT_BEATS * heartbeat.every_s

@@ -210,7 +210,7 @@ def check_marks(pod: Json) -> None:
         raise UsageError(
             f"the annotations of pod {title(pod)} give it other units of {names.MEM} ({shown}) than its limits ask for "
             f"({ask.total} on {ask.count} {on})",
-            "create the pod anew, and leave its GPU annotations to the extender",
+            "recreate the pod, and leave its GPU annotations to the extender",
         )
 
 

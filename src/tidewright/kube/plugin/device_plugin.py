@@ -236,11 +236,11 @@ class DevicePlugin:
         """Which GPUs it sees: variables and device files. Raises UsageError when its GPU cannot be."""
         held, chosen = claim.assignment, sorted(gpus_of(claim))
         if held.node != self.node_gpus.node:
-            raise UsageError(f"pod {title(claim.pod)} was assumed for node {held.node}", "create it anew")
+            raise UsageError(f"pod {title(claim.pod)} was assumed for node {held.node}", "recreate it")
         if strange := [gpu for gpu in chosen if gpu not in self.node_gpus.gpus]:
             there = ", ".join(map(str, sorted(self.node_gpus.gpus)))
             raise UsageError(
-                f"GPU {strange[0]} was chosen for pod {title(claim.pod)}, and this node has {there}", "create it anew"
+                f"GPU {strange[0]} was chosen for pod {title(claim.pod)}, and this node has {there}", "recreate it"
             )
         gpus = [self.node_gpus.gpus[gpu] for gpu in chosen]
         env = {

@@ -159,7 +159,7 @@ class GpuAdmission:
         if {gpu: units * before for gpu, units in pod.units.items()} != {gpu: n * total for gpu, n in had.items()}:
             raise UsageError(
                 f"the annotations of pod {pod.name} give it {_listed(pod.units)}, and it was admitted to {_listed(had)}",
-                "restore its GPU annotations, or create the pod anew",
+                "restore its GPU annotations, or recreate the pod",
             )
 
     async def refresh(self, follow: bool = False) -> None:

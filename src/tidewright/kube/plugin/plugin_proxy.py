@@ -59,9 +59,9 @@ class PluginProxy:
         self._options: Any = None
         self._devices: Any = None
         self._changed, self._known = asyncio.Event(), asyncio.Event()
-        self._heard, self._unheard = asyncio.Event(), asyncio.Event()
+        self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
-        self._said, self._left = "", False
+        self._logged, self._left = "", False
 
     def stop(self) -> None:
         """Tell the plugin, wait a moment, then leave the kubelet."""
@@ -95,14 +95,14 @@ class PluginProxy:
         """Its options always, its devices while the kubelet hears us."""
         errors = grpc_module().aio.AioRpcError
         if not self.folder.private():
-            self._say(f"waits for the device plugin's socket {self.folder.path / PRIVATE}")
+            self._log_change(f"waits for the device plugin's socket {self.folder.path / PRIVATE}")
         while True:
             with suppress(errors):
                 await self._read_options()
-                await self._heard.wait()
-                await run_until_stopped(self._unheard, self._relay())
+                await self._connected.wait()
+                await run_until_stopped(self._disconnected, self._relay())
             if self.listening:
-                self._say("the device plugin is away; the kubelet keeps its devices")
+                self._log_change("the device plugin is away; the kubelet keeps its devices")
             await asyncio.sleep(AGAIN_S)
 
     async def _relay(self) -> None:
@@ -114,7 +114,7 @@ class PluginProxy:
                     self._devices = answer
                     self.announce()
                 await self._read_options()
-                self._say(f"connected to the device plugin: {self.offers()}")
+                self._log_change(f"connected to the device plugin: {self.offers()}")
         finally:
             stream.cancel()  # cancelled between two answers it would stay open, and the plugin believe that the kubelet listens
 
@@ -125,15 +125,15 @@ class PluginProxy:
             return
         self._options, self.late = options, options.pre_start_required
         if self._known.is_set():
-            self.log("the device plugin's options changed: registers anew")
+            self.log("the device plugin's options changed: registers again")
             self.registration.renew()
         self._known.set()
 
-    def _say(self, line: str) -> None:
+    def _log_change(self, line: str) -> None:
         """Once while it lasts."""
-        if line != self._said:
+        if line != self._logged:
             self.log(line)
-            self._said = line
+            self._logged = line
 
     def announce(self) -> None:
         """Send the devices again on every open stream."""
@@ -161,8 +161,8 @@ class PluginProxy:
 
     async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.listening += 1
-        self._heard.set()
-        self._unheard.clear()
+        self._connected.set()
+        self._disconnected.clear()
         try:
             while not self._left:
                 changed = self._changed
@@ -172,8 +172,8 @@ class PluginProxy:
         finally:
             self.listening -= 1
             if not self.listening:
-                self._heard.clear()
-                self._unheard.set()
+                self._connected.clear()
+                self._disconnected.set()
 
     async def _preferred(self, request: Any, context: Any) -> Any:
         """Only a wish: without an answer the kubelet chooses by itself."""
@@ -186,12 +186,12 @@ class PluginProxy:
     async def _allocate(self, request: Any, context: Any) -> Any:
         """Late, what to answer depends on the ids alone."""
         if not self.late:
-            return await self._waited("Allocate", request, context, self.settings.allocate_s, "create the pod anew")
+            return await self._waited("Allocate", request, context, self.settings.allocate_s, "recreate the pod")
         try:
             answer = await self._plugin.ask_at_once("Allocate", request)
         except grpc_module().aio.AioRpcError as error:
             await context.abort(error.code(), error.details())
-        return promises(request) if answer is None else answer
+        return late_answer(request) if answer is None else answer
 
     async def _pre_start(self, request: Any, context: Any) -> Any:
         remedy = "the kubelet tries the container again by itself"
@@ -211,7 +211,7 @@ class PluginProxy:
             await context.abort(error.code(), error.details())
 
 
-def promises(request: Any) -> Any:
+def late_answer(request: Any) -> Any:
     """What a plugin that binds late answers to Allocate, without the legacy variables."""
     kinds = messages()
     found = [[kinds.CDIDevice(name=qualified(name_of(one.devices_ids)))] for one in request.container_requests]

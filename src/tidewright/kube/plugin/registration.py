@@ -125,7 +125,7 @@ class PrivateEndpoint:
         self.folder, self.service, self.log, self.poll_s = folder, service, log, poll_s
         self._server: Any = None
         self._saw: object = None
-        self._told = ""
+        self._logged = ""
 
     async def run(self) -> None:
         """Looks again and again."""
@@ -151,9 +151,9 @@ class PrivateEndpoint:
         try:
             self._server = await listen_private(self.folder, self.service.methods())
             self._saw = self.folder.private()
-            said = f"serves its proxy: {self.service.offers()}"
+            state = f"serves its proxy: {self.service.offers()}"
         except WorldError as error:
-            said = str(error)
-        if said != self._told:
-            self.log(said)
-            self._told = said
+            state = str(error)
+        if state != self._logged:
+            self.log(state)
+            self._logged = state

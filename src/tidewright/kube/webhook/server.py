@@ -56,7 +56,7 @@ def key_fault(mode: int, owner: int, me: int) -> str:
     The kubelet makes a Secret's files root's and lets a pod that is not root read them by its group.
     """
     allowed = 0o700 if owner == me else 0o740
-    return f"mode {mode:04o} lets others at it" if mode & ~allowed & 0o777 else ""
+    return f"mode {mode:04o} is readable by others" if mode & ~allowed & 0o777 else ""
 
 
 class CertificatePair:
@@ -189,7 +189,7 @@ class Webhook:
         except ClientDisconnect:
             return _text("the body ended early", 400)
         except UsageError as error:
-            return _text(_said(error), 400)
+            return _text(_error_text(error), 400)
         except WorldError as error:
             self.log(f"a pod could not be converted: {error}")
             return _text(str(error), 503)
@@ -206,7 +206,7 @@ class Webhook:
             await self.templates.ensure(found.template, dry=bool(asked.dry_run))
         except UsageError as error:
             self.log(f"pod {named(asked.object, asked.namespace)} is denied: {error.message}")
-            return admission.denied(asked.uid, _said(error))
+            return admission.denied(asked.uid, _error_text(error))
         return admission.allowed(asked.uid, found.patch, found.warnings)
 
 
@@ -271,7 +271,7 @@ class WebhookService:
                     self.log(f"keeps the old certificate: {last_error}")
 
 
-def _said(error: UsageError) -> str:
+def _error_text(error: UsageError) -> str:
     return f"{error.message}: {error.remedy}" if error.remedy else error.message
 
 

@@ -1,4 +1,4 @@
-"""The depot between agents: answers, bytes, strangers, and peers that stop in the middle."""
+"""The peer server of an agent: answers, bytes, strangers, and peers that stop in the middle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = "t" * 64
 
 
 @contextlib.asynccontextmanager
-async def depot(tmp_path: Path) -> AsyncIterator[PeerServer]:
+async def peer_server(tmp_path: Path) -> AsyncIterator[PeerServer]:
     (tmp_path / "big").write_bytes(bytes(range(256)) * 40_000)
 
     async def echo(args: dict[str, Any]) -> Any:
@@ -86,7 +86,7 @@ class Impostor:
 
 
 class Relay:
-    """Whoever sits between two peers: sees all, and may alter it. Serves one connection."""
+    """A man in the middle between two peers: reads all bytes, and may alter them. Serves one connection."""
 
     def __init__(self, port: int, alter: Callable[[bytes, bool], bytes] = lambda data, upwards: data) -> None:
         self._port, self._alter, self.seen, self.up = port, alter, bytearray(), list[bytes]()
@@ -136,7 +136,7 @@ class Relay:
 
 @running
 async def test_answers_and_bytes_on_one_connection(tmp_path: Path) -> None:
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         one = client(made)
 
         def talk() -> tuple[Any, bytes, bytes, Any]:
@@ -157,7 +157,7 @@ async def test_answers_and_bytes_on_one_connection(tmp_path: Path) -> None:
 )
 @running
 async def test_refusals_say_why(tmp_path: Path, verb: str, token: str, says: str) -> None:
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         one = client(made, token)
         with pytest.raises(WorldError, match=says):
             await asyncio.to_thread(one.ask, verb, {})
@@ -171,7 +171,7 @@ OLD = b'{"token": "%s", "verb": "echo", "args": {}}\n' % TOKEN.encode()
 @pytest.mark.parametrize("line", [b"hello\n", b"[]\n", OLD, b"x" * 100_000 + b"\n"])
 @running
 async def test_strangers_and_older_versions_are_told_so(tmp_path: Path, line: bytes) -> None:
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         writer.write(line)
         answer = json.loads(await reader.readline())
@@ -206,7 +206,7 @@ async def test_whoever_does_not_know_the_token_is_sent_no_request() -> None:
 
 @running
 async def test_the_token_never_travels(tmp_path: Path) -> None:
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         with Relay(made.port) as between:
             assert await asyncio.to_thread(between.client().ask, "echo", {"x": 1}) == {"x": 1}
         assert TOKEN.encode() not in between.seen
@@ -293,7 +293,7 @@ def test_proofs_cannot_be_reflected() -> None:
 @running
 async def test_unproven_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewright.agent.peer_rpc.MOST_UNPROVEN", 3)
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         idle = [await asyncio.open_connection("127.0.0.1", made.port) for _ in range(5)]
         assert await asyncio.to_thread(client(made).ask, "echo", {}) == {}
         assert await idle[0][0].read() == b""
@@ -306,10 +306,10 @@ async def test_unproven_connections_that_come_all_at_once_are_limited_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidewright.agent.peer_rpc.MOST_UNPROVEN", 3)
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         idle = [
             socket.create_connection(("127.0.0.1", made.port)) for _ in range(40)
-        ]  # the depot sees none of them yet
+        ]  # the server sees none of them yet
         assert await asyncio.to_thread(client(made).ask, "echo", {}) == {}
         assert len(made._clients) <= 5, "those kept, and the one that has asked"
         for each in idle:
@@ -342,7 +342,7 @@ async def test_nobody_there() -> None:
 
 @running
 async def test_a_taken_port_is_given_up_for_a_free_one(tmp_path: Path) -> None:
-    async with depot(tmp_path) as made:
+    async with peer_server(tmp_path) as made:
         second = PeerServer(TOKEN, {})
         await second.open("127.0.0.1", made.port)
         assert second.port not in (0, made.port)

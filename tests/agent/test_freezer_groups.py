@@ -82,7 +82,7 @@ def test_groups_that_are_being_made_for_a_rank_are_left_alone(tmp_path: Path) ->
         while (await asyncio.wait_for(heard.get(), 15)).state != "running":
             pass
         (coming,) = FREEZER.create(layout.mark(3, 1, 0, 1))
-        line = supervisor._machine.attempts[3, 1].line
+        line = supervisor._machine.attempts[3, 1].script_queue
         line.busy = True
         supervisor.health_check()
         assert Path(coming).exists() and len(groups(tmp_path)) == 2

@@ -28,9 +28,9 @@ class SwarmImages:
     def __init__(self) -> None:
         self.parts: dict[tuple[int, int], tuple[str, ...]] = {}
         self.copies: dict[tuple[int, int], dict[str, bool]] = {}
-        self.fresh: dict[tuple[int, int], bool] = {}
+        self.changed: dict[tuple[int, int], bool] = {}
         """Images that lost something in this step, which an order given earlier in it may still name."""
-        self.unheard: dict[int, bool] = {}
+        self.unreported: dict[int, bool] = {}
         """Jobs whose image was found damaged by an attempt that was over when it said so."""
 
     def put(self, job: int, serial: int, nodes: tuple[str, ...], copies: tuple[str, ...]) -> None:
@@ -47,7 +47,7 @@ class SwarmImages:
         """A node died with what it held."""
         for key, nodes in list(self.parts.items()):
             if node in nodes or node in self.copies[key]:
-                self.fresh[key] = True
+                self.changed[key] = True
             self.copies[key].pop(node, None)
             if node in nodes:
                 self.parts[key] = ()
@@ -58,19 +58,19 @@ class SwarmImages:
         self.copies.pop((job, serial), None)
 
     def restore(self, job: int, serial: int) -> bool:
-        """Whether the image is there; gone it may be only since this very step, or unheard. Raises AssertionError otherwise."""
+        """Whether the image is there; gone only since this step, or unreported. Raises AssertionError otherwise."""
         key = (job, serial)
         there = bool(self.parts.get(key) or self.copies.get(key))
-        assert there or key in self.fresh or job in self.unheard, f"image {key} is asked for but gone"
+        assert there or key in self.changed or job in self.unreported, f"image {key} is asked for but gone"
         return there
 
-    def hear(self, book: Book, events: Iterable[ev.Event]) -> None:
+    def observe(self, book: Book, events: Iterable[ev.Event]) -> None:
         """Note damage reported by an attempt that is over: the engine ignores it, and the next to restore it reports it again."""
         for event in events:
             if isinstance(event, ev.StartFailed | ev.ResumeFailed) and event.image_lost:
                 row = book.table.row.get(event.job)
                 if row is not None and book.table.attempt.item(row) != event.attempt:
-                    self.unheard[event.job] = True
+                    self.unreported[event.job] = True
 
     def drop(self, command: co.DropImages) -> None:
         """Images that are not needed any more."""

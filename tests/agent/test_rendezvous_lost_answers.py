@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_meet import served, talk
+from tests.agent.test_rendezvous_server import served, talk
 from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 from tidewright.launch.inject._tidewright.rendezvous.client import Late, Link
@@ -20,8 +20,8 @@ from tidewright.launch.inject._tidewright.rendezvous.client import Late, Link
 class Lossy:
     """Stands between ranks and the store, and breaks a connection now and then before or after an answer comes."""
 
-    def __init__(self, meet: RendezvousServer, dice: random.Random) -> None:
-        self._rendezvous_server, self._dice = meet, dice
+    def __init__(self, server: RendezvousServer, dice: random.Random) -> None:
+        self._rendezvous_server, self._dice = server, dice
         self.broken = self.port = 0
 
     async def start(self) -> None:
@@ -77,10 +77,10 @@ def test_nothing_is_counted_twice_or_taken_twice(reach: Callable[[int, str], Non
             link.ask(fr.SET, b"w", [seen, b"%d" % turn])
             assert link.ask(fr.DELETE, b"w", [seen]) == [fr.number(1)]
 
-    async def work(meet: RendezvousServer) -> int:
-        lossy = Lossy(meet, random.Random(seed))
+    async def work(server: RendezvousServer) -> int:
+        lossy = Lossy(server, random.Random(seed))
         await lossy.start()
-        reach(lossy.port, meet.open_job("1"))
+        reach(lossy.port, server.open_job("1"))
         link = Link()  # two threads of one process, and another process
         ranks = [
             threading.Thread(target=rank, args=(each, at), daemon=True) for at, each in enumerate((link, link, Link()))
@@ -108,17 +108,17 @@ def counted(number: int, code: int, *parts: bytes) -> tuple[int, list[bytes]]:
 def test_the_next_agent_and_an_image_know_what_was_answered(tmp_path: Path) -> None:
     one = fr.number(1)
 
-    async def first(meet: RendezvousServer) -> bytes:
-        await talk(meet, meet.open_job("1", "token"), [counted(1, fr.ADD, b"n", one)])
-        return meet.dump("1")
+    async def first(server: RendezvousServer) -> bytes:
+        await talk(server, server.open_job("1", "token"), [counted(1, fr.ADD, b"n", one)])
+        return server.dump("1")
 
-    async def again(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
+    async def again(server: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         asked = [counted(1, fr.ADD, b"n", one), counted(2, fr.ADD, b"n", one), counted(2, fr.ADD, b"n", one)]
-        return (await talk(meet, meet.open_job("1", "token"), asked))[1:]
+        return (await talk(server, server.open_job("1", "token"), asked))[1:]
 
-    async def elsewhere(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
-        meet.load("1", image)
-        return await again(meet)
+    async def elsewhere(server: RendezvousServer) -> list[tuple[int, list[bytes]]]:
+        server.load("1", image)
+        return await again(server)
 
     image = served(first, tmp_path)
     expected = [(fr.OK, [fr.number(value)]) for value in (1, 2, 2)]
@@ -129,10 +129,10 @@ def test_the_next_agent_and_an_image_know_what_was_answered(tmp_path: Path) -> N
 def test_a_set_whose_answer_is_lost_undoes_nothing_that_was_done_since() -> None:
     """And neither does a copy of it that comes after the next request was answered."""
 
-    async def work(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
+    async def work(server: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         reset, add = counted(1, fr.SET, b"n", b"0"), (fr.ADD, [b"n", fr.number(1)])
         later = counted(2, fr.SET, b"m", b"1")
-        return (await talk(meet, meet.open_job("1"), [reset, add, reset, later, reset, (fr.GET, [b"n"])]))[1:]
+        return (await talk(server, server.open_job("1"), [reset, add, reset, later, reset, (fr.GET, [b"n"])]))[1:]
 
     answers = served(work)
     assert [code for code, _ in answers] == [fr.OK, fr.OK, fr.OK, fr.OK, fr.BAD, fr.OK]
@@ -141,9 +141,9 @@ def test_a_set_whose_answer_is_lost_undoes_nothing_that_was_done_since() -> None
 
 @pytest.mark.parametrize("code", [fr.ONCE, fr.GET, fr.HELLO, 99])
 def test_what_is_not_to_be_counted_is_refused(code: int) -> None:
-    async def work(meet: RendezvousServer) -> list[tuple[int, list[bytes]]]:
+    async def work(server: RendezvousServer) -> list[tuple[int, list[bytes]]]:
         return await talk(
-            meet, meet.open_job("1"), [counted(1, code, b"n"), (fr.ONCE, [b"me"]), (fr.SET, [b"a", b"b"])]
+            server, server.open_job("1"), [counted(1, code, b"n"), (fr.ONCE, [b"me"]), (fr.SET, [b"a", b"b"])]
         )
 
     codes = [code for code, _ in served(work)]
