@@ -21,6 +21,7 @@ from ..worker.gate import FLAG_BYTES
 from .settings import RuntimeSettings
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_DEFAULTS = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
 FIFO_WORKER, FIFO_RUNTIME = 50, 60
 """The runtime comes before its workers: it must be able to end one that spins."""
 
@@ -42,7 +43,9 @@ class WorkerProcess:
         for descriptor in passed:
             os.set_inheritable(descriptor, True)
         try:
-            self.pid = os.posix_spawn(sys.executable, arguments, environment, setsid=True, setsigdef=[signal.SIGCHLD])
+            self.pid = os.posix_spawn(
+                sys.executable, arguments, environment, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
+            )
         finally:
             for descriptor in passed:
                 os.set_inheritable(descriptor, False)
@@ -56,7 +59,9 @@ class WorkerProcess:
         arguments += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid()), "--fifo", str(self.fifo)]
         passed = [theirs.fileno()]
         if kind == "be":
-            arguments.append("--idle")
+            # In SCHED_IDLE a worker waits behind everything else on its core, also to stop: only where nothing better keeps it
+            # out of the way of real-time work.
+            arguments += ["--nice", "10"] if settings.fifo else ["--idle"]
         if self.level is StopLevel.GATE:
             self._flag = memory.create("gate", FLAG_BYTES)
             self._resumed = os.eventfd(0, os.EFD_CLOEXEC)
@@ -99,7 +104,15 @@ class WorkerProcess:
 
     def has_stopped(self) -> bool:
         """Whether a stop by signal has been carried out since the last question."""
-        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False  # it has ended and was reaped
+
+    def await_stop(self) -> None:
+        """Sleep until a stop by signal has been carried out, or it has ended; what happened stays to be asked for."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def reap(self) -> bool:
         """Whether it has ended; ``exit_status`` as subprocess gives it."""

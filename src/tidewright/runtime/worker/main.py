@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--gate", type=int, nargs=2, default=None, metavar=("FLAG", "RESUMED"))
     parser.add_argument("--fifo", type=int, default=0)
     parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
     # A stopped worker would outlive the runtime otherwise: it never sees its connection end.
@@ -149,6 +150,7 @@ def main() -> None:
         sys.exit(1)
     if args.idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(args.nice)
     connection = socket.socket(fileno=args.connection)
     gate = None
     if args.gate:
