@@ -31,6 +31,7 @@ class WorkerProcess:
 
     def __init__(self, settings: RuntimeSettings, kind: str, threads: int) -> None:
         self.level = settings.stop if kind == "be" else StopLevel.NONE
+        self._nice = settings.fifo
         self.fifo = FIFO_WORKER if kind == "rt" and settings.fifo else 0
         self.exit_status: int | None = None
         self.stop_number = 0
@@ -61,7 +62,7 @@ class WorkerProcess:
         if kind == "be":
             # In SCHED_IDLE a worker waits behind everything else on its core, also to stop: only where nothing better keeps it
             # out of the way of real-time work.
-            arguments += ["--nice", "10"] if settings.fifo else ["--idle"]
+            arguments += ["--nice", "10"] if self._nice else ["--idle"]
         if self.level is StopLevel.GATE:
             self._flag = memory.create("gate", FLAG_BYTES)
             self._resumed = os.eventfd(0, os.EFD_CLOEXEC)
