@@ -20,6 +20,11 @@ class StopLevel(Enum):
 NAMES = {StopLevel.SIGNAL: "C3 signal", StopLevel.GATE: "C2 operator gate", StopLevel.NONE: "C0 none"}
 
 
+STOP_BOUND_MS = {StopLevel.SIGNAL: 1.0, StopLevel.GATE: 5.0, StopLevel.NONE: 1.0}
+"""Longest that real-time work waits for stops. A process that was sent SIGSTOP computes nothing more from the moment in which its
+processor has taken the interrupt, microseconds later; on a busy host it may take long until it gets a processor to say so."""
+
+
 def choose(asked: str) -> StopLevel:
     """The level for what the user asks for (``auto``: the strongest). Raises UsageError for what does not exist."""
     if asked == "auto":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
-from ..ladder import choose, may_use_fifo
+from ..ladder import STOP_BOUND_MS, choose, may_use_fifo
 from ..scheduler.machine import SchedulerSettings
 from .server import RuntimeServer
 from .settings import RuntimeSettings
@@ -36,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
         "--streams", type=int, default=SchedulerSettings().streams, help="best-effort queues that run at once"
     )
     found.add_argument("--quantum-ms", type=float, default=20.0)
-    found.add_argument("--stop-bound-ms", type=float, default=5.0)
+    found.add_argument(
+        "--stop-bound-ms", type=float, default=0.0, help="longest wait for acknowledgements (by the way to stop)"
+    )
     found.add_argument("--clients", type=int, default=256)
     return found
 
@@ -44,9 +46,10 @@ def parser() -> argparse.ArgumentParser:
 def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     """Raises UsageError."""
     base = RuntimeSettings(args.socket, _cores(args.cores))
+    stop = choose(args.stop)
     return replace(
         base,
-        stop=choose(args.stop),
+        stop=stop,
         fifo=not args.no_fifo and may_use_fifo(),
         rt_threads=args.rt_threads,
         be_threads=args.be_threads,
@@ -57,7 +60,7 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         scheduler=SchedulerSettings(
             streams=args.streams,
             quantum_ns=int(args.quantum_ms * 1e6),
-            stop_bound_ns=int(args.stop_bound_ms * 1e6),
+            stop_bound_ns=int((args.stop_bound_ms or STOP_BOUND_MS[stop]) * 1e6),
         ),
     )
 
