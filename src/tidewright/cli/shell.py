@@ -46,6 +46,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "Check the state directory and say what can be recovered.",
         "setup": "Get what this machine lacks: CRIU, for full images.",
     },
+    "Devices": {
+        "runtime": "Share one device between real-time and best-effort work.",
+    },
     "Kubernetes": {
         "kube": "Share the GPUs of a Kubernetes cluster by memory.",
     },

@@ -6,3 +6,14 @@ a device is opened.
 """
 
 MAY_IMPORT = ("base", "model", "devices")
+
+_LAZY = {"Runtime": "embedded", "RuntimeClient": "client"}
+"""Loaded at first use: they bring numpy."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -39,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--stop-bound-ms", type=float, default=0.0, help="longest wait for acknowledgements (by the way to stop)"
     )
+    found.add_argument(
+        "--requeue", action="store_true", help="exit with 75 on SIGTERM: a job that is to come back elsewhere"
+    )
     found.add_argument("--clients", type=int, default=256)
     return found
 
@@ -85,6 +88,8 @@ def main(argv: list[str] | None = None) -> None:
         gc.collect()
         gc.freeze()  # a collection of what lives as long as the process would hold real-time work up
         server.serve(lambda: print(f"runtime: ready on {args.socket}", flush=True))
+        if args.requeue and server.terminated:
+            sys.exit(os.EX_TEMPFAIL)
     except TideError as error:
         print(f"runtime: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -61,7 +61,7 @@ class RuntimeServer(ModelRequests):
         self.began_ns = time.monotonic_ns()
         self._next_queue = self._next_task = 1
         self._timer_ns = 0
-        self._ending = False
+        self._ending = self.terminated = False
         self._events: deque[ev.Event] = deque()
         """The first one is being dealt with."""
         self._alarm = StopAlarm(settings.scheduler.stop_bound_ns / 1e9)
@@ -144,8 +144,8 @@ class RuntimeServer(ModelRequests):
         listener.close()
         self._epoll.close()
 
-    def _asked_to_end(self, *_: Any) -> None:
-        self._ending = True
+    def _asked_to_end(self, number: int, *_: Any) -> None:
+        self._ending, self.terminated = True, number == signal.SIGTERM
 
     def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler

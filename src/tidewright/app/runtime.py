@@ -1,0 +1,119 @@
+"""Device runtimes of a pool: where their sockets are, what they say of themselves, and the job that each of them is."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import Conflict, NotFound, Unreachable, UsageError
+from ..runtime.client import RuntimeClient, ask, connect
+from ..runtime.embedded import Runtime
+from ..runtime.ladder import NAMES, StopLevel
+from ..runtime.transport.messages import GetStats, Shutdown
+from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
+
+_MOST_PATH = 107
+"""Bytes of a unix socket's path (unix(7), sun_path)."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def socket_of(state: Path, name: str) -> Path:
+    """Where runtime ``name`` listens. Raises UsageError for names that are none, and paths that no socket can have."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a runtime", "use small letters, digits and hyphens, 40 at most")
+    path = state / "runtimes" / name / "socket"
+    if len(bytes(path)) > _MOST_PATH:
+        raise UsageError(f"{path} is too long for a socket", "use a state directory with a shorter path (--state)")
+    return path
+
+
+def daemon_command(state: Path, name: str, options: Sequence[str]) -> tuple[str, ...]:
+    """What the runtime's job runs. Raises Conflict where one of that name answers."""
+    socket = socket_of(state, name)
+    with contextlib.suppress(Unreachable):
+        connect(socket).close()
+        raise Conflict(f"runtime {name!r} is running", f"use it, or stop it: tide runtime down {name}")
+    return (sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(socket), *options)
+
+
+def names(state: Path) -> list[str]:
+    """Runtimes that have a socket here, whether or not they answer."""
+    return sorted(path.parent.name for path in (state / "runtimes").glob("*/socket"))
+
+
+def stats(state: Path, name: str) -> dict[str, Any]:
+    """What a runtime has done. Raises NotFound where it does not answer."""
+    with _connected(state, name) as connection:
+        answer, _ = ask(connection, GetStats())
+        return answer.stats  # type: ignore[no-any-return]
+
+
+def shut_down(state: Path, name: str) -> None:
+    """Ask a runtime to end: its clients get errors, its job completes."""
+    from ..runtime.transport.messages import send
+
+    with _connected(state, name) as connection:
+        send(connection, Shutdown())
+
+
+@contextlib.contextmanager
+def _connected(state: Path, name: str) -> Any:
+    try:
+        connection = connect(socket_of(state, name))
+    except Unreachable:
+        raise NotFound(f"no runtime {name!r} answers here", "see tide runtime ls; start one: tide runtime up") from None
+    with connection:
+        yield connection
+
+
+def parse_input(text: str) -> TensorSpec:
+    """``float32:1x3x224x224`` as a tensor; ``float32:`` is a scalar. Raises UsageError."""
+    dtype, colon, shape = text.partition(":")
+    try:
+        sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
+    except ValueError:
+        sizes = (-1,)
+    if not colon or dtype not in ITEM_BYTES or any(size < 0 for size in sizes):
+        raise UsageError(f"{text!r} is no tensor", f"write float32:1x3x224x224, with a type of {', '.join(ITEM_BYTES)}")
+    return TensorSpec(dtype, sizes)
+
+
+def inspect(factory: str, inputs: Sequence[TensorSpec], arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Load a model in a runtime of its own, both ways, and say how it can be stopped. Raises UsageError where it cannot be
+    made."""
+    found: dict[str, Any] = {"model": factory, "levels": []}
+    for level in (StopLevel.SIGNAL, StopLevel.GATE):
+        with Runtime(stop=level.value) as runtime, runtime.client("be", folder=folder) as client:
+            try:
+                found["levels"].append(_load(client, level, factory, inputs, arguments, found))
+            except UsageError as error:
+                if level is StopLevel.SIGNAL:
+                    raise
+                found["levels"].append({"level": NAMES[level], "possible": False, "why": error.message})
+    return found
+
+
+def _load(
+    client: RuntimeClient,
+    level: StopLevel,
+    factory: str,
+    inputs: Sequence[TensorSpec],
+    arguments: dict[str, Any],
+    found: dict[str, Any],
+) -> dict[str, Any]:
+    model = client.load(factory, inputs, arguments=arguments)
+    if level is StopLevel.SIGNAL:
+        found |= {"signature": str(model.signature), "bytes": model.nbytes, "run_us": model.run_ns // 1000}
+        return {"level": NAMES[level], "possible": True, "why": "stopped anywhere, within tens of microseconds"}
+    if model.gates > 0:
+        mean_us = model.run_ns / model.gates / 1000
+        why = f"{model.gates} operators, {mean_us:.0f} us each on average: a stop waits for the one that runs"
+    elif model.gates < 0:
+        why = "stopped where its generator yields"
+    else:
+        why = "one piece: a stop waits for the whole task"
+    return {"level": NAMES[level], "possible": True, "why": why}

@@ -1,0 +1,199 @@
+"""``tide runtime``: one device shared by real-time and best-effort work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..base.errors import NotFound
+from ..base.units import format_bytes
+from . import output as out
+from .output import Column
+from .session import Session, pass_session
+from .types import DEVICES, MEMORY
+
+CLIENTS: list[Column[dict[str, Any]]] = [
+    Column("CLIENT", lambda row: row["name"]),
+    Column("CLASS", lambda row: row["class"]),
+    Column("PID", lambda row: str(row["pid"]), right=True),
+    Column("WEIGHT", lambda row: str(row["weight"]) if row["class"] == "be" else "-", right=True),
+    Column("STREAM", lambda row: "broken" if row["broken"] else row["stream"] or "-"),
+    Column("WAITING", lambda row: str(row["outstanding"]), right=True),
+    Column("DONE", lambda row: str(row["done"]), right=True),
+    Column("FAILED", lambda row: str(row["failed"]), right=True),
+    Column("PREEMPTED", lambda row: str(row["preemptions"]), right=True),
+    Column("DEVICE", lambda row: f"{row['device_s']:.1f}s" if row["device_s"] is not None else "-", right=True),
+    Column("MEMORY", lambda row: format_bytes(sum(model["bytes"] for model in row["models"])), right=True),
+    Column("MODELS", lambda row: ",".join(model["name"] for model in row["models"]) or "-"),
+]
+RUNTIMES: list[Column[dict[str, Any]]] = [
+    Column("NAME", lambda row: row["name"]),
+    Column("STATE", lambda row: row["state"]),
+    Column("DEVICE", lambda row: row.get("device", "-")),
+    Column("STOP", lambda row: row.get("stop", "-")),
+    Column("CLIENTS", lambda row: str(len(row.get("clients", ()))), right=True),
+    Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}" if "clients" in row else "-", right=True),
+]
+
+
+@click.group("runtime", short_help="Share one device between real-time and best-effort work.", no_args_is_help=True)
+def command() -> None:
+    """Share one device between real-time and best-effort work of several programs.
+
+    Best-effort work stops within microseconds when real-time work arrives, and goes on exactly where it was. See
+    docs/runtime.md for the client in Python.
+    """
+
+
+@command.command("up", short_help="Start a runtime as a job of the pool.")
+@click.option(
+    "-g", "--devices", type=DEVICES, default="1", show_default=True, metavar="N", help="Devices that it owns."
+)
+@click.option("--name", default="runtime", show_default=True, help="What tide runtime calls it.")
+@click.option("--sla", type=click.Choice(["premium", "standard", "basic"]), default="standard", show_default=True,
+              help="The tier of its job.")  # fmt: skip
+@click.option("--stop", type=click.Choice(["auto", "signal", "gate", "none"]), default="auto", show_default=True,
+              help="How best-effort work is stopped.")  # fmt: skip
+@click.option("--memory", type=MEMORY, metavar="SIZE", help="For models, e.g. 8GiB. Default: not limited.")
+@click.option("--worker-memory", type=MEMORY, metavar="SIZE", help="Of a client's worker beyond its models.")
+@click.option("--task-timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+              metavar="SECONDS", help="Device time after which a task's worker is killed.")  # fmt: skip
+@click.option("--streams", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
+              help="Best-effort clients that run at once.")  # fmt: skip
+@pass_session
+def up(
+    session: Session, devices: tuple[Any, int, int], name: str, sla: str, stop: str, memory: int | None,
+    worker_memory: int | None, task_timeout: float, streams: int,
+) -> None:  # fmt: skip
+    """Submit the runtime as a job that owns whole devices, and print the path that clients connect to.
+
+    \b
+    tide runtime up --name vision
+    tide runtime top vision
+    tide runtime down vision
+    """
+    from ..app.jobspec.submission import submitter, with_variables
+    from ..app.runtime import daemon_command, socket_of
+    from ..model.job import JobSpec
+    from .jobs.following import submit
+
+    options = ["--requeue", "--stop", stop, "--task-timeout", str(task_timeout), "--streams", str(streams)]
+    options += ["--memory", str(memory or 0), "--worker-memory", str(worker_memory or 0)]
+    me = submitter()
+    kinds, _, count = devices
+    spec = JobSpec(
+        name=f"runtime-{name}",
+        command=daemon_command(session.state, name, options),
+        devices=count,
+        min_devices=count,
+        ranks=1,
+        device_types=kinds,
+        tier=sla,  # type: ignore[arg-type]
+        preempt="requeue",
+        user=me.user,
+        env=with_variables(me.environ, ()),
+        workdir=str(Path(me.workdir)),
+    )
+    submit(session, [spec], dry_run=False, parsable=False)
+    out.echo(f"clients connect to {socket_of(session.state, name)}")
+
+
+@command.command("down", short_help="End a runtime; its clients get errors.")
+@click.argument("name", default="runtime")
+@pass_session
+def down(session: Session, name: str) -> None:
+    """Ask runtime NAME to end. Tasks that have not ended are dropped, and its job completes."""
+    from ..app.runtime import shut_down
+
+    shut_down(session.state, name)
+    out.echo(f"runtime {name} ends")
+
+
+@command.command("ls", short_help="List runtimes.")
+@out.output_options
+@pass_session
+def ls(session: Session, output: str, headers: bool) -> None:
+    """Runtimes of this state directory, and whether they answer."""
+    from ..app import runtime
+
+    rows = []
+    for name in runtime.names(session.state):
+        try:
+            rows.append({"name": name, "state": "up", **runtime.stats(session.state, name)})
+        except NotFound:
+            rows.append({"name": name, "state": "down"})
+    out.print_rows(rows, RUNTIMES, output, headers, lambda row: row["name"], {"runtimes": rows})
+
+
+@command.command("top", short_help="Watch a runtime's clients live.")
+@click.argument("name", default="runtime")
+@click.option("--once", is_flag=True, help="Print once and return; the default in a pipe.")
+@out.json_option
+@pass_session
+def top(session: Session, name: str, once: bool, output: str) -> None:
+    """Clients of runtime NAME, their class, what they have done and how often they were preempted."""
+    from ..app import runtime
+
+    def text() -> str:
+        found = runtime.stats(session.state, name)
+        return f"{summary(name, found)}\n\n{out.plain_table(found['clients'], CLIENTS)}"
+
+    if output == "json":
+        out.print_json(runtime.stats(session.state, name))
+    elif once or not out.colourful():
+        out.echo(text())
+    else:
+        from .watching import repeat
+
+        repeat(text)
+
+
+def summary(name: str, found: dict[str, Any]) -> str:
+    """One line on a runtime."""
+    stops = found["stop_acknowledged_us"]
+    stop_times = f", stops acknowledged in {stops['p50']:.0f} us (p99 {stops['p99']:.0f})" if stops else ""
+    return (
+        f"{name}: {found['device']}, cores {','.join(map(str, found['cores']))}, stop {found['stop']}, "
+        f"{found['rt_tasks']} real-time and {found['be_tasks']} best-effort tasks, {found['preemptions']} preemptions "
+        f"({found['preemptions_per_s']:.1f}/s){stop_times}"
+    )
+
+
+@command.command("inspect", short_help="How a model can be stopped on this machine.")
+@click.argument("factory", metavar="MODEL")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="TYPE:SHAPE",
+    help="e.g. float32:1x3x224x224; repeat in order.",
+)
+@click.option("--arguments", default="{}", metavar="JSON", help="Passed to the factory by name.")
+@out.json_option
+def inspect(factory: str, inputs: tuple[str, ...], arguments: str, output: str) -> None:
+    """Load MODEL (module:function or file.py:function) for a moment and print its signature, memory, run time, and each way
+    to stop it, strongest first.
+
+    \b
+    tide runtime inspect torchvision.models:resnet18 --input float32:1x3x224x224
+    """
+    from ..app import runtime
+
+    try:
+        given = json.loads(arguments)
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(f"{error}; write a JSON object", param_hint="--arguments") from None
+    if not isinstance(given, dict):
+        raise click.BadParameter("write a JSON object", param_hint="--arguments")
+    found = runtime.inspect(factory, [runtime.parse_input(text) for text in inputs], given, Path.cwd())
+    if output == "json":
+        out.print_json(found)
+        return
+    facts = [("Model", found["model"]), ("Signature", found["signature"]), ("Memory", format_bytes(found["bytes"]))]
+    out.print_facts([*facts, ("Run time", f"{found['run_us'] / 1000:.3f} ms")])
+    for level in found["levels"]:
+        out.echo(f"{level['level']:<18}{'yes' if level['possible'] else 'no':<5}{level['why']}")
