@@ -221,6 +221,21 @@ def test_best_effort_work_goes_on_where_it_was() -> None:
     assert world.served[2] == 1_000 * US, "work was lost or done twice"
 
 
+def test_without_preemption_real_time_work_waits_for_the_task_that_runs() -> None:
+    world = SimulatedDevice(SchedulerSettings(window=1, streams=1, preempt=False), lengths=lambda model: model * US)
+    world.open(1, "rt")
+    world.open(2, "be")
+    world.open(3, "be")
+    for queue in (2, 3):
+        world.submit(queue, 1_000)
+        world.submit(queue, 1_000)
+    world.run(400 * US)
+    world.submit(1, 100)
+    world.run()
+    world.finished()
+    assert world.rt_delays == [600 * US] and world.scheduler.counters.preemptions == 0
+
+
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 1, 2)])
 def test_device_time_is_shared_by_weight(weights: tuple[int, ...]) -> None:
     world = device(streams=1, quantum_ns=500 * US)

@@ -61,7 +61,9 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         task_timeout_s=args.task_timeout,
         most_clients=args.clients,
         scheduler=SchedulerSettings(
-            streams=args.streams,
+            streams=1 if args.sequential else args.streams,
+            window=1 if args.sequential else SchedulerSettings().window,
+            preempt=not args.sequential,
             quantum_ns=int(args.quantum_ms * 1e6),
             stop_bound_ns=int((args.stop_bound_ms or STOP_BOUND_MS[stop]) * 1e6),
         ),

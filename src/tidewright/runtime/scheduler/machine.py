@@ -30,12 +30,14 @@ PaddingRule = Callable[[int, tuple[int, ...]], bool]
 class SchedulerSettings:
     """``window``: tasks of a best-effort queue that the device has at once (REEF's device queue holds 2 kernels). ``streams``:
     best-effort streams that run at once. ``quantum_ns``: device time after which one makes way for another that waits.
-    ``stop_bound_ns``: longest that a real-time task waits for stops to be acknowledged."""
+    ``stop_bound_ns``: longest that a real-time task waits for stops to be acknowledged. Without ``preempt`` nothing is stopped:
+    a real-time task waits for the best-effort tasks that the device has (the baseline *sequential* of REEF's evaluation)."""
 
     window: int = 2
     streams: int = 32
     quantum_ns: int = 20_000_000
     stop_bound_ns: int = 5_000_000
+    preempt: bool = True
 
     def __post_init__(self) -> None:
         if min(self.window, self.streams, self.quantum_ns, self.stop_bound_ns) < 1:
@@ -207,6 +209,10 @@ class Scheduler:
 
     def _serve_real_time(self, now_ns: int) -> None:
         head = self.rt_running or next(task for task in self.rt_waiting if self.real_time[task.queue])
+        if not self.settings.preempt:
+            if self.rt_running is None and not any(queue.launched for queue in self.best_effort.values()):
+                self._launch_real_time(head, now_ns)
+            return
         beside = self._beside(head)
         for queue in self.best_effort.values():
             if queue is not beside and queue.stream is StreamState.RUNNING:
