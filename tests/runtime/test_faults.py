@@ -395,3 +395,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, option: list[str]) 
     command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(tmp_path / "s"), *option]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_runtime_that_was_given_gpus_says_what_it_cannot_do_yet(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(tmp_path / "s")]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "GPU-1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+    assert done.returncode == 2 and "--device cpu" in done.stderr, done.stderr

@@ -52,6 +52,8 @@ def command() -> None:
 @click.option(
     "-g", "--devices", type=DEVICES, default="1", show_default=True, metavar="N", help="Devices that it owns."
 )
+@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
+              help="What it runs tasks on. auto: what its job is given.")  # fmt: skip
 @click.option("--name", default="runtime", show_default=True, help="What tide runtime calls it.")
 @click.option("--sla", type=click.Choice(["premium", "standard", "basic"]), default="standard", show_default=True,
               help="The tier of its job.")  # fmt: skip
@@ -65,7 +67,7 @@ def command() -> None:
               help="Best-effort clients that run at once.")  # fmt: skip
 @pass_session
 def up(
-    session: Session, devices: tuple[Any, int, int], name: str, sla: str, stop: str, memory: int | None,
+    session: Session, devices: tuple[Any, int, int], device: str, name: str, sla: str, stop: str, memory: int | None,
     worker_memory: int | None, task_timeout: float, streams: int,
 ) -> None:  # fmt: skip
     """Submit the runtime as a job that owns whole devices, and print the path that clients connect to.
@@ -80,7 +82,17 @@ def up(
     from ..model.job import JobSpec
     from .jobs.following import submit
 
-    options = ["--requeue", "--stop", stop, "--task-timeout", str(task_timeout), "--streams", str(streams)]
+    options = [
+        "--requeue",
+        "--device",
+        device,
+        "--stop",
+        stop,
+        "--task-timeout",
+        str(task_timeout),
+        "--streams",
+        str(streams),
+    ]
     options += ["--memory", str(memory or 0), "--worker-memory", str(worker_memory or 0)]
     me = submitter()
     kinds, _, count = devices

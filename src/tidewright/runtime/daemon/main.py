@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     """All that can be set."""
     found = argparse.ArgumentParser(prog="tidewright.runtime", description=__doc__)
     found.add_argument("--socket", type=Path, required=True)
+    found.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto: what this process was given")
     found.add_argument("--cores", default="", help="of the device, as in 0,1 (default: all that this process may use)")
     found.add_argument("--stop", default="auto", help="how best-effort work is stopped: auto, signal, gate or none")
     found.add_argument("--no-fifo", action="store_true", help="real-time work in the usual scheduling class")
@@ -48,6 +49,11 @@ def parser() -> argparse.ArgumentParser:
 
 def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     """Raises UsageError."""
+    if args.device == "auto" and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        raise UsageError(
+            "this process was given GPUs, and a runtime for GPUs cannot run yet",
+            "start it on CPU slots (--type cpu), or with --device cpu to use the host's cores",
+        )
     base = RuntimeSettings(args.socket, _cores(args.cores))
     stop = choose(args.stop)
     return replace(
