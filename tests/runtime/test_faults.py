@@ -353,6 +353,33 @@ def test_another_user_is_not_let_in(start_runtime: Start) -> None:
         RuntimeClient(runtime.socket).close()
 
 
+def test_every_option_of_the_command_line_is_read() -> None:
+    from tidewright.runtime.daemon.main import parser, settings_of
+
+    given = ["--device", "cpu", "--stop", "gate", "--no-fifo", "--sequential", "--streams", "3", "--rt-threads", "2"]
+    given += [
+        "--be-threads",
+        "2",
+        "--memory",
+        "8MiB",
+        "--worker-memory",
+        "9MiB",
+        "--task-timeout",
+        "3",
+        "--quantum-ms",
+        "7",
+    ]
+    given += ["--stop-bound-ms", "8", "--clients", "9", "--cores", str(min(os.sched_getaffinity(0))), "--requeue"]
+    plain = settings_of(parser().parse_args(["--socket", "/x", "--device", "cpu"]))
+    found = settings_of(parser().parse_args(["--socket", "/x", *given]))
+    same = [name for name in plain.__slots__ if getattr(plain, name) == getattr(found, name)]
+    assert set(same) <= {"socket", "slowdowns"}, same
+    same = [
+        name for name in plain.scheduler.__slots__ if getattr(plain.scheduler, name) == getattr(found.scheduler, name)
+    ]
+    assert same == [], same
+
+
 def test_a_second_runtime_on_a_socket_is_refused_and_a_dead_one_is_replaced(
     start_runtime: Start, tmp_path: Path
 ) -> None:

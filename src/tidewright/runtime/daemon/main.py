@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--requeue", action="store_true", help="exit with 75 on SIGTERM: a job that is to come back elsewhere"
     )
+    found.add_argument(
+        "--sequential", action="store_true", help="one task at a time, none is stopped: a baseline to measure by"
+    )
     found.add_argument("--clients", type=int, default=256)
     return found
 
