@@ -93,7 +93,7 @@ def test_padding_shares_a_launch_and_ends_with_it() -> None:
     guest, host = gpu.stream("be"), gpu.stream("rt", 1)
     guest.stopped = True
     (parked,), guest_ends = run_all(gpu, guest, [chain((3, 1, 30_000), (1, 1, 10_000))])
-    gpu.on_kernel = lambda stream, run: run.at == 0 and gpu.pad(host, guest, 2, 2, 30_000)
+    gpu.on_kernel = lambda stream, run: run.at == 0 and gpu.pad(host, guest, 2, 1, 2, 30_000)
     (_,), ends = run_all(gpu, host, [chain((2, 1, 20_000), (2, 1, 20_000))])
     gpu.run_until(10**6)
     # The first launch lasts as long as its padding.
@@ -108,7 +108,7 @@ def test_padding_that_does_not_fit_is_refused() -> None:
     run_all(gpu, guest, [chain((3, 1, 30_000))])
     run_all(gpu, host, [chain((2, 1, 20_000))])
     gpu.run_until(LAUNCH + 1_000)
-    assert not gpu.pad(host, guest, 1, 1, 30_000)  # the guest is running itself
+    assert not gpu.pad(host, guest, 1, 1, 1, 30_000)  # the guest is running itself
     guest.stopped = True
     (idle,), _ = run_all(gpu, gpu.stream("other"), [chain((3, 1, 30_000))])
     assert idle.state is not ChainState.PARKED

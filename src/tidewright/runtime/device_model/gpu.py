@@ -103,16 +103,14 @@ class GpuModel(DeviceCore):
             head.floor = head.base = head.at
             self._relaunch(stream, head)
 
-    def pad(self, host: ModelStream, guest: ModelStream, ctas: int, sms: int, duration: int) -> bool:
+    def pad(self, host: ModelStream, guest: ModelStream, ctas: int, waves: int, sms: int, duration: int) -> bool:
         """Run ``ctas`` of the guest's parked kernel in the launch of the host's present one, on ``sms`` SMs of their own.
 
-        False when they do not fit.
+        ``waves`` one after the other take ``duration`` in all. False when they do not fit.
         """
         run, within = guest.head, host.head
         if run is None or within is None or run.state is not ChainState.PARKED:
             return False
-        # A worker of a persistent kernel runs its CTAs one after the other, so that it takes the room of one.
-        waves = max(duration // max(run.kernel.cta_ns[0], 1), 1)
         capacity = -(-ctas // waves) * run.kernel.size
         if self.used + capacity > self.capacity:
             return False

@@ -57,8 +57,8 @@ class ReefRow(ResetRow):
             assert guest.head is not None
             # In the profiles both times hold a launch, of which the merged kernel has one: the rule's bound is kept.
             time = found.be_iterations * guest.head.kernel.cta_ns[found.be_occupancy - 1]
-            time = min(time, run.kernel.profile_ns)
-            self.gpu.pad(stream, guest, found.be_blocks, self.gpu.sms - found.rt_units, time)
+            time = min(time, run.kernel.alone_ns)
+            self.gpu.pad(stream, guest, found.be_blocks, found.be_iterations, self.gpu.sms - found.rt_units, time)
 
 
 def _waiting(stream: ModelStream) -> WaitingKernel | None:
