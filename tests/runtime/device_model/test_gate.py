@@ -44,6 +44,24 @@ def test_complete_nodes_are_skipped_on_resume() -> None:
     assert ends == [10**6 + LAUNCH + 3 * DRAIN + 10_000]
 
 
+def test_only_nodes_of_the_present_segment_are_drained_and_skipped() -> None:
+    gpu = CheckedGpu(2, segment_kernels=2)
+    stream = gpu.stream("be", gated=True)
+    (run,), ends = run_all(gpu, stream, [chain(*[(2, 1, 10_000)] * 6)])
+    third = LAUNCH + 2 * (10_000 + NODE)
+    gpu.run_until(third + 5_000)
+    gpu.raise_flag()
+    gpu.run_until(third + 10_000 + DRAIN - 1)
+    # The third node is complete; the fourth returns at once, and the other segment was not issued.
+    assert (run.at, run.state) == (3, ChainState.CLOSED)
+    gpu.run_until(third + 10_000 + DRAIN)
+    assert run.state is ChainState.PARKED
+    gpu.clear_flag()
+    gpu.run_until(10**7)
+    assert gpu.restore_ns == [LAUNCH + DRAIN] and run.ctas_done == [2] * 6
+    assert ends == [third + 10_000 + DRAIN + LAUNCH + DRAIN + 3 * 10_000 + 2 * NODE]
+
+
 def test_the_gate_is_sticky_when_the_flag_is_cleared_before_the_chain_is_drained() -> None:
     gpu = CheckedGpu(2)
     stream = gpu.stream("be", gated=True)
@@ -101,6 +119,25 @@ def test_padding_goes_on_in_its_partition_and_returns_to_the_whole_device() -> N
     again = padded + 30_000 + DRAIN + LAUNCH
     # 33 CTAs are left: 9 waves of four SMs.
     assert ends == [again + 90_000] and run.ctas_done == [40]
+
+
+def test_padding_may_begin_and_end_while_the_flag_is_up() -> None:
+    gpu = CheckedGpu(4)
+    stream = gpu.stream("be", gated=True)
+    (run,), ends = run_all(gpu, stream, [chain((40, 1, 10_000))])
+    gpu.run_until(LAUNCH + 5_000)
+    gpu.raise_flag()
+    gpu.run_until(100_000)
+    assert run.ctas_done == [4]
+    gpu.pad_beside(stream, gpu.partition(1))
+    gpu.run_until(100_000 + LAUNCH + 25_000)
+    assert run.ctas_done == [4 + 2]
+    gpu.pad_beside(stream, None)
+    gpu.run_until(10**6)
+    assert run.ctas_done == [4 + 3] and run.state is ChainState.PARKED and not ends
+    gpu.clear_flag()
+    gpu.run_until(2 * 10**6)
+    assert ends == [10**6 + LAUNCH + 90_000] and run.ctas_done == [40]
 
 
 bursts = st.lists(st.tuples(st.integers(1_000, 300_000), st.integers(1_000, 300_000)), max_size=6)

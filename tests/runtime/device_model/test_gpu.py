@@ -63,12 +63,27 @@ def test_higher_priority_takes_what_becomes_free() -> None:
 
 def test_a_small_cta_does_not_overtake_a_large_one_of_higher_priority() -> None:
     gpu = CheckedGpu(1)
-    low, high = gpu.stream("low"), gpu.stream("high", 1)
-    gpu.submit(low, chain((40, 4, 10_000)), lambda _: None)
-    gpu.run_until(LAUNCH + 5_000)
-    _, ends = run_all(gpu, high, [chain((1, 1, 7_000))])
+    run_all(gpu, gpu.stream("first"), [chain((2, 4, 10_000))])
+    gpu.run_until(5_000)
+    _, low_ends = run_all(gpu, gpu.stream("low"), [chain((4, 4, 10_000))])
+    gpu.run_until(6_000)
+    _, high_ends = run_all(gpu, gpu.stream("high", 1), [chain((1, 1, 7_000))])
     gpu.run_until(10**7)
-    assert ends == [LAUNCH + 20_000 + 7_000]
+    # Half of the SM is free after 10 us, and stays so until the other half is: the high kernel needs all of it.
+    assert high_ends == [LAUNCH + 15_000 + 7_000]
+    assert low_ends == [LAUNCH + 22_000 + 10_000]
+
+
+def test_work_that_spills_into_a_partition_slows_what_is_confined_there() -> None:
+    gpu = CheckedGpu(2)
+    confined = gpu.stream("be", partition=gpu.partition(1))
+    for ctas, end in ((2, 10_000), (3, 90_000)):
+        run_all(gpu, gpu.stream("rt"), [chain((ctas, 2, 10**6))])
+        gpu.run_until(gpu.now + LAUNCH)
+        began = gpu.now
+        _, ends = run_all(gpu, confined, [KernelChain("k", (CtaKernel("k", 1, (10_000, 90_000)),))])
+        gpu.run_until(gpu.now + 2 * 10**6)
+        assert ends == [began + LAUNCH + end]
 
 
 def test_the_next_chain_of_a_stream_follows_the_first() -> None:

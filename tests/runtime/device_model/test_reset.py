@@ -35,14 +35,20 @@ def test_a_reset_kills_and_resumes_one_kernel_before() -> None:
 def test_a_kernel_before_the_last_resume_is_not_run_again() -> None:
     gpu = CheckedGpu(1)
     stream = gpu.stream("be")
-    (run,), _ = run_all(gpu, stream, [chain((1, 1, 10_000), (1, 1, 90_000), (1, 1, 10_000))])
-    for _ in range(3):
-        gpu.run_until(gpu.now + LAUNCH + 20_000)
+    (run,), ends = run_all(gpu, stream, [chain(*[(1, 1, 100_000)] * 4)])
+
+    def kill_after(time: int) -> None:
+        gpu.run_until(gpu.now + time)
         gpu.kill(stream)
         gpu.run_until(gpu.now + RESET)
         gpu.resume(stream)
+
+    kill_after(LAUNCH + 2 * (100_000 + NODE) + 10_000)
+    assert run.at == 1  # killed in kernel 2
+    kill_after(LAUNCH + 10_000)
+    assert run.at == 1  # killed in kernel 1, where it was resumed
     gpu.run_until(10**7)
-    assert run.ctas_done[1:] == [1, 1] and 2 <= run.ctas_done[0] <= 4
+    assert run.ctas_done == [1, 2, 1, 1] and len(ends) == 1
 
 
 def test_a_held_stream_runs_what_was_issued_and_no_more() -> None:
@@ -74,6 +80,19 @@ def test_a_chain_that_begins_under_a_hold_waits() -> None:
     assert len(ends) == 1
 
 
+def test_the_chain_after_a_held_one_waits_too() -> None:
+    gpu = CheckedGpu(1)
+    stream = gpu.stream("be")
+    runs, ends = run_all(gpu, stream, [chain((1, 1, 10_000)), chain((1, 1, 10_000))])
+    gpu.run_until(LAUNCH + 5_000)
+    gpu.hold(stream, 2)
+    gpu.run_until(10**6)
+    assert [run.ctas_done for run in runs] == [[1], [0]] and gpu.is_quiet(stream)
+    gpu.release(stream)
+    gpu.run_until(2 * 10**6)
+    assert len(ends) == 2
+
+
 def test_kernels_that_are_not_admitted_are_asked_about_again() -> None:
     gpu = CheckedGpu(2)
     stream = gpu.stream("be")
@@ -100,6 +119,19 @@ def test_padding_shares_a_launch_and_ends_with_it() -> None:
     assert ends == [LAUNCH + 30_000 + NODE + 20_000]
     assert parked.ctas_done == [2, 0] and guest_ends == []
     assert gpu.partitions == []
+
+
+def test_padding_in_waves_takes_the_room_of_one() -> None:
+    gpu = CheckedGpu(4)
+    guest, host = gpu.stream("be"), gpu.stream("rt", 1)
+    guest.stopped = True
+    run_all(gpu, guest, [chain((5, 1, 10_000))])
+    gpu.on_kernel = lambda stream, run: gpu.pad(host, guest, 5, 3, 2, 30_000)
+    _, ends = run_all(gpu, host, [chain((2, 1, 20_000))])
+    gpu.run_until(LAUNCH + 1)
+    assert gpu.used == gpu.capacity  # 5 CTAs in 3 waves: 2 at a time, beside 2 of the host
+    gpu.run_until(10**6)
+    assert ends == [LAUNCH + 30_000]
 
 
 def test_padding_that_does_not_fit_is_refused() -> None:

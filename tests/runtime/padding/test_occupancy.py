@@ -37,6 +37,8 @@ def test_reef_divides_shared_memory_by_the_block_size() -> None:
     assert occupancy(large, 256) == 1
     assert occupancy(KernelResources(vgprs=4, lds_bytes=8 * 1024), 256) == 8
     assert occupancy(KernelResources(vgprs=4, lds_bytes=8 * 1024 + 1), 256) == 7
+    # LDS is allocated by 256 bytes: 6,553 are 6,656, of which 9 fit.
+    assert occupancy(KernelResources(vgprs=4, lds_bytes=6553), 64) == 9
 
 
 @settings(derandomize=True)

@@ -220,7 +220,7 @@ class GpuModel(DeviceCore):
         if head is None:
             self._after_close(stream)
         elif head.state is ChainState.PARKED:
-            self._parked(stream, head, head.generation)
+            self._parked(stream, head)
         elif head.state is not ChainState.CLOSED:
             head.state, head.generation = ChainState.CLOSED, head.generation + 1
             if not head.resident:
@@ -230,11 +230,9 @@ class GpuModel(DeviceCore):
         """The nodes that are left of the segment are issued all the same, and return at once."""
         end = min((run.at // self.segment_kernels + 1) * self.segment_kernels, len(run.chain.kernels))
         due = self.now + (end - run.at) * self.costs.drain_node_ns
-        self.at(due, self._parked, stream, run, run.generation)
+        self.at(due, self._parked, stream, run)
 
-    def _parked(self, stream: ModelStream, run: ChainRun, generation: int) -> None:
-        if run.generation != generation:
-            return
+    def _parked(self, stream: ModelStream, run: ChainRun) -> None:
         run.state = ChainState.PARKED
         self._after_close(stream)
         if not stream.stopped:
