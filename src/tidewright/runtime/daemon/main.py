@@ -13,6 +13,7 @@ from pathlib import Path
 from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
 from ..ladder import STOP_BOUND_MS, choose, may_use_fifo
+from ..padding.slowdown import DEFAULT_BOUND
 from ..scheduler.machine import SchedulerSettings
 from .server import RuntimeServer
 from .settings import RuntimeSettings
@@ -46,6 +47,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--sequential", action="store_true", help="one task at a time, none is stopped: a baseline to measure by"
     )
+    found.add_argument(
+        "--padding", default="never", help="best-effort beside real-time work: never, always or a table's file"
+    )
+    found.add_argument("--padding-bound", type=float, default=DEFAULT_BOUND, help="largest slow-down that is admitted")
     found.add_argument("--clients", type=int, default=256)
     return found
 
@@ -69,6 +74,8 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         worker_memory=parse_bytes(args.worker_memory),
         task_timeout_s=args.task_timeout,
         most_clients=args.clients,
+        padding=args.padding,
+        padding_bound=args.padding_bound,
         scheduler=SchedulerSettings(
             streams=1 if args.sequential else args.streams,
             window=1 if args.sequential else SchedulerSettings().window,

@@ -9,6 +9,7 @@ from ...base.errors import Conflict, UsageError
 from ...base.units import format_bytes
 from ..ladder import StopLevel
 from ..models import ModelPool, ModelState
+from ..padding.cpu_table import model_key
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task
@@ -31,6 +32,8 @@ class ModelRequests:
     scheduler: Scheduler
     pool: ModelPool
     sessions: dict[int, ClientSession]
+    keys: dict[int, str]
+    """Models that are ready, to what a slow-down table knows them by."""
     _looked_ns = 0
 
     def step(self, event: ev.Event) -> None:
@@ -106,6 +109,7 @@ class ModelRequests:
     def drop_model(self, session: ClientSession, key: int) -> None:
         """Nothing of it runs any more."""
         self.pool.drop(key)
+        self.keys.pop(key, None)
         session.worker.send(ms.DropModel(key))
         session.drop_slots(key)
         if key in session.unloading:
@@ -174,6 +178,7 @@ class ModelRequests:
             session.worker.send(ms.DropModel(report.model))
             self._tell(session, ms.RequestRefused.of(error))
             return
+        self.keys[model.id] = model_key(model.source)
         descriptor = session.make_slots(model, slots)
         session.worker.send(ms.AttachSlots(model.id, model.slots), (descriptor,))
         loaded = ms.ModelLoaded(

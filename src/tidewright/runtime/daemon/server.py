@@ -21,8 +21,9 @@ from typing import Any
 from ...base.errors import TideError, UsageError
 from ..ladder import NAMES, StopLevel
 from ..models import ModelPool
+from ..padding.cpu_table import rule
 from ..scheduler import events as ev
-from ..scheduler.machine import PaddingRule, Scheduler, never_pad
+from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task, TaskState
 from ..transport.messages import (
     GetStats,
@@ -37,8 +38,9 @@ from ..transport.messages import (
 )
 from ..transport.rings import Submission
 from .child_signals import StopAlarm, children_descriptor
+from .listening import listen, peer
 from .model_requests import ModelRequests
-from .session import ClientSession, peer
+from .session import ClientSession
 from .settings import RuntimeSettings
 from .stats import collect
 from .worker_process import FIFO_RUNTIME, WorkerProcess
@@ -51,8 +53,10 @@ _MOST_ACKNOWLEDGED = 4096
 class RuntimeServer(ModelRequests):
     """``serve`` until asked to stop."""
 
-    def __init__(self, settings: RuntimeSettings, padding: PaddingRule = never_pad) -> None:
+    def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
+        self.keys: dict[int, str] = {}
+        padding = rule(settings.padding, len(settings.cores), settings.rt_threads, self.keys, settings.padding_bound)
         self.scheduler = Scheduler(settings.scheduler, padding)
         self.pool = ModelPool(settings.capacity)
         self.sessions: dict[int, ClientSession] = {}
@@ -79,7 +83,7 @@ class RuntimeServer(ModelRequests):
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> None:
         """Until SIGTERM, SIGINT or a client's request. ``ready`` is called when clients can connect."""
-        listener = self._listen()
+        listener = listen(self.settings.socket)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._asked_to_end)
         children = children_descriptor()
@@ -115,23 +119,6 @@ class RuntimeServer(ModelRequests):
             self.step(ev.TimerDue())
         self._alarm.rest(now)
         self.look_after_workers(now)
-
-    def _listen(self) -> socket.socket:
-        path = self.settings.socket
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.suppress(FileNotFoundError):
-            if _answers(path):
-                raise UsageError(f"a runtime listens on {path} already", "use it, or stop it: tide runtime down")
-            path.unlink()
-        mask = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(mask)
-        listener.listen(64)
-        listener.setblocking(False)
-        return listener
 
     def _end(self, listener: socket.socket) -> None:
         for queue in list(self.sessions):
@@ -279,6 +266,8 @@ class RuntimeServer(ModelRequests):
             self.unwatch(descriptor)
         session.close()
         self.retire(session.worker)
+        for model in self.pool.of(queue):
+            self.keys.pop(model.id, None)
         self.pool.drop_queue(queue)
         self.step(ev.QueueClosed(queue))
         log.info("%s closed queue %d", session.name, queue)
@@ -382,15 +371,6 @@ class RuntimeServer(ModelRequests):
             if session.worker.reap():
                 self.lost(session, "")
         self._dying = [worker for worker in self._dying if not worker.reap()]
-
-
-def _answers(path: Any) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-        return True
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -95,10 +95,3 @@ class ClientSession:
         for descriptor in (self.ring_memory, self.rings.submitted, self.rings.completed, *self.slots.values()):
             os.close(descriptor)
         self.slots.clear()
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the process at the other end (unix(7), SO_PEERCRED)."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    fields = memoryview(raw).cast("i")
-    return fields[0], fields[1]

@@ -14,7 +14,9 @@ class RuntimeSettings:
     """``socket``: where clients connect. ``cores``: those of the device. ``capacity``: bytes for models; 0: not limited.
 
     ``task_timeout_s``: device time after which a task's worker is killed. ``worker_memory``: resident bytes beyond what its
-    models take after which a worker is killed; 0: not limited. ``fifo``: real-time workers in SCHED_FIFO, if allowed."""
+    models take after which a worker is killed; 0: not limited. ``fifo``: real-time workers in SCHED_FIFO, if allowed.
+
+    ``padding``: never, always, or the file of a slow-down table, of which pairs at or below ``padding_bound`` are admitted."""
 
     socket: Path
     cores: tuple[int, ...]
@@ -25,6 +27,7 @@ class RuntimeSettings:
     capacity: int = 0
     task_timeout_s: float = 60.0
     worker_memory: int = 0
-    slowdowns: Path | None = None
+    padding: str = "never"
+    padding_bound: float = 0.02
     most_clients: int = 256
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

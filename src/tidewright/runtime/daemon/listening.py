@@ -1,0 +1,45 @@
+"""The socket that clients connect to, and who is at the other end of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from ...base.errors import UsageError
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket on ``path`` that only this user may connect to. Raises UsageError where a runtime answers there already; a path
+    left by one that was killed is taken."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.suppress(FileNotFoundError):
+        if _answers(path):
+            raise UsageError(f"a runtime listens on {path} already", "use it, or stop it: tide runtime down")
+        path.unlink()
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process at the other end (unix(7), SO_PEERCRED)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    fields = memoryview(raw).cast("i")
+    return fields[0], fields[1]
