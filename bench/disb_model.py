@@ -29,14 +29,15 @@ from tidewright.runtime.padding.reef_models import DISB_TO_REEF, load_reef_model
 PROFILES = Path(os.environ.get("TIDEWRIGHT_DATA", "../shared/data")) / "reef" / "profiles"
 DEVICES = {"mi50": (60, 1.0), "h200": (132, 0.25)}
 """SMs, and what multiplies the profiles' times. The scale of the H200 is a guess; its kernels are not these."""
+_GPREEMPT = "GPreempt, ATC'25 (MI100)"
 PUBLISHED = {
-    "SEQ": ("+297.9 %", "53.1 % of STREAM", "GPreempt, ATC'25: REEF without padding re-run on an MI100"),
-    "STREAM": ("+170.1 %", "100 %", "GPreempt, ATC'25, as above"),
-    "RT-only": ("0", "38.8 % of STREAM", "GPreempt, ATC'25, as above"),
-    "REEF-reset": ("+13.2 %", "72.4 % of STREAM", "GPreempt, ATC'25, as above"),
-    "REEF": ("below 2 %", "up to 7.7 times RT-only", "REEF, OSDI'22, abstract; MI50"),
-    "XSched-Lv1": ("p99 preemption about 8 kernels", "-", "XSched, OSDI'25, threshold 8, kernels of 0.5 ms"),
-    "Orion": ("-", "up to 7.3 times dedicated", "Orion, EuroSys'24, V100 and A100"),
+    "RT-only": ("0", "38.8 % of STREAM", _GPREEMPT),
+    "SEQ": ("+297.9 %", "53.1 % of STREAM", _GPREEMPT),
+    "STREAM": ("+170.1 %", "100 %", _GPREEMPT),
+    "REEF-reset": ("+13.2 %", "72.4 % of STREAM", f"{_GPREEMPT}: REEF without padding"),
+    "REEF": ("below +2 %", "up to 7.7 times RT-only", "REEF, OSDI'22, abstract (MI50)"),
+    "XSched-Lv1": ("preemption p99 8 kernels", "", "XSched, OSDI'25 (threshold 8)"),
+    "Orion": ("", "up to 7.3 times dedicated", "Orion, EuroSys'24 (V100, A100)"),
 }
 """Row to (mean RT latency increase, throughput, source). Over DISB's workloads unless it says otherwise."""
 

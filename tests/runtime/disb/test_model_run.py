@@ -42,7 +42,7 @@ def test_equal_runs_are_equal_and_seeds_matter_for_poisson_only() -> None:
     again = run_row(synthetic(), load_workload("A"), gate, seconds=0.5)
     assert again == rows_of_a()["gate"]
     device = synthetic(padded=False)
-    runs = [run_row(device, load_workload("E"), gate, seconds=0.06, seed=seed) for seed in (1, 1, 2)]
+    runs = [run_row(device, load_workload("E"), gate, seconds=0.04, seed=seed) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -128,7 +128,7 @@ def test_rows_on_reefs_profiles_are_ordered_as_published() -> None:
     chains = {d: profiled_chain(reef_model(r), node_start_ns=COSTS.node_start_ns) for d, r in DISB_TO_REEF.items()}
     device = ModelledDevice("mi50", 60, chains, COSTS)
     labels = ("RT-only", "SEQ", "STREAM", "REEF-reset", "REEF", "gate")
-    results = run_matrix(device, [load_workload("C")], [BY_LABEL[label] for label in labels], seconds=0.25)
+    results = run_matrix(device, [load_workload("C")], [BY_LABEL[label] for label in labels], seconds=0.2)
     over = {result.row: over_dedicated(DisbMatrix("m", results), result) or 0.0 for result in results}
     done = {result.row: result.done for result in results}
     assert over["SEQ"] > 1 and over["STREAM"] > 1

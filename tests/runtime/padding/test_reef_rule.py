@@ -99,7 +99,7 @@ profiled = st.builds(
 )
 
 
-@settings(derandomize=True)
+@settings(derandomize=True, max_examples=60)
 @given(profiled, st.lists(st.none() | profiled.map(WaitingKernel), max_size=4), st.sampled_from((8, 60, 132)))
 def test_invariants_of_made_up_kernels(rt: ProfiledKernel, queues: list[WaitingKernel | None], units: int) -> None:
     check(rt, queues, units, select_padding(rt, queues, units))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from math import log10
 from typing import Any
 
 from ...base.errors import UsageError
@@ -145,31 +146,45 @@ def _trade_off(axes: Any, matrix: DisbMatrix) -> None:
     axes.set_xlim(0.7 * LEAST_PERCENT, 8 * max(100.0, *(at for at, _, _ in points)))
     low, high = min(done for _, done, _ in points), max(done for _, done, _ in points)
     axes.set_ylim(low - 0.1, high + 0.25)
-    for (increase, done, row), at in zip(points, _label_heights(points, 0.055 * (high - low + 0.35)), strict=True):
-        line = {"arrowstyle": "-", "color": "#c3ccd4"} if at != done else None
-        axes.annotate(row, (increase, done), (1.25 * increase, at), fontsize=8.5, va="center", arrowprops=line)
+    names = _beside(points, 0.055 * (high - low + 0.35))
+    for (increase, done, row), (right, at) in zip(points, names, strict=True):
+        axes.annotate(
+            row,
+            (increase, done),
+            (increase * (_GAP if right else 1 / _GAP), at),
+            fontsize=8.5,
+            va="center",
+            ha="left" if right else "right",
+            arrowprops={"arrowstyle": "-", "color": "#c3ccd4"} if at != done else None,
+        )
     _percent_axis(axes.xaxis)
     axes.set_xlabel("RT latency over RT-only")
     axes.set_ylabel("work done")
 
 
-def _label_heights(points: Sequence[tuple[float, float, str]], line: float) -> list[float]:
-    """Heights of the names beside points, moved up by steps until none covers another name or point."""
-    placed: list[tuple[float, float, bool]] = [(increase, done, False) for increase, done, _ in points]
-    heights: dict[str, float] = {}
-    for increase, done, row in sorted(points, key=lambda point: point[1]):
-        at = done
-        # Names are about a decade wide, points a tenth of that.
-        while any(
-            abs(at - high) < line
-            and increase / (9 if name else 1) < beside < 9 * increase
-            and (name or beside != increase)
-            for beside, high, name in placed
-        ):
-            at += line / 4
-        placed.append((increase, at, True))
-        heights[row] = at
-    return [heights[row] for _, _, row in points]
+_GAP = 1.25
+"""Between a point and its name, as a factor of a logarithmic axis."""
+_LETTER = 0.052
+"""Decades that a letter is wide."""
+
+
+def _beside(points: Sequence[tuple[float, float, str]], line: float) -> list[tuple[bool, float]]:
+    """Where each point's name stands so that none covers another name or point: (right of it, height)."""
+    taken = [(log10(increase) - 0.08, log10(increase) + 0.08, done) for increase, done, _ in points]
+    found = []
+    for increase, done, row in points:
+        steps = sorted(range(-8, 9), key=abs)
+        for step, right in ((step, right) for step in steps for right in (True, False)):
+            at = done + step * line
+            near = log10(increase) + (log10(_GAP) if right else -log10(_GAP))
+            left, end = sorted((near, near + (1 if right else -1) * _LETTER * len(row)))
+            if not any(
+                abs(at - height) < line and left < other_end and end > other for other, other_end, height in taken
+            ):
+                break
+        taken.append((left, end, at))
+        found.append((right, at))
+    return found
 
 
 def _preemption(axes: Any, matrix: DisbMatrix) -> None:
