@@ -353,6 +353,16 @@ def test_another_user_is_not_let_in(start_runtime: Start) -> None:
         RuntimeClient(runtime.socket).close()
 
 
+def test_the_runtime_is_one_thread() -> None:
+    """A thread of a numerical library would get the signals of children, and they would be lost."""
+    program = (
+        "import sys, os, tidewright.runtime.daemon.main\n"
+        "assert 'numpy' not in sys.modules and 'torch' not in sys.modules\n"
+        "assert len(os.listdir('/proc/self/task')) == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_every_option_of_the_command_line_is_read() -> None:
     from tidewright.runtime.daemon.main import parser, settings_of
 

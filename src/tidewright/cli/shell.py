@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Devices": {
         "runtime": "Share one device between real-time and best-effort work.",
+        "bench": "Measure how well a device is shared.",
     },
     "Kubernetes": {
         "kube": "Share the GPUs of a Kubernetes cluster by memory.",

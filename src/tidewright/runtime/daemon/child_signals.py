@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+from ...base.errors import Bug
 from .worker_process import WorkerProcess
 
 _SIGSET_BYTES = 128
@@ -14,8 +15,11 @@ _REST_NS = 250_000_000
 
 
 def children_descriptor() -> int:
-    """Readable when a child has stopped or ended (signalfd(2), which Python's library has not). Blocks SIGCHLD in this thread,
-    the only one; the caller closes the descriptor."""
+    """Readable when a child has stopped or ended (signalfd(2), which Python's library has not). Blocks SIGCHLD in this thread;
+    the caller closes the descriptor. Raises Bug where there are other threads: the kernel gives the signal to one of those, and
+    it is lost."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise Bug("the runtime has more than one thread: some library that starts threads was imported")
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     libc = ctypes.CDLL(None, use_errno=True)

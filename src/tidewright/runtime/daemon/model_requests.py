@@ -9,7 +9,7 @@ from ...base.errors import Conflict, UsageError
 from ...base.units import format_bytes
 from ..ladder import StopLevel
 from ..models import ModelPool, ModelState
-from ..padding.cpu_table import model_key
+from ..padding.cpu_rule import model_key
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task
@@ -273,6 +273,8 @@ class ModelRequests:
             return
         passed, self._looked_ns = min(now_ns - self._looked_ns, 2 * _WATCH_NS), now_ns
         for session in list(self.sessions.values()):
+            if session.stop_asked_ns and session.worker.has_stopped():
+                self.stopped(session)  # its signal should have come; real-time work must not depend on that alone
             self._check_time(session, passed)
             if session.queue in self.sessions:
                 self._check_memory(session)

@@ -21,7 +21,7 @@ from typing import Any
 from ...base.errors import TideError, UsageError
 from ..ladder import NAMES, StopLevel
 from ..models import ModelPool
-from ..padding.cpu_table import rule
+from ..padding.cpu_rule import rule
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task, TaskState
@@ -254,7 +254,7 @@ class RuntimeServer(ModelRequests):
             self.close(session.queue)
 
     def stats_message(self) -> Stats:
-        sessions = self.sessions.values()
+        sessions = list(self.sessions.values())
         return Stats(collect(self.settings, self.scheduler, self.pool, sessions, self.acknowledged_ns, self.began_ns))
 
     def close(self, queue: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..disb.result import QUANTILES, quantile
 from ..ladder import NAMES
 from ..models import ModelPool
 from ..scheduler.machine import Scheduler
@@ -18,7 +19,7 @@ def collect(
     settings: RuntimeSettings,
     scheduler: Scheduler,
     pool: ModelPool,
-    sessions: Iterable[ClientSession],
+    sessions: Sequence[ClientSession],
     acknowledged_ns: Sequence[int],
     began_ns: int,
 ) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def collect(
         "memory_bytes": pool.used_bytes,
         "capacity_bytes": pool.capacity,
         "stop_acknowledged_us": _percentiles(acknowledged_ns),
+        "worker_cpu_s": sum(session.worker.cpu_s() for session in sessions),
         "clients": [_client(session, scheduler, pool) for session in sessions],
     }
 
@@ -70,15 +72,17 @@ def _client(session: ClientSession, scheduler: Scheduler, pool: ModelPool) -> di
     }
 
 
-def _percentiles(values_ns: Sequence[int]) -> dict[str, float]:
-    """p50, p99 and the maximum, µs; empty where there are none."""
+def _percentiles(values_ns: Sequence[int]) -> dict[str, Any]:
+    """µs of the latest stops; empty where there are none. ``quantiles`` are those of disb.result.QUANTILES."""
     if not values_ns:
         return {}
-    ordered = sorted(values_ns)
-    last = len(ordered) - 1
+    ordered = sorted(value / 1000 for value in values_ns)
     return {
         "n": len(ordered),
-        "p50": ordered[round(0.5 * last)] / 1000,
-        "p99": ordered[round(0.99 * last)] / 1000,
-        "max": ordered[-1] / 1000,
+        "mean": sum(ordered) / len(ordered),
+        "p50": quantile(ordered, 0.5),
+        "p99": quantile(ordered, 0.99),
+        "p999": quantile(ordered, 0.999),
+        "max": ordered[-1],
+        "quantiles": [quantile(ordered, share) for share in QUANTILES],
     }

@@ -144,3 +144,12 @@ class WorkerProcess:
                 return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, IndexError):
             return 0
+
+    def cpu_s(self) -> float:
+        """Processor time that it has used (proc(5), stat); 0 where it is gone."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -42,14 +42,19 @@ def full(name: str) -> Any:
         try:
             import torchvision.models
         except ImportError:
-            raise UsageError("torchvision is not installed", "pip install torchvision, or take the small networks") from None
+            raise UsageError(
+                "torchvision is not installed", "pip install torchvision, or take the small networks"
+            ) from None
         extra = {"init_weights": True, "aux_logits": False} if "inception" in name else {}
         return getattr(torchvision.models, TORCHVISION[name])(weights=None, **extra)
     try:
-        from transformers import DistilBertConfig, DistilBertModel
+        import transformers
     except ImportError:
-        raise UsageError("transformers is not installed", "pip install transformers, or take the small networks") from None
-    return DistilBertModel(DistilBertConfig(attn_implementation="eager"))
+        raise UsageError(
+            "transformers is not installed", "pip install transformers, or take the small networks"
+        ) from None
+    auto: Any = transformers.AutoModel
+    return auto.from_config(transformers.DistilBertConfig(), attn_implementation="eager")
 
 
 def small(name: str) -> Any:

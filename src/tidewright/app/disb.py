@@ -1,0 +1,108 @@
+"""DISB on this machine's cores: standalone latencies, the slow-down table, each workload in each row, results as files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from ..base.errors import UsageError
+from ..runtime.disb.device_run import CPU_ROWS, DeviceRow, Loop, run_row, standalone_ns
+from ..runtime.disb.networks import source
+from ..runtime.disb.report import html, table
+from ..runtime.disb.result import DisbMatrix
+from ..runtime.disb.workload import DisbWorkload, load_workload
+from ..runtime.padding.cpu_rule import fingerprint
+from ..runtime.padding.cpu_table import ModelToMeasure, measure
+from ..runtime.padding.slowdown import dump_table
+
+ABOUT = {
+    "RT-only": "the device has real-time clients alone",
+    "SEQ": "one task after the other, nothing is stopped",
+    "STREAM": "no classes: all clients at once",
+    "PRIO": "real-time work in SCHED_FIFO; no new best-effort task while there is any, but none is stopped",
+    "gate": "best-effort work stops between two operators (as REEF-N does between kernels)",
+    "ours": "best-effort work is stopped anywhere, by signal",
+    "ours+padding": "the same, but for work that a measured table admits beside",
+}
+Progress = Callable[[str], None]
+
+
+def rows_of(names: Sequence[str]) -> list[DeviceRow]:
+    """Rows by their labels; all where none is named. Raises UsageError."""
+    by_label = {row.label: row for row in CPU_ROWS}
+    for name in names:
+        if name not in by_label:
+            raise UsageError(f"no row {name!r}", f"there are {', '.join(by_label)}")
+    return [by_label[name] for name in names] if names else list(CPU_ROWS)
+
+
+def run_disb(
+    workloads: Sequence[str],
+    rows: Sequence[DeviceRow],
+    *,
+    seconds: float,
+    small: bool = True,
+    seed: int = 0,
+    loop: Loop = "closed",
+    slowdowns: Path | None = None,
+    progress: Progress = lambda text: None,
+) -> DisbMatrix:
+    """Every row on every workload, on the cores of this process. ``slowdowns``: a table for the row that pads; measured
+    first where there is none. Raises UsageError, also where torch is missing."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    loaded = [load_workload(name) for name in workloads]
+    progress("latency of each network alone")
+    alone = standalone_ns(loaded, small)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [row for row in rows if len(cores) > 1 or "padding" not in row.options]
+        if slowdowns is None and any("padding" in row.options for row in rows):
+            slowdowns = Path(folder) / "table.json"
+            slowdowns.write_bytes(_measured(loaded, cores, small, progress))
+        results = []
+        for workload in loaded:
+            for row in rows:
+                progress(f"workload {workload.name}, {row.label}, {seconds:g} s")
+                results.append(
+                    run_row(
+                        workload,
+                        row,
+                        alone,
+                        seconds=seconds,
+                        small=small,
+                        seed=seed,
+                        loop=loop,
+                        table=str(slowdowns or ""),
+                    )
+                )
+    device = f"{len(cores)} cores of {fingerprint(len(cores), 1).device}, {'small' if small else 'full'} networks"
+    return DisbMatrix(device, tuple(results), _facts())
+
+
+def page(matrix: DisbMatrix) -> str:
+    """The results as a page of HTML. Raises UsageError where matplotlib is missing."""
+    return html(matrix, {row: ABOUT[row] for row in dict.fromkeys(result.row for result in matrix.results)})
+
+
+def _measured(workloads: Sequence[DisbWorkload], cores: tuple[int, ...], small: bool, progress: Progress) -> bytes:
+    names = sorted({task.client.model_name for workload in workloads for task in workload.tasks})
+    models = [ModelToMeasure(*source(name, small)) for name in names]
+    return dump_table(
+        measure(models, cores=cores, progress=lambda done, of: progress(f"slow-downs: pair {done + 1} of {of}"))
+    )
+
+
+def _facts() -> tuple[tuple[str, str], ...]:
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    return (
+        ("kernel", platform.release()),
+        ("python", platform.python_version()),
+        ("torch", version("torch")),
+        ("load", load),
+    )
+
+
+__all__ = ["page", "rows_of", "run_disb", "table"]
