@@ -386,6 +386,7 @@ class NodeMachine:
 
     def _decided(self, state: AttemptState, event: ev.CutDecided) -> None:
         """A cut for which the ranks here are not held is none: an earlier agent let them be held, and this one releases them."""
+        state.give_up_overtaken(event.cut, ABANDONED)
         if event.cut not in state.ended_cuts:
             why = event.why or ("" if state.held_by(event.cut) else ABANDONED)
             self._scripts.open(state.decision(event.cut), why)
