@@ -59,6 +59,8 @@ STORIES: dict[str, Story] = {
 class AimedScenario(Scenario):
     """``story``: one of ``STORIES``; by seed if none is named."""
 
+    peace_s, strict = 1200.0, True
+
     def __init__(self, seed: int, story: str = "") -> None:
         super().__init__(seed)
         self.name = story or sorted(STORIES)[seed % len(STORIES)]

@@ -399,7 +399,7 @@ class Steps:
         """Images that a job comes back from are kept, wherever it is that nobody answers."""
         disks = [node.disk for node in self.node.network.nodes_by_name.values()]
         kept = {rank for disk in disks for held in (disk.raw, disk.store) for rank in held.get(place, {})}
-        if not ranks <= kept:
+        if self.node.network.strict and not ranks <= kept:
             self.node.ledger.wrong.append(f"image {place} of ranks {ranks - kept} is wanted, and gone")
 
     @_do.register
