@@ -580,6 +580,16 @@ def test_a_suspended_attempt_whose_agent_died_while_it_was_stopped_ends() -> Non
     assert shell.record.phase == "exited" and shell.names(on_images.FinishDump, on_images.DiscardRaw)
 
 
+def test_a_repeated_resumption_of_what_came_from_elsewhere_changes_nothing() -> None:
+    shell = Shell()
+    shell.fails[on_images.ReadyImages] = do.ActionFailed("no node that has it answers")
+    args = ResumeArgs(job=1, attempt=0, serial=1, launch=msgspec.structs.replace(ARGS["launch"], image=1))
+    shell.ask("resume", args, "r")
+    assert shell.record.phase == "suspended" and shell.published()[-1].error
+    del shell.fails[on_images.ReadyImages]
+    assert shell.ask("resume", args, "r").state == "suspended" and not shell.names(on_images.RestoreRanks)
+
+
 def test_the_only_copy_of_an_image_outlives_the_attempt_that_is_stopped_in_it() -> None:
     """Another node of a gang was lost, and its next attempt comes back from the image."""
     shell = running()

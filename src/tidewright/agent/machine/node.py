@@ -252,9 +252,8 @@ class NodeMachine:
     def _arrive(self, ask: ev.Asked, args: LaunchArgs, resumption: ResumeArgs) -> Script:
         """An attempt that was suspended on other nodes comes here."""
         self._forgotten.pop((args.job, args.attempt), None)
-        sitting = "" if resumption.back else ask.op_id
-        state = yield from self._create(replace(args, image=resumption.serial), sitting)
-        state.record.level, state.record.op_id = int(Level.FULL), ask.op_id
+        state = yield from self._create(replace(args, image=resumption.serial), "" if resumption.back else ask.op_id)
+        state.record.level, state.record.op_id, state.record.ops = int(Level.FULL), ask.op_id, [ask.op_id]
         report = state.tell(phase="resuming", verb="resume")
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
