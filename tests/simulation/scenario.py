@@ -23,6 +23,8 @@ from .training import Ledger
 TICK_S = 0.05
 PEACE_S = 4000.0
 """Virtual seconds in which every job must end once nothing goes wrong any more: hosts of a rendezvous are waited for 900 s."""
+STANDS_S = 120.0
+"""How long ranks may stand still that are to run: a decision on their cut is waited for 75 s."""
 
 
 class Control(Site):
@@ -58,6 +60,11 @@ class Control(Site):
 class Scenario:
     """``run`` raises AssertionError with the seed and the story of every job."""
 
+    peace_s = PEACE_S
+    strict = False
+    """Also ranks that are being stopped hold their devices alone, no image that is wanted is gone from all disks, and every
+    request is answered some time after trouble has ended."""
+
     def __init__(self, seed: int) -> None:
         self.seed, self.dice = seed, random.Random(seed)
         self.log: list[str] = []
@@ -84,8 +91,9 @@ class Scenario:
         dice = self.dice
         asyncio.get_running_loop().set_exception_handler(self._note_unhandled)
         self.network = Network(dice, 0.1)
-        names = [f"n{number}" for number in range(dice.choice([1, 2, 3, 3, 4]))]
-        self.nodes = {name: Node(name, dice.choice([2, 2, 4]), dice, self.network, self.ledger) for name in names}
+        self.network.strict = self.strict
+        sizes = self._sizes()
+        self.nodes = {f"n{number}": Node(f"n{number}", size, dice, self.network, self.ledger) for number, size in sizes}
         self.network.nodes_by_name = self.nodes
         for node in self.nodes.values():
             node.refuses = self.answers.refuses
@@ -105,6 +113,10 @@ class Scenario:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.site.world.close()
 
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The number of each node, and of its devices."""
+        return [(number, self.dice.choice([2, 2, 4])) for number in range(self.dice.choice([1, 2, 3, 3, 4]))]
+
     async def _train(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -115,18 +127,34 @@ class Scenario:
         """No device is held twice."""
         for node in self.nodes.values():
             held: dict[int, tuple[int, int]] = {}
-            stopping = {key for key, each in node.attempts() if each.record.phase == "stopping"}
+            stopping = {key for key, each in node.attempts() if each.record.phase == "stopping"} - {
+                each.key for each in node.processes if self.strict and not each.thawed
+            }
             for process in node.processes:
+                if process.alive and process.key not in node.disk.attempts:
+                    self.ledger.wrong.append(f"{process.key} on {node.name}: rank {process.rank} is of no attempt")
                 if process.key in stopping:
                     continue  # what was frozen on devices of others must run to hear that it is to end
-                if process.alive and not process.frozen and not process.dumped:
+                if process.alive and not (process.frozen or process.dumped or process.thawed):
                     for device in process.devices:
                         if held.setdefault(device, process.key)[0] != process.key[0]:
                             self.ledger.wrong.append(
                                 f"{node.name}: device {device} is held by {held[device]} and {process.key}"
                             )
+            self._check_standstill(node)
         self.answers.check(self.network.now())
         assert not self.ledger.wrong, self.ledger.wrong[:3]
+
+    def _check_standstill(self, node: Node) -> None:
+        """Ranks that are to run do, sooner or later."""
+        for key, state in node.attempts():
+            for process in node.ranks(key):
+                if process.runs or not process.alive or state.record.phase != "running":
+                    process.stands_since = 0.0
+                    continue
+                process.stands_since = process.stands_since or self.network.now()
+                if self.network.now() > process.stands_since + STANDS_S:
+                    self.ledger.wrong.append(f"{key} on {node.name}: rank {process.rank} stands still, and is to run")
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -206,13 +234,14 @@ class Scenario:
     async def _peace(self) -> None:
         """Everything is up and nothing fails: every job ends, once, and nothing of any is left."""
         self._trouble(0.0, 0.0, 0.0)
+        self.answers.peace = self.network.now() if self.strict else self.answers.peace
         for node in self.nodes.values():
             if node.spec.devices < node.devices:
                 node.power_off()
             node.power_on(node.devices)
             node.connect(True)
         ended = self.site.book.specs
-        end = self.network.now() + PEACE_S
+        end = self.network.now() + self.peace_s
         number = 0
         while ended:
             for job in list(self.site.book.specs):
