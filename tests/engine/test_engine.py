@@ -8,7 +8,7 @@ from tidewright.base.errors import Bug
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
-from tidewright.engine.lifecycle import TRANSITIONS
+from tidewright.engine.lifecycle import TRANSITIONS, transition
 from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import FINAL, ArrayMember, Dependency, JobSpec, State
@@ -42,7 +42,7 @@ def test_an_illegal_step_raises_with_the_story() -> None:
     world = Worldlet()
     job = world.submit()
     with pytest.raises(Bug, match=r"QUEUED -> RESUMING(?s:.*)SUBMITTED"):
-        world.engine.book.move(job, State.RESUMING, "never")
+        transition(world.engine.book, job, int(State.RESUMING), Code.FINISHED())
 
 
 def test_time_never_goes_backwards() -> None:
