@@ -133,6 +133,42 @@ def test_a_start_that_does_not_hold_is_refused_with_its_reason(allocation, why) 
     assert world.engine.book.jobs[job].history[-1][1:] == ("REFUSED", why)
 
 
+@pytest.mark.parametrize(
+    ("fields", "allocation", "unit"),
+    [
+        ({"ranks": 2}, (Part(0, 7), Part(1, 1)), 2),
+        ({"ranks": 2}, (Part(0, 3), Part(1, 3)), 0),
+        ({"ranks": 4}, (Part(0, 7), Part(1, 1)), 0),
+        ({"ranks": 1}, (Part(0, 7), Part(1, 1)), 0),
+        ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 1)), 0),
+        ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 3)), 0),
+    ],
+)
+def test_the_devices_that_one_rank_sees_are_on_one_node(fields, allocation, unit) -> None:
+    """The unit follows from how many devices the plan gives it; a count that its ranks do not divide has none."""
+    world = Worldlet()
+    job = world.submit(4, **fields)
+    world.plan(Start(job, allocation, "x"))
+    refused = ("REFUSED", Code.RANK_SPLIT(unit))
+    assert (world.state(job), refused in [line[1:] for line in world.engine.book.jobs[job].history]) == (
+        (State.QUEUED, True) if unit else (State.RUNNING, False)
+    )
+
+
+def test_a_move_and_a_resize_are_held_to_the_unit_of_what_they_give() -> None:
+    world = Worldlet()
+    job = running(world, FULL, ranks=2, min_devices=4)
+    for move, unit in (
+        (Migrate(job, (Part(0, 7), Part(1, 0x1F)), "x"), 4),
+        (Resize(job, (Part(0, 0x1F), Part(1, 1)), "x"), 3),
+    ):
+        world.plan(move)
+        assert world.engine.book.jobs[job].history[-1][1:] == ("REFUSED", Code.RANK_SPLIT(unit))
+        assert world.engine.book.allocations[job] == FULL
+    world.plan(Resize(job, (Part(0, 0xF),), "x"))
+    assert world.engine.book.allocations[job] == (Part(0, 0xF),)
+
+
 def test_shares_fill_a_device_and_no_more() -> None:
     world = Worldlet(1, 1, device_memory=40 * 2**30)
     jobs = [world.submit(gpu_memory=16 * 2**30) for _ in range(3)]
