@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..devices.excess import Rules
-from ..kube.allocation.units import UnitSize
-from ..kube.client.credentials import find_cluster
-from ..kube.isolation.isolation_levels import IsolationSettings
-from ..kube.node.discovery import open_gpus
-from ..kube.plugin.service import PluginService, PluginSettings
-from .kube import ClusterTarget
-from .respawn import respawning
-from .service import say, until_stopped
+from ...devices.excess import Rules
+from ...kube.allocation.units import UnitSize
+from ...kube.client.credentials import find_cluster
+from ...kube.isolation.isolation_levels import IsolationSettings
+from ...kube.node.discovery import open_gpus
+from ...kube.plugin.service import PluginService, PluginSettings
+from ..respawn import respawning
+from ..service import say, until_stopped
+from .cluster import ClusterTarget
 
 NUMBERS = ".tidewright-instances"
 """Beside our CDI files: no runtime reads it there, and it lives as long as instances do."""

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..devices.excess import Rules
-from ..kube.client.credentials import find_cluster
-from ..kube.dra.service import DraService, DraSettings
-from ..kube.isolation.isolation_levels import IsolationSettings
-from ..kube.node.discovery import open_partitions
-from .kube import ClusterTarget
-from .service import say, until_stopped
+from ...devices.excess import Rules
+from ...kube.client.credentials import find_cluster
+from ...kube.dra.service import DraService, DraSettings
+from ...kube.isolation.isolation_levels import IsolationSettings
+from ...kube.node.discovery import open_partitions
+from ..service import say, until_stopped
+from .cluster import ClusterTarget
 
 
 def serve_dra(

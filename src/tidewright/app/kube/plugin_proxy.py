@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ..kube.plugin.plugin_proxy import PluginProxy, ProxySettings
-from .service import say, until_stopped
+from ...kube.plugin.plugin_proxy import PluginProxy, ProxySettings
+from ..service import say, until_stopped
 
 
 def serve_proxy(folder: Path) -> None:
