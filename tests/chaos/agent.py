@@ -90,7 +90,7 @@ class Bench:
                 if not fuse.blown:
                     await task
                 else:
-                    await fuse.bury()
+                    await fuse.reap()
                 await self._close()
 
     async def _live(self) -> None:

@@ -47,7 +47,7 @@ _Answer: TypeAlias = Started | Resumed | Checkpointed
 
 
 class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the world takes for a deed, microseconds; devices are held meanwhile and no progress is made."""
+    """Durations of operations in the simulated cluster, microseconds; devices are held meanwhile and no progress is made."""
 
     launch_us: int = 3 * SECOND
     save_us: int = 1 * SECOND

@@ -82,7 +82,7 @@ class Fuse:
         """Return once the fuse has blown."""
         await self._told.wait()
 
-    async def bury(self) -> None:
+    async def reap(self) -> None:
         """Drop the tasks of a life that is over."""
         while left := [task for task in self.tasks if not task.done()]:
             for task in left:

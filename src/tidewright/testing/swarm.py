@@ -23,8 +23,8 @@ from ..model.node import Allocation, DeviceFault, NodeSpec, Part
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
+from .swarm_images import KindRandom, Memory, SwarmImages, swarm_settings
 from .swarm_runs import RunTimes
-from .swarm_shelf import KindRandom, Memory, SwarmImages, swarm_settings
 
 GIB = 2**30
 _TIERS = ("basic", "standard", "premium")
@@ -49,7 +49,7 @@ class Swarm:
         self.launches: dict[tuple[int, int], int] = {}
         self.alive: dict[tuple[int, int], bool] = {}
         """Attempts that have processes somewhere, frozen ones included."""
-        self.shelf, self.runs = SwarmImages(), RunTimes()
+        self.images, self.runs = SwarmImages(), RunTimes()
         self.work: dict[int, tuple[int, int]] = {}
         """Job to when it was last seen and the work it had done by then."""
         self.turn([ev.NodeUp(node, "1") for node in self.nodes])
@@ -66,14 +66,14 @@ class Swarm:
 
     def turn(self, events: list[ev.Event]) -> None:
         """Step, check everything, note what was said."""
-        self.shelf.fresh.clear()
+        self.images.fresh.clear()
         for event in events:
             if isinstance(event, ev.NodeDown):
                 self.dead[event.name] = True
-                self.shelf.lose(event.name)
+                self.images.lose(event.name)
             elif isinstance(event, ev.NodeUp):
                 self.dead.pop(event.node.name, None)
-        self.shelf.hear(self.engine.book, events)
+        self.images.hear(self.engine.book, events)
         self.runs.before(self.now, events)
         commands = self.driver.step(self.now, events)
         self.runs.after(self.engine.book, commands)
@@ -110,7 +110,7 @@ class Swarm:
             others = [alive for alive in self.alive if alive[0] == command.job]
             assert not others, f"job {command.job} launched while {others} is alive"
             self.launches[key] = 1
-            if not command.image or self.shelf.restore(command.job, command.image):
+            if not command.image or self.images.restore(command.job, command.image):
                 self._answer_launch(command)
             else:
                 self.pending.append(ev.StartFailed(command.job, command.attempt, "no image", image_lost=True))
@@ -121,7 +121,7 @@ class Swarm:
         elif isinstance(command, co.CheckpointRanks):
             self._answer_checkpoint(command)
         elif isinstance(command, co.DropImages):
-            self.shelf.drop(command)
+            self.images.drop(command)
         elif isinstance(command, co.StopRanks):
             self._gone(command.job, command.attempt, 143)
 
@@ -134,7 +134,7 @@ class Swarm:
             fault = self.rng.choice(("world", "world", "user"))
             lost = bool(command.image) and fault == "world" and self.rng.random() < 0.5
             if lost:
-                self.shelf.spoil(command.job, command.image)
+                self.images.spoil(command.job, command.image)
             part = self.rng.choice((None, *command.allocation))
             name = self.nodes[part.node].name if part else ""
             self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost, name))
@@ -168,17 +168,17 @@ class Swarm:
         self.pending.append(ev.Checkpointed(command.job, command.attempt, command.serial, self.rng.randrange(1, 600)))
         if luck < 0.6:
             node = self.rng.choice(("*", *(node.name for node in self.nodes if node.name not in self.dead)))
-            self.shelf.copy(command.job, command.serial, node)
+            self.images.copy(command.job, command.serial, node)
             self.pending.append(ev.ImageCopied(command.job, command.serial, node))
 
     def _save(self, command: co.SuspendRanks | co.CheckpointRanks) -> None:
         """Ranks on dead nodes leave no image, but then no answer of theirs comes either."""
         shared = ("*",) if self.engine.settings.shared_images else ()
         names = tuple(self.nodes[part.node].name for part in command.allocation)
-        self.shelf.put(command.job, command.serial, names, shared)
+        self.images.put(command.job, command.serial, names, shared)
 
     def _answer_resume(self, command: co.ResumeRanks) -> None:
-        if command.serial and not self.shelf.restore(command.job, command.serial):
+        if command.serial and not self.images.restore(command.job, command.serial):
             self.pending.append(ev.ResumeFailed(command.job, command.attempt, "no image", image_lost=True))
             return
         if command.serial:
@@ -188,7 +188,7 @@ class Swarm:
             lost = self.rng.random() < 0.3
             if lost:
                 self.alive.pop((command.job, command.attempt), None)
-                self.shelf.spoil(command.job, command.serial)
+                self.images.spoil(command.job, command.serial)
             self.pending.append(ev.ResumeFailed(command.job, command.attempt, "torn", lost))
         else:
             self.alive[command.job, command.attempt] = True

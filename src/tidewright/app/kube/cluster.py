@@ -18,7 +18,7 @@ from ...kube.doctor.inspect_tables import Inspection, as_json, details, summary
 from ...kube.doctor.inspect_wide import wide, wide_details
 from ...kube.extender.server import ExtenderService, ExtenderSettings
 from ...kube.objects.gpu_inventory import unhealthy_by_node
-from ..service import say, until_stopped
+from ..service import log_line, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClusterTarget:
 def serve_extender(target: ClusterTarget, token_file: Path | None, **options: Any) -> None:
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of ExtenderSettings."""
     settings = ExtenderSettings(**options, token=read_token(token_file))
-    service = ExtenderService(find_cluster(target.kubeconfig, target.context), settings, say)
+    service = ExtenderService(find_cluster(target.kubeconfig, target.context), settings, log_line)
     try:
         import uvloop
     except ImportError as error:

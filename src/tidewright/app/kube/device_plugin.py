@@ -13,7 +13,7 @@ from ...kube.isolation.isolation_levels import IsolationSettings
 from ...kube.node.discovery import open_gpus
 from ...kube.plugin.service import PluginService, PluginSettings
 from ..respawn import respawning
-from ..service import say, until_stopped
+from ..service import log_line, until_stopped
 from .cluster import ClusterTarget
 
 NUMBERS = ".tidewright-instances"
@@ -31,9 +31,9 @@ def serve_plugin(
     Raises UsageError for what will never work, WorldError without GPUs.
     """
     if respawn:
-        respawning(lambda line: say(f"the device plugin {line}"))
+        respawning(lambda line: log_line(f"the device plugin {line}"))
     rules, ladder = Rules(**excess), IsolationSettings(**isolation)
     settings = PluginSettings(split=UnitSize.of(unit, chunk), rules=rules, isolation=ladder, **options)
     cluster = find_cluster(target.kubeconfig, target.context)
     gpus = open_gpus(fake, settings.cdi / NUMBERS)
-    asyncio.run(until_stopped(PluginService(cluster, settings, gpus, say)))
+    asyncio.run(until_stopped(PluginService(cluster, settings, gpus, log_line)))

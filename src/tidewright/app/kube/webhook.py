@@ -10,7 +10,7 @@ from ...kube.client.credentials import find_cluster
 from ...kube.isolation.ladder import ALL_SMS
 from ...kube.webhook.conversion import ConversionSettings
 from ...kube.webhook.server import WebhookService, WebhookSettings
-from ..service import say, until_stopped
+from ..service import log_line, until_stopped
 from .cluster import ClusterTarget
 
 
@@ -24,4 +24,4 @@ def serve_webhook(
     """
     terms = ConversionSettings(UnitSize.of(unit, chunk), device_class, percent or ALL_SMS)
     settings = WebhookSettings(terms=terms, **options)
-    asyncio.run(until_stopped(WebhookService(find_cluster(target.kubeconfig, target.context), settings, say)))
+    asyncio.run(until_stopped(WebhookService(find_cluster(target.kubeconfig, target.context), settings, log_line)))

@@ -32,7 +32,7 @@ def whole(value: object, name: str) -> int:
     if str(value).rstrip().endswith("i"):
         raise UsageError(f"{name} is {value!r}: units are counted, not bytes", "write the number of units, such as 8")
     if number < 0:
-        raise UsageError(f"{name} is {value!r}, less than nothing", "write a whole number, 1 or more")
+        raise UsageError(f"{name} is {value!r}, which is negative", "write a whole number, 1 or more")
     if number >= LIMIT:
         raise UsageError(f"{name} is {value!r}, more than any GPU has", "write the number of units, such as 8")
     if number != int(number):
