@@ -156,7 +156,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     restore_us: int = 0
     hold_us: int = 0  # until every rank was quiesced for its last image; 0: not known
     ranks_per_device: float = 0.0
-    """Ranks that take turns on one device; 1: each has its own, 0: it runs nowhere."""
+    """Ranks that share one device by time slices; 1: each has its own, 0: it runs nowhere."""
     lost_us: int = 0
     """Full-speed run time that was delivered and lost again to failures."""
     attempt: int = 0
