@@ -177,7 +177,7 @@ class Node:
                 epoch=epoch,
                 pid=1,
                 jobs=self.machine.reports(),
-                depot=self.depot,
+                peer=self.depot,
                 images=tuple(sorted((*key, rank) for key, ranks in held.items() for rank in ranks)),
             )
         self._asks += 1

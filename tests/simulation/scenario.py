@@ -38,7 +38,7 @@ class Control(Site):
 
     def _step(self, events: list[ev.Event]) -> None:
         if self.dice.random() < self.kills:
-            world, self.world.carry_out = self.world, lambda commands, events: None  # type: ignore[method-assign]
+            world, self.agent_pool.carry_out = self.agent_pool, lambda commands, events: None  # type: ignore[method-assign]
             super()._step(events)
             self._note(events)
             asyncio.get_running_loop().create_task(self._die(world))
@@ -53,7 +53,7 @@ class Control(Site):
                 self.ended.setdefault(command.job, []).append(command)
 
     async def _die(self, world: Any) -> None:
-        if self.world is world:
+        if self.agent_pool is world:
             await self.again()
 
 
@@ -111,7 +111,7 @@ class Scenario:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.site.world.close()
+        await self.site.agent_pool.close()
 
     def _sizes(self) -> list[tuple[int, int]]:
         """The number of each node, and of its devices."""
@@ -270,8 +270,8 @@ class Scenario:
             assert not any(each.alive for each in node.processes), f"{name}: {node.processes}"
             assert not node.left(), f"{name} waits: {node.left()}"
             assert not node.disk.raw and not node.disk.store, f"{name} keeps images {node.disk.raw} {node.disk.store}"
-        translator = self.site.world.reconciler
-        assert translator._reports == {} and translator._attempts == {} and translator._undone == {}
+        reconciler = self.site.agent_pool.reconciler
+        assert reconciler._reports == {} and reconciler._attempts == {} and reconciler._undone == {}
         for job, ends in self.site.ended.items():
             assert len(ends) == 1, f"job {job} ended more than once: {ends}"
             good = State(ends[0].state) is State.COMPLETED
