@@ -21,7 +21,7 @@ Made by `tools/make_cli_docs.py` from the commands' own help; change it there.
 coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go to stderr; exit codes are in
 [exit-codes.md](exit-codes.md), specs and batch scripts in [jobs.md](jobs.md).
 
-`DIR/config.yaml` (optional) holds what `tide up` would be told: `policy`, `listen`, `slots`, `backend`
+`DIR/config.yaml` (optional) holds the defaults of `tide up`: `policy`, `listen`, `slots`, `backend`
 (`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, and under `engine:` the engine's settings by name, durations with
 units (`backoff: 5s`).
 A mistake in it is reported with its line. Options of earlier starts (`DIR/up.json`) win over it until `tide up --reset`.

@@ -300,7 +300,7 @@ async def there_and_back(bench: Bench, other: Bench) -> None:
         await lines(here, 40 * serial)
         await here.verb("suspend", level=FULL, serial=serial)
         await here.state_is("suspended")
-        peer = (await here.inventory()).depot
+        peer = (await here.inventory()).peer
         assert isinstance(peer, Peer)
         launch_args = args(there, sources=[msgspec.to_builtins(peer)])
         await there.verb("resume", serial=serial, launch=launch_args)
@@ -318,7 +318,7 @@ def test_copies_are_fetched(play, tmp_path: Path) -> None:
             await lines(bench, 20)
             await bench.verb("checkpoint", serial=4)
             await stored(bench, 4)
-            peer = msgspec.to_builtins((await bench.inventory()).depot)
+            peer = msgspec.to_builtins((await bench.inventory()).peer)
             await other.call("fetch", {"job": 1, "attempt": 0, "serial": 4, "ranks": [0], "sources": [peer]})
             while (1, 4, 0) not in (await other.inventory()).images:
                 await asyncio.sleep(0.02)

@@ -18,7 +18,7 @@ from tests.agent.agent_bench import PATIENCE_S, bearing, groups
 from tidewright.agent.heartbeat import STUCK_S, Heartbeat
 from tidewright.base.errors import WorldError
 from tidewright.fabric.protocol import Fenced, Refused, Unknown
-from tidewright.wire.agent import pulse_socket
+from tidewright.wire.agent import heartbeat_socket
 
 pytestmark = pytest.mark.processes
 
@@ -391,7 +391,7 @@ def test_sockets_that_vanish_are_made_again(play):
 
     async def body(bench):
         await bench.launch("sh", "-c", "ulimit -Sn; exec sleep 600")
-        paths = [bench.state / "agent.sock", pulse_socket(bench.state / "agent.sock")]
+        paths = [bench.state / "agent.sock", heartbeat_socket(bench.state / "agent.sock")]
         for path in paths:
             path.unlink()
         async with asyncio.timeout(PATIENCE_S):

@@ -343,13 +343,45 @@ def test_a_cut_does_not_wait_for_what_was_asked_for_after_it() -> None:
     shell = running("b", PEERS)
     shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
     shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
-    shell.feed(ev.HoldRequested(6, KEY, 6))
     shell.feed(ev.HoldRequested(5, KEY, 5))
     assert granted(shell) == [5]
     shell.feed(ev.CutDecided(KEY, 5, ""))
+    shell.feed(ev.HoldRequested(6, KEY, 6))
     assert granted(shell) == [5, 6]
     holds(shell, 6)
     assert shell.record.phase == "suspended"
+
+
+@pytest.mark.parametrize("heard", [ev.HoldRequested(6, KEY, 6), ev.CutDecided(KEY, 6, "no")])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_cut_that_its_leader_was_never_asked_for_is_not_waited_for(heard: ev.Event, held: bool) -> None:
+    """A suspension overtook the request for an image there, and has come to its cut, or has been refused."""
+    shell = running("b", PEERS)
+    if held:
+        shell.feed(ev.HoldRequested(5, KEY, 5))
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    shell.feed(heard)
+    failed = next(each for each in shell.published() if each.verb == "checkpoint")
+    assert failed.error and failed.image is not None and failed.image.serial == 5
+    if isinstance(heard, ev.HoldRequested):
+        assert granted(shell)[-1] == 6
+        shell.feed(ev.CutDecided(KEY, 6, ""))
+    assert shell.record.phase == ("suspended" if isinstance(heard, ev.HoldRequested) else "running")
+
+
+@pytest.mark.parametrize("verb", ["suspend", "checkpoint"])
+def test_ranks_that_were_held_for_a_cut_that_is_refused_here_run_on(verb: Verb) -> None:
+    """Nobody else releases them: the node that leads the cut has it."""
+    shell = running("b", PEERS)
+    shell.slow[do.CheckLevel] = []
+    holds(shell, 6)
+    if verb == "checkpoint":
+        shell.ask(verb, CheckpointArgs(job=1, attempt=0, serial=6, peers=PEERS), "c")
+    else:
+        shell.ask(verb, SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    shell.feed(ev.StepDone(shell.slow[do.CheckLevel][0], "a debugger is attached"))
+    assert shell.published()[-1].error and shell.names(do.ReleaseRanks)
 
 
 @pytest.mark.parametrize("held_first", [False, True])
@@ -547,6 +579,27 @@ def test_a_suspended_attempt_whose_agent_died_while_it_was_stopped_ends() -> Non
     record = AttemptRecord(phase="stopping", verb="stop", ending="stop", image=IMAGE, level=Level.FULL, serial=1)
     shell.feed(ev.Adopted(ARGS["launch"], record))
     assert shell.record.phase == "exited" and shell.names(on_images.FinishDump, on_images.DiscardRaw)
+
+
+def test_a_repeated_resumption_of_what_came_from_elsewhere_changes_nothing() -> None:
+    shell = Shell()
+    shell.fails[on_images.ReadyImages] = do.ActionFailed("no node that has it answers")
+    args = ResumeArgs(job=1, attempt=0, serial=1, launch=msgspec.structs.replace(ARGS["launch"], image=1))
+    shell.ask("resume", args, "r")
+    assert shell.record.phase == "suspended" and shell.published()[-1].error
+    del shell.fails[on_images.ReadyImages]
+    assert shell.ask("resume", args, "r").state == "suspended" and not shell.names(on_images.RestoreRanks)
+
+
+def test_the_only_copy_of_an_image_outlives_the_attempt_that_is_stopped_in_it() -> None:
+    """Another node of a gang was lost, and its next attempt comes back from the image."""
+    shell = running()
+    shell.slow[on_images.StoreImage] = []
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=3), "s")
+    shell.ask("stop", ARGS["stop"], "e")
+    assert shell.record.phase == "exited"
+    shell.finish(shell.slow[on_images.StoreImage][0], on_images.StoreImage)
+    assert not shell.names(on_images.DiscardRaw, on_images.DropImage)
 
 
 @pytest.mark.parametrize("phase", ["starting", "running", "suspending", "resuming", "stopping"])

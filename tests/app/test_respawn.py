@@ -86,7 +86,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_what_is_killed_is_started_again_and_ends_as_it_wishes_when_told(tmp_path: Path) -> None:
+def test_what_is_killed_is_started_again_and_ends_by_itself_on_a_signal(tmp_path: Path) -> None:
     with service(tmp_path / "pids") as found:
         for number in (1, 2):
             os.kill(found.child(number), signal.SIGKILL)

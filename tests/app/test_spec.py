@@ -92,7 +92,7 @@ def test_a_share_of_one_device() -> None:
     assert load("command: x\ngpu_memory: 12GiB").specs[0].gpu_memory == 12 * 2**30
 
 
-def test_a_job_has_one_rank_per_device_unless_told_or_started_by_torchrun() -> None:
+def test_a_job_has_one_rank_per_device_unless_given_or_started_by_torchrun() -> None:
     assert load("command: x\ndevices: 1:4").specs[0].ranks == 4
     assert load("command: x\ndevices: 1:4\nranks: 1").specs[0].ranks == 1
     assert load("command: x\ndevices: 4").specs[0].ranks == 4
@@ -209,7 +209,7 @@ _values = st.recursive(
 _keys = st.one_of(st.sampled_from(sorted(KEYS)), st.text(max_size=8))
 
 
-def sound_or_told(text: str) -> None:
+def valid_or_refused(text: str) -> None:
     try:
         loaded = load(text)
     except UsageError as error:
@@ -226,13 +226,13 @@ def sound_or_told(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(_keys, _values, max_size=6))
 def test_any_mapping_gives_sound_specs_or_a_list_of_mistakes(document: dict[str, object]) -> None:
-    sound_or_told(yaml.safe_dump(document, allow_unicode=True))
+    valid_or_refused(yaml.safe_dump(document, allow_unicode=True))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_gives_sound_specs_or_a_list_of_mistakes(text: str) -> None:
-    sound_or_told(text)
+    valid_or_refused(text)
 
 
 @settings(max_examples=100, deadline=None)

@@ -67,13 +67,13 @@ class Life:
     async def run(self) -> None:
         lock = StateLock(self.state)
         self.journal = Journal(self.state)
-        driver = recover(self.journal, SETTINGS, hub := EventStream())
+        driver = recover(self.journal, SETTINGS, event_stream := EventStream())
         seconds = asyncio.get_running_loop().time
         clock = Clock(
             self.state, driver.engine.book.now, lambda: self.wall_us, lambda: int(seconds() * SECOND), lambda: "boot-1"
         )
-        self.loop = Loop(driver, self.journal, clock, make("sla:min_run=1s"), hub)
-        self.loop.world = AgentPool(
+        self.loop = Loop(driver, self.journal, clock, make("sla:min_run=1s"), event_stream)
+        self.loop.agent_pool = AgentPool(
             Wire(self.node, self.fuse),
             driver.engine.book,
             lock.epoch,
@@ -81,7 +81,7 @@ class Life:
             self.loop.run_between_steps,
             self._fenced,
         )
-        self.loop.world.start()
+        self.loop.agent_pool.start()
         self.up.set()
         await self.loop.run()
         lock.release()
@@ -90,7 +90,7 @@ class Life:
         self.node.wrong.append(f"the only controller was fenced: {why}")
 
     def close(self) -> None:
-        """Let go of the files; what they hold was copied when the life ended."""
+        """Close the files; what they hold was copied when the life ended."""
         if hasattr(self, "journal"):
             self.journal.close()
 
@@ -104,8 +104,8 @@ class Site:
     after: bool = False
     node: Node = field(default_factory=lambda: Node(DEVICES))
     fuses: list[Fuse] = field(default_factory=list)
-    told: dict[str, int] = field(default_factory=dict)
-    """Job ids that users were promised."""
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """Job ids that users were answered."""
     life: Life | None = None
 
     async def lives(self) -> None:
@@ -137,23 +137,23 @@ class Site:
             if life is None or life.fuse.blown or life.loop is None or not life.up.is_set():
                 await asyncio.sleep(0.05)
                 continue
-            told: list[Reply] = []
-            task = begin(life.fuse, self._one(life, life.loop, event, op_id, told))
+            answers: list[Reply] = []
+            task = begin(life.fuse, self._one(life, life.loop, event, op_id, answers))
             await asyncio.wait({task})
-            if told:
-                return told[0]
+            if answers:
+                return answers[0]
 
-    async def _one(self, life: Life, loop: Loop, event: Event, op_id: str, told: list[Reply]) -> None:
-        reply = await loop.ask(event, op_id)
+    async def _one(self, life: Life, loop: Loop, event: Event, op_id: str, answers: list[Reply]) -> None:
+        reply = await loop.request(event, op_id)
         with life.fuse.effect("answer"):
-            told.append(reply)
+            answers.append(reply)
 
     async def user(self, name: str) -> None:
         start, wanted, patience = USERS[name]
         await asyncio.sleep(start)
         reply = await self.ask(Submit(wanted, f"submit-{name}"), f"submit-{name}")
         assert not reply.error, reply
-        self.told[name] = reply.job
+        self.acknowledged[name] = reply.job
         if patience:
             await asyncio.sleep(patience)
             reply = await self.ask(Cancel(reply.job, f"cancel-{name}"), f"cancel-{name}")
@@ -164,7 +164,9 @@ class Site:
         life = self.life
         if life is None or life.loop is None or not life.up.is_set():
             return False
-        return len(self.told) == len(USERS) and not life.loop.driver.engine.book.specs and not self.node.processes
+        return (
+            len(self.acknowledged) == len(USERS) and not life.loop.driver.engine.book.specs and not self.node.processes
+        )
 
     async def play(self) -> None:
         lives = asyncio.ensure_future(self.lives())
@@ -189,7 +191,7 @@ class Site:
             ended = {row.spec.name: row for row in journal.archive.find(100, [], {})}
             assert journal.archive.count() == len(USERS)
             assert {name: State(row.state) for name, row in ended.items()} == ENDS
-            assert {name: row.job for name, row in ended.items()} == self.told
+            assert {name: row.job for name, row in ended.items()} == self.acknowledged
             assert ended["retried"].attempts == 2
             bodies = [body for _, body in journal.bodies(0)]
             times = [decode(body).now for body in bodies]

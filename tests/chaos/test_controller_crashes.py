@@ -66,7 +66,7 @@ class _Hasty(Loop):
         for command in self.driver.engine.book.out:
             if isinstance(command, Reply):
                 for replies in self._waiting.pop(command.op_id, ()):
-                    replies.give(command)
+                    replies.add(command)
         await asyncio.sleep(0.01)
         return await super()._commit(events)
 

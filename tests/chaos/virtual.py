@@ -46,7 +46,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` in virtual time."""
     with (
         mock.patch.object(asyncio, "to_thread", _at_once),
-        mock.patch.object(live_loop, "SLOW_THOUGHT_S", float("inf")),
+        mock.patch.object(live_loop, "SLOW_PLANNING_S", float("inf")),
         asyncio.Runner(loop_factory=VirtualLoop) as runner,
     ):
         runner.get_loop().set_task_factory(task_factory)

@@ -63,8 +63,8 @@ def test_a_log_stays_below_its_limit(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert log.stat().st_blocks * 512 <= 2 * 2**20 < log.stat().st_size
         assert "\0" not in shown and "were removed here" in shown and re.search(r"^end \d+$", shown, re.M)
         assert _counters(shown)[0] == 0 and len(_counters(shown)) < 30_000
-        told = b"".join(heard).decode()
-        assert "\0" not in told and shown.splitlines()[-1] in told, "who follows loses no later line"
+        text = b"".join(heard).decode()
+        assert "\0" not in text and shown.splitlines()[-1] in text, "a follower loses no later line"
         assert len(tide("logs", "--tail", "3", "1").splitlines()) == 3
     finally:
         go.touch()

@@ -80,10 +80,12 @@ def test_a_wait_ends_with_its_timeout(tide: Terminal) -> None:
 
 def test_scaling(tide: Terminal) -> None:
     assert tide("scale", "17", "1").out == "job 17 is to run on 1 device\n"
-    assert tide("scale", "17", "0").out == "job 17 is to run on 4 devices\n"
+    assert tide("scale", "17", "--reset").out == "job 17 is to run on 4 devices\n"
     assert [call[:3] for call in tide.stub.calls] == [("scale", "17", 1), ("scale", "17", 0)]
-    said = tide("scale", "17", "half")
-    assert said.code == 2 and "tide scale 17 2" in said.err
+    for wrong in (["half"], ["0"], ["2", "--reset"], []):
+        said = tide("scale", "17", *wrong)
+        assert said.code == 2 and "tide scale 17 2" in said.err
+    assert len(tide.stub.calls) == 2
     changing(tide, on("n1", 0, held=4), on("n1", 5, state="suspending", held=4), on("n1", 9, held=1))
     assert "runs on n1[0]" in tide("scale", "17", "1", "--wait").out
 
@@ -125,8 +127,8 @@ def test_images_are_shown(show: Callable[..., str]) -> None:
     )
     assert "restore 300ms" in text
     assert "2.0s of work, to failures" in text
-    assert "4, 2 taking turns on each device" in text
-    assert "tide scale 17 0 ends that" in text
+    assert "4, 2 sharing each device" in text
+    assert "tide scale 17 --reset" in text
 
 
 def test_why_a_level_is_no_higher_is_shown(show: Callable[..., str]) -> None:

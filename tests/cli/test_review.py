@@ -25,8 +25,8 @@ from .stub import Terminal
     ],
 )
 def test_why_says_when_no_change_is_known(tide: Terminal, reason: str, state: Any, says: bool) -> None:
-    told = replace(tide.stub.why("later"), change="", reason=reason, state=state)
-    tide.stub.why = lambda ref: told  # type: ignore[method-assign]
+    view = replace(tide.stub.why("later"), change="", reason=reason, state=state)
+    tide.stub.why = lambda ref: view  # type: ignore[method-assign]
     assert ("no single change of its request would start it now" in tide("why", "later").out) is says
 
 
@@ -54,10 +54,10 @@ def test_doctor_says_what_becomes_of_jobs_in_lost_turns(
     bad = Report(sound=False, written=9)
     monkeypatch.setattr("tidewright.app.health.examine", lambda state: ([], bad))
     monkeypatch.setattr("tidewright.app.health.repair", lambda state: (replace(bad, keep_to=last), state / "kept"))
-    told = tide("doctor", "--repair")
-    assert told.code == 0 and ("ended by tide up" in told.out) is said
+    repaired = tide("doctor", "--repair")
+    assert repaired.code == 0 and ("ended by tide up" in repaired.out) is said
 
 
 def test_an_array_is_warned_of_once() -> None:
-    told = ["ask for 7 of 4: near 0.57", "ask for 8.5 of 4: near 0.50", "job 9 can never run"]
-    assert summed_up(told) == told[1:]
+    warnings = ["ask for 7 of 4: near 0.57", "ask for 8.5 of 4: near 0.50", "job 9 can never run"]
+    assert summed_up(warnings) == warnings[1:]

@@ -91,7 +91,7 @@ def test_a_deleted_socket_is_no_dead_end(tide: Real) -> None:
     assert again.returncode == 0 and "1 live job" in again.stdout, again.stderr
 
 
-def test_what_stops_a_start_is_told(tide: Real) -> None:
+def test_what_stops_a_start_is_reported(tide: Real) -> None:
     tide.state.mkdir(mode=0o700)
     (tide.state / "config.yaml").write_text("slots: 1\npolcy: sla\n")
     said = tide("up")

@@ -8,7 +8,7 @@ from tidewright.base.errors import Bug
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
-from tidewright.engine.lifecycle import TRANSITIONS
+from tidewright.engine.lifecycle import TRANSITIONS, transition
 from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import FINAL, ArrayMember, Dependency, JobSpec, State
@@ -42,7 +42,7 @@ def test_an_illegal_step_raises_with_the_story() -> None:
     world = Worldlet()
     job = world.submit()
     with pytest.raises(Bug, match=r"QUEUED -> RESUMING(?s:.*)SUBMITTED"):
-        world.engine.book.move(job, State.RESUMING, "never")
+        transition(world.engine.book, job, int(State.RESUMING), Code.FINISHED())
 
 
 def test_time_never_goes_backwards() -> None:
@@ -131,6 +131,42 @@ def test_a_start_that_does_not_hold_is_refused_with_its_reason(allocation, why) 
     world.plan(Start(job, allocation, "x"))
     assert world.state(job) is State.QUEUED
     assert world.engine.book.jobs[job].history[-1][1:] == ("REFUSED", why)
+
+
+@pytest.mark.parametrize(
+    ("fields", "allocation", "unit"),
+    [
+        ({"ranks": 2}, (Part(0, 7), Part(1, 1)), 2),
+        ({"ranks": 2}, (Part(0, 3), Part(1, 3)), 0),
+        ({"ranks": 4}, (Part(0, 7), Part(1, 1)), 0),
+        ({"ranks": 1}, (Part(0, 7), Part(1, 1)), 0),
+        ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 1)), 0),
+        ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 3)), 0),
+    ],
+)
+def test_the_devices_that_one_rank_sees_are_on_one_node(fields, allocation, unit) -> None:
+    """The unit follows from how many devices the plan gives it; a count that its ranks do not divide has none."""
+    world = Worldlet()
+    job = world.submit(4, **fields)
+    world.plan(Start(job, allocation, "x"))
+    refused = ("REFUSED", Code.RANK_SPLIT(unit))
+    assert (world.state(job), refused in [line[1:] for line in world.engine.book.jobs[job].history]) == (
+        (State.QUEUED, True) if unit else (State.RUNNING, False)
+    )
+
+
+def test_a_move_and_a_resize_are_held_to_the_unit_of_what_they_give() -> None:
+    world = Worldlet()
+    job = running(world, FULL, ranks=2, min_devices=4)
+    for move, unit in (
+        (Migrate(job, (Part(0, 7), Part(1, 0x1F)), "x"), 4),
+        (Resize(job, (Part(0, 0x1F), Part(1, 1)), "x"), 3),
+    ):
+        world.plan(move)
+        assert world.engine.book.jobs[job].history[-1][1:] == ("REFUSED", Code.RANK_SPLIT(unit))
+        assert world.engine.book.allocations[job] == FULL
+    world.plan(Resize(job, (Part(0, 0xF),), "x"))
+    assert world.engine.book.allocations[job] == (Part(0, 0xF),)
 
 
 def test_shares_fill_a_device_and_no_more() -> None:

@@ -98,13 +98,13 @@ def test_an_agent_that_talks_nonsense_is_hung_up_on(tmp_path):
     play(tmp_path, lambda request: [RpcResponse(request.id, ok=raw([1, 2]))], body)
 
 
-def test_a_watcher_that_raises_is_logged_and_told_again(tmp_path, caplog):
+def test_a_watcher_that_raises_is_logged_and_called_again(tmp_path, caplog):
     async def body(fabric, nodes, reports):
-        told, heard = [], []
+        seen, heard = [], []
 
         def on_node(node):
-            told.append(node.alive)
-            if len(told) in (1, 2):
+            seen.append(node.alive)
+            if len(seen) in (1, 2):
                 raise RuntimeError("not now")
 
         def on_report(node, report):
@@ -116,7 +116,7 @@ def test_a_watcher_that_raises_is_logged_and_told_again(tmp_path, caplog):
         while len(heard) < 2:
             with contextlib.suppress(Unknown):
                 await fabric.call("n1", "usage", {}, op_id="", epoch=1, timeout=10)
-        assert told == [True, False, True, False, True]
+        assert seen == [True, False, True, False, True]
         assert len(heard) == 2
 
     def agent(request):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kube.extending import until
 from tests.kube.objects import node, placed
-from tidewright.app.kube import read_token
+from tidewright.app.kube.cluster import read_token
 from tidewright.base.errors import UsageError
 from tidewright.kube.client.credentials import find_cluster, from_kubeconfig
 from tidewright.kube.extender.metrics import ExtenderMetrics

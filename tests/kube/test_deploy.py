@@ -25,7 +25,7 @@ from tests.kube.rights import granted, missing, needed
 from tests.kube.test_command import kubeconfig
 from tidewright.base.errors import UsageError
 from tidewright.cli import legacy
-from tidewright.cli.kube import command
+from tidewright.cli.kube.kube import command
 from tidewright.kube.client.api import NODES, PODS, KubeClient
 from tidewright.kube.client.credentials import Cluster
 from tidewright.kube.doctor.facts import EXTENDER_RIGHTS, PLUGIN_RIGHTS, AccessRight

@@ -12,7 +12,7 @@ import yaml
 
 from tests.kube.objects import node, placed, pod
 from tests.kube.test_command import kubeconfig, tide
-from tidewright.app.kube_doctor import collect
+from tidewright.app.kube.doctor import collect
 from tidewright.kube.client import timestamps
 from tidewright.kube.client.api import KubeClient
 from tidewright.kube.client.credentials import Cluster

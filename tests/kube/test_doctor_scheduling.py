@@ -27,8 +27,8 @@ from tests.kube.test_doctor import (
     service,
     sound,
 )  # fmt: skip
-from tidewright.app import kube_doctor
-from tidewright.app.kube_doctor import collect
+from tidewright.app.kube import doctor as kube_doctor
+from tidewright.app.kube.doctor import collect
 from tidewright.kube.client import timestamps
 from tidewright.kube.client.api import KubeClient
 from tidewright.kube.client.credentials import Cluster

@@ -22,7 +22,7 @@ from tidewright.base.errors import WorldError
 from tidewright.kube.node.cgroups import ABSENT, BUSY, IDLE, UNKNOWN, Cgroups
 from tidewright.kube.objects import names
 from tidewright.kube.plugin import gpu_admission
-from tidewright.kube.plugin.allocation_file import NAME, AllocationFile, PodAllocation
+from tidewright.kube.plugin.allocation_file import NAME, AllocationFile, AllocationRecord, PodAllocation
 from tidewright.kube.plugin.gpu_admission import GpuAdmission, GpuCapacity, blockers
 from tidewright.kube.plugin.service import PluginService
 
@@ -99,15 +99,22 @@ def test_a_gpu_that_is_not_there_has_room_for_nobody() -> None:
     assert blockers(PodAllocation("u", "p", {7: 1}), (), {0: GpuCapacity(15)}) == {7: []}
 
 
+PODS = st.dictionaries(st.text(min_size=1, max_size=8), UNITS, max_size=5)
+
+
 @settings(deadline=None, max_examples=30)
-@given(st.dictionaries(st.text(min_size=1, max_size=8), UNITS, max_size=5))
-def test_the_file_brings_back_what_was_allocated(tmp_path_factory: pytest.TempPathFactory, pods: Any) -> None:
+@given(PODS, PODS)
+def test_the_file_brings_back_what_was_allocated(
+    tmp_path_factory: pytest.TempPathFactory, pods: Any, candidates: Any
+) -> None:
     file = AllocationFile(tmp_path_factory.mktemp("cdi") / "cdi" / NAME)
-    pods_by_uid = {uid: PodAllocation(uid, f"default/{uid}", units) for uid, units in pods.items()}
-    assert file.load() == {}
-    file.save(pods_by_uid.values())
-    assert file.load() == pods_by_uid and file.path.exists() == bool(pods_by_uid)
-    if pods_by_uid:
+    record = AllocationRecord(*(
+        {uid: PodAllocation(uid, f"default/{uid}", units) for uid, units in some.items()} for some in (pods, candidates)
+    ))  # fmt: skip
+    assert file.load() == AllocationRecord()
+    file.save(record.allocated.values(), record.candidates.values())
+    assert file.load() == record and file.path.exists() == bool(pods or candidates)
+    if pods or candidates:
         assert file.path.stat().st_mode & 0o777 == 0o600 and [one.name for one in file.path.parent.iterdir()] == [NAME]
     file.save(())
     assert not file.path.exists()
@@ -119,19 +126,22 @@ def test_the_file_brings_back_what_was_allocated(tmp_path_factory: pytest.TempPa
 def test_what_was_allocated_stays_the_same_memory_when_a_unit_is_another(
     tmp_path: Path, was_mib: int, units: int, now_mib: int, counts: int
 ) -> None:
-    AllocationFile(tmp_path / NAME, was_mib).save([PodAllocation("u", "p", {0: units})])
-    assert AllocationFile(tmp_path / NAME, now_mib).load()["u"].units == {0: counts}
+    one = [PodAllocation("u", "p", {0: units})]
+    AllocationFile(tmp_path / NAME, was_mib).save(one, one)
+    record = AllocationFile(tmp_path / NAME, now_mib).load()
+    assert record.allocated["u"].units == record.candidates["u"].units == {0: counts}
 
 
 def test_a_file_without_its_unit_has_the_present_one(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"format":1,"pods":{"u":{"name":"p","units":{"1":7}}}}')
-    assert AllocationFile(tmp_path / NAME, 256).load()["u"].units == {1: 7}
+    assert AllocationFile(tmp_path / NAME, 256).load().allocated["u"].units == {1: 7}
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format":2,"pods":{}}', '{"format":1,"pods":[]}', "\x00", "[" * 99999,
              '{"format":1,"unit_mib":-1,"pods":{"u":{"name":"p","units":{"1":1}}}}', '{"format":1,"unit_mib":0,"pods":{}}',
-             '{"format":1,"pods":{"u":{"name":"p","units":{"x":1}}}}', '{"format":1,"pods":{"u":{"name":"p","units":3}}}'],
+             '{"format":1,"pods":{"u":{"name":"p","units":{"x":1}}}}', '{"format":1,"pods":{"u":{"name":"p","units":3}}}',
+             '{"format":1,"pods":{},"orphan_candidates":[]}'],
 )  # fmt: skip
 def test_an_unreadable_file_is_an_error_and_not_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -16,8 +18,11 @@ from tests.kube.test_gpu_admission_model import Node
 from tests.kube.test_plugin_pure import assumed
 from tests.kube.test_plugin_served import Plugged, plugged
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.kube.node.cgroups import BUSY
+from tidewright.kube.allocation.container_lookup import CheckpointEntry
+from tidewright.kube.node.cgroups import BUSY, IDLE
 from tidewright.kube.objects import names
+from tidewright.kube.plugin import allocation_file
+from tidewright.kube.plugin.allocation_file import PodAllocation
 from tidewright.kube.plugin.gpu_admission import POLL_S, PodGone
 
 
@@ -122,6 +127,76 @@ def test_orphans_are_looked_for_until_the_kubelets_checkpoint_can_be_read(here: 
     for why in ("checkpoint cannot be read", "15 of 15"):
         with pytest.raises(WorldError, match=why):
             here.runner.run(here.admission.admit(here.assignment("u2"), here.now_s))
+
+
+@pytest.mark.parametrize("lose", ["remove", "damage"])
+def test_an_orphan_is_known_to_the_run_after_the_one_that_found_no_record(here: Node, lose: str) -> None:
+    """The first of them ends before the API server has shown it the pods, and meanwhile the kubelet forgets the orphan."""
+    here.bind(15, 0)
+    here.bind(8, 0)
+    here.bind(2, 1)
+    here.start_container("u1")
+    here.start_container("u3")
+    del here.objects["u1"]
+    here.restart_plugin(lose=lose)
+    here.admission.pods.reflector.synced.is_set = lambda: False  # type: ignore[method-assign]
+    here.start_container("u2")
+    here.kubelet_allocates()
+    here.restart_plugin(lose="")
+    here.refresh()
+    assert here.admission.orphans["u1"].units == {0: 15}
+    here.start_container("u2")
+    assert "u2" not in here.running
+    record = here.admission.file.load()
+    assert record.allocated == here.admission.allocated and not record.candidates
+
+
+def test_a_pod_of_the_checkpoint_that_is_not_deleted_is_no_orphan(here: Node) -> None:
+    """Nor one that has exited; and what such a pod has is read from its object, not from its device ids."""
+    for gpu in (0, 0, 1):
+        here.bind(5, gpu)
+        here.start_container(f"u{here.count}")
+    del here.objects["u1"]
+    here.restart_plugin(lose="remove")
+    assert here.admission.file.load().candidates.keys() == {"u1", "u2", "u3"} and not here.admission.allocated
+    del here.running["u1"]
+    here.cgroups["u1"] = IDLE
+    here.restart_plugin(lose="")
+    edited(here, "u3", **{names.IDX: "0"})
+    here.refresh()
+    assert {uid: one.units for uid, one in here.started().allocated.items()} == {"u2": {0: 5}, "u3": {0: 5}}
+    assert not here.admission.orphans and not here.admission.file.load().candidates
+
+
+def test_what_an_orphan_was_admitted_with_counts_more_than_its_device_ids(here: Node) -> None:
+    admitted, by_ids = (PodAllocation("u1", "default/p1", {gpu: 5}) for gpu in (1, 0))
+    here.admission.file.save([admitted], [by_ids])
+    here.cgroups["u1"] = BUSY
+    here.restart_plugin(lose="")
+    here.refresh()
+    assert here.admission.orphans == here.admission.file.load().allocated == {"u1": admitted}
+
+
+def test_ids_of_another_plugin_leave_the_record_readable(here: Node) -> None:
+    here.checkpoint = lambda: (CheckpointEntry("old", "c", frozenset({"GPU-8f6a-_-0", "1-0"})),)  # type: ignore[method-assign]
+    here.cgroups["old"] = BUSY
+    for _ in range(2):
+        here.admission = here.started()
+        here.runner.run(here.admission.refresh())
+        assert here.admission.file.load().allocated["old"].units == here.admission.orphans["old"].units == {1: 1}
+
+
+def test_a_record_that_cannot_be_written_at_the_start_is_written_later(
+    here: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphaned(here)
+    with monkeypatch.context() as full:
+        full.setattr(allocation_file, "write_whole", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        here.admission = here.started()
+        here.runner.run(here.admission.refresh())
+        assert not here.admission.file.path.exists()
+    here.refresh()
+    assert here.admission.file.load().allocated["u1"].units == {0: 15}
 
 
 def test_a_mark_counts_from_when_it_is_seen(here: Node) -> None:

@@ -382,7 +382,7 @@ def test_the_private_socket_is_made_anew_and_its_folder_closed() -> None:
 
 
 def test_the_proxy_loads_neither_a_client_nor_numbers() -> None:
-    loaded = loaded_by(["tidewright.cli.kube_proxy", "tidewright.app.kube_proxy"])
+    loaded = loaded_by(["tidewright.cli.kube.plugin_proxy", "tidewright.app.kube.plugin_proxy"])
     assert not loaded & {"numpy", "aiohttp", "yaml", "uvloop"}
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.kube.test_real import WHERE, ground
-from tidewright.app.kube_doctor import collect
+from tidewright.app.kube.doctor import collect
 from tidewright.kube.client import timestamps
 from tidewright.kube.doctor import examine as doctor
 from tidewright.kube.doctor import pods as doctor_pods
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("where", WHERE)
 def test_everything_is_listed_and_events_are_found_by_their_pod(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_pods, "SILENT_S", -1.0)
-    monkeypatch.setattr("tidewright.app.kube_doctor.MOST_PODS", 1000)
+    monkeypatch.setattr("tidewright.app.kube.doctor.MOST_PODS", 1000)
 
     async def main() -> None:
         async with ground(where) as found:

@@ -22,8 +22,8 @@ import pytest
 from tests.kube.extending import until
 from tests.kube.test_command import TIDE, kubeconfig
 from tests.kube.test_webhook import MALFORMED, applied, container, pod, review
-from tidewright.app.kube import ClusterTarget
-from tidewright.app.kube_webhook import serve_webhook
+from tidewright.app.kube.cluster import ClusterTarget
+from tidewright.app.kube.webhook import serve_webhook
 from tidewright.base.errors import UsageError
 from tidewright.kube.client.credentials import Cluster
 from tidewright.kube.objects import names

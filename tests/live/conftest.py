@@ -11,7 +11,7 @@ from .harness import Running
 
 @pytest.fixture
 def running(tmp_path: Path) -> Callable[..., Running]:
-    """``with running() as world:`` a controller on a fresh (or the same) state directory."""
+    """``with running() as server:`` a controller on a fresh (or the same) state directory."""
 
     def start(fabric: FakeFabric | None = None, **more: object) -> Running:
         return Running(tmp_path / "state", fabric or FakeFabric(), **more)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ class Host:
                 epoch=1,
                 pid=1,
                 jobs=jobs,
-                depot=self.peer,
+                peer=self.peer,
                 images=images,
             )
         return getattr(self, method)((args.job, args.attempt), args, op_id)
@@ -196,7 +196,7 @@ class Host:
         return wire.ImageReport(serial=serial, ranks=ranks.numbers, size_bytes=100, hold_us=3, save_us=4)
 
     def _store(self, ranks: Ranks, serial: int) -> None:
-        """Into the store, behind; told whatever the attempt is doing by then."""
+        """Into the store, behind; reported in whatever state the attempt is by then."""
 
         def stored() -> None:
             if self.dead or ranks.report.image is None or ranks.report.image.serial > serial:
@@ -319,7 +319,7 @@ class Fleet:
         for number in range(hosts):
             self.hosts[f"n{number}"] = Host(self, f"n{number}", devices)
         self.meets: dict[Key, tuple[str, int]] = {}
-        """Where the ranks of an attempt were told to meet when they were launched."""
+        """Where the ranks of an attempt meet, as of their launch."""
         self.wrong: list[str] = []
         self.finished: list[tuple[int, tuple[int, ...]]] = []
         self.comebacks: list[tuple[int, int]] = []
@@ -421,22 +421,22 @@ class Site:
         def between(work: Any) -> None:
             put(work)
 
-        self.world = AgentPool(self.fleet, self.book, life, put, between, put, NODE_TIMEOUT_US)
+        self.agent_pool = AgentPool(self.fleet, self.book, life, put, between, put, NODE_TIMEOUT_US)
         self.put = put
-        self.world.start()
+        self.agent_pool.start()
         if self.book.planning:  # what the controller before it had asked for is lost
-            self._think()
+            self._plan()
 
     async def again(self) -> None:
         """The controller dies and another one takes over."""
-        old = self.world
+        old = self.agent_pool
         self._life += 1
         self._inbox.clear()
         await old.close()
         self.begin()
 
     async def run(self) -> None:
-        """For ever: take what there is, step, think, carry out."""
+        """Until cancelled: gather, step, plan, carry out."""
         while True:
             due = self.engine.due()
             left = None if due is None else max(0.0, due / 1e6 - self.fleet.now()) + 1e-6
@@ -459,10 +459,10 @@ class Site:
             if isinstance(command, Reply):
                 self.replies[command.op_id] = command
             elif isinstance(command, PlanRequest):
-                self._think()
-        self.world.carry_out(commands, events)
+                self._plan()
+        self.agent_pool.carry_out(commands, events)
 
-    def _think(self) -> None:
+    def _plan(self) -> None:
         self.put(ev.PlanReady(Spread().plan(self.engine.view())))
 
     async def until(self, true: Callable[[], bool], seconds: float = 120.0) -> None:
@@ -500,7 +500,7 @@ class Site:
         assert self.fleet.wrong == [], self.fleet.wrong
         for host in self.fleet.hosts.values():
             assert host.ranks == {} and host.images == {}, (host.name, host.ranks, host.images)
-        translator = self.world.reconciler
-        assert translator._reports == {} and translator._attempts == {} and translator._undone == {}
-        assert translator.registry._held == {} and translator.registry._sent == {} and translator.registry.made == {}
-        assert translator.copies._asked == {} and translator.copies._told == {}
+        reconciler = self.agent_pool.reconciler
+        assert reconciler._reports == {} and reconciler._attempts == {} and reconciler._undone == {}
+        assert reconciler.registry._held == {} and reconciler.registry._sent == {} and reconciler.registry.made == {}
+        assert reconciler.copies._requested == {} and reconciler.copies._reported == {}

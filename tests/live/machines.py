@@ -66,7 +66,7 @@ class Machine:
         return check(*self.enter(*command))
 
     def start(self, slots: int) -> None:
-        """Its agent, kept by nobody."""
+        """Its agent, which nothing supervises."""
         argv = [
             sys.executable, "-m", "tidewright.agent", "--state", str(self.own / "state"), "--name", self.name,
             "--address", self.address, "--token-file", str(self.shared / "token"), "--socket", str(self.socket),
@@ -148,17 +148,17 @@ class Site:
 
     def story(self) -> str:
         """What the daemons and the jobs have to say."""
-        told = []
+        found = []
         with contextlib.suppress(TideError):
             for job in self.client().jobs(all=True).jobs:
                 lines = "\n".join(f"  {line.what} {line.why}" for line in self.job(job.id).story)
-                told.append(f"job {job.id} {job.state} on {job.where}: {job.why}\n{lines}")
+                found.append(f"job {job.id} {job.state} on {job.where}: {job.why}\n{lines}")
         paths = [self.state / "controller.log", *self.shared.glob("*.log")]
-        told += [f"{path.name}:\n{path.read_text()[-3000:]}" for path in paths if path.exists()]
+        found += [f"{path.name}:\n{path.read_text()[-3000:]}" for path in paths if path.exists()]
         show = f"tail -n 25 {self.own}/state/agent.log {self.own}/state/logs/*/* 2>/dev/null || true"
         with contextlib.suppress(AssertionError):
-            told += [machine.run("sh", "-c", show) for machine in self.machines]
-        return "\n".join(told)
+            found += [machine.run("sh", "-c", show) for machine in self.machines]
+        return "\n".join(found)
 
     def close(self) -> None:
         with contextlib.suppress(TideError, AssertionError):

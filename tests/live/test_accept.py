@@ -58,12 +58,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("sources", [1, 30])
-def test_half_requests_keep_nobody_out(running, small, sources: int) -> None:  # type: ignore[no-untyped-def]
+def test_half_requests_block_no_other_client(running, small, sources: int) -> None:  # type: ignore[no-untyped-def]
     port = _port()
-    with running(listen=f"127.0.0.1:{port}") as world, _many(port, 120, HALF, sources), world.client() as client:
+    with running(listen=f"127.0.0.1:{port}") as server, _many(port, 120, HALF, sources), server.client() as client:
         assert client.info().policy == "first-fit"
         assert client.jobs().jobs == ()
-        token = (world.state / "token").read_text().strip()
+        token = (server.state / "token").read_text().strip()
         with Client(url=f"127.0.0.1:{port}", token=token) as other:
             assert other.info().policy == "first-fit"
 
@@ -79,24 +79,24 @@ def test_a_request_that_is_never_finished_is_cut_off(running, small) -> None:  #
 
 
 def test_a_slow_body_on_the_socket_is_cut_off_and_a_steady_one_is_not(running, small) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as steady:
+    with running() as server, socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as steady:
         body = json.dumps({"specs": [{"command": ["true"]}]}).encode().ljust(2000)
         for sock in (slow, steady):
             sock.settimeout(20)
-            sock.connect(str(world.state / "controller.sock"))
+            sock.connect(str(server.state / "controller.sock"))
             sock.sendall(b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2000\r\n\r\n")
         for at in range(0, 2000, 200):  # two seconds of it: more than the time of a silent one
             steady.sendall(body[at : at + 200])
             time.sleep(0.1)
         assert b"HTTP/1.1 200" in _rest(steady)
         assert _rest(slow) == b""
-        assert [job.id for job in world.client().jobs(all=True).jobs] == [1]
+        assert [job.id for job in server.client().jobs(all=True).jobs] == [1]
 
 
-def test_more_busy_connections_than_there_is_room_for_are_told_so(running, small) -> None:  # type: ignore[no-untyped-def]
+def test_more_busy_connections_than_there_is_room_for_are_refused(running, small) -> None:  # type: ignore[no-untyped-def]
     port = _port()
-    with running(listen=f"127.0.0.1:{port}") as world:
-        token = (world.state / "token").read_text().strip()
+    with running(listen=f"127.0.0.1:{port}") as server:
+        token = (server.state / "token").read_text().strip()
         watch = f"GET /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n".encode()
         with _many(port, 10, watch) as watching:
             for sock in watching:
@@ -109,7 +109,7 @@ def test_more_busy_connections_than_there_is_room_for_are_told_so(running, small
 
 
 def test_keep_alive_connections_wait_without_a_request_being_late(running, small) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         client.info()
         kept = client._kept
         threading.Event().wait(1.0)
@@ -118,12 +118,12 @@ def test_keep_alive_connections_wait_without_a_request_being_late(running, small
 
 
 def test_a_socket_file_that_vanishes_comes_back(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
-        path: Path = world.state / "controller.sock"
-        with world.client() as before:
+    with running() as server:
+        path: Path = server.state / "controller.sock"
+        with server.client() as before:
             before.info()
             path.unlink()
             deadline = time.monotonic() + 10
             while not path.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            assert world.client().info().policy == before.info().policy
+            assert server.client().info().policy == before.info().policy

@@ -36,7 +36,7 @@ def _until(client, ref, state: str) -> api.JobView:  # type: ignore[no-untyped-d
 
 
 def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         reply = client.submit([_spec("hello", ("true",), env={"SECRET": "x"})])
         done = client.wait(reply.ids[0], timeout=10)
         assert (done.final, done.exit_code, done.state) == (True, 0, "completed")
@@ -50,7 +50,7 @@ def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: igno
 
 
 def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         (job,) = client.submit([_spec("a")]).ids
         _until(client, job, "running")
         client.suspend(job)
@@ -67,7 +67,7 @@ def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_move_to_where_the_job_is_is_refused(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         (job,) = client.submit([_spec("a")]).ids
         _until(client, job, "running")
         with pytest.raises(Conflict, match=f"tide migrate {job}") as refused:
@@ -79,7 +79,7 @@ def test_a_move_to_where_the_job_is_is_refused(running) -> None:  # type: ignore
 
 
 def test_why_and_dry_run_speak_of_the_same_limit(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         client.submit([_spec("holder", devices=4, ranks=4)])
         _until(client, "holder", "running")
         rehearsed = client.submit([_spec("late", devices=2, ranks=2)], dry_run=True)
@@ -91,7 +91,7 @@ def test_why_and_dry_run_speak_of_the_same_limit(running) -> None:  # type: igno
 
 
 def test_never_fits_is_refused_with_the_nearest(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         _until_node(client)
         with pytest.raises(UsageError, match="has 4") as caught:
             client.submit([_spec(devices=5, ranks=5)])
@@ -107,7 +107,7 @@ def _until_node(client) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_one_bad_member_refuses_the_whole_array(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         members = [_spec(array=ArrayMember("sweep", n, 3)) for n in range(2)]
         with pytest.raises(UsageError, match=r"specs\[2\]"):
             client.submit([*members, JobSpec()])
@@ -115,14 +115,14 @@ def test_one_bad_member_refuses_the_whole_array(running) -> None:  # type: ignor
 
 
 def test_a_repeated_op_id_submits_once(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         first = client.submit([_spec("x")], op_id="same")
         assert client.submit([_spec("x")], op_id="same").ids == first.ids
         assert len(client.jobs().jobs) == 1
 
 
 def test_names_that_several_live_jobs_share_are_not_guessed(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         ids = client.submit([_spec("twin"), _spec("twin")]).ids
         with pytest.raises(Conflict, match=f"{ids[0]}, {ids[1]}"):
             client.job("twin")
@@ -134,13 +134,13 @@ def test_names_that_several_live_jobs_share_are_not_guessed(running) -> None:  #
 def test_a_node_says_what_it_can_do(running, kind: str, full: bool, level: str) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
     fabric.node = msgspec.structs.replace(fabric.node, kind=kind, full=full)
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         _until_node(client)
         assert client.nodes().nodes[0].level == level
 
 
 def test_drain_keeps_work_off(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         _until_node(client)
         client.drain("here", "disk swap")
         node = client.nodes().nodes[0]
@@ -153,7 +153,7 @@ def test_drain_keeps_work_off(running) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_events_are_seen_and_resume_after_an_id(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         (job,) = client.submit([_spec("e", ("true",))]).ids
         client.wait(job, 10)
         stream = client.events(last="0.0")
@@ -172,22 +172,22 @@ def test_events_are_seen_and_resume_after_an_id(running) -> None:  # type: ignor
 
 def test_logs_survive_attempts_and_follow_to_the_end(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([_spec("log", retries=1)]).ids
         _until(client, job, "running")
-        folder = world.state / "logs" / str(job)
+        folder = server.state / "logs" / str(job)
         folder.mkdir(parents=True)
         (folder / "rank0.1.log").write_bytes(b"one\ntwo\n")
         assert b"".join(client.logs(job)) == b"one\ntwo\n"
         assert b"".join(client.logs(job, tail=1)) == b"two\n"
-        world.soon(lambda: fabric.finish((job, 1), 3))
+        server.soon(lambda: fabric.finish((job, 1), 3))
         _until(client, job, "held")
         got: list[bytes] = []
-        reader = threading.Thread(target=lambda: got.extend(world.client().logs(job, follow=True)))
+        reader = threading.Thread(target=lambda: got.extend(server.client().logs(job, follow=True)))
         reader.start()
         _until(client, job, "running")
         (folder / "rank0.2.log").write_bytes(b"three\n")
-        world.soon(lambda: fabric.finish((job, 2), 0))
+        server.soon(lambda: fabric.finish((job, 2), 0))
         reader.join(10)
         assert b"".join(got) == b"one\ntwo\nthree\n"
         with pytest.raises(NotFound, match="no rank 7"):
@@ -216,26 +216,26 @@ def _raw(state: Path, request: bytes) -> tuple[int, dict[str, str], bytes]:
     ],
 )
 def test_malformed_bodies_name_the_field(running, body: bytes, says: str) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+    with running() as server:
         head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        status, _, data = _raw(world.state, head + body)
+        status, _, data = _raw(server.state, head + body)
         error = json.loads(data)
         assert status == 400 and says in error["error"] and error["remedy"] and error["schema"] == "tidewright/v2"
 
 
-def test_bodies_over_the_limit_are_turned_away(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+def test_bodies_over_the_limit_are_refused(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server:
         head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (api.MAX_BODY + 1)
-        assert _raw(world.state, head + b" " * (api.MAX_BODY + 1))[0] == 413
+        assert _raw(server.state, head + b" " * (api.MAX_BODY + 1))[0] == 413
         chunk = b"%x\r\n%s\r\n" % (2**20, b" " * 2**20)
         chunked = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 9 + b"0\r\n\r\n"
-        assert _raw(world.state, chunked)[0] == 413
+        assert _raw(server.state, chunked)[0] == 413
 
 
 def test_unknown_addresses_and_queries(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
-        assert _raw(world.state, b"GET /v2/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 404
-        assert _raw(world.state, b"DELETE /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 405
+    with running() as server, server.client() as client:
+        assert _raw(server.state, b"GET /v2/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 404
+        assert _raw(server.state, b"DELETE /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 405
         with pytest.raises(UsageError, match="not a state"):
             client.jobs(state="asleep")
         with pytest.raises(UsageError, match="not one of"):
@@ -245,13 +245,13 @@ def test_unknown_addresses_and_queries(running) -> None:  # type: ignore[no-unty
 
 
 def test_every_route_answers_with_the_schema(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         client.submit([_spec("one")])
         for route in ROUTES:
             if route.method != "GET" or route.name == "events":
                 continue
             path = route.path.replace("{ref}", "one") + ("?timeout=0" if route.name == "wait" else "")
-            status, headers, data = _raw(world.state, b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+            status, headers, data = _raw(server.state, b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
             assert status == 200, (route.name, data)
             assert headers["content-type"].startswith(route.media)
             if route.answer is not None:
@@ -261,7 +261,7 @@ def test_every_route_answers_with_the_schema(running) -> None:  # type: ignore[n
 def test_metrics_are_prometheus_text(running) -> None:  # type: ignore[no-untyped-def]
     from prometheus_client.parser import text_string_to_metric_families
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         (job,) = client.submit([_spec("m", ("true",))]).ids
         client.wait(job, 10)
         families = {family.name: family for family in text_string_to_metric_families(client.metrics())}
@@ -273,7 +273,7 @@ def test_metrics_are_prometheus_text(running) -> None:  # type: ignore[no-untype
 def test_every_metric_is_on_its_page(running, pytestconfig: pytest.Config) -> None:  # type: ignore[no-untyped-def]
     from prometheus_client.parser import text_string_to_metric_families
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         samples = [one for family in text_string_to_metric_families(client.metrics()) for one in family.samples]
     page = (pytestconfig.rootpath / "docs" / "metrics.md").read_text()
     assert [one.name for one in samples if f"`{one.name}" not in page] == []
@@ -283,7 +283,7 @@ def test_the_journal_replays_to_the_same_book(running) -> None:  # type: ignore[
     from tidewright.drive.replay import replay
     from tidewright.engine.settings import live_settings
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         client.wait(client.submit([_spec("j", ("true",))]).ids[0], 10)
         header, *records = b"".join(client.journal()).splitlines()
         assert json.loads(header)["tidewright_journal"] == 1
@@ -291,14 +291,14 @@ def test_the_journal_replays_to_the_same_book(running) -> None:  # type: ignore[
 
 
 def test_the_socket_and_the_journal_are_private(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+    with running() as server:
         for name in ("controller.sock", "journal.db", "journal.db-wal", "journal.mark"):
-            assert stat.S_IMODE((world.state / name).stat().st_mode) & 0o077 == 0, name
+            assert stat.S_IMODE((server.state / name).stat().st_mode) & 0o077 == 0, name
 
 
 def test_a_state_directory_deeper_than_a_socket_address_works(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / "state"
-    with Running(deep, FakeFabric()) as world, world.client() as client:
+    with Running(deep, FakeFabric()) as server, server.client() as client:
         assert client.info().state_dir == str(deep)
 
 
@@ -308,8 +308,8 @@ def test_tcp_wants_the_token(running) -> None:  # type: ignore[no-untyped-def]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with running(listen=f"127.0.0.1:{port}") as world:
-        token = (world.state / "token").read_text().strip()
+    with running(listen=f"127.0.0.1:{port}") as server:
+        token = (server.state / "token").read_text().strip()
         with Client(url=f"http://127.0.0.1:{port}", token=token) as client:
             assert client.info().policy == "first-fit"
         for wrong in (None, "", token[:-1], token + "x"):
@@ -318,11 +318,11 @@ def test_tcp_wants_the_token(running) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_token_others_can_read_is_refused(running) -> None:  # type: ignore[no-untyped-def]
-    world = running(listen="127.0.0.1:0")
-    world.state.mkdir()
-    (world.state / "token").write_text("x" * 43)
-    os.chmod(world.state / "token", 0o644)
-    with pytest.raises(UsageError, match="read or replaced by others"), world:
+    server = running(listen="127.0.0.1:0")
+    server.state.mkdir()
+    (server.state / "token").write_text("x" * 43)
+    os.chmod(server.state / "token", 0o644)
+    with pytest.raises(UsageError, match="read or replaced by others"), server:
         pass
 
 
@@ -341,11 +341,11 @@ def test_a_second_controller_is_refused_naming_the_first(running) -> None:  # ty
 
 def test_jobs_outlive_the_controller(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([_spec("long")]).ids
         _until(client, job, "running")
     fabric.finish((job, 1), 0)
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         assert client.wait(job, 10).exit_code == 0
         assert client.info().epoch == 2
     assert fabric.starts == [(job, 1)]
@@ -353,15 +353,15 @@ def test_jobs_outlive_the_controller(running) -> None:  # type: ignore[no-untype
 
 def test_a_planner_that_raises_stops_nothing(running) -> None:  # type: ignore[no-untyped-def]
     class Moody(FirstFit):
-        thoughts = 0
+        rounds = 0
 
         def plan(self, view):  # type: ignore[no-untyped-def]
-            self.thoughts += 1
-            if self.thoughts == 1:
+            self.rounds += 1
+            if self.rounds == 1:
                 raise RuntimeError("not today")
             return super().plan(view)
 
-    with running(policy=Moody()) as world, world.client() as client:
+    with running(policy=Moody()) as server, server.client() as client:
         assert client.wait(client.submit([_spec("p", ("true",))]).ids[0], 10).exit_code == 0
 
 
@@ -375,7 +375,7 @@ def test_openapi_names_every_route_and_resolves() -> None:
 
 
 def test_what_no_node_could_start_is_refused_at_submit(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         for spec, says in (
             (_spec(env={"BIG": "x" * 3 * 2**20}), "env['BIG']: 3145732 bytes"),
             (_spec(workdir="here"), "workdir: 'here' is not absolute"),
@@ -392,23 +392,23 @@ def test_what_no_node_could_start_is_refused_at_submit(running) -> None:  # type
 
 
 def test_a_method_that_is_not_possible_is_answered_with_those_that_are(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+    with running() as server:
         for request, allowed in (
             (b"DELETE /v1/jobs", {"GET", "HEAD", "POST"}),
             (b"PUT /v1/jobs/7", {"GET", "HEAD"}),
             (b"GET /v1/shutdown", {"POST"}),
         ):
-            status, headers, data = _raw(world.state, request + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            status, headers, data = _raw(server.state, request + b" HTTP/1.1\r\nhost: x\r\n\r\n")
             assert status == 405 and set(headers["allow"].split(", ")) == allowed
             assert json.loads(data)["code"] == "usage"
 
 
 def test_the_tail_of_a_log_without_line_feeds_is_short(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([_spec("bar")]).ids
         _until(client, job, "running")
-        path = world.state / "logs" / str(job) / "rank0.1.log"
+        path = server.state / "logs" / str(job) / "rank0.1.log"
         path.parent.mkdir(parents=True)
         with path.open("wb") as file:
             file.write(b"start\n")
@@ -423,7 +423,7 @@ def test_queries_and_bodies_are_bounded_as_the_document_says(running) -> None:  
     import jsonschema
 
     found = document("1")
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         client.submit([_spec("one")])
         for path, operations in found["paths"].items():
             for param in operations.get("get", {"parameters": []})["parameters"]:
@@ -434,7 +434,7 @@ def test_queries_and_bodies_are_bounded_as_the_document_says(running) -> None:  
                     address += "&timeout=0" if path.endswith("wait") and param["name"] != "timeout" else ""
                     if (param["name"], value) in (("timeout", 1), ("timeout", 2), ("follow", 1)):
                         continue  # these wait
-                    status = _raw(world.state, f"GET {address} HTTP/1.1\r\nhost: x\r\n\r\n".encode())[0]
+                    status = _raw(server.state, f"GET {address} HTTP/1.1\r\nhost: x\r\n\r\n".encode())[0]
                     allowed = jsonschema.Draft202012Validator(param["schema"]).is_valid(value)
                     assert (status != 400) == allowed, (address, status)
         with pytest.raises(UsageError, match="negative"):

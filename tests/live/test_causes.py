@@ -6,7 +6,7 @@ import msgspec
 
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
-from tidewright.live.api import views as say
+from tidewright.live.api import views
 from tidewright.live.api.cause_views import cause_view
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import JobSpec
@@ -51,16 +51,16 @@ def test_what_a_view_says_as_data_it_says_in_words() -> None:
     runs, waits = world.submit(1), world.submit(1)
     world.plan(Start(runs, (Part(0, 1),), "its turn"))
     world.tell(ev.NodeDrain("n0", True))
-    views = [say.live_job(world.engine.book, job, world.now, full=True) for job in (runs, waits)]
+    shown = [views.live_job(world.engine.book, job, world.now, full=True) for job in (runs, waits)]
     world.tell(ev.Exited(runs, 1, 3))
-    views.append(say.ended_job(world.ended[runs], full=True))
-    for view in views:
+    shown.append(views.ended_job(world.ended[runs], full=True))
+    for view in shown:
         assert view.cause is not None and view.cause.text == view.why
         assert all(line.cause is not None and line.cause.text == line.why for line in view.story)
-    assert views[0].story[2].cause == api.CauseView("Text", {"text": "its turn"}, "its turn"), "a planner's own words"
-    assert views[1].cause == api.CauseView("WaitsForDevices", {}, "waits for devices")
-    assert views[2].cause == api.CauseView("ExitCode", {"code": 3}, "exit code 3")
-    (node,) = say.nodes(world.engine.book)
+    assert shown[0].story[2].cause == api.CauseView("Text", {"text": "its turn"}, "its turn"), "a planner's own words"
+    assert shown[1].cause == api.CauseView("WaitsForDevices", {}, "waits for devices")
+    assert shown[2].cause == api.CauseView("ExitCode", {"code": 3}, "exit code 3")
+    (node,) = views.nodes(world.engine.book)
     assert (node.state, node.cause) == ("draining", cause_view(Code.DRAINED()))
 
 

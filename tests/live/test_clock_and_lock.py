@@ -68,10 +68,10 @@ def test_a_base_that_was_lost_or_garbled_falls_back_to_the_journal(tmp_path: Pat
     assert machine.clock(tmp_path, 2 * 10**15).now() == 2 * 10**15
 
 
-def _hold(state: Path, told: multiprocessing.connection.Connection) -> None:  # type: ignore[name-defined]
+def _hold(state: Path, pipe: multiprocessing.connection.Connection) -> None:  # type: ignore[name-defined]
     StateLock(state)
-    told.send(os.getpid())
-    told.recv()
+    pipe.send(os.getpid())
+    pipe.recv()
 
 
 @pytest.mark.processes

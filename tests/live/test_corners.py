@@ -38,7 +38,7 @@ from tidewright.wire import agent as wire
 from tidewright.wire.api import JobEvent
 
 from .fakes import FakeFabric, FirstFit
-from .test_translate import Play
+from .test_reconciler import Play
 
 
 def _until(true, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
@@ -65,31 +65,31 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return state
 
 
-def _fill(world, client, fabric: FakeFabric, disk: SimpleNamespace) -> int:  # type: ignore[no-untyped-def]
+def _fill(server, client, fabric: FakeFabric, disk: SimpleNamespace) -> int:  # type: ignore[no-untyped-def]
     """A job has exited with code 5, and no disk takes note of it."""
     (job,) = client.submit([JobSpec(command=("sleep",))]).ids
     _until(lambda: client.job(job).state == "running")
     disk.full = True
-    world.soon(lambda: fabric.finish((job, 1), 5))
+    server.soon(lambda: fabric.finish((job, 1), 5))
     _until(lambda: client.info().notices)
     return int(job)
 
 
 def test_a_controller_can_be_stopped_while_the_disk_is_full(running, disk: SimpleNamespace) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
-        job = _fill(world, client, fabric, disk)
+    with running(fabric) as server, server.client() as client:
+        job = _fill(server, client, fabric, disk)
     disk.full = False
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         assert client.wait(job, 10).exit_code == 5, "an end that was never durable is heard of again"
 
 
 def test_no_record_of_an_attempt_is_forgotten_before_its_end_is_durable(running, disk: SimpleNamespace) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
-        job, tell = _fill(world, client, fabric, disk), fabric._on_report
+    with running(fabric) as server, server.client() as client:
+        job, tell = _fill(server, client, fabric, disk), fabric._on_report
         assert tell is not None
-        world.soon(lambda: tell("here", fabric.jobs[job, 1]))
+        server.soon(lambda: tell("here", fabric.jobs[job, 1]))
         time.sleep(0.2)
         assert "forget" not in [method for method, _ in fabric.calls]
         disk.full = False
@@ -97,7 +97,7 @@ def test_no_record_of_an_attempt_is_forgotten_before_its_end_is_durable(running,
         _until(lambda: "forget" in [method for method, _ in fabric.calls])
 
 
-def test_a_plan_that_is_none_or_cannot_be_written_down_is_a_failed_thought(running) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_that_is_none_or_cannot_be_written_down_is_a_failed_planning_round(running) -> None:  # type: ignore[no-untyped-def]
     class Careless(FirstFit):
         def __init__(self) -> None:
             self.answers: list[Any] = [Start(1, ((np.int64(0), 1.5),), "a device and a half"), None]  # type: ignore[arg-type]
@@ -109,20 +109,20 @@ def test_a_plan_that_is_none_or_cannot_be_written_down_is_a_failed_thought(runni
             return answer and Plan(view.revision, (answer,))  # type: ignore[no-any-return]
 
     planner = Careless()
-    with running(policy=planner) as world, world.client() as client:
+    with running(policy=planner) as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("true",))]).ids
         assert client.wait(job, 15).exit_code == 0
         assert not planner.answers
 
 
 def test_a_hold_beyond_a_century_is_refused(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("sleep",))]).ids
         with pytest.raises(UsageError, match="until_us"):
             client.suspend(job, until_us=2**63)
 
 
-def test_a_dry_run_thinks_although_the_last_plan_waits_for_no_arrival() -> None:
+def test_a_dry_run_plans_although_the_last_plan_waits_for_no_arrival() -> None:
     class Head(FirstFit):
         def plan(self, view: View) -> Plan:
             return msgspec.structs.replace(super().plan(view), wake=Wake(on_arrival=False))
@@ -134,36 +134,36 @@ def test_a_dry_run_thinks_although_the_last_plan_waits_for_no_arrival() -> None:
     assert lines[0].startswith("would start now"), lines
 
 
-def test_a_client_is_told_of_events_lost_with_an_earlier_controller() -> None:
-    hub = EventStream(kept=10)
-    hub.begin(40)
-    assert hub.after((40, 2**62)) == ([], True)
-    assert hub.after((39, 0))[1] is False
-    hub._fresh.append(JobEvent(seq="41.0", at=0, job=1, name="", state="queued", what="QUEUED"))
-    hub.publish()
-    assert [len(hub.after(place)[0]) for place in ((40, 3), (41, 0))] == [1, 0]
-    assert hub.after((39, 0))[1] is False and hub.after((41, 0))[1] is True
+def test_a_client_learns_of_events_lost_with_an_earlier_controller() -> None:
+    stream = EventStream(kept=10)
+    stream.begin(40)
+    assert stream.after((40, 2**62)) == ([], True)
+    assert stream.after((39, 0))[1] is False
+    stream._unpublished.append(JobEvent(seq="41.0", at=0, job=1, name="", state="queued", what="QUEUED"))
+    stream.publish()
+    assert [len(stream.after(place)[0]) for place in ((40, 3), (41, 0))] == [1, 0]
+    assert stream.after((39, 0))[1] is False and stream.after((41, 0))[1] is True
 
 
 def test_the_logs_of_old_attempts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewright.live.reconcile.agent_pool.LOGS_KEPT", 50)
     book = Worldlet(1, 1).engine.book
-    world = AgentPool(FakeFabric(), book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    pool = AgentPool(FakeFabric(), book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
     for job in range(1000):
         report = wire.JobReport(job=job, attempt=1, state="exited", logs=((0, "/x"),))
-        world._on_report("here", report)
-    assert len(world.logs) <= 60 and (999, 1) in world.logs
+        pool._on_report("here", report)
+    assert len(pool.logs) <= 60 and (999, 1) in pool.logs
 
 
 def test_the_log_of_a_job_is_where_it_runs_whatever_its_last_node_still_has_to_tell() -> None:
     """That of an image which it stored late, say: its copy of the log has ended."""
     play = Play(nodes=2)
     job = play.running()
-    world = AgentPool(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    pool = AgentPool(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
     for node in ("n0", "n1"):
         late = wire.JobReport(job=job, attempt=1, state="suspended", verb="checkpoint", logs=((0, f"/{node}/log"),))
-        world._on_report(node, late)
-    assert world.logs == {(job, 1): {0: ("n0", "/n0/log")}}
+        pool._on_report(node, late)
+    assert pool.logs == {(job, 1): {0: ("n0", "/n0/log")}}
 
 
 def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +191,9 @@ def test_the_time_until_a_job_may_preempt_is_counted_from_when_it_is_asked_for()
     world.submit(1)
     job, book = world.submit(1), world.engine.book
     book.blocked[job] = Blocked(job, Reason.NO_CAPACITY, "taken", at=book.now + 60 * SECOND)
-    asked = book.now + 20 * SECOND  # nothing has happened in the book since
-    told = live_job(book, job, asked).cause
-    assert told is not None and (told.code, told.args["within"]) == ("PreemptsLater", 40 * SECOND)
+    later = book.now + 20 * SECOND  # nothing has happened in the book since
+    shown = live_job(book, job, later).cause
+    assert shown is not None and (shown.code, shown.args["within"]) == ("PreemptsLater", 40 * SECOND)
 
 
 @pytest.mark.processes
@@ -205,24 +205,26 @@ def test_a_keeper_leaves_the_agent_of_an_earlier_controller_alone_unless_options
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None and agent.stdout.readline()
         (tmp_path / "agent.pid").write_text(f"{agent.pid}\n")
-        keeper = AgentSupervisor(LocalAgent(tmp_path, [*argv, *now], open_files=256))
-        asyncio.run(keeper._replace_outdated())
-        assert (keeper.pid() == agent.pid) is not bool(now)
+        supervisor = AgentSupervisor(LocalAgent(tmp_path, [*argv, *now], open_files=256))
+        asyncio.run(supervisor._replace_outdated())
+        assert (supervisor.pid() == agent.pid) is not bool(now)
         agent.kill()
 
 
 def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewright.live.api.routes.KEEPALIVE_S", 0.01)
-    hub = EventStream()
+    published = EventStream()
 
     def publish(turn: int, count: int) -> None:
         for number in range(count):
-            hub._fresh.append(JobEvent(seq=f"{turn}.{number}", at=0, job=1, name="", state="queued", what="QUEUED"))
-        hub.publish()
+            published._unpublished.append(
+                JobEvent(seq=f"{turn}.{number}", at=0, job=1, name="", state="queued", what="QUEUED")
+            )
+        published.publish()
 
     async def run() -> list[bytes]:
-        parts = SimpleNamespace(loop=SimpleNamespace(stopping=False), event_stream=hub)
-        stream = Routes(parts)._events((0, 0))  # type: ignore[arg-type]
+        context = SimpleNamespace(loop=SimpleNamespace(stopping=False), event_stream=published)
+        stream = Routes(context)._events((0, 0))  # type: ignore[arg-type]
         assert await anext(stream) == b": tidewright\n\n"
         publish(1, 2 * EVENTS_AT_A_TIME)
         first = await anext(stream)
@@ -236,11 +238,11 @@ def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkey
 @pytest.mark.parametrize("devices", [0, 65])
 def test_a_node_that_comes_back_with_no_or_many_devices_does_not_keep_the_loop_busy(running, devices: int) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         _until(lambda: client.info().agent == "connected")
         fabric.node = msgspec.structs.replace(fabric.node, devices=devices)
         fabric.incarnation = "boot-2"
-        world.soon(fabric.connect)
+        server.soon(fabric.connect)
         _until(lambda: client.info().devices == min(devices, 64))
         before = client.info().turn
         time.sleep(0.2)

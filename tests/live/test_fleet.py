@@ -38,7 +38,7 @@ def play(
         site.assert_clean()
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
-        await site.world.close()
+        await site.agent_pool.close()
         return site
 
     logging.disable()

@@ -24,7 +24,7 @@ from .harness import Running
 
 
 def _ran(state: Path, jobs: int, first: int = 1) -> list[int]:
-    with Running(state, FakeFabric()) as world, world.client() as client:
+    with Running(state, FakeFabric()) as server, server.client() as client:
         ids = [client.submit([JobSpec(command=("true",))]).ids[0] for _ in range(jobs)]
         for job in ids:
             client.wait(job, 10)
@@ -65,7 +65,7 @@ def test_without_a_watermark_what_lies_in_the_directory_counts(tmp_path: Path) -
     assert next_unused(state) == 15
     for name in ("journal.db", "journal.mark"):
         (state / name).unlink()
-    with Running(state, FakeFabric()) as world, world.client() as client:
+    with Running(state, FakeFabric()) as server, server.client() as client:
         assert client.submit([JobSpec(command=("true",))]).ids == (15,)
         assert "1 to 14" in "".join(client.info().notices)
 

@@ -43,7 +43,7 @@ class Disk:
 
 def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     disk, fabric = Disk(monkeypatch), FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("sleep",))]).ids
         _until(lambda: client.job(job).state == "running")
         disk.full = True
@@ -56,8 +56,8 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
             client.job("late")
         assert client.job(job).state == "running"
         assert any("cannot be written" in notice for notice in client.info().notices)
-        world.soon(lambda: fabric.finish((job, 1), 5))
-        assert not client.wait(job, 0.2).final, "an end that is not durable was told"
+        server.soon(lambda: fabric.finish((job, 1), 5))
+        assert not client.wait(job, 0.2).final, "an end that is not durable was reported"
         disk.full = False
         assert client.wait(job, 10).exit_code == 5
         (after,) = client.submit([JobSpec(command=("true",))]).ids
@@ -68,34 +68,34 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
 
 def test_a_node_that_loses_its_agent_keeps_its_jobs(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("sleep",))]).ids
         _until(lambda: client.job(job).state == "running")
-        world.soon(lambda: fabric.connect(False))
+        server.soon(lambda: fabric.connect(False))
         _until(lambda: client.info().agent != "connected")
         client.cancel(job)
         assert client.job(job).state == "stopping"
-        world.soon(lambda: fabric.finish((job, 1), 0))
-        world.soon(lambda: fabric.connect(True))
+        server.soon(lambda: fabric.finish((job, 1), 0))
+        server.soon(lambda: fabric.connect(True))
         assert client.wait(job, 10).state == "cancelled"
         _until(lambda: fabric.jobs == {})
 
 
 def test_a_job_whose_node_forgot_it_starts_again(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("sleep",))]).ids
         _until(lambda: client.job(job).state == "running")
-        world.soon(fabric.jobs.clear)
-        world.soon(lambda: fabric.connect(False))
-        world.soon(lambda: fabric.connect(True))
+        server.soon(fabric.jobs.clear)
+        server.soon(lambda: fabric.connect(False))
+        server.soon(lambda: fabric.connect(True))
         _until(lambda: client.job(job).attempt == 2 and client.job(job).state == "running")
         assert fabric.starts == [(job, 1), (job, 2)]
 
 
 def test_a_rebooted_node_loses_what_ran_and_frozen_jobs_too(running) -> None:  # type: ignore[no-untyped-def]
     fabric = FakeFabric()
-    with running(fabric) as world, world.client() as client:
+    with running(fabric) as server, server.client() as client:
         ids = client.submit([JobSpec(command=("sleep",)), JobSpec(command=("sleep",))]).ids
         for job in ids:
             _until(lambda job=job: client.job(job).state == "running")
@@ -108,7 +108,7 @@ def test_a_rebooted_node_loses_what_ran_and_frozen_jobs_too(running) -> None:  #
             fabric.incarnation = "boot-2"
             fabric.connect(True)
 
-        world.soon(reboot)
+        server.soon(reboot)
         _until(lambda: client.job(ids[0]).attempt == 2 and client.job(ids[0]).state == "running")
         client.resume(ids[1])
         _until(lambda: client.job(ids[1]).attempt == 2 and client.job(ids[1]).state == "running")
@@ -134,7 +134,7 @@ def test_a_slow_planner_does_not_hold_up_answers(running) -> None:  # type: igno
                 time.sleep(0.05)
             return super().plan(view)
 
-    with running(policy=Slow()) as world, world.client() as client:
+    with running(policy=Slow()) as server, server.client() as client:
         (first,) = client.submit([JobSpec(command=("sleep",))]).ids
         _until(lambda: client.job(first).state == "running")
         (second,) = client.submit([JobSpec(command=("sleep",))]).ids
@@ -143,25 +143,25 @@ def test_a_slow_planner_does_not_hold_up_answers(running) -> None:  # type: igno
         _until(lambda: client.job(second).state == "running")
 
 
-def test_a_restart_thinks_again_about_what_waited(running, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_restart_plans_again_for_what_waited(running, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     class Never(FirstFit):
         def plan(self, view):  # type: ignore[no-untyped-def]
             raise KeyError("broken")
 
-    with running(policy=Never()) as world, world.client() as client:
+    with running(policy=Never()) as server, server.client() as client:
         (job,) = client.submit([JobSpec(command=("true",))]).ids
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         assert client.wait(job, 10).exit_code == 0
 
 
 def test_the_hub_says_when_events_were_dropped() -> None:
     from tidewright.wire.api import JobEvent
 
-    hub = EventStream(kept=3)
+    stream = EventStream(kept=3)
     for number in range(1, 6):
-        hub._fresh.append(JobEvent(seq=f"{number}.0", at=0, job=1, name="", state="queued", what="QUEUED"))
-        hub.publish()
-    events, complete = hub.after((4, 0))
+        stream._unpublished.append(JobEvent(seq=f"{number}.0", at=0, job=1, name="", state="queued", what="QUEUED"))
+        stream.publish()
+    events, complete = stream.after((4, 0))
     assert ([event.seq for event in events], complete) == (["5.0"], True)
-    assert hub.after((1, 0))[1] is False
+    assert stream.after((1, 0))[1] is False
     assert point("17.2") == (17, 2)

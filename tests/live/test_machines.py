@@ -54,7 +54,7 @@ if dist.get_rank() == 0:
     with open(sys.argv[2], "w") as file:
         json.dump({"hash": digest.hexdigest()}, file)
 """
-"""Rests at every step as long as it is told; the hash is over losses, weights and random state."""
+"""Rests at every step as long as a file says; the hash is over losses, weights and random state."""
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from tidewright.engine.commands import Reply
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
 from tidewright.live.api import cooperative as pause
-from tidewright.live.api import listing
-from tidewright.live.api import views as say
+from tidewright.live.api import listing, views
 from tidewright.model.job import JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.wire import api
@@ -35,11 +34,11 @@ def _post(state, body: bytes) -> tuple[int, dict[str, object]]:  # type: ignore[
 
 
 def test_more_specs_than_one_request_may_bring(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+    with running() as server:
         body = b'{"specs":[' + b",".join([b'{"command":["a"]}'] * (api.MAX_SPECS + 1)) + b"]}"
-        status, error = _post(world.state, body)
+        status, error = _post(server.state, body)
         assert status == 413 and error["code"] == "toolarge" and "10000 at most" in str(error["error"])
-        assert world.client().jobs().jobs == ()
+        assert server.client().jobs().jobs == ()
 
 
 @pytest.mark.parametrize(
@@ -52,11 +51,11 @@ def test_more_specs_than_one_request_may_bring(running) -> None:  # type: ignore
     ],
 )
 def test_one_bad_spec_among_many_is_named_and_nothing_admitted(running, last: bytes, says: str) -> None:  # type: ignore[no-untyped-def]
-    with running() as world:
+    with running() as server:
         body = b'{"specs":[' + b",".join([b'{"command":["a"]}'] * 1200 + [last]) + b"]}"
-        status, error = _post(world.state, body)
+        status, error = _post(server.state, body)
         assert status == 400 and says in str(error["error"])
-        assert world.client().jobs(all=True).jobs == () and world.client().info().live_jobs == 0
+        assert server.client().jobs(all=True).jobs == () and server.client().info().live_jobs == 0
 
 
 def test_a_big_batch_is_one_turn_and_lets_others_have_theirs(running, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -69,16 +68,16 @@ def test_a_big_batch_is_one_turn_and_lets_others_have_theirs(running, monkeypatc
             turns += 1
             await asyncio.sleep(0)
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         _until_node(client)
-        world.soon(lambda: asyncio.ensure_future(count()))
+        server.soon(lambda: asyncio.ensure_future(count()))
         client.info()
         before = turns
         ids = client.submit([_spec(f"j{n}", tier="basic") for n in range(800)], op_id="big").ids
         assert len(set(ids)) == 800 and client.submit([_spec("j0")], op_id="big").ids == ids[:1]
         # Read, checked, made into events, taken by the engine and observed: each of them one by one.
         assert turns - before >= 5 * 800
-        with closing(sqlite3.connect(world.state / "journal.db")) as db:
+        with closing(sqlite3.connect(server.state / "journal.db")) as db:
             bodies = [decode(body) for (body,) in db.execute("SELECT body FROM turns")]
         submitted = [sum(isinstance(event, ev.Submit) for event in record.events) for record in bodies]
         assert max(submitted) == 800
@@ -87,19 +86,19 @@ def test_a_big_batch_is_one_turn_and_lets_others_have_theirs(running, monkeypatc
 
 def test_a_page_costs_what_is_on_it(running, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     made = 0
-    real = say.live_job
+    real = views.live_job
 
     def counted(*args, **kwargs):  # type: ignore[no-untyped-def]
         nonlocal made
         made += 1
         return real(*args, **kwargs)
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         specs = [_spec(f"j{n}", team=f"t{n % 3}", devices=4, ranks=4) for n in range(300)]
         ids = client.submit(specs).ids
         _until(client, ids[0], "running")
         user = client.job(ids[0]).user
-        monkeypatch.setattr(say, "live_job", counted)
+        monkeypatch.setattr(views, "live_job", counted)
         page = client.jobs(limit=3)
         assert [job.id for job in page.jobs] == list(ids[:3]) and page.more and made <= 4
         page = client.jobs(limit=3, team="t1", user=user)
@@ -111,7 +110,7 @@ def test_a_page_costs_what_is_on_it(running, monkeypatch) -> None:  # type: igno
 def test_lists_of_live_and_ended_jobs_are_whole_and_in_order(running, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(listing, "PAGE", 3)
     monkeypatch.setattr(listing, "CHUNK", 2)
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         ids = client.submit([_spec(f"j{n}", team=f"t{n % 2}", devices=4, ranks=4) for n in range(20)]).ids
         for job in ids[5:17]:
             client.cancel(job)
@@ -132,7 +131,7 @@ def test_lists_of_live_and_ended_jobs_are_whole_and_in_order(running, monkeypatc
         assert row.preemptions == sum(job.preemptions for job in mine)
         assert row.held_gpu_s == pytest.approx(sum(job.held_gpu_s for job in mine), abs=1.0)
         assert row.fraction == pytest.approx(sum(job.fraction for job in mine) / 10, abs=0.1)
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         assert client.info().ended_jobs == 12
 
 
@@ -172,7 +171,7 @@ def test_a_step_in_parts_is_the_same_step() -> None:
 
 
 def test_a_dry_run_of_many_changes_nothing(running) -> None:  # type: ignore[no-untyped-def]
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         _until_node(client)
         reply = client.submit([_spec(f"d{n}") for n in range(50)], dry_run=True)
         assert len(reply.forecast) == 50 and client.jobs().jobs == ()

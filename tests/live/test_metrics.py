@@ -17,7 +17,7 @@ from tidewright.testing.worldlet import Worldlet
 
 def lost(world: Worldlet, engine: Engine | None = None) -> float:
     driver = SimpleNamespace(engine=engine or world.engine, turns=world.driver.turns)
-    loop = SimpleNamespace(driver=driver, journal_error=False, last_thought_s=0.0)
+    loop = SimpleNamespace(driver=driver, journal_error=False, last_planning_s=0.0)
     text = exposition(Metrics(loop)).decode()  # type: ignore[arg-type]
     families = {family.name: family for family in text_string_to_metric_families(text)}
     (sample,) = families["tidewright_lost_gpu_seconds"].samples

@@ -61,7 +61,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     faulty.down()
 
 
-def test_an_xid_closes_the_device_moves_its_jobs_and_is_told_everywhere(site: Faulty) -> None:
+def test_an_xid_closes_the_device_moves_its_jobs_and_is_reported_everywhere(site: Faulty) -> None:
     """A program's own XID does nothing, one that passes closes the device for a while, one that lasts until a reset."""
     stuck = site.submit("sleep", "300", preempt="none")
     polite = site.submit("sh", "-c", "trap 'exit 75' TERM; while :; do sleep 0.05; done", preempt="cooperative")

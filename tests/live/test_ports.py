@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import socket
 
-from tidewright.live.controller.port_allocator import TORCH, PortAllocator, kernels_own
+from tidewright.live.controller.port_allocator import TORCH, PortAllocator, ephemeral_ports
 
 
 def test_no_port_is_one_that_the_kernel_gives_away() -> None:
-    ports, theirs = PortAllocator(), kernels_own()
+    ports, ephemeral = PortAllocator(), ephemeral_ports()
     taken = [ports.take() for _ in range(200)]
     assert len(set(taken)) == 200
-    assert not [port for port in taken if port in theirs or port in TORCH]
+    assert not [port for port in taken if port in ephemeral or port in TORCH]
 
 
 def test_a_port_in_use_is_passed_over() -> None:
     ports = PortAllocator()
     first, second = ports.take(), ports.take()
-    ports._endpoints, ports._next = [first, second], 0
+    ports._ports, ports._next = [first, second], 0
     assert ports.take() == first
     with socket.socket() as other:
         other.bind(("", second))

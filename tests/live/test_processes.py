@@ -104,7 +104,7 @@ def test_a_job_runs_through_a_killed_controller_and_a_killed_agent(site: Site, t
     assert site.client().job(job).attempt == 1
 
 
-def test_a_job_that_ended_while_nobody_looked_is_told_right(site: Site, tmp_path: Path) -> None:
+def test_a_job_that_ended_during_an_outage_is_reported_right(site: Site, tmp_path: Path) -> None:
     spec = JobSpec(command=("/bin/sh", "-c", "sleep 0.7; exit 7"))
     (job,) = site.client().submit([spec]).ids
     site.until(lambda: site.client().job(job).state == "running")

@@ -31,7 +31,7 @@ def test_a_node_with_fewer_devices_than_the_book_has_fails_no_job(tmp_path: Path
     with Running(tmp_path, fabric) as running, running.client() as client:
         first, _ = submit(client, "sleep"), submit(client, "sleep")
         until(lambda: len(fabric.starts) == 2)
-        fabric.node = replace(fabric.node, devices=2)  # started anew with fewer, and nobody was told
+        fabric.node = replace(fabric.node, devices=2)  # started anew with fewer, and not reported
         late = submit(client, "true")
         until(lambda: any("indices below 2" in line.why for line in client.why(late).story))
         assert client.job(late).state in ("queued", "held")

@@ -38,7 +38,7 @@ def test_a_queued_job_says_that_it_waits_not_that_it_was_admitted(running) -> No
     def spec(name: str) -> JobSpec:
         return JobSpec(name=name, command=("sleep", "60"), devices=4, ranks=4)
 
-    with running() as world, world.client() as client:
+    with running() as server, server.client() as client:
         holder, _ = client.submit([spec("holder"), spec("late")]).ids
         assert wait_until(lambda: client.job(holder).state == "running", 10)
         assert client.job("late").cause.code == "WaitsForDevices"

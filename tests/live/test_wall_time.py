@@ -47,8 +47,8 @@ def recent(*times: int) -> bool:
 
 
 def test_shown_times_and_times_of_day_are_those_of_the_wall_clock(state: Path) -> None:
-    with Running(state, FakeFabric()) as world, world.client() as client:
-        assert world.controller is not None
+    with Running(state, FakeFabric()) as server, server.client() as client:
+        assert server.controller is not None
         assert recent(client.info().now, client.info().started)
         (job,) = client.submit([JobSpec(command=("sleep", "9"))]).ids
         view = until(client, job, "running")
@@ -65,5 +65,5 @@ def test_shown_times_and_times_of_day_are_those_of_the_wall_clock(state: Path) -
         rows = [json.loads(line) for line in client.journal()]
     times = [row[1] for row in rows[1:]]
     assert times == sorted(times) and times[0] > time.time_ns() // 1000 + TEN_YEARS - MINUTE, "the journal's only grows"
-    with Running(state, FakeFabric()) as world, world.client() as client:
+    with Running(state, FakeFabric()) as server, server.client() as client:
         assert recent(client.job(job).end, client.job(job).submit), "from the journal, after another start"

@@ -13,7 +13,7 @@ from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.node import Allocation, NodeSpec, Part
 from tidewright.placement.find import lowest, place
 from tidewright.plan.render import misused, render
-from tidewright.plan.request import Request, request_of, row_request
+from tidewright.plan.request import Request, request_of, row_request, unit_of
 from tidewright.testing.views import GIB, ViewBuilder, pool
 
 BIG, SMALL = 1, 2
@@ -36,6 +36,7 @@ requests = st.builds(
     refused=st.sampled_from([0, 0, 0b1, 0b1100]),
     floor=st.integers(0, 2),
     demand=st.sampled_from([0, 6]),
+    ranks=st.integers(0, 3),
 )
 parts = st.builds(Part, st.integers(-1, 4), st.integers(0, 31), st.sampled_from([1000, 100, 500]))
 
@@ -55,7 +56,16 @@ def allowed(request: Request, allocation: Allocation) -> bool:
             return False
     count = sum(part.mask.bit_count() for part in allocation)
     together = request.placement != "one-node" or len(allocation) < 2
-    return (request.floor or request.count) <= count <= (request.demand or request.count) and together
+    right_count = (request.floor or request.count) <= count <= (request.demand or request.count)
+    return right_count and together and not split_rank(request.ranks, allocation)
+
+
+def split_rank(ranks: int, allocation: Allocation) -> bool:
+    """Whether a rank of several, with as many devices as the others, has some on one node and some on another."""
+    seats = [part.node for part in allocation for _ in range(part.mask.bit_count())]
+    unit = len(seats) // ranks if ranks > 1 and len(seats) % ranks == 0 else 1
+    sizes = [LAYOUT.kind_biggest[LAYOUT.node_kind[node]] for node in seats]
+    return unit <= min(sizes) and any(len(set(seats[at : at + unit])) > 1 for at in range(0, len(seats), unit))
 
 
 @given(wanted=requests, allocation=st.lists(parts, max_size=3).map(tuple))
@@ -71,7 +81,8 @@ def test_it_rejects_what_the_rules_forbid_and_nothing_else(wanted: Request, allo
 def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used) -> None:
     board = Board(LAYOUT)
     board.acquire(tuple(Part(at, (1 << count) - 1) for at, count in enumerate(used) if count))
-    wanted = replace(wanted, count=1 if wanted.memory else wanted.count, floor=0, demand=0)  # a share is of one device
+    count = 1 if wanted.memory else wanted.count  # a share is of one device
+    wanted = replace(wanted, count=count, unit=unit_of(count, wanted.ranks), floor=0, demand=0)
     found = place(board, wanted)
     assert found is None or (wanted.reject(found, LAYOUT) is None and board.fits(found))
     if found is None:

@@ -19,7 +19,7 @@ CHANGES = [
     "pop", "popitem", "clear", "update", "append", "extend", "insert", "remove", "setdefault", "sort", "reverse",
     "reset", "acquire", "release", "advance", "open", "close", "set_up",
 ]  # fmt: skip
-READS = {"view", "state", "true_level", "usual_level", "hold_reason", "format_history", "image_node_names"}
+READS = {"view", "state", "request", "true_level", "usual_level", "hold_reason", "format_history", "image_node_names"}
 
 
 def methods_that_write() -> set[str]:
@@ -92,7 +92,7 @@ def _writes(scope: ast.AST, methods: set[str], known: set[str]) -> Iterator[tupl
 
 def test_only_the_engine_writes_the_book() -> None:
     methods = methods_that_write()
-    assert {"move", "forget", "keep_images", "reserve"} <= methods
+    assert {"vacate", "forget", "keep_images", "reserve"} <= methods
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {text}"
         for path in sorted(SOURCE.rglob("*.py"))
@@ -107,7 +107,7 @@ book.now = 1
 self._book.jobs[1].attempt += 1
 del book.outages.faults[1]
 book.nodes.pop(1)
-engine.book.move(1, 2)
+engine.book.vacate(1)
 record = book.jobs[1]; record.attempt = 2
 record = self.book.jobs.get(1); record.history.append(3)
 n, record = 1, book.jobs[1]; record.saving = None
@@ -121,7 +121,7 @@ ledger = book.ledger; ledger.advance(3)
 
 @pytest.mark.parametrize("line", WRITES.strip().splitlines())
 def test_a_write_is_seen(line: str) -> None:
-    assert list(writes(ast.parse(line), {"move"}))
+    assert list(writes(ast.parse(line), {"vacate"}))
 
 
 def test_reading_is_none() -> None:
@@ -133,4 +133,4 @@ names = [one.spec for one in book.jobs.values()]
 names.append(1)
 jobs = list(book.jobs); jobs.sort()
 """
-    assert not list(writes(ast.parse(text), {"move"}))
+    assert not list(writes(ast.parse(text), {"vacate"}))

@@ -56,6 +56,7 @@ def test_the_docs_speak_in_terms_of_the_field() -> None:
 def test_a_planted_vague_word_is_caught() -> None:
     planted = [Source("engine/planted.py", '"""Nobody is told, and it lets go for ever."""')]
     assert too_vague(planted, {"engine": 3}) and not too_vague(planted, {"engine": 4})
+    assert too_vague([Source("engine/planted.py", "# buried on a shelf, and given back")], {"engine": 2})
     assert not too_vague([Source("engine/planted.py", "# released; preempted for job 3; unschedulable")], {})
     encoded = Source("engine/planted.py", 'name="sitting", "the sitting"')
     assert not too_vague([encoded], {"engine": 1}) and too_vague([encoded], {})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidewright.engine import commands as cmd
 from tidewright.engine import events as ev
+from tidewright.model.cause import Cause, Code
 
 LATE_S = 12.0
 """Every request on a simulated node is a dozen steps of at most 0.2 s, behind a few others; what waits for a decision that never
 comes waits 75 s."""
+LATE_IN_PEACE_S = 100.0
+"""What came before may still be waited for."""
 ASKED = {cmd.SuspendRanks: "suspend", cmd.ResumeRanks: "resume", cmd.CheckpointRanks: "checkpoint"}
 ANSWERED: dict[type, tuple[str, ...]] = {
     ev.Suspended: ("suspend", "checkpoint"),
@@ -32,6 +36,10 @@ class Answers:
     wrong: list[str]
     calm: bool = False
     faithful: bool = False
+    steady: bool = False
+    """Nothing fails: what is suspended comes back at the first try."""
+    peace: float = math.inf
+    """When everything was up and nothing failed any more."""
     asked: dict[tuple[int, str], float] = field(default_factory=dict)
     refused: dict[tuple[int, str], float] = field(default_factory=dict)
     """When a node last said anew that it could not: (job, verb)."""
@@ -47,6 +55,8 @@ class Answers:
         for command in commands:
             if type(command) in ASKED:
                 self.asked[command.job, ASKED[type(command)]] = now
+                if isinstance(command, cmd.SuspendRanks):  # the image that it was about to make is given up for it
+                    self.asked.pop((command.job, "checkpoint"), None)
             elif isinstance(command, cmd.Ended | cmd.StopRanks):
                 for verb in ASKED.values():
                     self.asked.pop((command.job, verb), None)
@@ -57,14 +67,21 @@ class Answers:
             asked, refused = self.asked.get((event.job, verb)), self.refused.get((event.job, verb), 0.0)
             if asked is not None and refused < asked:
                 self.wrong.append(f"job {event.job}: {verb} is said to have failed on no node: {event.error}")
-        if self.faithful and isinstance(event, ev.Exited) and event.lost:
+        if self.steady and isinstance(event, ev.ResumeFailed):
+            self.wrong.append(f"job {event.job} does not come back: {event.error}")
+        if self.faithful and isinstance(event, ev.Exited) and event.lost and not self._cannot_go_back(event):
             self.wrong.append(f"job {event.job} has lost its ranks, though no node did: {event.why}")
         for verb in ANSWERED.get(type(event), ()):
             self.asked.pop((event.job, verb), None)
 
+    def _cannot_go_back(self, event: ev.Exited) -> bool:
+        """Half of a suspension was to be undone, and could not be."""
+        in_part = isinstance(event.why, Cause) and event.why.code is Code.SUSPENDED_IN_PART
+        return in_part and (event.job, "resume") in self.refused
+
     def check(self, now: float) -> None:
         """No request waits for what will not come."""
-        if self.calm:
+        if self.calm or now > self.peace + LATE_IN_PEACE_S:
             for (job, verb), asked in self.asked.items():
-                if now > asked + LATE_S:
+                if now > (asked + LATE_S if self.calm else max(asked, self.peace) + LATE_IN_PEACE_S):
                     self.wrong.append(f"job {job}: {verb} has not been answered in {now - asked:.0f} s")

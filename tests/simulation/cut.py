@@ -77,12 +77,16 @@ class SimulatedCut:
             return
         ranks = [each for node in self._nodes() for each in node.ranks(self.key) if each.alive]
         whole = ranks and {each.rank for each in ranks} == set(range(ranks[0].world))
+        if whole and self.leader.network.steady and not all(each.held for each in ranks):
+            self.leader.ledger.wrong.append(
+                f"{self.key}: ranks were released while they were held for cut {self.step.cut}"
+            )
         if not whole or not all(each.held for each in ranks) or any(each.frozen or each.dumped for each in ranks):
             self._fail("a rank does not come to a standstill")
             return
         self.over = True
         for process in ranks:
-            process.quiesced = True
+            process.quiesced, process.cut = True, self.step.cut
         took = asyncio.get_running_loop().time() - self.began
         self.leader.done_step(self.what, max(1, int(took * 1e6)))
 

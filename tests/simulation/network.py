@@ -26,6 +26,12 @@ class Network:
 
     def __init__(self, dice: random.Random, trouble: float) -> None:
         self.dice, self.trouble = dice, trouble
+        self.slow = 0.0
+        """How often a message is late, whatever the trouble."""
+        self.strict = False
+        """As of ``Scenario``."""
+        self.steady = False
+        """Nothing happens for which ranks may be released from a cut."""
         self.nodes_by_name: dict[str, Node] = {}
         self._on_node: OnNode | None = None
         self._on_report: OnReport | None = None
@@ -75,7 +81,7 @@ class Network:
         loop.call_at(at, lambda: arrive() if self._lines.get(name, 0) == line else None)
 
     def _delay(self) -> float:
-        slow = self.dice.random() < self.trouble / 4
+        slow = self.dice.random() < (self.slow or self.trouble / 4)
         return self.dice.uniform(0.0005, 0.01) * (300 if slow else 1)
 
     def tell(self, name: str, report: wire.JobReport) -> None:

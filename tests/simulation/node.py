@@ -60,6 +60,12 @@ class Node:
         self.devices = devices
         """When it is whole."""
         self.trouble = self.kills = self.aimed_kills = 0.0
+        self.picky = 0.0
+        """How often a suspension or an image is refused, whatever the trouble."""
+        self.unlucky: dict[type, float] = {}
+        """How often steps of a kind fail, whatever the trouble."""
+        self.begun: set[tuple[Key, str, str]] = set()
+        """Requests that this agent was asked before."""
         self.down_s = 4.0
         """How long it takes at most until another agent is started."""
         self.aim: tuple[type, ...] = ()
@@ -96,7 +102,7 @@ class Node:
         """An agent starts, and takes over what is on the disk."""
         self.life += 1
         self.running = True
-        self.failed = {}
+        self.failed, self.begun = {}, set()
         self.machine = NodeMachine(self.name, images=True, boot=self.incarnation)
         self._loop = MachineLoop(self.machine, self._now, self._perform)
         try:
@@ -171,12 +177,13 @@ class Node:
                 epoch=epoch,
                 pid=1,
                 jobs=self.machine.reports(),
-                depot=self.depot,
+                peer=self.depot,
                 images=tuple(sorted((*key, rank) for key, ranks in held.items() for rank in ranks)),
             )
         self._asks += 1
         ask = self._asks
         self._serving = True
+        before = self._stands(method, args, op_id)
         try:
             self._loop.feed(ev.Requested(ask, method, args, op_id))
         except Killed:
@@ -184,11 +191,23 @@ class Node:
             raise WorldError("the agent was killed") from None
         finally:
             self._serving = False
+        if before is not None and before != self._stands(method, args, op_id):
+            self.ledger.wrong.append(f"{self.name}: {op_id} was asked once more and done again")
         answer = self._answers.pop(ask)
         if isinstance(answer, TideError):
             self.refuses(args.job, method, asyncio.get_running_loop().time())
             raise answer
         return answer
+
+    def _stands(self, method: str, args: Any, op_id: str) -> tuple[Any, ...] | None:
+        """What a request that was made before must not change; None for one that is new."""
+        asked = (args.job, args.attempt), method, op_id
+        if asked not in self.begun:
+            if op_id and method in ("launch", "suspend", "resume", "checkpoint"):
+                self.begun.add(asked)
+            return None
+        state = self.machine.attempts.get(asked[0]) if self.machine is not None else None
+        return (id(state), state.record.phase, *state.underway) if state is not None else ()
 
     def left(self) -> list[Any]:
         """What is asked or waited for."""

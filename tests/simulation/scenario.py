@@ -23,6 +23,8 @@ from .training import Ledger
 TICK_S = 0.05
 PEACE_S = 4000.0
 """Virtual seconds in which every job must end once nothing goes wrong any more: hosts of a rendezvous are waited for 900 s."""
+STANDS_S = 120.0
+"""How long ranks may stand still that are to run: a decision on their cut is waited for 75 s."""
 
 
 class Control(Site):
@@ -36,7 +38,7 @@ class Control(Site):
 
     def _step(self, events: list[ev.Event]) -> None:
         if self.dice.random() < self.kills:
-            world, self.world.carry_out = self.world, lambda commands, events: None  # type: ignore[method-assign]
+            world, self.agent_pool.carry_out = self.agent_pool, lambda commands, events: None  # type: ignore[method-assign]
             super()._step(events)
             self._note(events)
             asyncio.get_running_loop().create_task(self._die(world))
@@ -51,12 +53,17 @@ class Control(Site):
                 self.ended.setdefault(command.job, []).append(command)
 
     async def _die(self, world: Any) -> None:
-        if self.world is world:
+        if self.agent_pool is world:
             await self.again()
 
 
 class Scenario:
     """``run`` raises AssertionError with the seed and the story of every job."""
+
+    peace_s = PEACE_S
+    strict = False
+    """Also ranks that are being stopped hold their devices alone, no image that is wanted is gone from all disks, and every
+    request is answered some time after trouble has ended."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.dice = seed, random.Random(seed)
@@ -84,8 +91,9 @@ class Scenario:
         dice = self.dice
         asyncio.get_running_loop().set_exception_handler(self._note_unhandled)
         self.network = Network(dice, 0.1)
-        names = [f"n{number}" for number in range(dice.choice([1, 2, 3, 3, 4]))]
-        self.nodes = {name: Node(name, dice.choice([2, 2, 4]), dice, self.network, self.ledger) for name in names}
+        self.network.strict = self.strict
+        sizes = self._sizes()
+        self.nodes = {f"n{number}": Node(f"n{number}", size, dice, self.network, self.ledger) for number, size in sizes}
         self.network.nodes_by_name = self.nodes
         for node in self.nodes.values():
             node.refuses = self.answers.refuses
@@ -103,7 +111,11 @@ class Scenario:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.site.world.close()
+        await self.site.agent_pool.close()
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The number of each node, and of its devices."""
+        return [(number, self.dice.choice([2, 2, 4])) for number in range(self.dice.choice([1, 2, 3, 3, 4]))]
 
     async def _train(self) -> None:
         while True:
@@ -115,18 +127,34 @@ class Scenario:
         """No device is held twice."""
         for node in self.nodes.values():
             held: dict[int, tuple[int, int]] = {}
-            stopping = {key for key, each in node.attempts() if each.record.phase == "stopping"}
+            stopping = {key for key, each in node.attempts() if each.record.phase == "stopping"} - {
+                each.key for each in node.processes if self.strict and not each.thawed
+            }
             for process in node.processes:
+                if process.alive and process.key not in node.disk.attempts:
+                    self.ledger.wrong.append(f"{process.key} on {node.name}: rank {process.rank} is of no attempt")
                 if process.key in stopping:
                     continue  # what was frozen on devices of others must run to hear that it is to end
-                if process.alive and not process.frozen and not process.dumped:
+                if process.alive and not (process.frozen or process.dumped or process.thawed):
                     for device in process.devices:
                         if held.setdefault(device, process.key)[0] != process.key[0]:
                             self.ledger.wrong.append(
                                 f"{node.name}: device {device} is held by {held[device]} and {process.key}"
                             )
+            self._check_standstill(node)
         self.answers.check(self.network.now())
         assert not self.ledger.wrong, self.ledger.wrong[:3]
+
+    def _check_standstill(self, node: Node) -> None:
+        """Ranks that are to run do, sooner or later."""
+        for key, state in node.attempts():
+            for process in node.ranks(key):
+                if process.runs or not process.alive or state.record.phase != "running":
+                    process.stands_since = 0.0
+                    continue
+                process.stands_since = process.stands_since or self.network.now()
+                if self.network.now() > process.stands_since + STANDS_S:
+                    self.ledger.wrong.append(f"{key} on {node.name}: rank {process.rank} stands still, and is to run")
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -206,13 +234,14 @@ class Scenario:
     async def _peace(self) -> None:
         """Everything is up and nothing fails: every job ends, once, and nothing of any is left."""
         self._trouble(0.0, 0.0, 0.0)
+        self.answers.peace = self.network.now() if self.strict else self.answers.peace
         for node in self.nodes.values():
             if node.spec.devices < node.devices:
                 node.power_off()
             node.power_on(node.devices)
             node.connect(True)
         ended = self.site.book.specs
-        end = self.network.now() + PEACE_S
+        end = self.network.now() + self.peace_s
         number = 0
         while ended:
             for job in list(self.site.book.specs):
@@ -241,8 +270,8 @@ class Scenario:
             assert not any(each.alive for each in node.processes), f"{name}: {node.processes}"
             assert not node.left(), f"{name} waits: {node.left()}"
             assert not node.disk.raw and not node.disk.store, f"{name} keeps images {node.disk.raw} {node.disk.store}"
-        translator = self.site.world.reconciler
-        assert translator._reports == {} and translator._attempts == {} and translator._undone == {}
+        reconciler = self.site.agent_pool.reconciler
+        assert reconciler._reports == {} and reconciler._attempts == {} and reconciler._undone == {}
         for job, ends in self.site.ended.items():
             assert len(ends) == 1, f"job {job} ended more than once: {ends}"
             good = State(ends[0].state) is State.COMPLETED

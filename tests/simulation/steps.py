@@ -111,7 +111,9 @@ class Steps:
 
     def carry_out(self, key: Key, step: do.ActionStep) -> Any:
         """The result. Raises ActionFailed."""
-        if isinstance(step, FAILS) and self.node.dice.random() < self.node.trouble / 3:
+        if isinstance(step, FAILS) and self.node.dice.random() < self.node.unlucky.get(
+            type(step), self.node.trouble / 3
+        ):
             raise do.ActionFailed(f"no luck with {type(step).__name__}", no_room=isinstance(step, do.CommitRecord))
         return self._do(step, key)
 
@@ -164,6 +166,8 @@ class Steps:
 
     def _start(self, state: AttemptState, seat: wire.RankSeat, step: int, generation: int) -> Process:
         args, dice = state.args, self.node.dice
+        if state.record.boot != self.node.incarnation:
+            self.node.ledger.wrong.append(f"{state.key} on {self.node.name}: started, though its boot is over")
         made = Process(
             state.key, seat.rank, generation, args.world_size, int(args.command[1]), seat.devices, step,
             stubborn=dice.random() < 0.2, suspect=not self.node.online,
@@ -238,7 +242,8 @@ class Steps:
 
     @_do.register
     def _(self, step: do.CheckLevel, key: Key) -> str:
-        return "a debugger is attached" if self.node.dice.random() < self.node.trouble / 5 else ""
+        refusing = self.node.picky or self.node.trouble / 5
+        return "a debugger is attached" if self.node.dice.random() < refusing else ""
 
     @_do.register
     def _(self, step: do.SuspendByDriver, key: Key) -> Any:
@@ -259,6 +264,8 @@ class Steps:
 
     @_do.register
     def _(self, step: do.DiscardImage, key: Key) -> None:
+        for process in self.mine(key):
+            process.thawed = process.thawed or process.frozen
         self._thaw(key)
 
     def _thaw(self, key: Key) -> None:
@@ -281,6 +288,10 @@ class Steps:
             if process.world > 1 and not process.quiesced:
                 self.node.ledger.wrong.append(
                     f"{key} on {self.node.name}: rank {process.rank} is dumped while it trains"
+                )
+            elif process.world > 1 and process.cut != step.serial:
+                self.node.ledger.wrong.append(
+                    f"{key} on {self.node.name}: image {step.serial} is taken of cut {process.cut}"
                 )
             if self.node.dice.random() < self.node.trouble / 30:
                 process.end(137)
@@ -377,11 +388,19 @@ class Steps:
             if rank not in held:
                 held |= self._from_peers(*place, rank, state.args.sources)
         if not set(state.numbers) <= set(held):
+            self._look_everywhere(place, set(state.numbers))
             raise do.ActionFailed(f"image {step.serial} cannot be had")
         disk.raw[place] = held
         if 0 in state.numbers:
             disk.rendezvous[key[0]] = state.record.rendezvous_generation
         return {}
+
+    def _look_everywhere(self, place: tuple[int, int], ranks: set[int]) -> None:
+        """Images that a job comes back from are kept, wherever it is that nobody answers."""
+        disks = [node.disk for node in self.node.network.nodes_by_name.values()]
+        kept = {rank for disk in disks for held in (disk.raw, disk.store) for rank in held.get(place, {})}
+        if self.node.network.strict and not ranks <= kept:
+            self.node.ledger.wrong.append(f"image {place} of ranks {ranks - kept} is wanted, and gone")
 
     @_do.register
     def _(self, step: on_images.MakeGeneration, key: Key) -> on_images.Renewed:
@@ -393,7 +412,8 @@ class Steps:
     @_do.register
     def _(self, step: on_images.RestoreRanks, key: Key) -> Any:
         state, raw = self.state(key), self.node.disk.raw.get((key[0], step.serial), {})
-        if self.node.dice.random() < self.node.trouble / 3 or not set(state.numbers) <= set(raw):
+        failing = self.node.unlucky.get(on_images.RestoreRanks, self.node.trouble / 3)
+        if self.node.dice.random() < failing or not set(state.numbers) <= set(raw):
             return {state.numbers[0]: RankOutcome(127, error="no luck with this restore", fault="world")}
         for seat in state.args.ranks:
             made = self._start(state, seat, raw[seat.rank], state.record.generation)

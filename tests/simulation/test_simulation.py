@@ -1,6 +1,6 @@
 """Everything that can happen to jobs, agents, controllers and the network at once, in virtual time.
 
-A failure names its seed; ``Scenario(SEED).run()`` or ``DenseScenario(SEED).run()`` repeats it, action by action. The long run
+A failure names its seed; ``Scenario(SEED).run()`` or that of another kind repeats it, action by action. The long run
 goes on where it was interrupted: the seeds that passed are kept in ``.pytest_cache``.
 """
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from .aimed import AimedScenario
 from .dense import DenseScenario
 from .scenario import Scenario
 
-QUICK, LONG, AT_ONCE = 50, 5_000, 250
-KINDS = [Scenario, DenseScenario]
+QUICK, LONG, AT_ONCE = 40, 5_000, 250
+KINDS = [Scenario, DenseScenario, AimedScenario]
 SOURCES = Path(__file__).parents[2] / "src" / "tidewright"
 
 
@@ -48,7 +49,7 @@ def code() -> str:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", range(0, LONG, AT_ONCE))
-def test_ten_thousand_seeds(first: int, kind: type[Scenario], pytestconfig: pytest.Config) -> None:
+def test_many_thousand_seeds(first: int, kind: type[Scenario], pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache
     key = f"simulation/{kind.__name__}{first}"
     if cache is not None and cache.get(key, None) == code():

@@ -29,10 +29,16 @@ class Process:
     held: bool = False
     quiesced: bool = False
     """Stands still at a cut, without connections."""
+    cut: int = 0
+    """The number of the cut at which it stood still last."""
+    thawed: bool = False
+    """Was frozen, on devices of others perhaps, and runs to hear that it is to end."""
     stubborn: bool = False
     """Ends by SIGKILL alone."""
     term: bool = False
     """Has been sent SIGTERM."""
+    stands_since: float = 0.0
+    """When it was first seen standing still though it is to run; 0: it runs."""
     suspect: bool = False
     """Its node was away while it ran: it may live elsewhere by now."""
 

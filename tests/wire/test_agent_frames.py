@@ -55,7 +55,7 @@ def test_launches_survive_the_wire(name, env, number):
     assert decode(bytes(request.args), LaunchArgs) == args
 
 
-def test_answers_and_reports_are_told_apart():
+def test_answers_and_reports_are_distinguished():
     report = JobReport(job=1, attempt=0, state="running", first_failure=RankFailure(2, 5, "exit code 5"))
     assert decode(encode(Push(report)), Line).report == report
     answer = decode(encode(RpcResponse(4, ok=raw(report))), Line)

@@ -34,7 +34,7 @@ def test_the_oldest_silent_connection_of_a_peer_goes_for_its_next_one() -> None:
         table.admit("a5", "a", lambda: None)
     table.closed("a2")
     table.admit("a6", "a", lambda: None)
-    assert len(table) == 2 and table.turned_away == 3
+    assert len(table) == 2 and table.rejected == 3
 
 
 def test_when_all_room_is_taken_the_peer_with_most_silent_ones_pays() -> None:
@@ -90,7 +90,7 @@ def test_peers_are_addresses_networks_and_users(tmp_path: Path) -> None:
         assert peer_of(here, "") == Path("/proc/self").stat().st_uid
 
 
-def test_the_limit_of_open_files_is_raised_and_the_old_one_told() -> None:
+def test_the_limit_of_open_files_is_raised_and_the_old_one_returned() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))

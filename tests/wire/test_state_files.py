@@ -110,7 +110,7 @@ def test_a_directory_that_others_may_write_to_is_refused(shared: Path, mode: int
 
 def test_what_others_may_write_to_on_the_way_is_refused(shared: Path) -> None:
     made(VICTIM, shared / "open", 0o777)
-    assert "everybody may write" in begin(shared / "open" / "state")
+    assert "may write to" in begin(shared / "open" / "state")
     os.chmod(shared / "open", 0o770)
     assert begin(shared / "open" / "state") == "begun", "one's own group is oneself"
     os.chown(shared / "open", VICTIM, 4)

@@ -23,7 +23,7 @@ from ..devices.protocol import Backend
 from ..devices.registry import open_backend
 from ..model.job import Level
 from ..model.node import DeviceFault
-from ..wire.agent import Health, HealthPush, Inventory, JobReport, NoArgs, Usage, pulse_socket
+from ..wire.agent import Health, HealthPush, Inventory, JobReport, NoArgs, Usage, heartbeat_socket
 from ..wire.connections import raise_open_files
 from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
@@ -164,11 +164,11 @@ class Agent:
             jobs=self._supervisor.reports(),
             unhealthy={one.device: one.why for one in faults},
             faults=faults,
-            depot=self._node_services.peer,
+            peer=self._node_services.peer,
             full=self._node_services.why_not,
             criu=self._node_services.criu,
             images=await asyncio.to_thread(self._node_services.listed),
-            beats=True,
+            heartbeats=True,
         )
 
     async def _usage(self, args: NoArgs, op_id: str) -> Usage:
@@ -179,7 +179,7 @@ class Agent:
         await self._node_services.open()
         self._supervisor.adopt()
         socket = self._settings.socket or self._layout.socket
-        self._heartbeat.open(pulse_socket(socket))
+        self._heartbeat.open(heartbeat_socket(socket))
         await self._server.open(socket)
         guards = (self._supervisor.memory.watch(), self._health.watch())
         works = (self._look_for_sockets(), self._supervisor.cap_logs(), *guards)

@@ -11,9 +11,9 @@ from .. import __version__
 from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
+from ..fabric.heartbeat import silence_s
 from ..fabric.local import LocalFabric
 from ..fabric.protocol import Fabric
-from ..fabric.pulse import silence_s
 from ..fabric.several import SeveralFabric
 from ..live.controller.agent_supervisor import LocalAgent
 from ..live.controller.main import Controller, ControllerSettings
@@ -83,7 +83,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
 
 
 def local_agents(settings: DaemonSettings) -> tuple[LocalAgent, ...]:
-    """The agents that the controller keeps alive: the hosts; without any, and without others' agents, the usual one."""
+    """The agents that the controller supervises: the hosts; without hosts and sockets, one for this machine."""
     hosts = settings.agents.hosts
     if not hosts and not settings.agents.sockets:
         return (LocalAgent(settings.state, _argv(settings, settings.state, settings.slots), settings.open_files),)

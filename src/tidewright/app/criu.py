@@ -23,8 +23,8 @@ def find(prefix: Path | None = None) -> Found:
     return Found(why=criu) if isinstance(criu, str) else Found(criu.command[-1], criu.version)
 
 
-def install(prefix: Path | None, say: Callable[[str], None]) -> Path:
+def install(prefix: Path | None, report: Callable[[str], None]) -> Path:
     """Unpack one into a private prefix; where. Raises UsageError and WorldError."""
     from ..checkpoint.criu.install import install
 
-    return install(prefix, say)
+    return install(prefix, report)

@@ -42,7 +42,7 @@ def _arguments(argv: list[str] | None) -> DaemonSettings:
     parser.add_argument("--host", metavar="NAME[=SLOTS[:CORES]]", action="append", default=[], help="an agent to keep")
     parser.add_argument("--hosts", type=int, default=0, help="keep so many agents, the cores dealt out among them")
     parser.add_argument(
-        "--agent-socket", metavar="PATH", action="append", default=[], help="an agent of somebody else's"
+        "--agent-socket", metavar="PATH", action="append", default=[], help="an agent that is supervised elsewhere"
     )
     parser.add_argument("--images", metavar="URL", help="where copies of job images go")
     parser.add_argument("--image-quota", metavar="SIZE", help="most bytes of images on each node (default: no limit)")
@@ -68,7 +68,7 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
         try:
             hosts.remember(state, agents)
             remembered.remember(state, options)
-        except OSError as error:  # a full disk; the next start is told again, or does as the last one
+        except OSError as error:  # a full disk; the next start gets its options again, or those of the last one
             log.warning("the options of this start are not remembered: %s", error)
 
     return DaemonSettings(
@@ -95,7 +95,7 @@ def _settled(state: Path, options: dict[str, str]) -> Settings:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to stop. Returns the exit code: 0 after an orderly stop, else that of the error."""
+    """Serve until a signal or a request to stop. Returns the exit code: 0 after an orderly stop, else that of the error."""
     os.umask(0o077)
     logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)

@@ -115,6 +115,6 @@ def _controller(state: Path, pid: int | None) -> list[Finding]:
         info = Client(state, timeout=5.0).info()
     except TideError as error:
         return [Finding("controller", "bad", f"pid {pid} holds the directory but does not answer: {error.args[0]}")]
-    agent = Finding("agent", "ok" if info.agent == "connected" else "bad", info.agent or "no word of it")
+    agent = Finding("agent", "ok" if info.agent == "connected" else "bad", info.agent or "unknown")
     running = Finding("controller", "ok", f"pid {pid}, version {info.version}, turn {info.turn}")
     return [running, agent, *(Finding("notice", "note", notice) for notice in info.notices)]

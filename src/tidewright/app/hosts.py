@@ -41,7 +41,7 @@ class Host(Struct, frozen=True, omit_defaults=True):
 
 
 class Agents(Struct, frozen=True, omit_defaults=True):
-    """``hosts`` are kept alive by the controller, those behind ``sockets`` by somebody else; neither: the usual one."""
+    """``hosts`` are supervised by the controller, those behind ``sockets`` elsewhere; neither: the usual one."""
 
     hosts: tuple[Host, ...] = ()
     sockets: tuple[str, ...] = ()

@@ -139,7 +139,7 @@ class _Measured:
         self._launched: dict[tuple[int, int], int] = {}
         self._took: dict[str, list[int]] = {"launch_us": [], "save_us": [], "restore_us": []}
 
-    def hear(self, record: StepRecord) -> None:
+    def observe(self, record: StepRecord) -> None:
         for event in record.events:
             if isinstance(event, Started) and (event.job, event.attempt) in self._launched:
                 self._took["launch_us"].append(record.now - self._launched.pop((event.job, event.attempt)))
@@ -172,7 +172,7 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
                 rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
             elif isinstance(ended, Ended):
                 unstarted += 1
-        measured.hear(record)
+        measured.observe(record)
     censored = _live(engine)
     waiting = sum(1 for row in censored if not row.ideal_us)
     rows += [row for row in censored if row.ideal_us]

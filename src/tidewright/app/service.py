@@ -1,4 +1,4 @@
-"""Run a service of this process until it is told to stop. Loads nothing else: a small service must start fast."""
+"""Run a service of this process until SIGTERM or SIGINT. Loads nothing else: a small service must start fast."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ async def until_stopped(service: Stoppable) -> None:
     await service.run()
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """A line of a service's log."""
     print(line, file=sys.stderr, flush=True)

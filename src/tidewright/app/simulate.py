@@ -77,11 +77,13 @@ def _each(
     results = []
     for name in names:
 
-        def told(settled: int, total: int, _: int, name: str = name) -> None:
+        def report_progress(settled: int, total: int, _: int, name: str = name) -> None:
             if progress is not None:
                 progress(name, settled, total)
 
-        results.append(simulate(trace, nodes, make(name), msgspec.structs.replace(options, label=name), told))
+        results.append(
+            simulate(trace, nodes, make(name), msgspec.structs.replace(options, label=name), report_progress)
+        )
     return results
 
 

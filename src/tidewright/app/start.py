@@ -91,8 +91,8 @@ def start_detached(state: Path, argv: list[str]) -> Starting:
         os.close(log)
 
 
-def wait_until_up(client: Client, state: Path, starting: Starting, tell: Callable[[], None]) -> Info:
-    """The controller's first answer with its agent connected (or why not). ``tell`` is called at every look.
+def wait_until_up(client: Client, state: Path, starting: Starting, on_poll: Callable[[], None]) -> Info:
+    """The controller's first answer with its agent connected (or why not). ``on_poll`` is called at every look.
 
     Raises UsageError with the end of controller.log when the process ends first or does not answer in time.
     """
@@ -113,7 +113,7 @@ def wait_until_up(client: Client, state: Path, starting: Starting, tell: Callabl
             agent_by = agent_by or time.monotonic() + START_LIMIT_S / 4
             if info.agent == "connected" or time.monotonic() > agent_by:
                 return info
-        tell()
+        on_poll()
         time.sleep(_POLL_S)
     raise UsageError(
         f"the controller (pid {starting.process.pid}) does not answer after {START_LIMIT_S:.0f} s:\n"
@@ -122,20 +122,20 @@ def wait_until_up(client: Client, state: Path, starting: Starting, tell: Callabl
     )
 
 
-def wait_until_down(state: Path, tell: Callable[[], None]) -> bool:
-    """Whether the controller has let go of the directory within STOP_LIMIT_S."""
+def wait_until_down(state: Path, on_poll: Callable[[], None]) -> bool:
+    """Whether the controller has released the directory within STOP_LIMIT_S."""
     deadline = time.monotonic() + STOP_LIMIT_S
     while controller_pid(state) is not None:
         if time.monotonic() > deadline:
             return False
-        tell()
+        on_poll()
         time.sleep(_POLL_S)
     return True
 
 
 def end_by_pid(state: Path) -> int:
     """Ask the controller to end where it does not answer: by a signal to the process that holds the directory's lock, and
-    no other. Returns its pid. Raises UsageError when that process cannot be told."""
+    no other. Returns its pid. Raises UsageError when that process is not known."""
     found = holder(state / LOCK)
     if found is None or not end(found):
         raise UsageError(

@@ -1,6 +1,6 @@
 """cli: the command ``tide``. One file per command, loaded only when that command is typed.
 
-Refuses to know anything that the API does not tell; builds nothing itself (room app does).
+Knows nothing but what the API says; builds nothing itself (room app does).
 """
 
 MAY_IMPORT = ("base", "model", "wire", "app")

@@ -57,7 +57,7 @@ def plugin_arguments(words: list[str]) -> list[str]:
 
     Containers are matched by size: gpushare's manifest does not mount the folder where a runtime looks for CDI.
     """
-    from .kube import command
+    from .kube.kube import command
 
     found = ["kube", PLUGIN, "--binding", "match", "--respawn"]
     left = list(words)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE_S = 2.0
+SHOWN_AFTER_S = 2.0
 """Anything that takes longer than this shows that it goes on."""
 
 
 class Bar:
-    """A bar that appears when the work turns out to take longer than PATIENCE_S."""
+    """A bar that appears when the work turns out to take longer than SHOWN_AFTER_S."""
 
     def __init__(self, text: str, total: float | None) -> None:
         self._text, self._total = text, total
@@ -25,7 +25,7 @@ class Bar:
         """Say how far it is; with ``done`` None only that it goes on."""
         self._text = text or self._text
         if self._bar is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._since < PATIENCE_S:
+            if not sys.stderr.isatty() or time.monotonic() - self._since < SHOWN_AFTER_S:
                 return
             self._open()
         self._bar.update(self._task, completed=done, description=self._text)

@@ -1,4 +1,4 @@
-"""What every command shares: which controller it speaks to."""
+"""What every command shares: the controller it connects to."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--estimate-error",
     type=click.FloatRange(0, 10),
     default=0.0,
-    help="Log-normal error of the run times policies are told.",
+    help="Log-normal error of the run times that policies get.",
 )
 @click.option(
     "--faults",

@@ -11,7 +11,6 @@ import msgspec
 
 from ..base.units import WHOLE_DEVICE
 from ..engine import events as ev
-from ..engine.apply_plan import request
 from ..engine.book import Book
 from ..engine.commands import CheckpointRanks, Command, Launch, PlanRequest, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.engine import Engine
@@ -87,7 +86,7 @@ def _as_planned(engine: Engine, planner: Planner, job: int) -> Blocked:
 
 def _in_the_way(book: Book, job: int) -> tuple[int, ...]:
     """The largest holders of devices of nodes that the job may be on."""
-    wanted, layout = request(book, job), book.board.layout
+    wanted, layout = book.request(job), book.board.layout
     mine = sum(1 << node for node in range(len(layout.nodes)) if wanted.reject_node(node, layout) is None)
     return _largest_holders(book, mine)
 

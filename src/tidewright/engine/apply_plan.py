@@ -7,10 +7,9 @@ from ..model.job import Level, State
 from ..model.node import Allocation
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan
-from ..plan.request import Request, row_request
 from . import images
 from .book import QUEUED, RUNNING, SUSPENDED, Book
-from .commands import SuspendRanks
+from .lifecycle import transition
 from .termination import stop
 
 _SUSPENDING = int(State.SUSPENDING)
@@ -100,16 +99,9 @@ def _no_room_to_move(book: Book, job: int, allocation: Allocation) -> Cause | No
     return reason
 
 
-def request(book: Book, job: int, count: int = 0) -> Request:
-    """What the job may have now, ``count``: devices to look for (0: its floor). Nodes that refused to launch it are not ruled
-    out: planners avoid them for a while, its user may name them."""
-    layout, held = book.board.layout, book.allocations.get(job, ())
-    return row_request(layout, book.specs[job], book.table, book.table.row[job], held, count)
-
-
 def rejected(book: Book, job: int, allocation: Allocation) -> Cause | None:
     """Why the job may not have these devices, free or not, or None."""
-    return request(book, job).reject(allocation, book.board.layout)
+    return book.request(job).reject(allocation, book.board.layout)
 
 
 def unsuspendable(book: Book, job: int, row: int) -> Cause | None:
@@ -142,21 +134,10 @@ def apply_move(book: Book, move: Move, reserved: list[int]) -> None:
     elif isinstance(move, Stop):
         stop(book, job, int(State.CANCELLED), why)
     else:
-        begin_suspension(book, job, why)
+        transition(book, job, _SUSPENDING, why)
         if not isinstance(move, Suspend) or move.replan:
             book.jobs[job].replan_on_release = True
         book.table.preemptions[book.table.row[job]] += 1
         if not isinstance(move, Suspend):
             book.reserve(job, move.allocation)
             book.record(job, "RESERVED", why)
-
-
-def begin_suspension(book: Book, job: int, why: Cause) -> None:
-    """Command the suspension of a running job."""
-    book.end_service(job)
-    row, record = book.move(job, _SUSPENDING, why), book.jobs[job]
-    if not record.held_in_place:
-        book.mark_leaving(job)
-    level = int(Level.FREEZE) if record.held_in_place else book.table.level.item(row)
-    serial = images.order(book, job, row) if level == Level.FULL else 0
-    book.out.append(SuspendRanks(job, record.attempt, level, book.allocations[job], serial))

@@ -10,7 +10,6 @@ import heapq
 from itertools import islice
 from typing import Any
 
-from ..base.errors import Bug
 from ..base.units import HOUR
 from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
@@ -22,10 +21,10 @@ from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from ..plan.render import render
+from ..plan.request import Request, row_request
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
-from .lifecycle import NAMES, RESETS
 from .nodes.outages import Outages
 from .settings import EngineSettings
 from .wall_time import Offsets
@@ -112,24 +111,6 @@ class Book(ImageCatalog):
         """Reset all facts of the attempt that is over; the caller sets the level."""
         self.jobs[job].reset(_OF_AN_ATTEMPT)
 
-    def move(self, job: int, state: int, why: Cause) -> int:
-        """Take one step of the lifecycle; returns the job's row. Raises Bug with the job's history on an illegal one."""
-        table, record = self.table, self.jobs[job]
-        row, before = table.row[job], record.state
-        resets = RESETS[before][state]
-        if resets is None:
-            step = f"{NAMES[before]} -> {NAMES[state]} ({render(why)})"
-            raise Bug(f"job {job}: {step} is not a step of the lifecycle\n{self.format_history(job)}")
-        record.reset(resets)
-        record.state = state
-        table.state[row] = state
-        table.since[row] = self.now
-        self.counts[before] -= 1
-        self.counts[state] += 1
-        self.touched[job] = True
-        self.record(job, NAMES[state], why)
-        return row
-
     def record(self, job: int, label: str, why: Cause) -> None:
         """Add a line to the job's history."""
         limit = self.settings.history_length
@@ -157,6 +138,12 @@ class Book(ImageCatalog):
         """The level of a job whether or not it is in a suspension cooldown."""
         cooldown = self.jobs[job].suspend_cooldown
         return cooldown.level if cooldown is not None else int(self.table.level.item(self.table.row[job]))
+
+    def request(self, job: int, count: int = 0) -> Request:
+        """What the job may have now, ``count``: devices to look for (0: its floor). Nodes that refused to launch it are not ruled
+        out: planners avoid them for a while, its user may name them."""
+        layout, held = self.board.layout, self.allocations.get(job, ())
+        return row_request(layout, self.specs[job], self.table, self.table.row[job], held, count)
 
     # -- devices ----------------------------------------------------------------------------------------------------
 
@@ -201,11 +188,13 @@ class Book(ImageCatalog):
             record.leaving = True
 
     def vacate(self, job: int) -> list[int]:
-        """The job has released its devices. Returns the nodes where some became physically free."""
+        """The job has released its devices; planners are woken for those that were committed to it. Returns the nodes where some
+        became physically free."""
         record = self.jobs[job]
         allocation = record.allocation
         if allocation is None:
             return []
+        self.freed = self.freed or not record.leaving
         self.mark_leaving(job)
         del self.allocations[job]
         self.phys.release(allocation)

@@ -8,14 +8,13 @@ from ..model.job_record import Cooldown
 from . import events as ev
 from . import images, periodic
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
-from .commands import Launch, ResumeRanks
+from .lifecycle import transition
 from .nodes import refusals
 from .nodes.evacuate import move_away
 from .requests import hold, user_moves
 from .termination import EX_TEMPFAIL, end, end_cooldown, failed, pause, release, restart, stop
 
 _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
-_FREEZE = int(Level.FREEZE)
 _KILLED = 137
 _KILLED_FOR_US = (143, 137)
 """128 + SIGTERM and 128 + SIGKILL: what a program ends with that ignores the request to release its devices."""
@@ -33,20 +32,10 @@ def started(book: Book, event: ev.Started) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _STARTING:
         return
-    record = book.jobs[event.job]
-    record.launch_failures = 0
-    refusals.launched(book, event.job)
-    serial, record.restore_from = record.restore_from, 0
-    book.move(event.job, RUNNING, Code.RUNS_FROM_IMAGE(serial) if serial else _ALL_RANKS_RUN)
-    _run(book, event.job)
+    serial = book.jobs[event.job].restore_from
+    transition(book, event.job, RUNNING, Code.RUNS_FROM_IMAGE(serial) if serial else _ALL_RANKS_RUN)
     _hold_if_asked(book, event.job)
     move_away(book, event.job)
-
-
-def _run(book: Book, job: int) -> None:
-    """The job makes progress from now on."""
-    book.begin_service(job)
-    periodic.schedule(book, job)
 
 
 def start_failed(book: Book, event: ev.StartFailed) -> None:
@@ -56,7 +45,7 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
         return
     job, record = event.job, book.jobs[event.job]
     stopping, record.ending = record.ending, None
-    serve(book, _release_devices(book, job))
+    serve(book, book.vacate(job))
     record.launch_failures += 1
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
@@ -87,8 +76,8 @@ def exited(book: Book, event: ev.Exited) -> None:
     if record.image_only or (state is State.HELD and not record.suspended_as):
         return
     level = book.true_level(job)
-    book.end_service(job)
-    nodes = _release_devices(book, job)
+    book.end_service(job)  # what becomes of it depends on how long it ran
+    nodes = [part.node for part in record.allocation or ()]
     _outcome(book, job, state, level, event)
     serve(book, nodes)
 
@@ -158,16 +147,6 @@ def noticed(book: Book, event: ev.Noticed) -> None:
         book.record(event.job, "NOTICE", Code.REPORTED(event.text))
 
 
-def _release_devices(book: Book, job: int) -> list[int]:
-    """The job no longer occupies anything. Returns the nodes that gained free devices; wakes the planner if it was committed."""
-    record = book.jobs[job]
-    if record.allocation is not None and not record.leaving:
-        book.freed = True
-    if record.reservation is not None:
-        book.cancel_reservation(job)
-    return book.vacate(job)
-
-
 def suspended(book: Book, event: ev.Suspended) -> None:
     """The job has released its devices, or holds them frozen for a bounded time."""
     row = _current(book, event.job, event.attempt)
@@ -183,20 +162,14 @@ def suspended(book: Book, event: ev.Suspended) -> None:
         periodic.learn(book, job, row, event.save_us)
         images.record(book, job, row, event.save_us, event.size_bytes)
     record.suspended_as = "image" if full else "process"
-    book.table.wait_since[row] = book.now
-    record.hold_retry = None
     if record.held_in_place:
-        book.move(job, HELD, Code.FROZEN_IN_PLACE())
+        transition(book, job, HELD, Code.FROZEN_IN_PLACE())
         if record.user_hold is None:
-            hold.thaw_pinned(book, job, Code.RELEASED_MEANWHILE())
+            transition(book, job, _RESUMING, Code.RELEASED_MEANWHILE())
         return
-    if book.table.level.item(row) == _FREEZE:
-        book.table.pinned_node[row] = book.allocations[job][0].node
-    nodes = book.vacate(job)
+    nodes = [part.node for part in book.allocations[job]]
     held, replan = record.user_hold is not None, record.replan_on_release
-    if held and record.reservation is not None:
-        book.cancel_reservation(job)
-    book.move(job, HELD if held else SUSPENDED, Code.HELD_BY_USER() if held else Code.RELEASED_DEVICES())
+    transition(book, job, HELD if held else SUSPENDED, Code.HELD_BY_USER() if held else Code.RELEASED_DEVICES())
     replan = replan or any(book.board.free_total) or bool(book.board.partial)
     book.arrived = book.arrived or (replan and not held)
     serve(book, nodes)
@@ -216,12 +189,10 @@ def suspend_failed(book: Book, event: ev.SuspendFailed) -> None:
     if record.leaving:
         for loser in book.retract_leave(job):
             book.record(loser, "UNRESERVED", Code.JOB_NOT_SUSPENDED(job, error))
-    book.move(job, RUNNING, Code.SUSPEND_FAILED(error))
+    transition(book, job, RUNNING, Code.SUSPEND_FAILED(error))
     if moving:
         book.record(job, "UNRESERVED", Code.STAYS(error))
     user_moves.drop_size_override(book, job, row)
-    images.settle_level(book, job, row)
-    _run(book, job)
     _start_cooldown(book, job, row)
     book.forced = True
     if record.user_hold is not None and not (event.no_room and hold.freeze_instead(book, job, error)):
@@ -244,12 +215,7 @@ def resumed(book: Book, event: ev.Resumed) -> None:
         return
     if event.restore_us:
         book.table.restore_us[row] = event.restore_us
-    book.table.pinned_node[row] = -1
-    book.jobs[event.job].launch_failures = 0
-    book.move(event.job, RUNNING, Code.RUNS_AGAIN())
-    images.settle_level(book, event.job, row)
-    refusals.launched(book, event.job)
-    _run(book, event.job)
+    transition(book, event.job, RUNNING, Code.RUNS_AGAIN())
     _hold_if_asked(book, event.job)
     move_away(book, event.job)
 
@@ -260,7 +226,7 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
     if row is None or book.table.state.item(row) != _RESUMING:
         return
     job, record, error = event.job, book.jobs[event.job], reported(event.error)
-    nodes = _release_devices(book, job)
+    nodes = book.vacate(job)
     record.launch_failures += 1
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
@@ -282,7 +248,7 @@ def resume_failed(book: Book, event: ev.ResumeFailed) -> None:
         until = book.now + pause(book, tries)
         record.backoff_until = until
         book.set_timer(until, "backoff", job, until)
-        book.move(job, HELD, Code.RESUME_FAILED(error))
+        transition(book, job, HELD, Code.RESUME_FAILED(error))
     serve(book, nodes)
 
 
@@ -303,19 +269,9 @@ def serve(book: Book, nodes: list[int]) -> None:
 def try_launch(book: Book, job: int) -> None:
     """Launch or resume a job with a reservation if its devices are physically free."""
     allocation = book.reservations[job]
-    row = book.table.row[job]
-    state = book.table.state.item(row)
-    if not book.phys.fits(allocation) or state not in (QUEUED, SUSPENDED):
-        return
-    book.occupy(job)
-    attempt = book.table.attempt.item(row)
-    if state == QUEUED:
-        images.settle_level(book, job, row)
-        book.move(job, _STARTING, _DEVICES_FREE)
-        book.out.append(Launch(job, attempt, allocation, book.jobs[job].restore_from))
-    else:
-        book.move(job, _RESUMING, _DEVICES_FREE)
-        book.out.append(ResumeRanks(job, attempt, book.table.level.item(row), allocation, book.jobs[job].source))
+    state = book.jobs[job].state
+    if state in (QUEUED, SUSPENDED) and book.phys.fits(allocation):
+        transition(book, job, _STARTING if state == QUEUED else _RESUMING, _DEVICES_FREE)
 
 
 def timer(book: Book, kind: str, job: int, token: int) -> None:

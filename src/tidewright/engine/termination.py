@@ -11,6 +11,7 @@ from ..model.job_record import Ending
 from . import images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+from .lifecycle import transition
 
 EX_TEMPFAIL = 75
 """sysexits(3): the program asks to be run again later."""
@@ -21,13 +22,11 @@ def release(book: Book, job: int, why: Cause) -> None:
     record = book.jobs[job]
     if record.ending is not None or book.hold_reason(job) is not None:
         return
-    row = book.move(job, int(State.SUSPENDED) if record.suspended_as else QUEUED, why)
-    book.table.wait_since[row] = book.now
-    book.arrived = True
+    transition(book, job, int(State.SUSPENDED) if record.suspended_as else QUEUED, why)
 
 
 def end(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
-    """The job's last step, and that of every job that can no longer run because of it. Its devices must be gone."""
+    """The job's last step, and that of every job that can no longer run because of it."""
     unmeetable = _end_one(book, job, state, code, why, failure)
     # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
     left = [(waiting, job) for waiting in reversed(unmeetable)]
@@ -42,10 +41,8 @@ def end(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFa
 def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> list[int]:
     """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
     table, record = book.table, book.jobs[job]
-    if record.reservation is not None:
-        book.cancel_reservation(job)
-    images.forget(book, job, record.attempt)
-    row, spec = book.move(job, state, why), record.spec
+    row, spec = table.row[job], record.spec
+    transition(book, job, state, why)
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
@@ -54,7 +51,6 @@ def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: R
         )
     )  # fmt: skip
     book.forget(job, state)
-    book.freed = True
     unmeetable = settle_dependents(book, job, record.dependents or (), state)
     if record.waiting_array is None:
         next_of_array(book, spec)
@@ -113,8 +109,6 @@ def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> No
         if record.ending is None or record.ending.state == QUEUED:
             record.ending = Ending(final, why)
         return
-    if record.reservation is not None:
-        book.cancel_reservation(job)
     record.ending = Ending(final, why)
     if record.allocation is None and record.suspended_as != "process":
         if final == QUEUED:
@@ -122,9 +116,7 @@ def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> No
         else:
             end(book, job, final, 1, why)
         return
-    book.end_service(job)
-    book.mark_leaving(job)
-    book.move(job, int(State.STOPPING), why)
+    transition(book, job, int(State.STOPPING), why)
     book.out.append(StopRanks(job, record.attempt, record.spec.grace_us if grace_us < 0 else grace_us, why))
 
 
@@ -135,8 +127,6 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     work elsewhere.
     """
     record = book.jobs[job]
-    if record.reservation is not None:
-        book.cancel_reservation(job)
     book.renew(job)
     _withdraw_commands(book, job)
     row = book.table.row[job]
@@ -157,7 +147,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
         book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
     held = book.hold_reason(job)
     table.wait_since[row] = book.now
-    book.move(job, HELD if held else QUEUED, why)
+    transition(book, job, HELD if held else QUEUED, why)
     book.arrived = True
 
 

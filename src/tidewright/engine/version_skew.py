@@ -16,6 +16,7 @@ from . import termination
 from .book import Book
 from .check import check_all
 from .commands import Command, Ended, Launch, ResumeRanks
+from .lifecycle import transition
 
 Placing = Launch | ResumeRanks
 
@@ -29,7 +30,7 @@ def adopt(book: Book, recorded: Iterable[Command], mine: Iterable[Command]) -> N
             _take_back(book, command)
     for command in then:
         if isinstance(command, Ended) and command.job in book.specs:
-            _end(book, command)
+            termination.end(book, command.job, command.state, command.code, command.why)
     for command in placed.values():
         if command not in now and command.job in book.specs:
             _place(book, command)
@@ -37,47 +38,30 @@ def adopt(book: Book, recorded: Iterable[Command], mine: Iterable[Command]) -> N
     check_all(book)
 
 
-def _release_devices(book: Book, job: int) -> None:
-    if job in book.reservations:
-        book.cancel_reservation(job)
-    if job in book.allocations:
-        book.end_service(job)
-        book.vacate(job)
-    record = book.jobs[job]
-    record.replan_on_release, record.hold_retry = False, None
-
-
 def _take_back(book: Book, command: Placing) -> None:
     """This version would have given the job these devices now; then, it was not given them."""
     if command.job in book.allocations:
-        _release_devices(book, command.job)
         back = State.QUEUED if isinstance(command, Launch) else State.SUSPENDED
-        book.move(command.job, int(back), Code.AS_EARLIER_VERSION())
-
-
-def _end(book: Book, command: Ended) -> None:
-    _release_devices(book, command.job)
-    book.jobs[command.job].suspended_as = ""
-    termination.end(book, command.job, command.state, command.code, command.why)
+        transition(book, command.job, int(back), Code.AS_EARLIER_VERSION())
 
 
 def _place(book: Book, command: Placing) -> None:
     """Give the job the devices that it was given then, if they are free."""
-    job, launch = command.job, isinstance(command, Launch)
-    if not launch and not book.jobs[job].suspended_as:
+    job, launch, record = command.job, isinstance(command, Launch), book.jobs[command.job]
+    if not launch and not record.suspended_as:
         return
-    _release_devices(book, job)
+    before = int(State.QUEUED if launch else State.SUSPENDED)
+    record.hold_retry = None
+    if record.state != before:
+        transition(book, job, before, Code.AS_EARLIER_VERSION())
+    if record.reservation is not None:
+        book.cancel_reservation(job)
     _make_room(book, job, command.allocation)
     if not (book.phys.fits(command.allocation) and book.board.fits(command.allocation)):
         return
-    before = int(State.QUEUED if launch else State.SUSPENDED)
-    row = book.table.row[job]
-    if book.table.state[row] != before:
-        book.move(job, before, Code.AS_EARLIER_VERSION())
-    book.table.attempt[row] = book.jobs[job].attempt = command.attempt
+    book.table.attempt[book.table.row[job]] = record.attempt = command.attempt
     book.reserve(job, command.allocation)
-    book.occupy(job)
-    book.move(job, int(State.STARTING if launch else State.RESUMING), Code.AS_EARLIER_VERSION())
+    transition(book, job, int(State.STARTING if launch else State.RESUMING), Code.AS_EARLIER_VERSION())
 
 
 def _make_room(book: Book, job: int, wanted: Allocation) -> None:

@@ -23,11 +23,11 @@ from ..wire.agent import (
     RpcRequest,
     decode,
     encode,
-    pulse_socket,
+    heartbeat_socket,
     raw,
 )
+from .heartbeat import MOST_S, connect, wait_until_silent
 from .protocol import FabricNode, Fenced, News, OnNode, OnReport, Refused, TooLarge, Unknown
-from .pulse import MOST_S, connect, faded
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +38,22 @@ CHUNK = 2**20
 
 
 class LocalFabric:
-    """Speaks to the agent at ``socket`` (DIR/agent.sock); must live in a running event loop once ``watch`` is called.
+    """A connection to the agent at ``socket`` (DIR/agent.sock); must live in a running event loop once ``watch`` is called.
 
-    An agent that misses its heartbeats for ``silence_s`` seconds is hung up on: it counts as lost until it answers.
+    The connection to an agent that misses its heartbeats for ``silence_s`` seconds is aborted: it is lost until it answers.
     """
 
     def __init__(self, socket: Path, silence_s: float = MOST_S) -> None:
         self._path, self._silence_s = socket, silence_s
         self._silence = ""
-        """Why the agent was hung up on; empty when it was not."""
-        self._pulse: asyncio.Task[None] | None = None
+        """Why the connection was aborted; empty when it was not."""
+        self._heartbeat: asyncio.Task[None] | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Line]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._known: FabricNode | None = None
         self._up = asyncio.Event()
-        self._early: list[News] = []
+        self._before_hello: list[News] = []
         self._runner: asyncio.Task[None] | None = None
         self._on_node: OnNode = lambda node: None
         self._on_report: OnReport = lambda node, report: None
@@ -78,7 +78,7 @@ class LocalFabric:
                 await self._up.wait()
                 if self._known is None or self._known.name != node:
                     raise NotFound(f"no node called {node!r}", "see tide nodes")
-                line = await self._ask(method, args, op_id, epoch)
+                line = await self._send_request(method, args, op_id, epoch)
         except TimeoutError as error:
             raise Unknown(f"unknown: node {node} did not answer {method} within {timeout:g} s") from error
         if line.error is not None:
@@ -86,7 +86,7 @@ class LocalFabric:
         result: dict[str, Any] = msgspec.json.decode(bytes(line.ok) or b"{}")
         return result
 
-    async def _ask(self, method: str, args: dict[str, Any], op_id: str, epoch: int) -> Line:
+    async def _send_request(self, method: str, args: dict[str, Any], op_id: str, epoch: int) -> Line:
         if self._writer is None:
             raise Unknown(f"unknown: the connection broke before {method}")
         number = next(self._ids)
@@ -118,34 +118,34 @@ class LocalFabric:
             await asyncio.sleep(pause)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its first question to its end. Raises what whoever watches raises."""
+        """One connection from its first request to its end. Raises what the callbacks of ``watch`` raise."""
         self._writer = writer
         hello = asyncio.get_running_loop().create_task(self._hello())
         try:
             framer = Framer()
             while data := await reader.read(2**16):
                 for frame in framer.feed(data):
-                    self._take(decode(frame, Line))
+                    self._receive(decode(frame, Line))
         finally:
             hello.cancel()
             self._writer = None
             writer.close()
             await asyncio.wait([hello])
-            if self._pulse is not None:
-                self._pulse.cancel()
-                self._pulse = None
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
+                self._heartbeat = None
         if not hello.cancelled():
             hello.result()
 
     async def _hello(self) -> None:
-        """Learn who is there, tell, and let calls through; whatever goes wrong, the agent is hung up on."""
+        """Ask for the inventory, announce the node and allow calls; on any failure the connection is closed."""
         try:
             async with asyncio.timeout(HELLO_S):
-                line = await self._ask("inventory", {}, "", 0)
+                line = await self._send_request("inventory", {}, "", 0)
             found = msgspec.json.decode(bytes(line.ok) or b"{}", type=Inventory)
-            self._meet(found)
-            if found.beats:
-                self._pulse = asyncio.get_running_loop().create_task(self._feel())
+            self._register_node(found)
+            if found.heartbeats:
+                self._heartbeat = asyncio.get_running_loop().create_task(self._watch_heartbeat())
         except (TimeoutError, msgspec.MsgspecError, Unknown) as error:
             log.warning("the agent's first answer is no inventory: %s", error)
             self._hang_up()
@@ -153,10 +153,10 @@ class LocalFabric:
             self._hang_up()
             raise
 
-    async def _feel(self) -> None:
-        """Give the connection up once the agent does not move. What it has not read yet it will not act on: it looks
-        whether its caller is still there."""
-        await faded(pulse_socket(self._path), self._silence_s)
+    async def _watch_heartbeat(self) -> None:
+        """Abort the connection once the agent misses its heartbeats. Calls it has not read yet are not carried out: it checks
+        whether its caller is still connected."""
+        await wait_until_silent(heartbeat_socket(self._path), self._silence_s)
         self._silence = f"its agent is there but has not moved for {self._silence_s:.3g} s"
         log.warning("%s: %s", self._path, self._silence)
         if self._writer is not None:
@@ -166,8 +166,8 @@ class LocalFabric:
         if self._writer is not None:
             self._writer.close()
 
-    def _meet(self, found: Inventory) -> None:
-        """Tell of a node, then of the reports that came before."""
+    def _register_node(self, found: Inventory) -> None:
+        """Announce the node, then pass on the reports that came before."""
         self._known = FabricNode(
             name=found.node.name,
             incarnation=found.incarnation,
@@ -177,28 +177,28 @@ class LocalFabric:
         )
         self._on_node(self._known)
         self._up.set()
-        while self._early:
-            self._pass_on(self._early.pop(0))
+        while self._before_hello:
+            self._pass_on(self._before_hello.pop(0))
 
-    def _take(self, line: Line) -> None:
+    def _receive(self, line: Line) -> None:
         if (news := line.report or line.health) is not None:
             self._pass_on(news)
         elif (answer := self._waiting.get(line.id)) is not None and not answer.done():
             answer.set_result(line)
         elif line.error is not None:
-            log.warning("the agent complains: %s", line.error.message)
+            log.warning("the agent reports an error: %s", line.error.message)
 
     def _pass_on(self, report: News) -> None:
-        """News that comes before the node was told of wait until it was."""
+        """Reports that come before the node was announced wait until it is."""
         if self._up.is_set() and self._known is not None:
             self._on_report(self._known.name, report)
         else:
-            self._early.append(report)
+            self._before_hello.append(report)
 
     def _lost(self, why: str) -> None:
         """The connection is gone: calls under way have an unknown outcome."""
         self._up.clear()
-        self._early.clear()
+        self._before_hello.clear()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(Unknown(f"unknown: {why}"))
@@ -207,7 +207,7 @@ class LocalFabric:
             try:
                 self._on_node(self._known)
             except Exception:
-                log.exception("nobody could be told that node %s is away", self._known.name)
+                log.exception("the loss of node %s could not be reported", self._known.name)
 
     async def copy(self, src_node: str, src: Path, dst_node: str, dst: Path, *, digest: str) -> None:
         """Both nodes are this machine."""
@@ -224,7 +224,7 @@ class LocalFabric:
 
 
 def as_exception(error: ErrorReply) -> Exception:
-    """What an agent's refusal is here."""
+    """The exception for an agent's refusal."""
     if error.kind == "usage":
         return Refused(error.message, error.remedy)
     return Fenced(error.message) if error.kind == "fenced" else WorldError(error.message)

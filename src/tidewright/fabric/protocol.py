@@ -1,4 +1,4 @@
-"""The five verbs every fabric speaks. JSON in and out; "unknown" is a legal answer to a timeout.
+"""The five verbs of every fabric. JSON in and out; "unknown" is a legal answer to a timeout.
 
 Calls take under a second (long work is started by one call and reported by a push) and are idempotent by ``op_id``,
 so delivering one at least once is enough.
@@ -59,10 +59,10 @@ class Fabric(Protocol):
         ...
 
     def watch(self, on_node: OnNode, on_report: OnReport) -> None:
-        """Start telling of nodes that come, go or were rebooted, and of what agents push with their node's name.
+        """Call ``on_node`` for nodes that connect, are lost or were rebooted, and ``on_report`` for what agents push.
 
-        A node that comes (back) is told of before any of its reports; reports sent while nobody was connected are
-        not repeated: ask ``inventory``.
+        A node that (re)connects is announced before any of its reports; reports sent while no controller was connected are
+        not repeated: call ``inventory``.
         """
         ...
 
@@ -77,5 +77,5 @@ class Fabric(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of every connection. Agents and their ranks live on."""
+        """Close every connection. Agents and their ranks run on."""
         ...

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import NotFound
+from .heartbeat import MOST_S
 from .local import LocalFabric, copy_verified
 from .protocol import FabricNode, News, OnNode, OnReport
-from .pulse import MOST_S
 
 log = logging.getLogger(__name__)
 
 
 class SeveralFabric:
-    """One link per socket. A node belongs to the link that told of it first, until that link has lost it."""
+    """One link per socket. A node belongs to the link that announced it first, until that link has lost it."""
 
     def __init__(self, sockets: Iterable[Path], silence_s: float = MOST_S) -> None:
         self._links = [LocalFabric(socket, silence_s) for socket in dict.fromkeys(sockets)]
@@ -35,18 +35,18 @@ class SeveralFabric:
             self._listen(link, on_node, on_report)
 
     def _listen(self, link: LocalFabric, on_node: OnNode, on_report: OnReport) -> None:
-        def met(node: FabricNode) -> None:
+        def node_changed(node: FabricNode) -> None:
             if self._owns(link, node):
                 on_node(node)
 
-        def heard(node: str, report: News) -> None:
+        def reported(node: str, report: News) -> None:
             if self._owners.get(node) is link:
                 on_report(node, report)
 
-        link.watch(met, heard)
+        link.watch(node_changed, reported)
 
     def _owns(self, link: LocalFabric, node: FabricNode) -> bool:
-        """Whether this link speaks for the node from now on. Two agents of one name are told, and the later ignored."""
+        """Whether the node belongs to this link from now on. A second agent of the same name is logged and ignored."""
         owner = self._owners.get(node.name, link)
         if owner is not link and any(known.alive and known.name == node.name for known in owner.nodes()):
             if node.alive:

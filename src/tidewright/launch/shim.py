@@ -51,7 +51,7 @@ def write_whole(directory: str, name: str, content: dict[str, object]) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     temporary, text = os.path.join(directory, f".{name}"), json.dumps(content).ljust(ROOM).encode()
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600)
-    with os.fdopen(handle, "wb") as file:  # not cut first: room that was taken before would be given back
+    with os.fdopen(handle, "wb") as file:  # not cut first: room that was allocated before would be freed
         file.write(text)
         file.truncate()
         file.flush()

@@ -80,6 +80,7 @@ class Code(StrEnum):
     WRONG_COUNT = "WrongCount"
     TOO_FEW_DEVICES = "TooFewDevices"
     SEVERAL_NODES = "SeveralNodes"
+    RANK_SPLIT = "RankSplit"
     # why a move cannot land
     NAMED_TWICE = "NamedTwice"
     STOP_IN_GANG = "StopInGang"

@@ -176,7 +176,7 @@ class PreemptionIndex:
     # -- searching --------------------------------------------------------------------------------------------------
 
     def _devices(self, request: Request, kinds: int) -> tuple[dict[int, bool], int] | None:
-        """Rows to preempt (true: shrink only) and the nodes that then have room; their devices are given back."""
+        """Rows to preempt (true: shrink only) and the nodes that then have room; their devices are released."""
         width = self._cost.shape[1]
         if request.count < width:
             self._price(request.count)

@@ -36,7 +36,7 @@ class Request(Struct, frozen=True):
     """Bytes of one device; 0 asks for whole devices."""
     placement: str = "consolidate"
     unit: int = 1
-    """Devices that must lie on one node because one rank sees them all. A packer's concern: plans are not held to it."""
+    """Devices of ``count`` that must lie on one node because one rank sees them all."""
     pinned_node: int = -1
     """The only node it can be on, since its memory cannot leave it; -1 for none."""
     restore_kind: int = -1
@@ -49,6 +49,8 @@ class Request(Struct, frozen=True):
     """Fewest devices it runs on; 0: ``count``."""
     demand: int = 0
     """Most devices it may have; 0: ``count``."""
+    ranks: int = 0
+    """Its ranks; 0: how devices are dealt to them does not matter."""
 
     @property
     def kinds(self) -> int:
@@ -104,7 +106,18 @@ class Request(Struct, frozen=True):
         count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
         if not floor <= count <= demand:
             return Code.WRONG_COUNT(count, floor, demand)
-        return _SEVERAL_NODES if self.one_node and len(allocation) > 1 else None
+        return self._reject_spread(allocation, count, layout) if len(allocation) > 1 else None
+
+    def _reject_spread(self, allocation: Allocation, count: int, layout: Layout) -> Cause | None:
+        """Why these devices may not be on several nodes, or None."""
+        if self.one_node:
+            return _SEVERAL_NODES
+        unit = unit_of(count, self.ranks)
+        if not any(mask.bit_count() % unit for _, mask, _ in allocation):
+            return None
+        largest = min(layout.kind_biggest[layout.node_kind[node]] for node, _, _ in allocation)
+        # What no node of the kind could hold is spread over whole ones (placement.find.split).
+        return Code.RANK_SPLIT(unit) if unit <= largest else None
 
     def most_devices(self, layout: Layout, free: Sequence[int] | None = None, within: int = ALL_NODES) -> int:
         """Devices it could have at most on nodes of the set ``within``, of which ``free[node]`` can be had (default: all).
@@ -138,6 +151,11 @@ class Request(Struct, frozen=True):
         return Code.TOO_FEW_DEVICES(floor, most) if floor > most else None
 
 
+def unit_of(count: int, ranks: int) -> int:
+    """Devices of ``count`` that one rank sees: 1 where ranks share devices, do not divide them evenly, or are one alone."""
+    return count // ranks if count > ranks > 1 and count % ranks == 0 else 1
+
+
 def request_of(
     layout: Layout,
     spec: JobSpec,
@@ -155,19 +173,19 @@ def request_of(
         groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1,)
     else:
         groups = tuple(1 << layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
-    unit = count // spec.ranks if count > spec.ranks > 1 and count % spec.ranks == 0 else 1
     return Request(
         count,
         groups,
         spec.gpu_memory,
         spec.placement,
-        unit,
+        unit_of(count, spec.ranks),
         pinned_node,
         restore_kind,
         refused,
         locality,
         floor,
         demand,
+        spec.ranks,
     )
 
 

@@ -78,6 +78,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WRONG_COUNT: "{count:n} devices where {floor:n} to {most:n} were asked for",
     C.TOO_FEW_DEVICES: "needs {count:n} devices; there are {most:n}",
     C.SEVERAL_NODES: "asked for one node",
+    C.RANK_SPLIT: "the {unit:n} devices of each rank must be on one node",
     },
     "Why a move or a request is not possible": {
     C.NAMED_TWICE: "job {job:n} is named twice in one gang",

@@ -49,7 +49,7 @@ def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
     jobs = view.jobs
     able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.reserved
     if view.any_closed:
-        # What a job on a closed device gives back is of no use to another, and it is being moved anyway.
+        # What a job on a closed device releases is of no use to another, and it is being moved anyway.
         for row in np.flatnonzero(able).tolist():
             able[row] = view.in_service(jobs.id.item(row))
     return able & (view.now - jobs.run_since >= min_run_us) if np.any(min_run_us) else able

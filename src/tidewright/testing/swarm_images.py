@@ -1,4 +1,4 @@
-"""What the hostile world truly has: its settings, and the images on its nodes' disks."""
+"""The settings of a swarm run, and the images that truly lie on its nodes' disks."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class NewSeat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Peer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Another node's agent, and where its depot listens (rendezvous, the cut of a gang, images)."""
+    """Another node's agent, and where its peer server listens (rendezvous, the cut of a gang, images)."""
 
     node: str
     address: str
@@ -94,7 +94,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most.
+    """Suspend the attempt by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most.
 
     A full image gets the number ``serial``; ``previous`` is the last one that is whole on all nodes (0: none), which
     is not dropped for it. With ``peers`` (all the attempt's nodes, in group order) the first leads the cut of the gang.
@@ -135,8 +135,8 @@ class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Bring a suspended attempt back on these devices; ranks not named keep theirs.
 
     With ``serial`` it comes back from full images: ``launch`` says all there is to know of the ranks that belong here
-    now, which may be others than before, on a node that has never heard of the attempt. ``back``: this node alone let go
-    of its ranks, which join the others where these are.
+    now, which may be others than before, on a node that has no record of the attempt. ``back``: only this node has
+    suspended its ranks, which join the others where these are.
     """
 
     job: int
@@ -179,7 +179,7 @@ class ImageReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     new_bytes: int = 0
     """What it added to the store, once ``stored``."""
     hold_us: int = 0
-    """From the request to the moment all ranks stood still."""
+    """From the request to the moment all ranks were quiesced."""
     save_us: int = 0
     store_us: int = 0
     """Hashing, compressing and writing, behind the suspension."""
@@ -223,7 +223,7 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     level_why: str = ""
     """Why it is not higher, for the user."""
     memory_limit: str = ""
-    """What keeps it to its share of a device's memory, in words; empty without a share."""
+    """What limits it to its share of a device's memory, in words; empty without a share."""
     notice: str = ""
     """The last thing its user should know of what it does."""
     no_room: bool = False  # the save failed because its image does not fit on the disk
@@ -246,7 +246,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     unhealthy: dict[int, str] = {}
     faults: tuple[DeviceFault, ...] = ()
     """Devices that take no new work; older agents and controllers only know ``unhealthy`` (device to why)."""
-    depot: Peer | None = None
+    peer: Peer | None = msgspec.field(default=None, name="depot")
     """Where other agents reach this one."""
     full: str = ""
     """Why it takes no full images; empty when it does, and ``node.full`` says so."""
@@ -254,8 +254,8 @@ class Inventory(Struct, frozen=True, kw_only=True):
     """Version of the CRIU it takes them with; empty when there is none."""
     images: tuple[tuple[int, int, int], ...] = ()
     """(job, serial, rank) of every image in this node's store."""
-    beats: bool = False
-    """It answers heartbeats at ``pulse_socket``; agents of before they existed do not."""
+    heartbeats: bool = msgspec.field(default=False, name="beats")
+    """It answers heartbeats at ``heartbeat_socket``; agents of before they existed do not."""
 
 
 class JobUsage(Struct, frozen=True, kw_only=True):
@@ -326,7 +326,7 @@ class HealthPush(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """What a client may receive: a ``Response`` or a push, told apart by which fields are there."""
+    """What a client may receive: a ``RpcResponse`` or a push, distinguished by which fields are there."""
 
     id: int = -1
     ok: msgspec.Raw = msgspec.Raw()
@@ -366,8 +366,8 @@ def decode(line: bytes, kind: type[T]) -> T:
         raise FrameError(f"not a {kind.__name__}: {error}") from error
 
 
-def pulse_socket(socket: Path) -> Path:
-    """Where the agent that listens at ``socket`` answers heartbeats: one byte to whoever connects."""
+def heartbeat_socket(socket: Path) -> Path:
+    """Where the agent that listens at ``socket`` answers heartbeats: one byte per connection."""
     return socket.with_name(f"{socket.name}.pulse")
 
 

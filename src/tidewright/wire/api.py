@@ -94,7 +94,7 @@ class MoveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ScaleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Have a job run on so many devices until told otherwise; 0: what it was submitted with."""
+    """Have a job run on so many devices until the next request; 0: what it was submitted with."""
 
     devices: int = 0
     op_id: str = ""
@@ -138,9 +138,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     held: int = 0  # devices it holds now
     where: tuple[DeviceHeld, ...] = ()
     memory_limit: str = ""
-    """What keeps it to its share of a device's memory, while it runs; the single job only."""
+    """What limits it to its share of a device's memory, while it runs; the single job only."""
     level: str = ""
-    """How it gives devices back: none, requeue, cooperative, freeze, full; empty before its first start."""
+    """How it can be made to release its devices: none, requeue, cooperative, freeze, full; empty before its first start."""
     level_why: str = ""
     """Why it is no higher, when its program or its nodes rule that out."""
     level_cause: CauseView | None = None
@@ -154,9 +154,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     save_us: int = 0
     """How long its last suspension or image took; expected before the first."""
     restore_us: int = 0
-    hold_us: int = 0  # until every rank stood still for its last image; 0: not known
+    hold_us: int = 0  # until every rank was quiesced for its last image; 0: not known
     ranks_per_device: float = 0.0
-    """Ranks that take turns on one device; 1: each has its own, 0: it runs nowhere."""
+    """Ranks that share one device by time slices; 1: each has its own, 0: it runs nowhere."""
     lost_us: int = 0
     """Full-speed run time that was delivered and lost again to failures."""
     attempt: int = 0
@@ -361,7 +361,7 @@ class Info(Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(Struct, frozen=True, kw_only=True):
-    """One state change, sent as a server-sent event; ``seq`` is its id: give the last one back to resume after it."""
+    """One state change, sent as a server-sent event; ``seq`` is its id: send the last one to resume after it."""
 
     seq: str
     at: int

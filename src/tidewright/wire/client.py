@@ -71,7 +71,7 @@ class Client:
         self._ca = str(ca or os.environ.get("TIDE_CA") or "")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._kept: http.client.HTTPConnection | None = None
-        self._patience = 3.0
+        self._socket_wait_s = 3.0
         """Seconds to wait, in all, for a socket that is missing while its controller runs."""
 
     def __enter__(self) -> Client:
@@ -122,7 +122,7 @@ class Client:
         return self._ask("GET", _job(ref, "/why"), api.WhyView)
 
     def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
-        """Make a job give its devices back until ``resume``, or until an absolute time."""
+        """Suspend a job, so that it releases its devices, until ``resume`` or an absolute time."""
         body = api.SuspendRequest(until_us=until_us, op_id=new_op_id())
         return self._ask("POST", _job(ref, "/suspend"), api.ActionReply, body)
 
@@ -136,7 +136,7 @@ class Client:
         return self._ask("POST", _job(ref, "/migrate"), api.ActionReply, body)
 
     def scale(self, ref: Ref, devices: int) -> api.ActionReply:
-        """Have a job run on so many devices, neither more nor fewer, until told otherwise; 0: as submitted."""
+        """Have a job run on so many devices, neither more nor fewer, until the next request; 0: as submitted."""
         body = api.ScaleRequest(devices=devices, op_id=new_op_id())
         return self._ask("POST", _job(ref, "/scale"), api.ActionReply, body)
 
@@ -190,7 +190,7 @@ class Client:
         return self._ask("GET", "/v1/top", api.TopView)
 
     def events(self, last: str = "") -> Iterator[api.JobEvent]:
-        """State changes as they happen, for ever; with ``last``, those after that ``seq`` first."""
+        """State changes as they happen, without end; with ``last``, those after that ``seq`` first."""
         headers = {"last-event-id": last} if last else {}
         with self._stream("/v1/events", {}, headers) as answer:
             data: list[bytes] = []
@@ -247,7 +247,7 @@ class Client:
 
     def _request(self, method: str, target: str, body: bytes | None, timeout: float) -> http.client.HTTPResponse:
         """One exchange on the kept connection; opened anew once when the controller had closed it while idle."""
-        fresh = self._kept is None
+        new_connection = self._kept is None
         connection = self._kept = self._kept or self._connection(timeout)
         connection.timeout = timeout
         if connection.sock is not None:
@@ -258,7 +258,7 @@ class Client:
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             self.close()
             # Sent twice at worst: every request that changes something carries its op_id.
-            if fresh:
+            if new_connection:
                 raise self._unreachable(error) from None
             return self._request(method, target, body, timeout)
         except TimeoutError:
@@ -267,9 +267,9 @@ class Client:
             raise WorldError(f"{said}; {self._stays_so()}") from None
         except FileNotFoundError as error:
             self.close()
-            if self.url is None and self._patience > 0 and held(self.state / CONTROLLER_LOCK):
+            if self.url is None and self._socket_wait_s > 0 and held(self.state / CONTROLLER_LOCK):
                 # A socket whose file was deleted is made again within a second (socket_file).
-                self._patience -= 0.1
+                self._socket_wait_s -= 0.1
                 time.sleep(0.1)
                 return self._request(method, target, body, timeout)
             raise self._unreachable(error) from None

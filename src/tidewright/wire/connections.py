@@ -44,7 +44,7 @@ class Connections:
         self._silent: dict[Hashable, dict[Hashable, None]] = {}
         """Peer to its connections on which no request is complete, oldest first."""
         self._per_peer: dict[Hashable, int] = {}
-        self.turned_away = 0
+        self.rejected = 0
         """Connections refused, or closed in favour of newer ones, since the start."""
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Connections:
         self.silent(key)
 
     def _evict(self, peer: Hashable) -> None:
-        self.turned_away += 1
+        self.rejected += 1
         oldest = next(iter(self._silent.get(peer, ())), None)
         if oldest is None:
             raise TooManyConnections("too many connections")

@@ -1,4 +1,4 @@
-"""Parts of what the API says of one job: why, its history, devices, logs, images, and how it failed."""
+"""Parts of the API's view of one job: why, its history, devices, logs, images, and how it failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ImageView(Struct, frozen=True, kw_only=True):
 
     serial: int
     taken: int
-    """When the job stood still for it."""
+    """When the job was quiesced for it."""
     attempt: int
     size_bytes: int = 0
     """Before compression, over all ranks."""

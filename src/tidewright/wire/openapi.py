@@ -53,7 +53,7 @@ ROUTES: tuple[Route, ...] = (
     Route(name="job", method="GET", path=_JOB, text="One job in full, by id or unique name", answer=api.JobReply),
     Route(name="why", method="GET", path=_JOB + "/why", text="Why it is where it is", answer=api.WhyView),
     Route(
-        name="suspend", method="POST", path=_JOB + "/suspend", text="Make it give its devices back",
+        name="suspend", method="POST", path=_JOB + "/suspend", text="Suspend it; it releases its devices",
         body=api.SuspendRequest, body_required=False, answer=api.ActionReply,
     ),
     Route(

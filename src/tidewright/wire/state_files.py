@@ -135,7 +135,7 @@ def _unsafe_on_the_way(place: str, found: os.stat_result) -> tuple[str, str] | N
         return None
     if found.st_mode & stat.S_IWOTH:
         return (
-            f"everybody may write to {place}, and replace what is in it",
+            f"every user may write to {place}, and replace what is in it",
             f"chmod o-w {place}, or choose another --state",
         )
     if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):

@@ -1,4 +1,4 @@
-"""Whom a client speaks to: over a unix socket this user or root, over TCP the host that the certificate names.
+"""Which server a client trusts: over a unix socket this user or root, over TCP the host that the certificate names.
 
 A directory that others may write to, /tmp for one, can hold any user's socket; environments would be sent there.
 """

@@ -182,6 +182,16 @@ class AttemptState:
         controller asks for them, and it gives up a request that the next one overtakes."""
         return cut not in self.underway and cut < self.newest_image and self.newest_image in self.underway
 
+    def give_up_overtaken(self, cut: int, why: str) -> None:
+        """The node that leads a cut decides on no earlier one any more: it was never asked for that, or is done with it. What it
+        has decided on and is under way here goes on."""
+        for other in [each for each in self.underway if 0 < each < cut]:
+            gate = self.decided.get(other)
+            if gate is None:
+                self.ended_cuts.append(other)
+            elif not gate.opened:
+                self.scripts.open(gate, why)
+
     def hold_for(self, cut: int | None) -> None:
         """The ranks are about to be held for a cut: what was decided on another one, and not used yet, is of no use any more."""
         self._void_decisions(cut)

@@ -95,9 +95,12 @@ def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, 
 
 
 def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], why: str) -> Generator[Any, Any, None]:
-    """There will be no such cut: other nodes, if this one would lead it, need not wait for a decision."""
+    """There will be no such cut: other nodes, if this one would lead it, need not wait for a decision. Ranks here that were held
+    for it already run on."""
     others = others_of(peers, node)
     state.ended_cuts.append(cut)
+    if state.held_by(cut):
+        yield from release(state, cut)
     if others and peers[0].node == node:
         yield SendCutResult(others, cut, why)
 
@@ -105,8 +108,10 @@ def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], wh
 def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
     """Another node wants the ranks here held for its cut. Not before what was asked for here needs no other cut: its image would
     be taken of the later one, or its end would release the ranks from it. And not for one that is over: no node would release
-    them. A cut after which another one was asked for here already is refused at once: the node that leads both would wait for
-    this one, and this one for the other."""
+    them. The node that leads it leads no earlier one any more, and none is waited for. A cut after which another one was asked
+    for here already is refused at once: the node that leads both would wait for this one, and this one for the other."""
+    if cut is not None:
+        state.give_up_overtaken(cut, ABANDONED)
     while cut is not None and not state.has_moved_on(cut) and (gate := state.before_cut(cut)) is not None:
         yield gate
     if cut is not None and state.has_moved_on(cut):

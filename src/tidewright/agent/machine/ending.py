@@ -40,8 +40,10 @@ def stop(state: AttemptState, *, images: bool) -> Script:
     if record.image is not None:
         if record.level != Level.FULL:
             yield DiscardImage(Level(record.level), record.image)
-        elif images:
-            yield DiscardRaw(record.serial)
+        elif images and record.last_image is not None and record.last_image.stored:
+            yield DiscardRaw(
+                record.serial
+            )  # else it is the only copy, and the job's next attempt may come back from it
         record.image = None
     yield from unquiesce(state)
     yield TerminateRanks(state.living())

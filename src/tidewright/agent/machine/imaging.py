@@ -172,7 +172,9 @@ def store(state: AttemptState, serial: int) -> Script:
     taken = state.record.last_image or ImageReport(serial=serial)
     try:
         new = yield StoreImage(serial, taken.ranks)
-        if state.over:  # no controller gets its reports any more
+        if (
+            state.over and serial != state.record.serial
+        ):  # no controller gets its reports; of a suspension's all have come
             yield DropImage(serial)
             return
         taken = replace(taken, stored=True, new_bytes=new, store_us=state.since(began))

@@ -252,9 +252,8 @@ class NodeMachine:
     def _arrive(self, ask: ev.Requested, args: LaunchArgs, resumption: ResumeArgs) -> Script:
         """Resume an attempt here that was suspended on other nodes."""
         self._forgotten.pop((args.job, args.attempt), None)
-        generation = "" if resumption.back else ask.op_id
-        state = yield from self._create(replace(args, image=resumption.serial), generation)
-        state.record.level, state.record.op_id = int(Level.FULL), ask.op_id
+        state = yield from self._create(replace(args, image=resumption.serial), "" if resumption.back else ask.op_id)
+        state.record.level, state.record.op_id, state.record.ops = int(Level.FULL), ask.op_id, [ask.op_id]
         report = state.update(phase="resuming", verb="resume")
         state.queue(resume(state, images=self.images))
         self._answer(ask, report)
@@ -386,6 +385,7 @@ class NodeMachine:
 
     def _decided(self, state: AttemptState, event: ev.CutDecided) -> None:
         """A cut for which the ranks here are not held is none: an earlier agent granted the hold, and this one releases them."""
+        state.give_up_overtaken(event.cut, ABANDONED)
         if event.cut not in state.ended_cuts:
             why = event.why or ("" if state.held_by(event.cut) else ABANDONED)
             self._scripts.open(state.decision(event.cut), why)

@@ -19,7 +19,7 @@ class Submitter:
 
 @dataclass
 class Loaded:
-    """Specs ready to submit, and what their author should hear. ``groups`` says how many specs each document gave."""
+    """Specs ready to submit, and warnings for their author. ``groups`` says how many specs each document gave."""
 
     specs: list[JobSpec] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -297,7 +297,7 @@ def _requeue(script: _Script, option: Option) -> None:
 def _no_requeue(script: _Script, option: Option) -> None:
     script.values["preempt"] = "auto"
     script.warn(
-        option.line, f"{option.written}: never started over to make room; a job whose node is lost still starts again"
+        option.line, f"{option.written}: never preempted by a requeue; a job whose node is lost still starts again"
     )
 
 
@@ -331,7 +331,7 @@ HINTS = {
     "exclusive": "whole devices are never shared unless a job asks for a share",
     "mem": "host memory is not limited",
     "partition": "there is one pool; name device types instead (--gres=gpu:TYPE:N)",
-    "signal": "a job is told with SIGTERM, and killed after its grace",
+    "signal": "a job that is ended gets SIGTERM, and SIGKILL after its grace",
     "wait": "use tide submit --wait",
 }
 """What to do instead of an option that is not honoured, where there is something."""

@@ -55,7 +55,7 @@ def check_program(spec: JobSpec) -> None:
 
 
 def script_of(command: Sequence[str]) -> str | None:
-    """The script that an interpreter or launcher is told to run; None when the command names none."""
+    """The script that a command has an interpreter or launcher run; None when it names none."""
     program = PurePath(command[0]).name
     if _LAUNCHER.fullmatch(program):
         return next((word for word in command[1:] if word.endswith(".py")), None)

@@ -154,7 +154,7 @@ class ImageStore:
                         list(
                             check.packs(tenant_store, tenant_store.view(), manifest.hashes)
                         )  # all at once: a pull mends all
-                        looked = True  # and once more: what could not be read before may have been given back
+                        looked = True  # and once more: what could not be read before may have been made readable
                     elif not damage.frames:
                         raise self._damaged(tenant_store, name, first) from tenant_store.unreadable_file()
                     for pack, frame in damage.frames:  # another pack may hold the same pages: look again

@@ -16,7 +16,7 @@ from .. import output as out
 from ..session import Session
 from ..shell import INTERRUPTED
 
-PATIENCE_S = 300.0
+UNREACHABLE_LIMIT_S = 300.0
 """How long a wait outlasts a controller that does not answer; jobs run on meanwhile."""
 RETRY_S = 1.0
 
@@ -44,11 +44,11 @@ def submit(session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: 
     for batch in batches(specs):
         reply = client.submit(batch, dry_run=dry_run)
         ids.extend(reply.ids)
-        _tell(reply, parsable)
+        _print_reply(reply, parsable)
     return ids
 
 
-def _tell(reply: SubmitReply, parsable: bool) -> None:
+def _print_reply(reply: SubmitReply, parsable: bool) -> None:
     names = reply.names or ("",) * len(reply.ids)
     for job, name in zip(reply.ids, names, strict=False):
         out.echo(str(job) if parsable else f"submitted job {job} ({name})" if name else f"submitted job {job}")
@@ -61,7 +61,7 @@ def _tell(reply: SubmitReply, parsable: bool) -> None:
 
 
 def summed_up(warnings: Sequence[str]) -> list[str]:
-    """The last of those that differ in their numbers only: members of an array are told one after another."""
+    """The last of those that differ in their numbers only: members of an array are reported one after another."""
     return list({re.sub(r"\d+(\.\d+)?", "#", warning): warning for warning in warnings}.values())
 
 
@@ -93,7 +93,7 @@ def wait_for(session: Session, refs: Sequence[str], timeout: float | None = None
     worst = 0
     until = None if timeout is None else time.monotonic() + timeout
     for ref in refs:
-        reply = _wait_patiently(session, ref, until)
+        reply = _wait_over_restarts(session, ref, until)
         if not reply.final:
             out.note(f"job {reply.job} is still {reply.state}")
             worst = max(worst, 124)
@@ -110,8 +110,8 @@ def _ending(reply: WaitReply, code: int) -> str:
     return f"job {reply.job} {reply.state}, exit code {code}{why}"
 
 
-def _wait_patiently(session: Session, ref: str, until: float | None) -> WaitReply:
-    """Waits on over restarts of the controller, which jobs survive; gives up after PATIENCE_S without an answer."""
+def _wait_over_restarts(session: Session, ref: str, until: float | None) -> WaitReply:
+    """Waits on over restarts of the controller, which jobs survive; gives up after UNREACHABLE_LIMIT_S without an answer."""
     lost_at: float | None = None
     while True:
         try:
@@ -121,6 +121,6 @@ def _wait_patiently(session: Session, ref: str, until: float | None) -> WaitRepl
             if lost_at is None:
                 out.note("the controller does not answer; jobs run on; waiting for it")
                 lost_at = now
-            elif now - lost_at > PATIENCE_S:
+            elif now - lost_at > UNREACHABLE_LIMIT_S:
                 raise
             time.sleep(RETRY_S)

@@ -58,7 +58,7 @@ from .following import finish, submission_options, submit
     type=click.Choice(["auto", "full", "freeze", "cooperative", "requeue", "none"]),
     default="auto",
     show_default=True,
-    help="How it may be made to give its devices back, at most.",
+    help="Highest level of preemption: how it may be made to release its devices.",
 )
 @click.option(
     "--checkpoint-every",

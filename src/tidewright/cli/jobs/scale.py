@@ -14,20 +14,19 @@ from .wait_for_move import until
 
 @click.command("scale", short_help="Run a job on fewer or more devices.")
 @click.argument("job")
-@click.argument("devices", metavar="DEVICES")
+@click.argument("devices", metavar="[DEVICES]", required=False)
+@click.option("--reset", is_flag=True, help="Back to the devices that it was submitted with.")
 @click.option("--wait", is_flag=True, help="Wait until it runs on so many.")
 @click.option("--timeout", type=DURATION, metavar="TIME", help="Give up waiting after this long, with exit code 124.")
 @pass_session
-def command(session: Session, job: str, devices: str, wait: bool, timeout: int | None) -> int:
-    """Have a running JOB (an id or a unique name) run on DEVICES devices until told otherwise; 0: as it was submitted.
+def command(session: Session, job: str, devices: str | None, reset: bool, wait: bool, timeout: int | None) -> int:
+    """Have a running JOB (an id or a unique name) run on DEVICES devices until the next tide scale.
 
-    Its world size stays: on fewer devices its ranks take turns, on the same data, with the same result.
+    Its world size stays: on fewer devices its ranks share them by time slices, on the same data, with the same result.
     """
-    if not devices.isdecimal() or len(devices) > 6:
-        raise UsageError(f"not a number of devices: {devices!r}", "write it like tide scale 17 2 (0: as submitted)")
+    wanted = _wanted(devices, reset)
     client = session.client()
     before = client.job(job)
-    wanted = int(devices)
     reply = client.scale(job, wanted)
     goal = wanted or before.devices
     out.echo(f"job {reply.job} is to run on {goal} device{'s' if goal > 1 else ''}")
@@ -43,6 +42,16 @@ def command(session: Session, job: str, devices: str, wait: bool, timeout: int |
         return 124
     out.echo(f"job {reply.job} runs on {words.places(found.where)}")
     return 0
+
+
+def _wanted(devices: str | None, reset: bool) -> int:
+    """The number asked for; 0 with ``--reset``. Raises UsageError for none of them, and for both."""
+    if reset and devices is None:
+        return 0
+    if reset or devices is None or not devices.isdecimal() or len(devices) > 6 or not int(devices):
+        found = "a number and --reset" if reset else f"{devices!r}" if devices is not None else "nothing"
+        raise UsageError(f"not a number of devices: {found}", "write it like tide scale 17 2, or tide scale 17 --reset")
+    return int(devices)
 
 
 def _enough(held: int, wanted: int, least: int) -> bool:

@@ -42,9 +42,9 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
         ("team", job.team + (f", user {job.user}" if job.user else "")),
         ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
-        ("wanted", f"{job.wanted} devices, by its user; tide scale {job.id} 0 ends that" if job.wanted else ""),
+        ("wanted", f"{job.wanted} devices, by its user; tide scale {job.id} --reset ends that" if job.wanted else ""),
         ("ranks", _ranks(job)),
-        ("gives back", _level(job)),
+        ("preemption", _level(job)),
         ("submitted", words.at(job.submit)),
         ("started", words.at(job.start)),
         ("ended", words.at(job.end) if job.end >= 0 else ""),
@@ -61,7 +61,7 @@ def _level(job: JobView) -> str:
 def _ranks(job: JobView) -> str:
     if job.ranks_per_device <= 1:
         return str(job.ranks)
-    return f"{job.ranks}, {job.ranks_per_device:g} taking turns on each device"
+    return f"{job.ranks}, {job.ranks_per_device:g} sharing each device by time slices"
 
 
 def _images(job: JobView, now: int) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--agent-socket", "sockets", multiple=True, metavar="PATH",
-    help="Use an agent that somebody else keeps, by its socket; repeatable. None is started here then.",
+    help="Use an agent that runs already, by its socket; repeatable. None is started here then.",
 )  # fmt: skip
 @click.option("--images", metavar="URL", help="Copy job images there too (file, s3, …), not from node to node.")
 @click.option(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...model.cause import Code
 from ...model.job import State
-from ..apply_plan import begin_suspension, unsuspendable
+from ..apply_plan import unsuspendable
 from ..book import QUEUED, RUNNING, Book
+from ..lifecycle import transition
 from ..termination import stop
 from .outages import DeviceOutage
 
@@ -37,7 +38,7 @@ def move_away(book: Book, job: int) -> None:
     why = Code.DEVICE_OUT(fault.device, book.board.layout.nodes[index].name, fault.why)
     reason = unsuspendable(book, job, book.table.row[job])
     if reason is None:
-        begin_suspension(book, job, why)
+        transition(book, job, int(State.SUSPENDING), why)
         book.jobs[job].replan_on_release = True
     elif fault.broken:
         stop(book, job, QUEUED, why)

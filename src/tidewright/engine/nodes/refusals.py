@@ -9,7 +9,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...model.cause import Cause, Code
-from ..apply_plan import request
 from ..book import Book
 from .outages import Cordon, Refusals
 
@@ -45,7 +44,7 @@ def keep_refusals(book: Book, job: int, known: dict[int, int]) -> None:
 def _room_elsewhere(book: Book, job: int, *, free: bool) -> bool:
     """Whether nodes that have not refused the job have devices enough for it (``free``: now)."""
     board = book.board
-    wanted = replace(request(book, job), refused=book.avoided.get(job, 0))
+    wanted = replace(book.request(job), refused=book.avoided.get(job, 0))
     counts = [mask.bit_count() for mask in board.free] if free else board.layout.node_size
     return wanted.most_devices(board.layout, counts, board.up) >= max(1, wanted.floor)
 

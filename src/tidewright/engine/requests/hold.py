@@ -10,9 +10,9 @@ from ...model.job import Level, State
 from ...model.job_record import HoldRetry
 from .. import events as ev
 from .. import images
-from ..apply_plan import begin_suspension, unsuspendable
+from ..apply_plan import unsuspendable
 from ..book import Book
-from ..commands import ResumeRanks
+from ..lifecycle import transition
 from ..termination import end_cooldown, pause, release
 from ..wall_time import corrected, engine_time
 
@@ -67,7 +67,7 @@ def freeze_instead(book: Book, job: int, error: Cause) -> bool:
 
 def suspend_for_user(book: Book, job: int, why: Cause = _HELD_BY_USER) -> None:
     """Begin a suspension that no plan has asked for: what it frees wakes the planner."""
-    begin_suspension(book, job, why)
+    transition(book, job, int(State.SUSPENDING), why)
     book.freed = book.freed or not book.jobs[job].held_in_place
 
 
@@ -127,16 +127,9 @@ def end(book: Book, job: int, why: Cause) -> None:
     record, state = book.jobs[job], book.state(job)
     record.user_hold = None
     if record.held_in_place and state is State.HELD:
-        thaw_pinned(book, job, why)
+        transition(book, job, int(State.RESUMING), why)
     elif state is State.HELD:
         release(book, job, why)
     elif record.hold_retry is not None:
         record.hold_retry = None
         book.record(job, "HOLD", Code.NEVER_SUSPENDED(why))
-
-
-def thaw_pinned(book: Book, job: int, why: Cause) -> None:
-    """Resume a gang on the devices it kept."""
-    row = book.move(job, int(State.RESUMING), why)
-    book.table.pinned_node[row] = book.allocations[job][0].node  # should thawing fail: its memory is nowhere else
-    book.out.append(ResumeRanks(job, book.table.attempt.item(row), int(Level.FREEZE), book.allocations[job]))

@@ -12,7 +12,7 @@ from ...placement.find import place, scatter
 from ...plan.moves import Migrate, Resize, Resume
 from .. import events as ev
 from .. import images
-from ..apply_plan import apply_move, illegal, rejected, request, unsuspendable
+from ..apply_plan import apply_move, illegal, rejected, unsuspendable
 from ..book import Book
 from ..termination import end_cooldown
 from .admission import never_fits, too_crowded
@@ -166,7 +166,7 @@ def _wait_anew(book: Book, job: int) -> list[int]:
 
 def _restorable(book: Book, job: int) -> None:
     """Whether the nodes that can restore the job's image have as many devices as it now wants."""
-    wanted, layout = request(book, job), book.board.layout
+    wanted, layout = book.request(job), book.board.layout
     most = wanted.most_devices(layout) if wanted.restore_kind >= 0 else wanted.floor
     if wanted.floor > most:
         kind = layout.kinds[wanted.restore_kind]
@@ -219,7 +219,7 @@ def _more(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation | N
 
 def _find(book: Book, job: int, count: int, within: int) -> Allocation | None:
     """``count`` devices for the job on nodes of the set ``within``, those it gives up counted as free; None for no such ones."""
-    board, mine, wanted = book.board, book.allocations.get(job), request(book, job, count)
+    board, mine, wanted = book.board, book.allocations.get(job), book.request(job, count)
     mark = board.mark()
     if mine is not None and not book.jobs[job].leaving:
         board.release(mine)

@@ -11,6 +11,7 @@ from .. import events as ev
 from .. import periodic
 from ..book import HELD, Book
 from ..commands import Reply
+from ..lifecycle import transition
 from ..nodes import refusals
 from ..reports import try_launch
 from ..termination import end_cooldown, stop
@@ -75,9 +76,7 @@ def _carry_out(book: Book, job: int, state: State) -> Cause | None:
         reason = hold_requests.begin(book, job)
         return Code.RUNS_UNTIL_SUSPENDABLE(reason) if reason else None
     if state in (State.QUEUED, State.SUSPENDED):
-        if job in book.reservations:
-            book.cancel_reservation(job)
-        book.move(job, HELD, Code.HELD_BY_USER())
+        transition(book, job, HELD, Code.HELD_BY_USER())
     return None
 
 

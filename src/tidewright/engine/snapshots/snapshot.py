@@ -79,7 +79,7 @@ def dump(book: Book) -> bytes:
     )
     snapshot = Snapshot(
         format=FORMAT, settings=book.settings, layout=book.board.layout.nodes, columns=columns,
-        ids=[int(job) for job in table.id[: table.n]], holders=list(book.allocations), reserved=list(book.reservations),
+        ids=table.id[: table.n].tolist(), holders=list(book.allocations), reserved=list(book.reservations),
         with_images=list(book.with_images),
         ledger=totals, **{name: getattr(book, name) for name in _PLAIN},
     )  # fmt: skip

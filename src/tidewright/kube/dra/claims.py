@@ -148,7 +148,7 @@ class ClaimRecords:
     def put(self, given: PreparedClaim) -> None:
         """Whole or not at all. Raises WorldError."""
         try:
-            # Giving back needs it, after the node lost power too.
+            # Unpreparing needs it, after the node lost power too.
             write_whole(self._path(given.uid), json.dumps(asdict(given)), PART, mode=0o750, lasting=True)
         except OSError as error:
             raise WorldError(f"what claim {given.uid} has cannot be written down: {error}") from error

@@ -1,8 +1,8 @@
-"""The driver's answers to the kubelet: claims prepared for the pods that are to start, and given back. Knows no sockets.
+"""The driver's answers to the kubelet: claims prepared for the pods that are to start, and unprepared. Knows no sockets.
 
 A claim's variables belong together: a program counts the GPUs it sees, and each variable is there once. So every CDI device
 of a claim carries all that the claim gives, and a container that names one request of it gets the claim. First it is written
-down what is allocated, then made, then reported: whatever happens between, preparing again ends well, and so does giving back.
+down what is allocated, then made, then reported: whatever happens between, preparing again ends well, and so does unpreparing.
 """
 
 from __future__ import annotations

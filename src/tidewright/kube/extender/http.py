@@ -163,7 +163,7 @@ class ExtenderApp:
         return _text(self.measures.text())
 
     def _allowed(self, authorization: bytes) -> bool:
-        """Compared in constant time; without a token everybody may ask (gpushare's way, on a node port)."""
+        """Compared in constant time; without a token every client is served (gpushare's way, on a node port)."""
         return not self._token or hmac.compare_digest(authorization.removeprefix(b"Bearer "), self._token)
 
 

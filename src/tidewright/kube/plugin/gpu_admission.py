@@ -86,19 +86,42 @@ class GpuAdmission:
         self._last_s = self._looked_s = float("-inf")
         """Of the last admission and of the last look at who has exited."""
         self._blind = self._differs = False
-        """Cgroups were not found; the file differs from ``allocated``."""
+        """Cgroups were not found; the file differs from what is to be recorded."""
+        self._candidates: dict[str, PodAllocation] = {}
+        """Until orphans have been looked for: pods of the kubelet's checkpoint, of which some may be orphans."""
+        self._checkpoint_read = False
+        self._recovery = asyncio.Lock()
+        self._load()
+        self._recover = bool(self._candidates) or not self.allocated
+        if self._recover:
+            self._record_candidates()
+
+    def _load(self) -> None:
         try:
-            self.allocated = file.load()
+            record = self.file.load()
         except WorldError as error:
             self._differs = True
-            log(f"{error}; allocations are recovered from the kubelet's checkpoint and the pods")
-        self._recover = not self.allocated
-        self._recovery = asyncio.Lock()
-        self._given: tuple[CheckpointEntry, ...] | None = None
-        """As the kubelet's checkpoint was before it could allocate anew, which makes it forget deleted pods."""
-        if self._recover:
-            with suppress(WorldError):
-                self._given = folder.given()
+            self.log(f"{error}; allocations are recovered from the kubelet's checkpoint and the pods")
+        else:
+            self.allocated, self._candidates = record.allocated, record.candidates
+
+    def _record_candidates(self) -> None:
+        """Read the checkpoint before the kubelet can allocate anew, which makes it forget deleted pods, and save what it says:
+        this run may end before it knows which pods are deleted, and the next one would find neither."""
+        with suppress(WorldError):  # read again, and the error reported, when orphans are looked for
+            self._read_checkpoint()
+        if self._candidates:
+            try:
+                self._save(self.allocated)
+            except WorldError as error:
+                self._differs = True
+                self.log(str(error))
+
+    def _read_checkpoint(self) -> None:
+        """Raises WorldError."""
+        # What it says now takes precedence: a recorded candidate may have got further containers since.
+        self._candidates |= _candidates(self.folder.given())
+        self._checkpoint_read = True
 
     def deadline_s(self, left_s: float | None) -> float:
         """Latest answer to a call that begins now, by ``clock``. ``left_s``: until the caller's deadline, if there is one."""
@@ -220,7 +243,7 @@ class GpuAdmission:
 
     def _save(self, allocated: dict[str, PodAllocation]) -> None:
         """To the file first: an allocation that is only in memory is lost by a kill -9."""
-        self.file.save(allocated.values())
+        self.file.save(allocated.values(), self._candidates.values())
         self.allocated, self._differs = allocated, False
 
     async def _exited(self) -> set[str]:
@@ -252,17 +275,15 @@ class GpuAdmission:
     async def _recover_orphans(self) -> None:
         """Without a record: running pods are found by their phase; deleted ones that run on by the kubelet's checkpoint, on the
         GPUs that their device ids name. Those are the preferred ids, normally the GPUs that were chosen. Raises WorldError."""
-        if self._given is None:
-            self._given = await asyncio.to_thread(self.folder.given)
-        ids: dict[str, set[str]] = {}
-        for entry in self._given:
-            if entry.uid not in self.pods.reflector.objects:
-                ids.setdefault(entry.uid, set()).update(entry.ids)
-        busy = await asyncio.to_thread(lambda: [uid for uid in ids if self.cgroups.state(uid) == BUSY])
+        if not self._checkpoint_read:
+            await asyncio.to_thread(self._read_checkpoint)
+        deleted = [uid for uid in self._candidates if uid not in self.pods.reflector.objects]
+        busy = await asyncio.to_thread(lambda: [uid for uid in deleted if self.cgroups.state(uid) == BUSY])
         for uid in busy:
             self.log(f"pod {uid} is deleted and its processes still run, by the kubelet's checkpoint and its cgroup")
-            self.allocated[uid] = PodAllocation(uid, f"pod {uid}", Counter(map(gpu_of, ids[uid])))
-            self._differs = True
+            self.allocated.setdefault(uid, self._candidates[uid])  # what it was admitted with is more exact
+        self._differs |= bool(self._candidates)
+        self._candidates = {}
 
     def _refusal(self, pod: PodAllocation, blocked: Mapping[int, list[PodAllocation]]) -> str:
         """Constant while the same pods block, so that it is one event."""
@@ -291,6 +312,14 @@ def _assigned(pods: Iterable[Json]) -> list[PodAllocation]:
         if held is not None and total is not None and (held.assigned or phase(pod) == "Running"):
             found.append(PodAllocation(held.uid, title(pod), fitted(held.units, total, most=1)))
     return found
+
+
+def _candidates(entries: Iterable[CheckpointEntry]) -> dict[str, PodAllocation]:
+    """By uid, on the GPUs that the device ids of all containers name. Ids of another plugin, which was here before, name none."""
+    ids: dict[str, set[str]] = {}
+    for entry in entries:
+        ids.setdefault(entry.uid, set()).update(one for one in entry.ids if gpu_of(one) >= 0)
+    return {uid: PodAllocation(uid, f"pod {uid}", Counter(map(gpu_of, held))) for uid, held in ids.items()}
 
 
 def _listed(units: Mapping[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Accepting connections: each listener in a task of its own, with limits on how many there are and how long they may dawdle.
+"""Accepting connections: each listener in a task of its own, with limits on their number and on the time for a request to arrive.
 
 asyncio's own servers accept whatever comes, and once descriptors are short they log each failure of a whole backlog.
 """
@@ -30,7 +30,7 @@ BACKLOG = 512
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, with deadlines for the parts of a request (slowloris) and word of what state it is in."""
+    """uvicorn's HTTP/1.1 protocol, with deadlines for the parts of a request (slowloris). Reports idle and busy."""
 
     def __init__(self, connections: Connections, **given: Any) -> None:
         super().__init__(**given)
@@ -141,11 +141,11 @@ class Acceptor:
                     log.warning("no connection can be accepted: %s; tried again", error.strerror)
                     await asyncio.sleep(RETRY_S)
                 continue
-            self._take(sock, address)
+            self._accept(sock, address)
             # A connection that is there already is accepted without a pause: the others on this loop must get their turn.
             await asyncio.sleep(0)
 
-    def _take(self, sock: socket.socket, address: Any) -> None:
+    def _accept(self, sock: socket.socket, address: Any) -> None:
         sock.setblocking(False)
         protocol = self._protocol(self.connections)
 

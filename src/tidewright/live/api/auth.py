@@ -1,4 +1,4 @@
-"""Who may ask over TCP: whoever has the token in ``STATE/token``, a file that only its owner can read."""
+"""Authentication over TCP: by the token in ``STATE/token``, a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TokenAuth:
 
 
 class BodyLimit:
-    """Turns away request bodies above ``limit`` bytes, also when they come without a length."""
+    """Refuses request bodies above ``limit`` bytes, also when they come without a length."""
 
     def __init__(self, app: ASGIApp, limit: int = api.MAX_BODY) -> None:
         self._app, self._limit = app, limit

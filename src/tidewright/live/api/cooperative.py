@@ -1,4 +1,4 @@
-"""Long work in the event loop, cut into short parts: others have their turn between two."""
+"""Long work in the event loop, divided into short parts: other tasks run between two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import monotonic
 
 PART_S = 0.005
-"""Work done in one go. With it, somebody who asks while several such works go on waits for some tens of milliseconds."""
+"""Longest part between two breaks. With several such works in progress a request waits for some tens of milliseconds."""
 
 
 class CooperativeYield:
@@ -22,8 +22,8 @@ class CooperativeYield:
             self._until = monotonic() + PART_S
 
 
-async def exhaust(context: Iterable[None]) -> None:
+async def exhaust(work: Iterable[None]) -> None:
     """Go through work that has breaks."""
     pause = CooperativeYield()
-    for _ in context:
+    for _ in work:
         await pause()

@@ -1,4 +1,4 @@
-"""A dry run: the jobs submitted to a copy of the book, and one thought about it."""
+"""A dry run: the jobs submitted to a copy of the book, and one planning round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...plan.render import render
 
 
 def dry_run(fork: Engine, planner: Planner, specs: Sequence[JobSpec]) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
-    """(one line per spec, warnings): where each would start now, or why it would wait. ``fork`` is used up."""
+    """(one line per spec, warnings): where each would start now, or why it would wait. ``fork`` is changed."""
     now = fork.book.now
     fork.replan()
     replies = fork.step(now, [ev.Submit(spec, f"rehearsal.{n}") for n, spec in enumerate(specs)])

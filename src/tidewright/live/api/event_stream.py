@@ -1,4 +1,4 @@
-"""State changes, as they become durable: kept for a while, numbered, and told to whoever waits."""
+"""State changes, published as they become durable: numbered, and kept for a while for clients that reconnect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .cause_views import cause_view_or_none
 from .views import exit_code, state_name
 
 KEPT = 20_000
-"""Events kept for clients that come back."""
+"""Events kept for clients that reconnect."""
 _WHOLE_TURN = 2**62
 """Number of an event after all events of its turn."""
 
@@ -26,11 +26,11 @@ class EventStream:
 
     def __init__(self, kept: int = KEPT) -> None:
         self.events: deque[JobEvent] = deque(maxlen=kept)
-        self._fresh: list[JobEvent] = []
+        self._unpublished: list[JobEvent] = []
         self._states: dict[int, int] = {}
-        self._turned = asyncio.Event()
+        self._changed = asyncio.Event()
         self._gap = (0, 0)
-        """The newest place whose event is not kept: who has seen less than that has missed something."""
+        """The newest place whose event is not kept: a client whose last event is older has missed some."""
 
     def begin(self, turn: int) -> None:
         """The first turn to be observed is the one after ``turn``; the events of earlier ones are not known here."""
@@ -67,35 +67,35 @@ class EventStream:
                 seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=cause.text if cause else "",
                 cause=cause, what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
             )  # fmt: skip
-            self._fresh.append(event)
+            self._unpublished.append(event)
 
     def publish(self) -> None:
-        """Everything observed is durable: tell it."""
-        if self._fresh:
-            for event in self._fresh:
+        """Everything observed is durable: publish it."""
+        if self._unpublished:
+            for event in self._unpublished:
                 if len(self.events) == self.events.maxlen:
                     self._gap = point(self.events[0].seq)
                 self.events.append(event)
-            self._fresh.clear()
+            self._unpublished.clear()
             self.wake()
 
     def wake(self) -> None:
-        """Let everybody look again."""
-        self._turned.set()
-        self._turned = asyncio.Event()
+        """Wake all waiting clients."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def change(self) -> asyncio.Event:
         """Set at the next publication. Take it before looking, then wait for it."""
-        return self._turned
+        return self._changed
 
     def after(self, last: tuple[int, int]) -> tuple[list[JobEvent], bool]:
         """Events after ``last``, and whether none between were dropped."""
-        fresh: list[JobEvent] = []
+        found: list[JobEvent] = []
         for event in reversed(self.events):
             if point(event.seq) <= last:
                 break
-            fresh.append(event)
-        return fresh[::-1], last >= self._gap
+            found.append(event)
+        return found[::-1], last >= self._gap
 
     @property
     def last(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Who asks: on the unix socket the kernel's word for it (SO_PEERCRED, unix(7)); over TCP nobody but a holder of the token.
+"""The user of a request: on the unix socket by SO_PEERCRED (unix(7)); over TCP only holders of the token are known.
 
 What a client says of its user is believed on neither. Until people have identities of their own, a name that comes with
 the token is kept as a remark on it.
@@ -34,7 +34,7 @@ def client_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
 
 
 def uid_of(scope: Scope) -> int | None:
-    """The user id of whoever asks; None over TCP."""
+    """The user id of the caller; None over TCP."""
     host = (scope.get("client") or ("", 0))[0]
     return int(host.removeprefix(_UNIX)) if host.startswith(_UNIX) else None
 
@@ -53,7 +53,7 @@ def remark(claimed: str) -> str:
 
 
 class SocketAuth:
-    """Lets through who runs this controller, and root: the socket's mode says the same, until somebody changes it."""
+    """Admits the user who runs this controller, and root: the socket's mode says the same, until it is changed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

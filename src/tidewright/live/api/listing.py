@@ -98,7 +98,7 @@ def _live(book: Book, states: tuple[State, ...]) -> list[int]:
 
 
 async def _ended(journal: Journal, final: list[int], query: Query) -> AsyncIterator[api.JobView]:
-    """From the archive, page by page, on a connection of its own: a long search must keep nobody from the usual one."""
+    """From the archive, page by page, on a connection of its own: a long search must not block the usual one."""
     archive = journal.reader()
     below = None
     try:

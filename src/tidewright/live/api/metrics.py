@@ -56,10 +56,10 @@ class Metrics:
         yield GaugeMetricFamily("tidewright_devices", "Devices of the pool.", value=total)
         yield GaugeMetricFamily("tidewright_devices_held", "Devices in use.", value=held_devices(book))
         yield GaugeMetricFamily("tidewright_nodes", "Nodes known.", value=len(book.nodes))
-        yield GaugeMetricFamily("tidewright_nodes_down", "Nodes that take no work.", value=len(book.node_down))
+        yield GaugeMetricFamily("tidewright_nodes_down", "Nodes that are down or silent.", value=len(book.node_down))
         yield GaugeMetricFamily(
             "tidewright_nodes_cordoned",
-            "Nodes that refused launches and take no work.",
+            "Nodes that refused launches and are unschedulable for a while.",
             value=len(book.outages.cordoned),
         )
         yield self._faults(book)
@@ -68,7 +68,7 @@ class Metrics:
             "tidewright_journal_writable", "0 while the disk is full.", value=float(not self._loop.journal_error)
         )
         yield GaugeMetricFamily(
-            "tidewright_plan_seconds", "How long the last plan took.", value=self._loop.last_thought_s
+            "tidewright_plan_seconds", "How long the last plan took.", value=self._loop.last_planning_s
         )
 
     @staticmethod
@@ -77,7 +77,7 @@ class Metrics:
         from prometheus_client.core import GaugeMetricFamily
 
         found = GaugeMetricFamily(
-            "tidewright_device_out_of_service", "1 for each device that takes no new work.",
+            "tidewright_device_out_of_service", "1 for each device that is unschedulable.",
             labels=["node", "device", "reason"],
         )  # fmt: skip
         for index, spec in enumerate(book.board.layout.nodes):

@@ -33,7 +33,7 @@ from ..controller.controller_context import ControllerContext
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
-from . import intake, views
+from . import submission, views
 from .cause_views import cause_view, cause_view_or_none
 from .dry_run import dry_run
 from .event_stream import point
@@ -104,19 +104,19 @@ class Routes:
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
-        body = signed(await intake.read(await request.body()), request.scope, self.context.run_as)
-        await intake.check(self._book, body)
+        body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
+        await submission.check(self._book, body)
         if body.dry_run:
             lines, warnings = await self._in_fork(lambda fork, planner: dry_run(fork, planner, body.specs))
             said, causes = tuple(map(render, warnings)), tuple(map(cause_view, warnings))
             return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=said, causes=causes))
-        return self._answer(await intake.admit(self.context.loop, body))
+        return self._answer(await submission.admit(self.context.loop, body))
 
-    async def _in_fork(self, ask: Callable[[Engine, Planner], T]) -> T:
-        """What a copy of the engine answers, asked in a thread: the copy alone takes a second with many jobs."""
+    async def _in_fork(self, question: Callable[[Engine, Planner], T]) -> T:
+        """What a copy of the engine answers, computed in a thread: the copy alone takes a second with many jobs."""
         async with self._forks:
             image, planner = self.context.loop.driver.engine.snapshot(), self.context.loop.planner
-            return await asyncio.to_thread(lambda: ask(Engine.restore(image), planner))
+            return await asyncio.to_thread(lambda: question(Engine.restore(image), planner))
 
     async def jobs(self, request: Request) -> Response:
         given = request.query_params
@@ -136,13 +136,13 @@ class Routes:
             raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
         if job in self._book.specs:
             view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
-            said = self.context.world.reconciler
-            return replace(view, hold_us=said.registry.held_us(job), memory_limit=said.memory_limit(job))
+            reconciler = self.context.agent_pool.reconciler
+            return replace(view, hold_us=reconciler.registry.held_us(job), memory_limit=reconciler.memory_limit(job))
         ended = self.context.journal.archive.get(job)
         if ended is None and job in self.context.loop.pending_archive:
             return views.almost_ended(self.context.loop.pending_archive[job])
         if ended is None:
-            raise intake.refusal(Code.NO_SUCH_JOB(job), "notfound")
+            raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
         return views.ended_job(ended, full=True, logs=self._logs(job))
 
     def _find(self, request: Request) -> int:
@@ -169,8 +169,8 @@ class Routes:
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
-        told = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
-        return self._answer(why_live(view, told, self._now()))
+        found = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
+        return self._answer(why_live(view, found, self._now()))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
@@ -192,7 +192,7 @@ class Routes:
         op_id = body.op_id or new_op_id()
         for name in body.to:
             if name not in self._book.nodes:
-                raise intake.refusal(Code.NO_SUCH_NODE(name), "notfound")
+                raise submission.refusal(Code.NO_SUCH_NODE(name), "notfound")
         return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
 
     async def scale(self, request: Request) -> Response:
@@ -213,8 +213,8 @@ class Routes:
         return await self._act(ev.Cancel(self._find(request), op_id), op_id)
 
     async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
-        reply = await self.context.loop.ask(event, op_id)
-        intake.raise_refusal(reply)
+        reply = await self.context.loop.request(event, op_id)
+        submission.raise_refusal(reply)
         return self._answer(
             api.ActionReply(
                 job=reply.job, node=node, warning=render(reply.warning), cause=cause_view_or_none(reply.warning)
@@ -227,7 +227,7 @@ class Routes:
         while True:
             change = self.context.event_stream.change()
             left = end - asyncio.get_running_loop().time()
-            # Everybody who waits looks at every change: a whole view each time would be work for nothing.
+            # Every waiting client looks at every change: a whole view each time would be work for nothing.
             if left <= 0 or (job not in self._book.specs and job not in self.context.loop.pending_archive):
                 view = self._view(job)
                 final = view.state in api.FINAL_STATES
@@ -260,7 +260,7 @@ class Routes:
             spec, attempts = ended.spec, ended.attempts
         found = []
         for attempt in range(1, attempts + 1):
-            known = self.context.world.logs.get((job, attempt), {})
+            known = self.context.agent_pool.logs.get((job, attempt), {})
             for rank in range(spec.ranks):
                 by_rule = ("", str(log_path(self.context.state, job, spec, attempt, rank)))
                 node, path = known.get(rank, by_rule)
@@ -271,8 +271,8 @@ class Routes:
 
     async def nodes(self, request: Request) -> Response:
         nodes = views.nodes(self._book)
-        told = tuple(views.told(node, self.context.world.nodes.get(node.name)) for node in nodes)
-        return self._answer(api.NodeList(nodes=told, now=self._now()))
+        known = tuple(views.with_inventory(node, self.context.agent_pool.nodes.get(node.name)) for node in nodes)
+        return self._answer(api.NodeList(nodes=known, now=self._now()))
 
     async def drain(self, request: Request) -> Response:
         return await self._drain(request, True)
@@ -284,7 +284,7 @@ class Routes:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
         if not on:
-            self.context.world.forgive(name)
+            self.context.agent_pool.forgive(name)
         return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
 
     async def usage(self, request: Request) -> Response:
@@ -313,14 +313,14 @@ class Routes:
         yield b": tidewright\n\n"
         while not self.context.loop.stopping:
             change = self.context.event_stream.change()
-            fresh, complete = self.context.event_stream.after(last)
+            new, complete = self.context.event_stream.after(last)
             last = max(
                 last, self.context.event_stream.last
             )  # before the first pause: what is published in one comes next
             if not complete:
                 yield b": events were dropped; list the jobs again\n\n"
-            for first in range(0, len(fresh), EVENTS_AT_A_TIME):
-                yield b"".join(map(_event, fresh[first : first + EVENTS_AT_A_TIME]))
+            for first in range(0, len(new), EVENTS_AT_A_TIME):
+                yield b"".join(map(_event, new[first : first + EVENTS_AT_A_TIME]))
                 await asyncio.sleep(0)  # a client that reads fast would have all of them in one go
             if not await _or_timeout(change, KEEPALIVE_S):
                 yield b": alive\n\n"

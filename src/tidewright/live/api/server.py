@@ -34,7 +34,7 @@ def limits(share: float, most: int) -> Limits:
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn, but it leaves signals alone, sleeps until told to stop instead of looking ten times a second, and accepts
+    """uvicorn, but it leaves signals alone, sleeps until ``end`` instead of polling ten times a second, and accepts
     connections by ``accept.Acceptor``. ``tls`` encrypts them."""
 
     def __init__(self, app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
@@ -46,7 +46,7 @@ class ApiServer(uvicorn.Server):
         )  # fmt: skip
         self.limits = limits
         self._tls = tls
-        self._told = asyncio.Event()
+        self._stop = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,12 +67,12 @@ class ApiServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Sleep; connections are served by the event loop."""
-        await self._told.wait()
+        await self._stop.wait()
 
     def end(self) -> None:
         """Stop serving; open streams are cut after a second."""
         self.should_exit = True
-        self._told.set()
+        self._stop.set()
 
 
 class UnixServer:
@@ -94,7 +94,7 @@ class UnixServer:
             self._file.remove()
 
     async def _watch(self) -> None:
-        """Somebody's clean-up may remove the file; nobody could connect any more, not even to end this process."""
+        """Bind again when the file was removed (a clean-up job): no client could connect any more, not even to stop us."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self._file.gone and self.server.started:

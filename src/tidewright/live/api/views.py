@@ -1,4 +1,4 @@
-"""The book and the archive in the words of the API. Reads, never writes."""
+"""The book and the archive as messages of the API. Reads, never writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..reconcile.pending_commands import level_of
 from .cause_views import cause_view, cause_view_or_none
 
 UNPLANNED = Code.WAITS_FOR_DEVICES()
-"""Why a queued job waits that the last plan said nothing of: others before it took what there was."""
+"""Why a queued job waits that the last plan left out: jobs before it got the devices."""
 TERMINATED = 143
 """128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
 
@@ -58,8 +58,8 @@ def _history(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ..
 def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
     """A job in the book."""
     table, row, record = book.table, book.table.row[job], book.jobs[job]
-    spec, allocation, story = record.spec, record.allocation or (), record.history
-    reason, why = _why(book, job, story, now)
+    spec, allocation, history = record.spec, record.allocation or (), record.history
+    reason, why = _why(book, job, history, now)
     cause = cause_view_or_none(why)
     cap = record.level_cap.why if record.level_cap else None
     wall = max(1, now - int(table.submit[row]))
@@ -79,7 +79,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         attempt=record.attempt, preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
-        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(story) if full else (),
+        command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
         logs=logs,
     )  # fmt: skip
 
@@ -122,17 +122,17 @@ def _failure(ended: Ended, full: bool) -> api.FailureView | None:
 
 
 def almost_ended(ended: Ended) -> api.JobView:
-    """A job whose end is not durable yet: nobody may be told its exit code."""
+    """A job whose end is not durable yet: its exit code must not be reported."""
     return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
 
 
-def _why(book: Book, job: int, story: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:
+def _why(book: Book, job: int, history: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:
     """(binding limit, why) for a waiting job, else ("", the last thing that happened)."""
     state = book.state(job)
     held = book.hold_reason(job, now) if state is State.HELD else None
     if held is not None:
         return held[0].value, held[1]
-    last = story[-1][2] if story else None
+    last = history[-1][2] if history else None
     if state not in (State.QUEUED, State.SUSPENDED):
         return "", outlook(book, job, now) or last
     if job in book.reservations:
@@ -191,11 +191,11 @@ def level(book: Book, spec: NodeSpec) -> str:
     return "freeze" if spec.kind in book.settings.freeze_kinds else "cooperative"
 
 
-def told(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
-    """A node with what its agent says of itself, when it is connected."""
+def with_inventory(node: api.NodeView, inventory: wire.Inventory | None) -> api.NodeView:
+    """A node with the facts of its agent's inventory, when that is connected."""
     if inventory is None:
         return node
-    address = f"{inventory.depot.address}:{inventory.depot.port}" if inventory.depot else ""
+    address = f"{inventory.peer.address}:{inventory.peer.port}" if inventory.peer else ""
     return replace(node, full_why=inventory.full, criu=inventory.criu, address=address, images=len(inventory.images))
 
 

@@ -1,4 +1,4 @@
-"""Answers that say why a job is where it is, or how it ended."""
+"""Answers that say why a job is in its state, or how it ended."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ...wire import api
 from .cause_views import cause_view
 
 
-def why_live(job: api.JobView, told: Explanation, now: int) -> api.WhyView:
+def why_live(job: api.JobView, found: Explanation, now: int) -> api.WhyView:
     """Of a job in the book, by what the engine and the planner say."""
-    cause = cause_view(told.why) if told.why else job.cause
-    change = told.change
-    holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in told.holders)
+    cause = cause_view(found.why) if found.why else job.cause
+    change = found.change
+    holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
     return api.WhyView(
         job=job.id, name=job.name, state=job.state, summary=cause.text if cause else job.why, cause=cause,
-        reason=told.reason.value if told.reason else "", consequence=told.consequence, need=told.need, free=told.free,
-        holders=holders, ahead=told.ahead, change=f"{render(change.what)} ({change.flag})" if change else "",
+        reason=found.reason.value if found.reason else "", consequence=found.consequence, need=found.need, free=found.free,
+        holders=holders, ahead=found.ahead, change=f"{render(change.what)} ({change.flag})" if change else "",
         change_cause=cause_view(change.what) if change else None, story=job.story, now=now,
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ class LocalAgent:
 
 
 class AgentSupervisor:
-    """One agent's keeper; the agent's own lock on its state directory makes a second one harmless."""
+    """Supervises one agent; the agent's own lock on its state directory makes a second supervisor harmless."""
 
     def __init__(self, agent: LocalAgent) -> None:
         self.agent = agent
@@ -48,13 +48,13 @@ class AgentSupervisor:
         self._connected = False
 
     def connected(self, alive: bool) -> None:
-        """The fabric's word on whether the agent answers."""
+        """Note whether the agent answers, as the fabric reports it."""
         self._connected = alive
         if not alive:
             self._wanted.set()
 
     async def run(self) -> None:
-        """For ever: sleep while it is connected, else see that one runs."""
+        """Until cancelled: sleep while the agent is connected, else start one if none runs."""
         await self._replace_outdated()
         tries = 0
         while True:
@@ -72,7 +72,7 @@ class AgentSupervisor:
             tries += 1
 
     async def _replace_outdated(self) -> None:
-        """An agent of an earlier start with other options (slots, cores, images) makes room for one with those given now."""
+        """Stop an agent of an earlier start that has other options (slots, cores, images) than those given now."""
         words = self._words()
         # Not with the shell that sets its limit: an agent has taken that one's place.
         if words and words[1:] != [os.fsencode(word) for word in self.agent.argv[1:]]:
@@ -116,12 +116,12 @@ class AgentSupervisor:
                 self._argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
             )
 
-    async def stop(self, patience_s: float = 5.0) -> None:
+    async def stop(self, timeout_s: float = 5.0) -> None:
         """Ask the agent to end; its ranks run on."""
         pid = self.pid()
         if pid is None:
             return
         os.kill(pid, signal.SIGTERM)
-        end = asyncio.get_running_loop().time() + patience_s
+        end = asyncio.get_running_loop().time() + timeout_s
         while self.running() and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)

@@ -27,7 +27,7 @@ class ControllerContext:
 
     state: Path
     loop: Loop
-    world: AgentPool
+    agent_pool: AgentPool
     event_stream: EventStream
     journal: Journal
     metrics: Metrics
@@ -44,7 +44,7 @@ class ControllerContext:
     def info(self) -> api.Info:
         """The controller itself."""
         book = self.loop.driver.engine.book
-        connected = len(self.world.connected)
+        connected = len(self.agent_pool.connected)
         agent = "connected" if connected >= self.agents else f"{connected} of {self.agents} agents are connected"
         agent = agent if connected else "no agent is connected"
         low = self.loop.room()
@@ -72,8 +72,8 @@ class ControllerContext:
     async def top(self) -> api.TopView:
         """The pool with what its agents measure now."""
         book, now = self.loop.driver.engine.book, self.loop.clock.now()
-        nodes = self.world.connected
-        answers = await asyncio.gather(*(self.world.usage(node) for node in nodes))
+        nodes = self.agent_pool.connected
+        answers = await asyncio.gather(*(self.agent_pool.usage(node) for node in nodes))
         used = {node: usage for node, usage in zip(nodes, answers, strict=True) if usage is not None}
         running = [job for job in book.allocations if job in book.specs]
         counts = book.counts

@@ -1,7 +1,7 @@
 """Room on the disk of a state directory: a reserve for the journal when nothing else is left, and what takes the most.
 
 A full disk must not take away what would free it: cancellations, suspensions and the ends of jobs have to be written down
-first. So some room is taken while there is plenty, and given up when there is none.
+first. So some room is allocated while there is plenty, and released when there is none.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Reserve:
             held = self.held
             want = min(self.size, held + free_bytes(self._state) - LOW_BYTES)
             if want >= self.size > held or want - held >= LEAST_BYTES:
-                self._take(want)
+                self._allocate(want)
         return self.held >= self.size and free_bytes(self._state) >= LOW_BYTES
 
-    def _take(self, want: int) -> None:
+    def _allocate(self, want: int) -> None:
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.posix_fallocate(file, 0, want)
@@ -81,7 +81,7 @@ class Reserve:
             os.close(file)
 
     def release(self) -> bool:
-        """Give the room up; false when there was none to give."""
+        """Release the reserve; false when there was none."""
         if not self.held:
             return False
         with contextlib.suppress(OSError):
@@ -90,14 +90,14 @@ class Reserve:
         return False
 
 
-def make_room(state: Path) -> None:
-    """Before a start on a disk that is full: what was reserved is used now. The caller holds the directory's lock."""
+def release_when_full(state: Path) -> None:
+    """Before a start on a full disk: release the reserve. The caller holds the directory's lock."""
     if free_bytes(state) < LOW_BYTES:
         Reserve(state).release()
 
 
 def claim(path: Path, ahead: int) -> bool:
-    """Take room for a file to grow by ``ahead`` bytes, its size as it is: what was given up for it goes to nobody else.
+    """Allocate ``ahead`` bytes beyond the end of a file, its size as it is: no other writer gets the room released for it.
 
     False where the file system cannot do that, or has no room.
     """

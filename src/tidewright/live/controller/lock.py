@@ -11,7 +11,7 @@ from ...base.atomic import write_atomically
 from ...base.errors import UsageError
 from ...wire.holder import CONTROLLER_LOCK, sign
 from ...wire.state_files import make_private, open_own, read_own
-from .disk_space import make_room
+from .disk_space import release_when_full
 
 LOCK = CONTROLLER_LOCK
 PID = "controller.pid"
@@ -40,7 +40,7 @@ class StateLock:
                 "use it as it is, stop it with tide down, or give another directory with --state",
             ) from None
         try:
-            make_room(state)
+            release_when_full(state)
             sign(self._file)
             self.epoch = _next_epoch(state / EPOCH)
             with contextlib.suppress(OSError):  # the lock file says so as well
@@ -50,7 +50,7 @@ class StateLock:
             raise
 
     def release(self) -> None:
-        """Give the directory back; the pid file goes with it."""
+        """Unlock the directory, and remove the pid file."""
         (self.state / PID).unlink(missing_ok=True)
         os.close(self._file)
 

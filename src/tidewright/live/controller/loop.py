@@ -1,4 +1,4 @@
-"""The run loop of the live world: wait, turn, make durable, carry out, answer. It sleeps whenever nothing is due."""
+"""The run loop of the controller: wait, step, commit, carry out, answer. It sleeps whenever nothing is due."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .disk_space import Reserve
 
 log = logging.getLogger(__name__)
 MANY = 1_000
-"""Events of a turn after which the collector is told that what is there stays."""
+"""Events of a step from which on the objects it made are frozen for the garbage collector (gc.freeze)."""
 SNAPSHOT_EVERY = 5_000
 """Turns between snapshots. Replaying as many takes a few tenths of a second, taking one 10 ms (bench/startup.py)."""
 COMMIT_RETRY_S = 1.0
-SLOW_THOUGHT_S = 0.02
+SLOW_PLANNING_S = 0.02
 """A planner that took longer than this is given a thread of its own next time, so that reports are not kept waiting."""
 ROOM_EVERY_S = 5.0
 """How often a disk that was full is looked at again."""
@@ -59,7 +59,7 @@ class _Replies:
         self._wanted, self.complete = wanted, complete
         self._found: dict[str, Reply] = {}
 
-    def give(self, reply: Reply) -> None:
+    def add(self, reply: Reply) -> None:
         self._found[reply.op_id] = reply
         if len(self._found) == self._wanted and not self.complete.done():
             self.complete.set_result(self._found)
@@ -70,7 +70,7 @@ class _Replies:
 
 
 class Loop:
-    """Owns the book between ``run`` and its end. Everything else talks to it through ``post`` and ``ask``."""
+    """Owns the book between ``run`` and its end. Everything else talks to it through ``post`` and ``request``."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class Loop:
             planner,
             event_stream,
         )
-        self.world: AgentPool | None = None
+        self.agent_pool: AgentPool | None = None
         self.note: Callable[[list[Command]], None] = _ignore
-        """Told of every durable turn's commands (metrics)."""
+        """Called with the commands of every durable step (metrics)."""
         self.journal_error = ""
         """Why the journal cannot be written at present; empty when it can."""
         self.low = ""
@@ -100,8 +100,8 @@ class Loop:
         self._reserve = reserve
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._waiting: dict[str, list[_Replies]] = {}
-        self._thinker: asyncio.Task[None] | None = None
-        self.last_thought_s = 0.0
+        self._planning_task: asyncio.Task[None] | None = None
+        self.last_planning_s = 0.0
         self._snapshot_at = driver.turns
         self.stopping = False
         self.pending_archive: dict[int, Ended] = {}
@@ -110,19 +110,19 @@ class Loop:
     # -- talking to the loop ----------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
-        """Tell the engine something; nobody waits for an answer."""
+        """Queue an event for the engine, without waiting for an answer."""
         self._inbox.put_nowait(event)
 
     def run_between_steps(self, work: Callable[[], list[Event]]) -> None:
-        """Have ``work`` called between two turns; what it returns goes into the next one."""
+        """Have ``work`` called between two steps; the events it returns go into the next one."""
         self._inbox.put_nowait(work)
 
-    async def ask(self, event: Event, op_id: str) -> Reply:
-        """Tell the engine something and wait until its answer is durable. Raises NotDurable when the disk is full."""
-        return (await self.ask_all({op_id: event}))[op_id]
+    async def request(self, event: Event, op_id: str) -> Reply:
+        """Queue an event and wait until the engine's answer is durable. Raises NotDurable when the disk is full."""
+        return (await self.request_all({op_id: event}))[op_id]
 
-    async def ask_all(self, events: Mapping[str, Event]) -> dict[str, Reply]:
-        """Tell the engine several things in one turn, by op_id, and wait until all its answers are durable."""
+    async def request_all(self, events: Mapping[str, Event]) -> dict[str, Reply]:
+        """Queue several events for one step, by op_id, and wait until all answers are durable. Raises NotDurable."""
         if why := self.journal_error or (any(isinstance(event, Submit) for event in events.values()) and self.room()):
             raise NotDurable(why)
         replies = _Replies(len(events), asyncio.get_running_loop().create_future())
@@ -147,16 +147,16 @@ class Loop:
     # -- the loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until ``stop``: take what there is, turn, commit, carry out. A Bug ends it; the journal is intact then."""
+        """Until ``stop``: gather events, step, commit, carry out. A Bug ends it; the journal is intact then."""
         if self.driver.engine.book.planning:
-            self._think()
+            self._start_planning()
         if self._corrections():
             self.post(Tick())  # nothing is shown by a clock that is known to be wrong
         while not self.stopping:
             events = await self._gather()
             if events is None:
                 continue
-            commands = await self._turn(events)
+            commands = await self._step(events)
             if not await self._commit(events):
                 break
             self.pending_archive.clear()
@@ -164,11 +164,11 @@ class Loop:
             self.note(commands)
             self._carry_out(commands, events)
             if self.driver.turns - self._snapshot_at >= SNAPSHOT_EVERY and not self.low:
-                await self._snapshot_apart()
+                await self._snapshot_in_thread()
         await self._close()
 
-    async def _turn(self, events: list[Event]) -> list[Command]:
-        """One turn; in its breaks requests are answered, by a book that is ahead of the journal as it is until the commit."""
+    async def _step(self, events: list[Event]) -> list[Command]:
+        """One step. Requests are answered in its breaks, by a book that is ahead of the journal until the commit."""
         book, pause, seen = self.driver.engine.book, CooperativeYield(), 0
         for _ in self.driver.step_in_parts(self.clock.now(), events):
             for command in book.out[seen:]:
@@ -227,10 +227,10 @@ class Loop:
         return [ClockOffset(since, measured)] if abs(measured - known) >= CLOCK_TOLERANCE_US else []
 
     async def _commit(self, events: list[Event]) -> bool:
-        """Make the turn durable. While the disk refuses, requests are turned away and jobs run on; nothing is lost.
+        """Make the step durable. While the disk refuses, requests are rejected and jobs run on; nothing is lost.
 
-        False when the loop is to end and the disk still refuses: the turn never happened, and what led to it is asked
-        and reported anew after the next start.
+        False when the loop is to end and the disk still refuses: the step never happened, and its events are requested
+        and reported again after the next start.
         """
         self.journal.next_job = max(self.journal.next_job, self.driver.engine.book.next_job)
         while True:
@@ -262,7 +262,7 @@ class Loop:
         return True
 
     def reject_waiting(self, events: list[Event]) -> None:
-        """Answer those who wait that nothing is promised. Jobs among them are cancelled before they could start."""
+        """Answer waiting requests with NotDurable. Jobs that they submitted are cancelled before they could start."""
         refused, self._waiting = self._waiting, {}
         for futures in refused.values():
             for replies in futures:
@@ -272,7 +272,7 @@ class Loop:
             self._inbox.put_nowait(item)
 
     def _undone(self, events: list[Event], refused: Mapping[str, object]) -> Iterator[Event]:
-        """Cancellations of the jobs that this turn admitted for someone who has been turned away."""
+        """Cancellations of the jobs that this step admitted for requests that were rejected."""
         book = self.driver.engine.book
         for event in events:
             answer = book.answers.get(event.op_id) if isinstance(event, Submit) and event.op_id in refused else None
@@ -291,13 +291,13 @@ class Loop:
         for command in commands:
             if isinstance(command, Reply):
                 for replies in self._waiting.pop(command.op_id, ()):
-                    replies.give(command)
+                    replies.add(command)
             elif isinstance(command, PlanRequest):
-                self._think()
-        if self.world is not None:
-            self.world.carry_out(commands, events)
+                self._start_planning()
+        if self.agent_pool is not None:
+            self.agent_pool.carry_out(commands, events)
 
-    async def _snapshot_apart(self) -> None:
+    async def _snapshot_in_thread(self) -> None:
         """As ``snapshot``; the disk is waited for in a thread."""
         self._snapshot_at = self.driver.turns
         body = self.driver.engine.snapshot()
@@ -321,21 +321,23 @@ class Loop:
             log.error("%s", error)
             self.journal.notices.append(str(error))
 
-    # -- thinking ---------------------------------------------------------------------------------------------------
+    # -- planning ---------------------------------------------------------------------------------------------------
 
-    def _think(self) -> None:
-        """Ask the planner; a slow one thinks in a thread, while turns go on."""
-        if self.last_thought_s > SLOW_THOUGHT_S:
-            self._thinker = asyncio.get_running_loop().create_task(self._think_apart(self.driver.engine.view()))
+    def _start_planning(self) -> None:
+        """Begin a planning round; a slow planner runs in a thread, while steps go on."""
+        if self.last_planning_s > SLOW_PLANNING_S:
+            self._planning_task = asyncio.get_running_loop().create_task(
+                self._plan_in_thread(self.driver.engine.view())
+            )
         else:
             view = self.driver.engine.view()
-            self.post(self._thought(lambda: self.planner.plan(view), view.revision))
+            self.post(self._planning_result(lambda: self.planner.plan(view), view.revision))
 
-    async def _think_apart(self, view: View) -> None:
+    async def _plan_in_thread(self, view: View) -> None:
         revision = view.revision
-        self.post(await asyncio.to_thread(self._thought, lambda: self.planner.plan(view), revision))
+        self.post(await asyncio.to_thread(self._planning_result, lambda: self.planner.plan(view), revision))
 
-    def _thought(self, plan: Callable[[], Plan], basis: int) -> Event:
+    def _planning_result(self, plan: Callable[[], Plan], basis: int) -> Event:
         began = time.monotonic()
         try:
             # As it will be read back from the journal: what cannot be written down is no plan.
@@ -344,20 +346,20 @@ class Loop:
             log.exception("the planner failed")
             return PlanFailed(basis, f"{type(error).__name__}: {error}")
         finally:
-            self.last_thought_s = time.monotonic() - began
+            self.last_planning_s = time.monotonic() - began
 
     async def _close(self) -> None:
         self.event_stream.wake()
-        if self._thinker is not None:
-            self._thinker.cancel()
+        if self._planning_task is not None:
+            self._planning_task.cancel()
         for futures in self._waiting.values():
             for replies in futures:
                 replies.complete.cancel()
-        if self.world is not None:
-            await self.world.close()
+        if self.agent_pool is not None:
+            await self.agent_pool.close()
         if not self.journal.buffered and not self.low:
             self.snapshot()
 
 
 def _ignore(commands: list[Command]) -> None:
-    """Nobody listens."""
+    """The default ``note``: no metrics are kept."""

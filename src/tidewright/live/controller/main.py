@@ -1,4 +1,4 @@
-"""A controller from its parts: lock, journal, book, world, API; and its orderly end."""
+"""A controller from its parts: lock, journal, book, agents, API; and its orderly end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """Everything a controller is given. It keeps ``agents`` alive itself; those it is not told of are others' business.
+    """Everything a controller is given. It supervises ``agents`` itself; agents behind other sockets are supervised elsewhere.
 
     ``node_timeout_us``: after so long without its agent a node of several is down, and its jobs go on elsewhere.
     """
@@ -58,7 +58,7 @@ class ControllerSettings:
     reserve_bytes: int = RESERVE_BYTES
     """Room on the disk that is kept for the journal alone."""
     others: int = 0
-    """How many more agents there should be, that others keep."""
+    """How many more agents there should be, which are supervised elsewhere."""
     node_timeout_us: int = 30 * SECOND
     tls: tuple[str, str] = ("", "")
     """Certificate chain and key of ``listen``, PEM files; empty: no TLS."""
@@ -123,21 +123,21 @@ class Controller:
             self._with_agent = with_agent
             loop.stop()
 
-        world = loop.world = AgentPool(
+        agent_pool = loop.agent_pool = AgentPool(
             fabric, driver.engine.book, lock.epoch, loop.post, loop.run_between_steps, fenced, settings.node_timeout_us,
             fabric.fence,
         )  # fmt: skip
-        world.reconciler.agent_calls.run_as = settings.run_as
+        agent_pool.reconciler.agent_calls.run_as = settings.run_as
         metrics = Metrics(loop)
         loop.note = metrics.note
         context = ControllerContext(
-            settings.state, loop, world, event_stream, journal, metrics, settings.policy, settings.version, lock.epoch,
+            settings.state, loop, agent_pool, event_stream, journal, metrics, settings.policy, settings.version, lock.epoch,
             clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
         )  # fmt: skip
         servers = self._servers(context, tcp)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
-        await self._until_over(loop, world, supervisors, servers)
+        await self._until_over(loop, agent_pool, supervisors, servers)
 
     def _servers(self, context: ControllerContext, tcp: list[Tcp]) -> list[UnixServer | TcpServer]:
         app = BodyLimit(Routes(context).application())
@@ -145,11 +145,15 @@ class Controller:
         return [*found, *(TcpServer(TokenAuth(app, each.token), each.listener, each.tls) for each in tcp)]
 
     async def _until_over(
-        self, loop: Loop, world: AgentPool, supervisors: list[AgentSupervisor], servers: list[UnixServer | TcpServer]
+        self,
+        loop: Loop,
+        agent_pool: AgentPool,
+        supervisors: list[AgentSupervisor],
+        servers: list[UnixServer | TcpServer],
     ) -> None:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]
-        world.start()
+        agent_pool.start()
         self.settings.started()
         self.ready.set()
         log.info("serving on %s", self.settings.state)
@@ -177,11 +181,11 @@ def _skip_used_ids(loop: Loop, journal: Journal) -> None:
 
 
 class _Overheard:
-    """A fabric whose news of nodes also reach the keepers of the local agents."""
+    """A fabric whose changes of nodes also reach the supervisors of the local agents."""
 
     def __init__(self, fabric: Fabric, supervisors: Sequence[AgentSupervisor]) -> None:
         self._fabric = fabric
-        self._keepers = {str(supervisor.agent.socket): supervisor for supervisor in supervisors}
+        self._supervisors = {str(supervisor.agent.socket): supervisor for supervisor in supervisors}
         self._hosts = {supervisor.agent.state.name: supervisor for supervisor in supervisors}
         """By node; a host's directory has its name."""
         self.nodes, self.call, self.copy, self.close = fabric.nodes, fabric.call, fabric.copy, fabric.close
@@ -190,7 +194,7 @@ class _Overheard:
         """As the fabric's."""
 
         def both(node: FabricNode) -> None:
-            supervisor = self._keepers.get(node.address)
+            supervisor = self._supervisors.get(node.address)
             if supervisor is not None:
                 supervisor.connected(node.alive)
                 self._hosts[node.name] = supervisor

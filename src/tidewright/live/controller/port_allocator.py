@@ -1,7 +1,7 @@
-"""Ports at which the ranks of a gang meet. A rank binds its port seconds after the port was chosen.
+"""Ports for the rendezvous of a gang's ranks. A rank binds its port seconds after the port was chosen.
 
-So it is none that the kernel gives to whoever asks for any (ip(7), ip_local_port_range): those are taken all the time,
-and a program that finds its port taken ends as if it had a fault of its own.
+So no ephemeral port is chosen (ip(7), ip_local_port_range): the kernel assigns those to any socket meanwhile,
+and a program that finds its port in use fails as if by its own fault.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST, LAST = 20_000, 65_535
 """Well-known services are below."""
 TORCH = range(29_400, 29_600)
-"""Where torchrun meets by default: left to those whom users start themselves."""
+"""torchrun's default rendezvous ports, left to programs that users start themselves."""
 
 
 class PortAllocator:
-    """Each port once, in a circle that begins anywhere: other controllers of this machine take theirs from it, too."""
+    """Each port once, in a circle that begins at a random port: other controllers of this machine draw from it, too."""
 
-    def __init__(self, given_away: range | None = None) -> None:
-        theirs = given_away if given_away is not None else kernels_own()
-        self._endpoints = [port for port in range(FIRST, LAST) if port not in theirs and port not in TORCH]
-        self._next = random.SystemRandom().randrange(len(self._endpoints)) if self._endpoints else 0
+    def __init__(self, ephemeral: range | None = None) -> None:
+        reserved = ephemeral if ephemeral is not None else ephemeral_ports()
+        self._ports = [port for port in range(FIRST, LAST) if port not in reserved and port not in TORCH]
+        self._next = random.SystemRandom().randrange(len(self._ports)) if self._ports else 0
 
     def take(self, name: str = "") -> int:
-        """A port that nobody uses now on this machine (and, beyond it, by chance); the same again for the same ``name``, as
-        long as nobody does. Raises WorldError: there is none."""
+        """A port that is free on this machine (on others, by chance); the same one again for the same ``name``, as long as it
+        is free. Raises WorldError when there is none."""
         at = crc32(name.encode()) if name else self._next
-        for step in range(len(self._endpoints)):
-            place = (at + step) % len(self._endpoints)
+        for step in range(len(self._ports)):
+            place = (at + step) % len(self._ports)
             if not name:
                 self._next = place + 1
-            if _free(self._endpoints[place]):
-                return self._endpoints[place]
+            if _free(self._ports[place]):
+                return self._ports[place]
         return _any()
 
 
-def kernels_own() -> range:
-    """The ports that the kernel gives away."""
+def ephemeral_ports() -> range:
+    """The ports that the kernel assigns by itself."""
     first, last = RANGE.read_text().split()
     return range(int(first), int(last) + 1)
 
@@ -57,7 +57,7 @@ def _free(port: int) -> bool:
 
 
 def _any() -> int:
-    """Where the kernel gives away every port: one of those."""
+    """Where every port is ephemeral: one of those."""
     with socket.socket() as probe:
         try:
             probe.bind(("", 0))

@@ -113,7 +113,7 @@ class Archive:
         return self._select(" AND ".join(where) or "1", tuple(values), limit)
 
     def count(self) -> int:
-        """How many jobs have ended. Counted once: counting millions takes a while, and everybody asks."""
+        """How many jobs have ended. Counted once: counting millions takes a while, and every ``info`` asks."""
         if self._count < 0:
             self._count = self._db.execute("SELECT count(*) FROM ended").fetchone()[0]
         return self._count

@@ -38,7 +38,7 @@ class Report(Struct, frozen=True, kw_only=True):
     keep_from: int = 0
     keep_to: int = 0
     jobs_affected: tuple[int, ...] = ()
-    """Jobs that readable turns beyond ``keep_to`` speak of: their latest state would be lost."""
+    """Jobs in readable turns beyond ``keep_to``: their latest state would be lost."""
     lines: tuple[str, ...] = ()
 
 
@@ -139,9 +139,7 @@ def _damage(db: sqlite3.Connection, verdict: JournalVerdict, written: int) -> Re
         lines.append(f"{written - end[0]} turns that were written are lost.")
     if affected:
         names = ", ".join(map(str, affected[:SHOWN])) + (", …" if len(affected) > SHOWN else "")
-        lines.append(
-            f"Jobs that lost turns speak of: {names}. Those still running are found again or stopped at the next start."
-        )
+        lines.append(f"Jobs in lost turns: {names}. Those still running are adopted or stopped at the next start.")
     lines.append("Run tide doctor --repair to put a sound copy in its place; the original is kept beside it.")
     return Report(
         sound=False, written=written, first_bad=verdict.bad, keep_from=start[0], keep_to=end[0],
@@ -169,7 +167,7 @@ def _beyond(db: sqlite3.Connection, turn: int) -> Iterator[bytes]:
 
 
 def _jobs(body: bytes) -> Iterator[int]:
-    """Jobs a turn speaks of; none when it cannot be read."""
+    """Jobs in a turn's record; none when it cannot be read."""
     try:
         record = decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):

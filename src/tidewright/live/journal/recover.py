@@ -54,7 +54,7 @@ def recover(journal: Journal, settings: EngineSettings, event_stream: EventStrea
     if known[-1].settings != settings:
         _change(journal, engine, known, settings)
     if tail.first:
-        _tell(journal, engine, Divergence(tail.first, tail.turns, tail.why))
+        _record_divergence(journal, engine, Divergence(tail.first, tail.turns, tail.why))
     return EngineDriver(engine, journal, journal.turn)
 
 
@@ -84,8 +84,8 @@ def _change(journal: Journal, engine: Engine, known: list[Since], settings: Engi
     journal.notices.append(text)
 
 
-def _tell(journal: Journal, engine: Engine, found: Divergence) -> None:
-    """Say loudly what happened, keep it for tide doctor, and never replay those turns again."""
+def _record_divergence(journal: Journal, engine: Engine, found: Divergence) -> None:
+    """Log what happened, keep it for tide doctor, and take a snapshot so that those turns are not replayed again."""
     text = (
         f"{found.turns} turns from turn {found.first} on were decided otherwise by the version that wrote them; what it did "
         f"was adopted ({found.why}); tide doctor says more"
@@ -132,10 +132,10 @@ class Replayed:
         commands = self._engine.step(record.now, record.events)
         why = difference(record, body, commands)
         if why:
-            self._otherwise(turn, record, why)
+            self._adopt_recorded(turn, record, why)
         return record
 
-    def _otherwise(self, turn: int, record: StepRecord, why: str) -> None:
+    def _adopt_recorded(self, turn: int, record: StepRecord, why: str) -> None:
         if not self.first:
             self.first, self.why = turn, why
         self.turns += 1

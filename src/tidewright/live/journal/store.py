@@ -1,7 +1,7 @@
 """The journal: every turn, hash-chained, in SQLite (WAL, synchronous=FULL), with a watermark beside it.
 
-``append`` buffers, ``commit`` makes everything buffered durable in one transaction and one group of fsyncs; whoever
-waits for an answer is told only after that. The archive of ended jobs is written in the same transaction.
+``append`` buffers, ``commit`` makes everything buffered durable in one transaction and one group of fsyncs; requests
+are answered only after that. The archive of ended jobs is written in the same transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DATABASE = "journal.db"
 MARK = "journal.mark"
 SNAPSHOTS_KEPT = 2
 CLAIMED_BYTES = 8 * 2**20
-"""Growth of the write-ahead log that is secured when the reserve is given up: some 2,000 pages."""
+"""Growth of the write-ahead log that is secured when the reserve is released: some 2,000 pages."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE turns (turn INTEGER PRIMARY KEY, body BLOB NOT NULL, hash BLOB NOT NULL);
@@ -65,17 +65,17 @@ class Journal:
     def __init__(self, state: Path, whole_chain_below: int = 200_000) -> None:
         self.path = state / DATABASE
         state.mkdir(parents=True, exist_ok=True)
-        fresh = not self.path.exists() or not self.path.stat().st_size
+        created = not self.path.exists() or not self.path.stat().st_size
         watermark = read_watermark(state / MARK)
-        if fresh and watermark is not None and watermark.turn:
+        if created and watermark is not None and watermark.turn:
             raise DamagedJournal(
                 f"{self.path} is missing, though {watermark.turn} turns were written to it; {REMEDY}", 1
             )
-        # Jobs' environments are in it: nobody else may read it. SQLite gives -wal and -shm the same mode.
+        # Jobs' environments are in it: no other user may read it. SQLite gives -wal and -shm the same mode.
         os.close(open_own(self.path, os.O_RDWR | os.O_CREAT))
         refuse_links(*(self.path.with_name(f"{DATABASE}{end}") for end in ("-wal", "-shm", "-journal")))
         self._db = self._opened()
-        if fresh:
+        if created:
             create(self._db)
         verdict = self._checked(watermark, whole_chain_below)
         self.notices = list(verdict.notices)
@@ -87,14 +87,14 @@ class Journal:
         self.durable = self.turn
         self.next_job = watermark.next_job if watermark else 0
         """No id from here on was ever given out; 0: the book knows best."""
-        if fresh or verdict.drop:
+        if created or verdict.drop:
             self.next_job = max(self.next_job, next_unused(state))
-        here = Watermark(
+        start = Watermark(
             watermark.sequence + 1 if watermark else 0, self.turn, self.hash, self.turn, self.hash, self.next_job
         )
-        self._watermark = WatermarkFile(state / MARK, watermark or here)
+        self._watermark = WatermarkFile(state / MARK, watermark or start)
         if verdict.drop:
-            self._watermark.reset(here)
+            self._watermark.reset(start)
         self.archive = Archive(connect(self.path))
 
     def _opened(self) -> sqlite3.Connection:
@@ -167,7 +167,7 @@ class Journal:
         self._write(insert)
 
     def claim_room(self) -> None:
-        """Take room for the journal to grow, out of what was given up for it just now."""
+        """Allocate room for the journal to grow, out of the reserve that was just released."""
         claim(self.path.with_name(f"{DATABASE}-wal"), CLAIMED_BYTES)
 
     def _write(self, work: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Commands into calls on agents: who is told what. Pure: the book and what agents said of themselves in, calls out."""
+"""Commands into calls on agents. Pure: the book and what agents reported of themselves in, calls out."""
 
 from __future__ import annotations
 
@@ -37,24 +37,28 @@ class Call(NamedTuple):
 
 
 class CallOutcome(NamedTuple):
-    """What a report means: events for the engine, and calls that need no decision."""
+    """What follows from a report: events for the engine, and calls that need no decision."""
 
     events: list[Event]
     calls: list[Call]
 
 
-class Reach(NamedTuple):
-    """How ranks of one attempt find each other."""
+class MasterEndpoint(NamedTuple):
+    """MASTER_ADDR and MASTER_PORT of one attempt."""
 
     address: str
     port: int
 
 
-class AgentCalls:
-    """Makes calls of commands. ``reach`` says where ranks on some nodes meet, the same for the same name."""
+EndpointOf = Callable[[tuple[str, ...], str], MasterEndpoint]
+"""The rendezvous of ranks on some nodes (in rank order), the same for the same name."""
 
-    def __init__(self, book: Book, registry: ImageRegistry, reach: Callable[[tuple[str, ...], str], Reach]) -> None:
-        self.book, self.registry, self._reach = book, registry, reach
+
+class AgentCalls:
+    """Makes calls of commands."""
+
+    def __init__(self, book: Book, registry: ImageRegistry, master_endpoint: EndpointOf) -> None:
+        self.book, self.registry, self._master_endpoint = book, registry, master_endpoint
         self.run_as = ""
         """The unix account of all jobs here; empty: as each job says."""
 
@@ -81,12 +85,12 @@ class AgentCalls:
         return [self.call(node, "launch", args, nodes) for node, args in zip(nodes, found, strict=True)]
 
     def launch_args(self, job: int, attempt: int, allocation: Allocation, image: int) -> list[wire.LaunchArgs]:
-        """What each node of an allocation is to know of its ranks; with ``image`` they come from that serial."""
+        """The launch arguments of each node of an allocation; with ``image`` its ranks are restored from that serial."""
         book, spec = self.book, self.book.specs[job]
         seats = rank_layout(allocation, spec.ranks)
         nodes = self.names(allocation)
         row = book.table.row[job]
-        reach = self._reach(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
+        endpoint = self._master_endpoint(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
         for node in nodes if image else ():
             self.registry.sent(node, job)
         return [
@@ -94,7 +98,7 @@ class AgentCalls:
                 job=job, attempt=attempt, name=spec.name, command=spec.command, env=spec.env, workdir=spec.workdir,
                 output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
-                master_addr=reach.address, master_port=reach.port, grace_us=spec.grace_us,
+                master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
                 level=book.true_level(job), tenant=spec.team,
                 run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
                 sources=self.registry.sources(job, image, node) if image else (),
@@ -126,8 +130,8 @@ class AgentCalls:
         ranks = tuple(wire.NewSeat(seat.rank, seat.devices) for seat in seats)
         return wire.ResumeArgs(job=command.job, attempt=command.attempt, ranks=ranks)
 
-    def back(self, node: str, job: int, attempt: int, serial: int) -> Call:
-        """Have one node of an attempt undo its part of a suspension that failed elsewhere, or that nobody wants."""
+    def undo_suspend(self, node: str, job: int, attempt: int, serial: int) -> Call:
+        """Have one node of an attempt undo its part of a suspension that failed elsewhere, or that is no longer wanted."""
         args = wire.ResumeArgs(job=job, attempt=attempt)
         nodes: tuple[str, ...] = ()
         if serial:
@@ -152,7 +156,7 @@ class AgentCalls:
         return image.serial if image else 0
 
     def fetch(self, node: str, job: int, attempt: int, serial: int) -> Call | None:
-        """Have a node take copies of the rank images it lacks; None when it lacks none."""
+        """A call that has a node fetch copies of the rank images it lacks; None when it lacks none."""
         spec = self.book.specs[job]
         ranks = self.registry.lacks(node, job, serial, spec.ranks)
         sources = self.registry.sources(job, serial, node)
@@ -166,14 +170,14 @@ class AgentCalls:
         self.registry.drop(job)
         return [forget_call(node, job, attempt, images=True, left=True) for node in names]
 
-    # -- small words ------------------------------------------------------------------------------------------------
+    # -- lookups ----------------------------------------------------------------------------------------------------
 
     def where(self, job: int) -> tuple[str, ...]:
         """Nodes, other than dead ones, that hold processes of the job's attempt."""
         allocation = self.book.allocations.get(job)
-        home = int(self.book.table.pinned_node[self.book.table.row[job]])
+        pinned = int(self.book.table.pinned_node[self.book.table.row[job]])
         nodes = self.book.board.layout.nodes
-        names = self.names(allocation) if allocation is not None else (nodes[home].name,) if home >= 0 else ()
+        names = self.names(allocation) if allocation is not None else (nodes[pinned].name,) if pinned >= 0 else ()
         return tuple(name for name in names if not self.is_dead(name))
 
     def is_dead(self, node: str) -> bool:
@@ -192,7 +196,7 @@ class AgentCalls:
         return Call(node, method, args, f"{job}.{attempt}.{what or method}.{self._since(job)}", job, attempt, peers)
 
     def is_current(self, report: wire.JobReport) -> bool:
-        """Whether what a report says of a request is about the present one; assumed of reports that do not say of which."""
+        """Whether a report answers the present request; assumed of reports without an op_id."""
         return not report.op_id or report.op_id.endswith(f".{self._since(report.job)}")
 
     def _since(self, job: int) -> int:
@@ -203,7 +207,7 @@ CallArgs = wire.LaunchArgs | wire.SuspendArgs | wire.ResumeArgs | wire.StopArgs
 
 
 def restored(launch: wire.LaunchArgs, *, back: bool = False) -> wire.ResumeArgs:
-    """A resumption from full images, by all that a launch of the same ranks would say."""
+    """A resumption from full images; ``launch`` carries everything that a launch of the same ranks would."""
     return wire.ResumeArgs(job=launch.job, attempt=launch.attempt, serial=launch.image, launch=launch, back=back)
 
 
@@ -215,7 +219,7 @@ def forget_call(node: str, job: int, attempt: int, images: bool = False, left: b
 
 
 def stray_calls(node: str, report: wire.JobReport) -> list[Call]:
-    """An attempt the book does not know (any more): it must not run, and its records are of no use."""
+    """Calls for an attempt that the book does not know (any more): it must not run, and its records are dropped."""
     if report.state in GONE:
         return [forget_call(node, report.job, report.attempt)]
     if report.state == "stopping":
@@ -226,13 +230,13 @@ def stray_calls(node: str, report: wire.JobReport) -> list[Call]:
 
 
 def without_refusal(entry: wire.JobReport) -> wire.JobReport:
-    """Of a report that is not about the present request; asked again, the node repeats its answer to that."""
+    """A report without the refusal of an earlier request; the node repeats its answer to the present one when asked again."""
     refused = entry.error and entry.verb in ("suspend", "resume") and entry.state in ("running", "suspended")
     return replace(entry, verb="", error="", took_us=0) if refused else entry
 
 
 def stop_call(node: str, job: int, attempt: int, grace_us: int) -> Call:
-    """End an attempt that the book knows nothing of."""
+    """End an attempt that the book does not know."""
     args = wire.StopArgs(job=job, attempt=attempt, grace_us=grace_us)
     return Call(node, "stop", args, f"{job}.{attempt}.stop.0", job, attempt)
 

@@ -1,6 +1,6 @@
-"""The agents around one book: carries out commands, hears reports, brings nodes in line after a lost connection.
+"""The agents around one book: carries out commands, receives reports, reconciles nodes after a lost connection.
 
-A thin shell around ``translate``: ordering, retries with back-off, and the rule that nothing is asked of a node between
+A thin shell around ``reconciler``: ordering, retries with back-off, and the rule that no call is made on a node between
 losing it and having compared its inventory with the book.
 """
 
@@ -23,7 +23,7 @@ from ...fabric.protocol import Fabric, FabricNode, Fenced, News, Refused, TooLar
 from ...model.node import DeviceFault
 from ...wire import agent as wire
 from ..controller.port_allocator import PortAllocator
-from .agent_calls import Call, CallOutcome, Reach, with_peers
+from .agent_calls import Call, CallOutcome, MasterEndpoint, with_peers
 from .aggregate_reports import GONE
 from .reconciler import Reconciler
 
@@ -35,10 +35,10 @@ SILENT_AFTER_S = 3.0
 """How long a node may be away (its agent restarting) before nothing new is placed on it."""
 PEER_WAIT_S = 10.0
 """Longest wait for the address of a gang's other agents, when a controller that has just started knows none yet."""
-LAST_WORDS_S = 2.0
-"""Longest that a controller which is to end still tells agents what has ended."""
+SHUTDOWN_FORGET_S = 2.0
+"""Longest that a controller which is stopping still sends agents the ends of attempts."""
 LOGS_KEPT = 20_000
-"""Attempts whose reported log paths are remembered; those of older ones are found by rule (logs.log_path)."""
+"""Attempts whose reported log paths are kept; those of older ones follow a rule (logs.log_path)."""
 
 Post = Callable[[Event], None]
 Later = Callable[[Callable[[], list[Event]]], None]
@@ -46,15 +46,15 @@ Fence = Callable[[str], Coroutine[Any, Any, None]]
 
 
 class AgentPool:
-    """``post`` puts an event into the run loop's inbox; ``between`` has a function called between two turns, when the
-    book agrees with the journal, and feeds the events it returns to the next turn; ``fenced`` ends this controller;
+    """``post`` puts an event into the run loop's inbox; ``run_between_steps`` has a function called between two steps,
+    when the book agrees with the journal, and feeds the events it returns to the next step; ``fenced`` ends this controller;
     ``fence`` ends what may still run on a node that is taken for dead."""
 
     def __init__(
         self, fabric: Fabric, book: Book, epoch: int, post: Post, run_between_steps: Later, fenced: Callable[[str], None],
         node_timeout_us: int = 30 * SECOND, fence: Fence | None = None,
     ) -> None:  # fmt: skip
-        self.reconciler, self._endpoints = Reconciler(book, self._reach), PortAllocator()
+        self.reconciler, self._ports = Reconciler(book, self._master_endpoint), PortAllocator()
         self.logs: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         """(job, attempt) to rank to (node, path of its log), as reported."""
         self._fabric, self._book, self._epoch = fabric, book, epoch
@@ -62,37 +62,37 @@ class AgentPool:
         self._open: dict[str, asyncio.Event] = {}
         self._lines: dict[tuple[str, int], asyncio.Queue[Call]] = {}
         self._forgets: dict[int, Call] = {}
-        """Calls to forget what has ended that are still to be made, by identity."""
+        """``forget`` calls for ended attempts that are still to be made, by identity."""
         self._tasks: dict[asyncio.Task[None], str] = {}
-        self._away: dict[str, list[asyncio.TimerHandle]] = {}
+        self._down_timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._fence = fence
         self._down_after_s = node_timeout_us / SECOND
         self._strays: dict[str, dict[tuple[int, int], bool]] = {}
-        """Nodes on which attempts of the past still live; they take no work before those are gone."""
+        """Nodes on which attempts unknown to the book still run; they are unschedulable until those have ended."""
         self.nodes: dict[str, wire.Inventory] = {}
-        """What each connected agent last said of itself."""
+        """The last inventory of each connected agent."""
 
     def start(self) -> None:
-        """Begin to listen to the fabric."""
-        for event in self.reconciler.unheard():
+        """Subscribe to the fabric."""
+        for event in self.reconciler.unreported_ends():
             self._post(event)
         for name in self._book.nodes:
-            self._await(name, "its agent has not answered since the controller was started")
+            self._start_down_timers(name, "its agent has not answered since the controller was started")
         self._fabric.watch(self._on_node, self._on_report)
 
     @property
     def connected(self) -> list[str]:
-        """Nodes whose agents are connected and in line with the book."""
+        """Nodes whose agents are connected and reconciled with the book."""
         return [name for name, gate in self._open.items() if gate.is_set()]
 
-    # -- doing ------------------------------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------------------------
 
     def carry_out(self, commands: Iterable[Command], events: Iterable[Event]) -> None:
-        """Start carrying out a durable turn: its commands, and the forgetting of attempts whose end it recorded."""
-        agent_calls = list(commands)
-        ended = [command.job for command in agent_calls if isinstance(command, Ended)]
-        self._queue(self.reconciler.over([*self._book.touched, *ended]))
-        for command in agent_calls:
+        """Start carrying out a durable step: its commands, and the calls that drop attempts whose end it recorded."""
+        commands = list(commands)
+        ended = [command.job for command in commands if isinstance(command, Ended)]
+        self._queue(self.reconciler.forget_ended([*self._book.touched, *ended]))
+        for command in commands:
             self._queue(self.reconciler.calls(command))
             for event in self.reconciler.answers(command):
                 self._post(event)
@@ -138,7 +138,7 @@ class AgentPool:
                     op_id=call.op_id, epoch=self._epoch, timeout=CALL_TIMEOUT_S,
                 )  # fmt: skip
             except Unknown as error:
-                log.warning("%s of job %d on %s: %s; asked again", call.method, call.job, call.node, error)
+                log.warning("%s of job %d on %s: %s; tried again", call.method, call.job, call.node, error)
             except Fenced as error:
                 self._fenced(str(error))
                 return
@@ -146,7 +146,7 @@ class AgentPool:
                 if call.method != "stop" or isinstance(error, Refused):
                     self._refused(call, str(error), "user" if isinstance(error, TooLarge) else "world")
                     return
-                log.warning("stop of job %d on %s: %s; asked again", call.job, call.node, error)
+                log.warning("stop of job %d on %s: %s; tried again", call.job, call.node, error)
             else:
                 self._answered(call, answer)
                 return
@@ -157,19 +157,19 @@ class AgentPool:
         self._run_between_steps(lambda: self._meant(self.reconciler.refused(call, error, fault)))
 
     async def _peers(self, call: Call) -> tuple[wire.Peer, ...]:
-        """Where the agents of its nodes are reached. Those that are not known in time are left out, but for the first: without
-        it nobody could meet, or stand still."""
-        depots, names, clock = self.reconciler.registry.depots, call.peers, asyncio.get_running_loop().time
+        """The addresses of the agents of the call's nodes. Those not known in time are left out, but for the first: it leads the
+        rendezvous and the cut of the gang."""
+        peers, names, clock = self.reconciler.registry.peers, call.peers, asyncio.get_running_loop().time
         end = clock() + PEER_WAIT_S
 
         def to_come(name: str) -> bool:
-            return name not in depots and not self._gate(name).is_set()  # else it is an agent without a depot
+            return name not in peers and not self._gate(name).is_set()  # else it is an agent without a peer server
 
         while any(map(to_come, names)) and (clock() < end or to_come(names[0])):
             if self.reconciler.agent_calls.is_dead(names[0]) or not self.reconciler.wants(call):
                 break
             await asyncio.sleep(BACKOFF_S[0])
-        return tuple(depots[name] for name in names if name in depots)
+        return tuple(peers[name] for name in names if name in peers)
 
     def _answered(self, call: Call, answer: dict[str, Any]) -> None:
         if call.method == "forget":
@@ -182,7 +182,7 @@ class AgentPool:
         self._on_report(call.node, report)
 
     def forgive(self, node: str) -> None:
-        """An operator says that a node's devices are sound: faults of the past are no longer held against them."""
+        """An operator declares a node's devices sound: their past faults are cleared."""
         if self._gate(node).is_set():
             self._spawn(self._forgive(node), node)
 
@@ -196,7 +196,7 @@ class AgentPool:
         self._run_between_steps(lambda: self._health(node, health.faults))
 
     async def usage(self, node: str) -> wire.Usage | None:
-        """What the node's jobs and devices use now; None when it does not answer."""
+        """What the node's jobs and devices use at present; None when it does not answer."""
         try:
             answer = await self._fabric.call(node, "usage", {}, op_id="", epoch=self._epoch, timeout=2.0)
             return msgspec.convert(answer, wire.Usage)
@@ -204,7 +204,7 @@ class AgentPool:
             log.info("usage of %s: %s", node, error)
             return None
 
-    # -- hearing ----------------------------------------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------------------------
 
     def _on_report(self, node: str, report: News) -> None:
         if isinstance(report, wire.Health):
@@ -214,12 +214,12 @@ class AgentPool:
         self._run_between_steps(lambda: self._heard(node, report))
 
     def _heard(self, node: str, report: wire.JobReport) -> list[Event]:
-        """Judged by what is durable: an attempt whose end is not must not be taken for a stray and forgotten."""
+        """Runs between steps, by the durable book: an attempt whose end is not durable yet must not be dropped as a stray."""
         events = self._meant(self.reconciler.report(node, report))
         return [*events, *self._cleared(node, report)]
 
     def _health(self, node: str, faults: tuple[DeviceFault, ...]) -> list[Event]:
-        """Devices that failed or recovered, if that is news to the book."""
+        """An event of devices that failed or recovered, unless the book knows."""
         known = self._book.outages.faults.get(self._book.nodes.get(node, -1), ())
         return [NodeHealth(node, faults)] if faults != known else []
 
@@ -235,51 +235,51 @@ class AgentPool:
 
     def _on_node(self, node: FabricNode) -> None:
         self._gate(node.name).clear()
-        self._no_longer_awaited(node.name)
+        self._stop_down_timers(node.name)
         self._drop_calls(node.name)
         self._strays.pop(node.name, None)
         self.nodes.pop(node.name, None)
         if node.alive:
-            self._spawn(self._meet(node), node.name)
+            self._spawn(self._synchronise(node), node.name)
         else:
-            self._await(node.name, node.why)
+            self._start_down_timers(node.name, node.why)
 
-    def _await(self, node: str, why: str) -> None:
-        """Give a node that is away its time: first nothing new is placed on it, and at last it is taken for dead."""
+    def _start_down_timers(self, node: str, why: str) -> None:
+        """Start the timers of a disconnected node: after the first it is unschedulable, after the second it counts as down."""
         loop = asyncio.get_running_loop()
         text = why or "its agent does not answer"
-        self._away[node] = [
+        self._down_timers[node] = [
             loop.call_later(min(SILENT_AFTER_S, self._down_after_s), self._post, NodeSilent(node, text)),
-            loop.call_later(self._down_after_s, self._give_up, node, text),
+            loop.call_later(self._down_after_s, self._declare_down, node, text),
         ]
 
-    def _no_longer_awaited(self, node: str) -> None:
-        for timer in self._away.pop(node, []):
+    def _stop_down_timers(self, node: str) -> None:
+        for timer in self._down_timers.pop(node, []):
             timer.cancel()
 
-    def _give_up(self, node: str, why: str) -> None:
-        """The node is dead; first made sure of where that is possible, so that no job ever runs twice at once."""
+    def _declare_down(self, node: str, why: str) -> None:
+        """The node counts as down; it is fenced first where that is possible, so that no job ever runs twice at once."""
 
-        async def surely(fence: Fence) -> None:
+        async def fence_first(fence: Fence) -> None:
             await fence(node)
             self._run_between_steps(lambda: self._down(node, why))
 
         if self._fence is None:
             self._run_between_steps(lambda: self._down(node, why))
-        elif not self._spared(node):
-            self._spawn(surely(self._fence), node)
+        elif not self._not_taken_for_dead(node):
+            self._spawn(fence_first(self._fence), node)
 
-    def _spared(self, node: str) -> bool:
-        """A pool of one node waits for it for ever: there is nowhere else, and its ranks may well live."""
+    def _not_taken_for_dead(self, node: str) -> bool:
+        """Whether the node is connected again, or is the only one: its jobs can run nowhere else, and may still run there."""
         return len(self._book.nodes) < 2 or self._gate(node).is_set()
 
     def _down(self, node: str, why: str) -> list[Event]:
-        if self._spared(node):
+        if self._not_taken_for_dead(node):
             return []
-        return [NodeDown(node, why), *self.reconciler.gone(node)]
+        return [NodeDown(node, why), *self.reconciler.node_down(node)]
 
     def _drop_calls(self, node: str) -> None:
-        """Whatever was being asked is asked anew, if it still matters, once the inventory is known."""
+        """Drop the calls in progress on a node; those still useful are made again once its inventory is known."""
         for key in [key for key in self._lines if key[0] == node]:
             del self._lines[key]
         for at in [at for at, call in self._forgets.items() if call.node == node]:
@@ -287,8 +287,8 @@ class AgentPool:
         for task in [task for task, name in self._tasks.items() if name == node]:
             task.cancel()
 
-    async def _meet(self, node: FabricNode) -> None:
-        """A node is connected: compare what it has with the book, then open it for calls."""
+    async def _synchronise(self, node: FabricNode) -> None:
+        """A node has connected: get its inventory, compare it with the book, then allow calls."""
         attempt = 0
         while True:
             try:
@@ -302,23 +302,23 @@ class AgentPool:
                 self._fenced(str(error))
                 return
             except (WorldError, Refused, msgspec.ValidationError) as error:
-                log.warning("inventory of %s: %s; asked again", node.name, error)
+                log.warning("inventory of %s: %s; tried again", node.name, error)
                 await asyncio.sleep(pause_s(attempt, BACKOFF_S))
                 attempt += 1
-        self._run_between_steps(lambda: self._in_line(node.name, inventory))
+        self._run_between_steps(lambda: self._on_inventory(node.name, inventory))
 
-    def _in_line(self, node: str, inventory: wire.Inventory) -> list[Event]:
+    def _on_inventory(self, node: str, inventory: wire.Inventory) -> list[Event]:
         before = self._book.incarnations.get(node)
         if before is not None and before != inventory.incarnation:
             # Two steps: what the agent still lists is of attempts that the first step ends.
             self._run_between_steps(lambda: self._compare(node, inventory))
             why = "it was started anew; whatever ran on it is gone"
             down = NodeDown(node, why, self.reconciler.copies.kept(node, inventory.images))
-            return [down, *self.reconciler.gone(node)]
+            return [down, *self.reconciler.node_down(node)]
         return self._compare(node, inventory)
 
     def _compare(self, node: str, inventory: wire.Inventory) -> list[Event]:
-        """Bring what the node has and the book in line, and let calls through."""
+        """Reconcile the node's inventory with the book, and allow calls."""
         for entry in inventory.jobs:
             self._note_logs(node, entry)
         self.nodes[node] = inventory
@@ -327,10 +327,10 @@ class AgentPool:
         self._gate(node).set()
         self._queue(found.calls)
         faults = inventory.faults or tuple(DeviceFault(device, why) for device, why in inventory.unhealthy.items())
-        return [*held, *found.events, *self._welcome(node, inventory), *self._health(node, faults)]
+        return [*held, *found.events, *self._node_up(node, inventory), *self._health(node, faults)]
 
-    def _welcome(self, node: str, inventory: wire.Inventory) -> list[Event]:
-        """The node takes work again, once nothing lives there that the book has given up."""
+    def _node_up(self, node: str, inventory: wire.Inventory) -> list[Event]:
+        """NodeUp, once no attempt runs there that the book has given up; the node is schedulable again."""
         strays = {
             (entry.job, entry.attempt): True
             for entry in inventory.jobs
@@ -355,12 +355,12 @@ class AgentPool:
     def _gate(self, node: str) -> asyncio.Event:
         return self._open.setdefault(node, asyncio.Event())
 
-    def _reach(self, nodes: tuple[str, ...], name: str) -> Reach:
-        """Where the ranks of an attempt meet: on the first of its nodes. A later controller may have to tell the second node
-        what the first was told."""
-        first = self.reconciler.registry.depots.get(nodes[0])
+    def _master_endpoint(self, nodes: tuple[str, ...], name: str) -> MasterEndpoint:
+        """Rendezvous of the ranks of an attempt, on the first of its nodes. The port follows from the name: a later controller
+        may have to give the second node the port that the first one got."""
+        first = self.reconciler.registry.peers.get(nodes[0])
         address = first.address if first and len(nodes) > 1 else "127.0.0.1"
-        return Reach(address, self._endpoints.take(name if len(nodes) > 1 else ""))
+        return MasterEndpoint(address, self._ports.take(name if len(nodes) > 1 else ""))
 
     def _spawn(self, work: Coroutine[Any, Any, None], node: str) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -373,14 +373,14 @@ class AgentPool:
             log.error("a call failed in an unforeseen way", exc_info=task.exception())
 
     async def close(self) -> None:
-        """Stop asking and listening; agents and ranks live on. What has ended is forgotten first, where agents answer: its
-        images would stay until the next start."""
+        """Stop making calls and receiving reports; agents and ranks run on. Ended attempts are dropped first, where agents
+        answer: their images would stay until the next start."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + LAST_WORDS_S
+        end = loop.time() + SHUTDOWN_FORGET_S
         while loop.time() < end and any(self._gate(call.node).is_set() for call in self._forgets.values()):
-            await asyncio.sleep(LAST_WORDS_S / 100)
-        for node in list(self._away):
-            self._no_longer_awaited(node)
+            await asyncio.sleep(SHUTDOWN_FORGET_S / 100)
+        for node in list(self._down_timers):
+            self._stop_down_timers(node)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

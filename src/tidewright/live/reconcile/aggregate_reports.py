@@ -1,9 +1,9 @@
-"""What the reports of all nodes of one attempt amount to. An attempt speaks with one voice, or not yet."""
+"""The reports of all nodes of one attempt, aggregated into one event for the engine, or into none while they differ."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ...engine.events import Event, Exited, Resumed, Started, StartFailed, Suspended
 from ...model.cause import Code
@@ -20,43 +20,42 @@ def failed(report: wire.JobReport, verb: str) -> bool:
     return report.verb == verb and bool(report.error) and report.state not in GONE
 
 
-def torn(told: Iterable[wire.JobReport]) -> bool:
-    """Whether a suspension cannot be had of all nodes: refused by one, or of ranks of which some have simply ended."""
-    reports = list(told)
+def torn(reports: Collection[wire.JobReport]) -> bool:
+    """Whether a suspension cannot succeed on all nodes: one refused it, or some of the ranks have ended normally."""
     if all(one.state in GONE for one in reports):
         return False
     return any(failed(one, "suspend") or (one.state == "exited" and not dead(one)) for one in reports)
 
 
 def stays(report: wire.JobReport) -> bool:
-    """Whether ranks run that were to be suspended: that failed, or was undone."""
+    """Whether ranks run that were to be suspended: the suspension failed, or was undone."""
     return report.state == "running" and report.verb in ("suspend", "resume")
 
 
 def dead(report: wire.JobReport) -> bool:
-    """Whether a rank there has ended in a way that the others cannot go on from."""
+    """Whether a rank there has ended in a way after which the others cannot continue."""
     if report.first_failure is not None or report.state == "failed":
         return True
     return report.state == "exited" and bool(report.code or report.lost)
 
 
 def aggregate(
-    report: wire.JobReport, told: list[wire.JobReport], state: State, serial: int, ranks: int
+    report: wire.JobReport, reports: list[wire.JobReport], state: State, serial: int, ranks: int
 ) -> Event | None:
     """The event that all nodes' reports together amount to, or None while some differ."""
     job, attempt = report.job, report.attempt
-    states = {one.state for one in told}
-    took = max(one.took_us for one in told)
-    unstarted = [one for one in told if one.state == "failed"]
+    states = {one.state for one in reports}
+    took = max(one.took_us for one in reports)
+    unstarted = [one for one in reports if one.state == "failed"]
     if states == {"failed"} or (unstarted and states <= {"exited", "failed"} and state is State.STARTING):
         first = next((one for one in unstarted if one.fault == "user"), unstarted[0])
         lost = any(one.image is not None and one.image.lost for one in unstarted)
         why = first.error or first.why or Code.NOT_STARTED()
         return StartFailed(job, attempt, why, first.fault or "world", lost)
     if states <= {"exited", "failed"}:
-        return _exited(job, attempt, told, ranks)
+        return _exited(job, attempt, reports, ranks)
     if states == {"suspended"} and state is State.SUSPENDING:
-        return _suspended(job, attempt, told, took, serial)
+        return _suspended(job, attempt, reports, took, serial)
     if states == {"running"}:
         if state is State.RESUMING:
             return Resumed(job, attempt, took)
@@ -64,17 +63,17 @@ def aggregate(
     return None
 
 
-def _exited(job: int, attempt: int, told: list[wire.JobReport], ranks: int) -> Exited:
+def _exited(job: int, attempt: int, reports: list[wire.JobReport], ranks: int) -> Exited:
     """What a rank did of itself counts, not what was done to the others for it; of several, the first."""
-    ended = next((one for one in told if one.fault == "user" and one.state == "exited"), None)
+    ended = next((one for one in reports if one.fault == "user" and one.state == "exited"), None)
     if ended is not None:
         return Exited(job, attempt, ended.code, why=ended.why, own=True)
-    first = cause(told)
-    if first is not None and not any(one.lost for one in told):
-        return Exited(job, attempt, first.code, why=in_words(first, ranks, len(told)), failure=first)
-    worst = max(told, key=lambda one: (one.lost, one.first_failure is not None, one.code))
-    code = worst.code or (127 if any(one.state == "failed" for one in told) else 0)
-    return Exited(job, attempt, code, any(one.lost for one in told), worst.why or worst.error, first)
+    first = cause(reports)
+    if first is not None and not any(one.lost for one in reports):
+        return Exited(job, attempt, first.code, why=in_words(first, ranks, len(reports)), failure=first)
+    worst = max(reports, key=lambda one: (one.lost, one.first_failure is not None, one.code))
+    code = worst.code or (127 if any(one.state == "failed" for one in reports) else 0)
+    return Exited(job, attempt, code, any(one.lost for one in reports), worst.why or worst.error, first)
 
 
 def in_words(failure: RankFailure, ranks: int, nodes: int) -> str:
@@ -83,14 +82,14 @@ def in_words(failure: RankFailure, ranks: int, nodes: int) -> str:
     return f"rank {failure.rank}{where}: {failure.why}" if ranks > 1 else failure.why
 
 
-def cause(told: Iterable[wire.JobReport]) -> RankFailure | None:
+def cause(reports: Iterable[wire.JobReport]) -> RankFailure | None:
     """The rank that failed first, over all nodes."""
-    failures = [one.first_failure for one in told if one.first_failure is not None]
+    failures = [one.first_failure for one in reports if one.first_failure is not None]
     return min(failures, key=lambda one: one.ended or math.inf, default=None)
 
 
-def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, serial: int) -> Suspended | None:
-    images = [one.image for one in told if one.image is not None]
+def _suspended(job: int, attempt: int, reports: list[wire.JobReport], took: int, serial: int) -> Suspended | None:
+    images = [one.image for one in reports if one.image is not None]
     if not serial:
         return Suspended(job, attempt, took)
     if any(image.serial != serial for image in images):
@@ -98,7 +97,9 @@ def _suspended(job: int, attempt: int, told: list[wire.JobReport], took: int, se
     return Suspended(job, attempt, took, serial, sum(image.size_bytes for image in images))
 
 
-def node_to_blame(event: StartFailed, told: Mapping[str, wire.JobReport]) -> str:
+def node_to_blame(event: StartFailed, reports: Mapping[str, wire.JobReport]) -> str:
     """The node that an attempt could not be started on."""
-    unstarted = [node for node, one in told.items() if one.state == "failed" and (one.fault or "world") == event.fault]
+    unstarted = [
+        node for node, one in reports.items() if one.state == "failed" and (one.fault or "world") == event.fault
+    ]
     return unstarted[0] if unstarted else ""

@@ -3,7 +3,7 @@
 An agent may be away for long while its ranks live: two copies of a job would then write to the same files. Goes by the
 records that shims leave (``ranks/JOB.ATTEMPT/RANK/shim`` and ``started``); knows nothing of hosts on other machines.
 An agent that is there but does not answer is ended first: asleep in the middle of a launch, it would wake and go on. The
-next agent would go on with it, too, from the records: they are put out of its sight before it can start.
+next agent would adopt it, too, from the records: they are renamed before it can start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...wire.state_files import open_own
 
 log = logging.getLogger(__name__)
 LIMIT_S = 5.0
-"""Longest wait for the dead to be gone; what hangs in the kernel writes nothing."""
+"""Longest wait for killed processes to disappear; one that hangs in the kernel writes nothing."""
 STAY = ("suspended", "exited", "failed")
 """Phases of attempts of which nothing runs, nor will by itself."""
 _LOOK_S = 0.02
@@ -57,7 +57,7 @@ async def fence(state: Path) -> None:
         await _end_ranks(state)
         for directory in matching(state, "ranks/[0-9]*.*"):
             if _phase(directory) not in STAY:
-                _put_away(directory)
+                _mark_removed(directory)
 
 
 async def _end_ranks(state: Path) -> None:
@@ -76,7 +76,7 @@ async def _end(found: list[Process]) -> None:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Whether the agent's lock is ours now, until the file is closed: nobody else can be the agent."""
+    """Whether this process has the agent's lock, until the file is closed: no other process can be the agent."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -84,8 +84,8 @@ def _locked(lock: IO[str]) -> bool:
     return True
 
 
-def _put_away(directory: Path) -> None:
-    """As an agent leaves what it has begun to remove; the next one removes it."""
+def _mark_removed(directory: Path) -> None:
+    """Rename the attempt's directory as an agent does before it removes one; the next agent finishes the removal."""
     try:
         directory.rename(directory.with_name(f".{directory.name}.{time.time_ns()}.gone"))
     except OSError as error:

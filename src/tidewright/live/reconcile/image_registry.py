@@ -1,5 +1,5 @@
-"""What agents said of themselves: where they are reached, which are dead, and which images lie where. Remembers, decides
-nothing; what it knows is told again by every agent that connects."""
+"""What agents reported of themselves: their addresses, which are down, and which images lie where. Stores and decides
+nothing; every agent that connects reports all of it again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ KEPT = 3
 
 
 class ImageRegistry:
-    """By node name. ``depots``: where its agent is reached by others; ``dead``: whether the node was found to be down,
+    """By node name. ``peers``: where its agent is reached by others; ``dead``: whether the node was found to be down,
     or to be there, since the controller was started."""
 
     def __init__(self) -> None:
-        self.depots: dict[str, Peer] = {}
+        self.peers: dict[str, Peer] = {}
         self.dead: dict[str, bool] = {}
         self.made: dict[int, dict[int, dict[str, ImageReport]]] = {}
-        """Job to serial to node to what that node said of its own part of the image."""
+        """Job to serial to node to that node's report on its own part of the image."""
         self._held: dict[int, dict[int, dict[str, int]]] = {}
         """Job to serial to node to the ranks whose images can be fetched there, as a bit set."""
         self._sent: dict[int, dict[str, bool]] = {}
-        """Job to the nodes that hold images of it or were told to bring some; older serials included."""
+        """Job to the nodes that hold images of it or were sent some; older serials included."""
 
     def inventory(self, node: str, images: Iterable[tuple[int, int, int]]) -> None:
         """All that the node holds, replacing what was believed."""
@@ -34,7 +34,7 @@ class ImageRegistry:
             self.hold(node, job, serial, (rank,))
 
     def hold(self, node: str, job: int, serial: int, ranks: Iterable[int]) -> None:
-        """The node can give these ranks' images away."""
+        """Other nodes can fetch these ranks' images from the node."""
         self.sent(node, job)
         serials = self._held.setdefault(job, {})
         holders = serials.setdefault(serial, {})
@@ -43,14 +43,14 @@ class ImageRegistry:
         forget_older(serials)
 
     def note(self, node: str, job: int, image: ImageReport) -> None:
-        """A node's word on its part of an image it made."""
+        """A node's report on its part of an image it made."""
         serials = self.made.setdefault(job, {})
         serials.setdefault(image.serial, {})[node] = image
         forget_older(serials)
         self.hold(node, job, image.serial, image.ranks)
 
     def sent(self, node: str, job: int) -> None:
-        """The node is told to bring images of the job."""
+        """The node was sent a call after which it may hold images of the job."""
         self._sent.setdefault(job, {})[node] = True
 
     def holds(self, node: str, job: int, serial: int, ranks: int) -> bool:
@@ -70,11 +70,11 @@ class ImageRegistry:
         """Agents that have some rank's image and can be reached, other than ``but``."""
         holders = self._held.get(job, {}).get(serial, {})
         return tuple(
-            self.depots[node] for node in holders if node != but and node in self.depots and not self.dead.get(node)
+            self.peers[node] for node in holders if node != but and node in self.peers and not self.dead.get(node)
         )
 
     def stored(self, job: int, serial: int, ranks: int) -> dict[str, ImageReport] | None:
-        """What the makers of an image said once every rank of it is stored for good; None before."""
+        """The reports of the nodes that made an image once every rank of it is stored; None before."""
         made = self.made.get(job, {}).get(serial, {})
         there = 0
         for image in made.values():
@@ -83,7 +83,7 @@ class ImageRegistry:
         return made if there == (1 << ranks) - 1 else None
 
     def held_us(self, job: int) -> int:
-        """How long the ranks of the newest image took to stand still, microseconds; 0 when that is not known here."""
+        """How long it took to quiesce the ranks for the newest image, microseconds; 0 when that is not known here."""
         serials = self.made.get(job, {})
         return max((part.hold_us for part in serials[max(serials)].values()), default=0) if serials else 0
 

@@ -1,4 +1,4 @@
-"""Images as agents tell of them: when one is whole, where its copies go, and what level an attempt really has."""
+"""Images as agents report them: when one is whole, where its copies go, and the level that an attempt really has."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ImageReplication:
 
     def __init__(self, book: Book, registry: ImageRegistry, agent_calls: AgentCalls) -> None:
         self.book, self.registry, self.agent_calls = book, registry, agent_calls
-        self._asked: dict[tuple[int, int], list[str]] = {}
+        self._requested: dict[tuple[int, int], list[str]] = {}
         """(job, serial) to the nodes that were asked to take a copy, in order."""
-        self._told: dict[tuple[int, int], list[str]] = {}
-        """(job, serial) to the places of which the engine was told."""
+        self._reported: dict[tuple[int, int], list[str]] = {}
+        """(job, serial) to the places reported to the engine."""
         self._levels: dict[int, tuple[int, int]] = {}
-        """Job to (attempt, level) of the last lowering told."""
+        """Job to (attempt, level) of the last lowering reported."""
         self._notices: dict[int, str] = {}
 
     def serial(self, job: int) -> int:
@@ -38,8 +38,8 @@ class ImageReplication:
         record = self.book.jobs.get(job)
         return serial(self.book, job) or (record.source if record is not None else 0)
 
-    def heard(self, node: str, report: wire.JobReport) -> CallOutcome:
-        """What a report says of images and levels, whatever else it says."""
+    def on_report(self, node: str, report: wire.JobReport) -> CallOutcome:
+        """The events and calls that follow from what a report says of images and levels."""
         job, image = report.job, report.image
         if job not in self.book.specs:
             made = image is not None and not report.error
@@ -47,7 +47,7 @@ class ImageReplication:
         if report.verb == "fetch":
             if report.error:
                 return CallOutcome([], self.retry(node, job, report.error))
-            if image is None:  # it has begun; what comes of it is told later
+            if image is None:  # it has begun; the result is reported later
                 return CallOutcome([], [])
             self.registry.hold(node, job, image.serial, image.ranks)
             return CallOutcome(self.copied(job), [])
@@ -66,10 +66,10 @@ class ImageReplication:
         made = self.registry.stored(job, image.serial, self.book.specs[job].ranks) if awaited else None
         if made is None:
             return []
-        context = list(made.values())
+        parts = list(made.values())
         event = Checkpointed(
-            job, report.attempt, image.serial, max(part.save_us for part in context), max(part.hold_us for part in context),
-            sum(part.size_bytes for part in context),
+            job, report.attempt, image.serial, max(part.save_us for part in parts), max(part.hold_us for part in parts),
+            sum(part.size_bytes for part in parts),
         )  # fmt: skip
         return [event]
 
@@ -95,12 +95,12 @@ class ImageReplication:
         """Once an image is stored whole: ask for a copy, unless it is in the remote store."""
         job = report.job
         made = self.registry.stored(job, image.serial, self.book.specs[job].ranks)
-        if made is None or (job, image.serial) in self._asked or all(part.remote for part in made.values()):
+        if made is None or (job, image.serial) in self._requested or all(part.remote for part in made.values()):
             return []
-        return self._ask(job, report.attempt, image.serial)
+        return self._request_copy(job, report.attempt, image.serial)
 
     def copied(self, job: int) -> list[Event]:
-        """Places that hold an image whole and of which the engine has not been told; for images that it knows."""
+        """Events of the places that hold an image whole and were not reported to the engine yet; for images that it knows."""
         if job not in self.book.specs:
             return []
         record = self.book.jobs[job]
@@ -113,19 +113,19 @@ class ImageReplication:
             places = [EVERYWHERE] * remote + [
                 node for node in held if self.registry.holds(node, job, image.serial, ranks)
             ]
-            told = self._told.setdefault((job, image.serial), list(image.copies))
-            fresh = [place for place in places if place not in told and place not in image.copies]
-            told += fresh
-            events += [ImageCopied(job, image.serial, place) for place in fresh]
+            reported = self._reported.setdefault((job, image.serial), list(image.copies))
+            new = [place for place in places if place not in reported and place not in image.copies]
+            reported += new
+            events += [ImageCopied(job, image.serial, place) for place in new]
         return events
 
-    def _ask(self, job: int, attempt: int, serial: int) -> list[Call]:
+    def _request_copy(self, job: int, attempt: int, serial: int) -> list[Call]:
         """One node outside takes all of it; where there is none, each node of the gang takes what it lacks."""
-        asked = self._asked.setdefault((job, serial), [])
+        requested = self._requested.setdefault((job, serial), [])
         makers = list(self.registry.made.get(job, {}).get(serial, {}))
-        outside = [node for node in self._takers(job) if node not in makers and node not in asked]
-        chosen = outside[:1] or [node for node in makers if len(makers) > 1 and node not in asked]
-        asked += chosen
+        outside = [node for node in self._takers(job) if node not in makers and node not in requested]
+        chosen = outside[:1] or [node for node in makers if len(makers) > 1 and node not in requested]
+        requested += chosen
         calls = [self.agent_calls.fetch(node, job, attempt, serial) for node in chosen]
         return [call for call in calls if call is not None]
 
@@ -134,7 +134,7 @@ class ImageReplication:
         nodes = self.book.board.layout.nodes
         alive = [
             node for index, node in enumerate(nodes)
-            if index not in self.book.node_down and node.name in self.registry.depots and not self.agent_calls.is_dead(node.name)
+            if index not in self.book.node_down and node.name in self.registry.peers and not self.agent_calls.is_dead(node.name)
         ]  # fmt: skip
         names = [node.name for node in alive if node.full] or [node.name for node in alive]
         first = job % len(names) if names else 0
@@ -145,15 +145,15 @@ class ImageReplication:
         log.warning("node %s took no copy of job %d's image: %s", node, job, error)
         record = self.book.jobs.get(job)
         image = record.image if record is not None else None
-        if image is None or node not in self._asked.get((job, image.serial), []):
+        if image is None or node not in self._requested.get((job, image.serial), []):
             return []
-        return self._ask(job, image.attempt, image.serial)
+        return self._request_copy(job, image.attempt, image.serial)
 
     def kept(self, node: str, held: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
         """(job, serial) of images of which a node that was started anew has its part still.
 
-        ``held``: (job, serial, rank) of what lies there; whoever restores it compares it with its hashes. Of an image
-        that several nodes made, one's part is known only from what it has said since the controller was started.
+        ``held``: (job, serial, rank) of what lies there; a restore checks it against its hashes. Of an image
+        that several nodes made, one's part is known only from what it has reported since the controller was started.
         """
         there = frozenset(held)
         return tuple(
@@ -170,9 +170,9 @@ class ImageReplication:
         made = self.registry.made.get(job, {}).get(image.serial, {}).get(node)
         return made.ranks if made is not None and node in image.nodes else ()
 
-    def gone(self, node: str) -> None:
-        """The node is down; should it come back with what it held, that is news."""
-        for places in self._told.values():
+    def node_down(self, node: str) -> None:
+        """The node is down; what it holds when it comes back is reported again."""
+        for places in self._reported.values():
             if node in places:
                 places.remove(node)
 
@@ -190,7 +190,7 @@ class ImageReplication:
         return [LevelLowered(job, report.attempt, report.level, why)]
 
     def _noticed(self, report: wire.JobReport) -> list[Event]:
-        """What an agent wants a job's user to know, each thing once."""
+        """An agent's notice to a job's user, each once."""
         if not report.notice or self._notices.get(report.job) == report.notice:
             return []
         self._notices[report.job] = report.notice
@@ -200,6 +200,6 @@ class ImageReplication:
         """The job has ended."""
         self._levels.pop(job, None)
         self._notices.pop(job, None)
-        for store in (self._asked, self._told):
+        for store in (self._requested, self._reported):
             for key in [key for key in store if key[0] == job]:
                 del store[key]

@@ -1,4 +1,4 @@
-"""What a job waits for, as it was commanded: rebuilt from the book, so that a controller which has forgotten asks again."""
+"""The command that a job waits for, rebuilt from the book, so that a restarted controller can send it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pending_commands(book: Book, job: int) -> Command | None:
 
 
 def level_of(book: Book, job: int) -> int:
-    """How the job is made to yield now: a cooldown hides it from planners, a pinned gang is frozen whatever it is."""
+    """The level by which the job is preempted at present: a gang held in place is frozen whatever its level."""
     record = book.jobs[job]
     if record.held_in_place:
         return int(Level.FREEZE)

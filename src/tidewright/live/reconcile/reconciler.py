@@ -1,11 +1,11 @@
-"""Agents' reports into events. Pure: the book and the reports in, values out; what commands become is in ``orders``.
+"""Agents' reports into events. Pure: the book and the reports in, values out; ``agent_calls`` turns commands into calls.
 
-An attempt may sit on several nodes; its events speak of it as a whole, so reports are gathered until all nodes agree.
+An attempt may run on several nodes; its events concern it as a whole, so reports are gathered until all nodes agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from ...engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, 
 from ...model.cause import Cause, Code, reported
 from ...model.job import State
 from ...wire import agent as wire
-from .agent_calls import AgentCalls, Call, CallOutcome, Reach, forget_call, stop_call, stray_calls, without_refusal
+from .agent_calls import AgentCalls, Call, CallOutcome, EndpointOf, forget_call, stop_call, stray_calls, without_refusal
 from .aggregate_reports import GONE, aggregate, cause, dead, failed, in_words, node_to_blame, stays, torn
 from .image_registry import ImageRegistry
 from .image_replication import ImageReplication
@@ -29,50 +29,49 @@ _WANTED: Mapping[str, tuple[State, ...]] = {
     "resume": (State.RESUMING, State.SUSPENDING, State.RUNNING),
     "checkpoint": (State.RUNNING,),
 }
-"""Where a job stands when a call about it is of use; others always are. A resumption may also undo a suspension."""
+"""Method to the states in which a call is still useful; calls of other methods always are. A resumption may undo a suspension."""
 _REFUSED: Mapping[str, tuple[wire.Phase, wire.Verb]] = {
     "suspend": ("running", "suspend"),
     "resume": ("suspended", "resume"),
 }
 """What an agent would report of ranks that it did not suspend or resume."""
-"""Grace for ranks that the book knows nothing of."""
-Told = dict[str, wire.JobReport]
-"""A node's last word on an attempt, by node."""
+ReportsByNode = dict[str, wire.JobReport]
+"""Node to its last report on an attempt."""
 
 
 class Reconciler:
-    """Remembers the last report of every node for every attempt that is not over."""
+    """Keeps the last report of every node for every attempt that has not ended, and derives events and calls from them."""
 
-    def __init__(self, book: Book, reach: Callable[[tuple[str, ...], str], Reach]) -> None:
+    def __init__(self, book: Book, master_endpoint: EndpointOf) -> None:
         self.book = book
         self.registry = ImageRegistry()
-        self.agent_calls = AgentCalls(book, self.registry, reach)
+        self.agent_calls = AgentCalls(book, self.registry, master_endpoint)
         self.copies = ImageReplication(book, self.registry, self.agent_calls)
-        self._reports: dict[Key, Told] = {}
+        self._reports: dict[Key, ReportsByNode] = {}
         self._attempts: dict[int, int] = {}
-        """Job to the attempt that ``_reports`` speaks of."""
+        """Job to the attempt of its entry in ``_reports``."""
         self._undone: dict[Key, dict[str, bool]] = {}
-        """Attempts whose suspension failed on some node: the nodes that were asked to go back."""
+        """Attempts whose suspension failed on some node, to the nodes that were asked to undo theirs."""
         self._broken: dict[Key, Cause] = {}
-        """Attempts of which half is gone for good, by no fault of theirs, and why."""
+        """Attempts that lost ranks on some node through no fault of the job, and why."""
         self._failed: dict[Key, Event] = {}
-        """What was said last of requests that failed, also by a report that comes twice, is not said of the next request."""
+        """The last failure reported of each attempt: a report that arrives twice makes one event."""
 
     def calls(self, command: Command) -> list[Call]:
         """The calls that carry out a command; none for commands that are not about ranks."""
         if isinstance(command, SuspendRanks | ResumeRanks):
-            self._ask_anew((command.job, command.attempt))
+            self._clear_answers((command.job, command.attempt))
         return self.agent_calls.calls(command)
 
-    def _ask_anew(self, key: Key) -> None:
-        """What nodes answered to an earlier request of the kind, a refusal perhaps, is no answer to this one."""
+    def _clear_answers(self, key: Key) -> None:
+        """Drop what nodes answered to an earlier request of the kind: a refusal of that one is no answer to this one."""
         self._failed.pop(key, None)
         known = self._reports.get(key, {})
         for node, report in known.items():
             known[node] = replace(report, verb="", error="", took_us=0)
 
     def answers(self, command: Command) -> list[Event]:
-        """Events of commands that nobody is there to obey: what is to be stopped is but an image."""
+        """Events of commands that no agent can carry out: the job to be stopped has only an image and no ranks."""
         if (
             isinstance(command, StopRanks)
             and command.job in self.book.specs
@@ -81,8 +80,8 @@ class Reconciler:
             return [Exited(command.job, command.attempt, 143, why=command.why)]
         return []
 
-    def over(self, jobs: Iterable[int]) -> list[Call]:
-        """Attempts of these jobs whose end is journaled: their records may go, and images of jobs that have ended."""
+    def forget_ended(self, jobs: Iterable[int]) -> list[Call]:
+        """Calls that drop the records of these jobs' ended attempts (the end is journaled), and the images of ended jobs."""
         calls = []
         for job in jobs:
             attempt, ended = self._attempts.get(job), job not in self.book.specs
@@ -90,21 +89,23 @@ class Reconciler:
                 del self._attempts[job]
                 calls += self._forget((job, attempt), ended)
             if ended:
-                told = [call.node for call in calls if call.job == job]
-                calls += [call for call in self.agent_calls.drop(job, attempt or 0, ()) if call.node not in told]
+                called = [call.node for call in calls if call.job == job]
+                calls += [call for call in self.agent_calls.drop(job, attempt or 0, ()) if call.node not in called]
                 self.copies.forget(job)
         return calls
 
     def _forget(self, key: Key, ended: bool) -> list[Call]:
-        """``ended``: images go, too, also those that a node had no time to tell of."""
+        """``ended``: the job's images are dropped, too, also those that a node has not reported yet."""
         self._undone.pop(key, None)
         self._broken.pop(key, None)
         self._failed.pop(key, None)
-        told = self._reports.pop(key, {})
-        return [forget_call(node, *key, images=ended, left=report.state not in GONE) for node, report in told.items()]
+        reports = self._reports.pop(key, {})
+        return [
+            forget_call(node, *key, images=ended, left=report.state not in GONE) for node, report in reports.items()
+        ]
 
     def wants(self, call: Call) -> bool:
-        """Whether a call that had to wait should still be made: things may have moved on."""
+        """Whether a call that had to wait is still useful in the job's present state."""
         states = _WANTED.get(call.method)
         if states is None:
             return True
@@ -114,8 +115,8 @@ class Reconciler:
     # -- reports into events ----------------------------------------------------------------------------------------
 
     def report(self, node: str, report: wire.JobReport) -> CallOutcome:
-        """What a node's word on one of its attempts means for the job as a whole."""
-        found = self.copies.heard(node, report)
+        """What a node's report on one of its attempts means for the job as a whole."""
+        found = self.copies.on_report(node, report)
         if report.verb == "fetch":
             return found
         key = (report.job, report.attempt)
@@ -129,7 +130,7 @@ class Reconciler:
         return CallOutcome([*found.events, *meant.events], [*found.calls, *meant.calls])
 
     def _remember(self, key: Key, node: str, report: wire.JobReport) -> wire.JobReport:
-        """The node's last word. News of images come at any time and change nothing in what was said of the last request."""
+        """Store the node's last report. A report of an image may come at any time and keeps the result of the last request."""
         self._attempts[key[0]] = key[1]
         known = self._reports.setdefault(key, {})
         if report.verb == "checkpoint":
@@ -145,34 +146,34 @@ class Reconciler:
         return report
 
     def _judge(self, key: Key, node: str, report: wire.JobReport, where: tuple[str, ...]) -> CallOutcome:
-        """By the state of the job: what all its nodes' words amount to, and what follows from this one."""
+        """By the state of the job: the event that all its nodes' reports make, and the calls that this one requires."""
         state, known = self.book.state(key[0]), self._reports[key]
         if not where:
             return self._image_only(key, node, report)
-        told = {name: known[name] for name in where if name in known}
-        if state is State.SUSPENDING and torn(told.values()):
-            return self._suspend_failed(key, told, where)
-        if state is State.RESUMING and any(failed(one, "resume") for one in told.values()):
-            return self._resume_failed(key, told)
+        reports = {name: known[name] for name in where if name in known}
+        if state is State.SUSPENDING and torn(reports.values()):
+            return self._suspend_failed(key, reports, where)
+        if state is State.RESUMING and any(failed(one, "resume") for one in reports.values()):
+            return self._resume_failed(key, reports)
         if state is State.RUNNING and report.state == "suspended":
-            return CallOutcome([], [self._back(key, node, report)])
-        if len(told) < len(where):
-            return CallOutcome([], self._stop_rest(key, told, where))
+            return CallOutcome([], [self._undo_suspend(key, node, report)])
+        if len(reports) < len(where):
+            return CallOutcome([], self._stop_rest(key, reports, where))
         ranks = self.book.specs[key[0]].ranks
-        event = aggregate(report, list(told.values()), state, self.copies.serial(key[0]), ranks)
+        event = aggregate(report, list(reports.values()), state, self.copies.serial(key[0]), ranks)
         if isinstance(event, StartFailed):
-            event = replace(event, node=node_to_blame(event, told))
+            event = replace(event, node=node_to_blame(event, reports))
         if isinstance(event, Exited) and key in self._broken:
             event = Exited(*key, code=137, lost=True, why=self._broken[key])
         events: list[Event] = [] if event is None else [event]
         if isinstance(event, Exited | StartFailed):
             return CallOutcome(events, [])
         calls = self._leave(key, where) if isinstance(event, Resumed) else []
-        return CallOutcome(events, [*calls, *self._stop_rest(key, told, where)])
+        return CallOutcome(events, [*calls, *self._stop_rest(key, reports, where)])
 
     def _image_only(self, key: Key, node: str, report: wire.JobReport) -> CallOutcome:
-        """A job that is but an image has no ranks that could end; one that is being stopped has thereby ended. Ranks that come
-        back are left of a resumption that failed on another node: an earlier controller had no time to say so."""
+        """A job that has only an image has no ranks that could end; one that is being stopped has thereby ended. Ranks that run
+        are left over from a resumption that failed on another node, which an earlier controller did not clean up."""
         record = self.book.jobs[key[0]]
         if record.state == State.STOPPING and record.ending is not None:
             return CallOutcome([Exited(*key, code=143, why=record.ending.why)], [])
@@ -182,7 +183,7 @@ class Reconciler:
         return CallOutcome([], [])
 
     def _elsewhere(self, key: Key, node: str) -> CallOutcome:
-        """A node that the attempt has left: what it still has is of use until the attempt runs where it is now."""
+        """A node that the attempt has left: its copy is useful until the attempt runs on its present nodes."""
         waiting = self.book.state(key[0]) in (State.RESUMING, State.SUSPENDED, State.HELD)
         if waiting and self._reports[key][node].state in ("suspended", "suspending"):
             return CallOutcome([], [])
@@ -192,7 +193,7 @@ class Reconciler:
         return CallOutcome([], [forget_call(node, *key, left=True)] if report.state != "stopping" else [])
 
     def _leave(self, key: Key, where: tuple[str, ...]) -> list[Call]:
-        """It runs where it was to run: the nodes where it was before may forget it."""
+        """The attempt runs on its present nodes: those it was on before drop its records."""
         left = [node for node in self._reports[key] if node not in where]
         for node in left:
             del self._reports[key][node]
@@ -201,7 +202,7 @@ class Reconciler:
     # -- what fails on one of several nodes -------------------------------------------------------------------------
 
     def refused(self, call: Call, error: str, fault: str) -> CallOutcome:
-        """An agent will not or cannot do what a call asks."""
+        """An agent refused a call, or failed to carry it out."""
         key = (call.job, call.attempt)
         if call.method == "launch":
             return self._launch_refused(call, error, fault)
@@ -218,10 +219,10 @@ class Reconciler:
         return self.report(call.node, report)
 
     def _launch_refused(self, call: Call, error: str, fault: str) -> CallOutcome:
-        """Not one rank was started there; those that other nodes have started are stopped before it is told.
+        """No rank was started on that node; ranks that other nodes have started are stopped before the failure is reported.
 
-        That an agent will not do what it is asked is its node's failure: its devices, its disk, its version. What is the job's
-        own fault an agent reports, or the request is too large to be sent to any (``fault`` user).
+        A refusal is the fault of the node (its devices, disk or version). A fault of the job is reported by the agent, or the
+        request is too large for any agent (``fault`` user).
         """
         if not self._current((call.job, call.attempt)):
             return CallOutcome([], [])
@@ -231,84 +232,84 @@ class Reconciler:
         )  # fmt: skip
         return self.report(call.node, report)
 
-    def _suspend_failed(self, key: Key, told: Told, where: tuple[str, ...]) -> CallOutcome:
-        """Some node could not: the job stays as it was, so those that could go back, and then it is told."""
-        broken = next((one for one in told.values() if dead(one) or failed(one, "resume")), None)
+    def _suspend_failed(self, key: Key, reports: ReportsByNode, where: tuple[str, ...]) -> CallOutcome:
+        """A suspension failed on some node: the nodes on which it succeeded undo it, and then the failure is reported."""
+        broken = next((one for one in reports.values() if dead(one) or failed(one, "resume")), None)
         if broken is not None:
-            return self._give_up(key, told, broken)
-        asked = self._undone.setdefault(key, {})
-        back = [node for node, one in told.items() if one.state == "suspended" and node not in asked]
-        asked.update(dict.fromkeys(back, True))
-        calls = [self._back(key, node, told[node]) for node in back]
-        settled = [one for one in told.values() if one.state == "exited" or stays(one)]
+            return self._lose_attempt(key, reports, broken)
+        requested = self._undone.setdefault(key, {})
+        back = [node for node, one in reports.items() if one.state == "suspended" and node not in requested]
+        requested.update(dict.fromkeys(back, True))
+        calls = [self._undo_suspend(key, node, reports[node]) for node in back]
+        settled = [one for one in reports.values() if one.state == "exited" or stays(one)]
         if len(settled) < len(where):
             return CallOutcome([], calls)
         del self._undone[key]
-        failures = [one for one in told.values() if failed(one, "suspend")]
+        failures = [one for one in reports.values() if failed(one, "suspend")]
         error = failures[0].error if failures else Code.RANKS_ENDED()
-        return self._say_once(SuspendFailed(*key, error, no_room=any(one.no_room for one in failures)), calls)
+        return self._report_once(SuspendFailed(*key, error, no_room=any(one.no_room for one in failures)), calls)
 
-    def _back(self, key: Key, node: str, report: wire.JobReport) -> Call:
+    def _undo_suspend(self, key: Key, node: str, report: wire.JobReport) -> Call:
         serial = report.image.serial if report.image is not None else 0
-        return self.agent_calls.back(node, *key, serial)
+        return self.agent_calls.undo_suspend(node, *key, serial)
 
-    def _give_up(self, key: Key, told: Told, broken: wire.JobReport) -> CallOutcome:
-        """Half of it is gone for good: the rest is stopped, and then the attempt is lost."""
-        first = cause(told.values())
-        ended = in_words(first, self.book.specs[key[0]].ranks, len(told)) if first else Code.RANKS_ENDED()
+    def _lose_attempt(self, key: Key, reports: ReportsByNode, broken: wire.JobReport) -> CallOutcome:
+        """Some ranks cannot come back: the others are stopped, and then the attempt is lost."""
+        first = cause(reports.values())
+        ended = in_words(first, self.book.specs[key[0]].ranks, len(reports)) if first else Code.RANKS_ENDED()
         self._broken[key] = Code.SUSPENDED_IN_PART(reported(broken.error or broken.why or ended))
         stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=0)
-        left = [node for node, one in told.items() if one.state not in (*GONE, "stopping")]
+        left = [node for node, one in reports.items() if one.state not in (*GONE, "stopping")]
         return CallOutcome([], [self.agent_calls.call(node, "stop", stop) for node in left])
 
-    def _resume_failed(self, key: Key, told: Told) -> CallOutcome:
-        """Some node could not: those that could let go of it again; the image is still there."""
-        first = next(one for one in told.values() if failed(one, "resume"))
-        others = [node for node, one in told.items() if one.state not in ("suspended", "suspending")]
+    def _resume_failed(self, key: Key, reports: ReportsByNode) -> CallOutcome:
+        """A resumption failed on some node: the others release their ranks again; the image is still there."""
+        first = next(one for one in reports.values() if failed(one, "resume"))
+        others = [node for node, one in reports.items() if one.state not in ("suspended", "suspending")]
         for node in others:
             del self._reports[key][node]
         lost = bool(first.image and first.image.lost) or first.state not in ("suspended", "suspending")
         calls = [forget_call(node, *key, left=True) for node in others]
-        node = next(node for node, one in told.items() if one is first)
-        return self._say_once(ResumeFailed(*key, first.error, image_lost=lost, node=node), calls)
+        node = next(node for node, one in reports.items() if one is first)
+        return self._report_once(ResumeFailed(*key, first.error, image_lost=lost, node=node), calls)
 
-    def _say_once(self, event: SuspendFailed | ResumeFailed, calls: list[Call]) -> CallOutcome:
+    def _report_once(self, event: SuspendFailed | ResumeFailed, calls: list[Call]) -> CallOutcome:
         repeated = self._failed.get((event.job, event.attempt)) == event
         self._failed[event.job, event.attempt] = event
         return CallOutcome([] if repeated else [event], calls)
 
-    def _stop_rest(self, key: Key, told: Told, where: tuple[str, ...]) -> list[Call]:
-        """Once a rank of a gang is dead the others would wait for it for ever."""
-        if not any(dead(one) for one in told.values()):
+    def _stop_rest(self, key: Key, reports: ReportsByNode, where: tuple[str, ...]) -> list[Call]:
+        """Stop the other ranks of a gang once one is dead: they would wait for it without end."""
+        if not any(dead(one) for one in reports.values()):
             return []
         stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=self.book.specs[key[0]].grace_us)
-        left = [node for node in where if node not in told or told[node].state not in (*GONE, "stopping")]
+        left = [node for node in where if node not in reports or reports[node].state not in (*GONE, "stopping")]
         return [self.agent_calls.call(node, "stop", stop) for node in left]
 
     # -- nodes that come and go -------------------------------------------------------------------------------------
 
-    def gone(self, node: str) -> list[Event]:
-        """A node is down: what its jobs' other nodes have said is now all there is to hear."""
+    def node_down(self, node: str) -> list[Event]:
+        """A node is down: attempts whose other nodes have all ended are lost now; no further report will come."""
         self.registry.dead[node] = True
-        self.copies.gone(node)
+        self.copies.node_down(node)
         events: list[Event] = []
         for key, known in list(self._reports.items()):
             known.pop(node, None)
             if not self._current(key):
                 continue
             where = self.agent_calls.where(key[0])
-            told = [known[name] for name in where if name in known]
-            if where and len(told) == len(where) and all(one.state in GONE for one in told):
+            reports = [known[name] for name in where if name in known]
+            if where and len(reports) == len(where) and all(one.state in GONE for one in reports):
                 events.append(Exited(*key, code=137, lost=True, why=Code.NODE_GONE(node)))
         return events
 
     def reconcile(self, node: str, inventory: Iterable[wire.JobReport]) -> CallOutcome:
-        """Bring a node that is (again) connected in line with the book, whatever was lost meanwhile."""
+        """Compare the inventory of a node that has (re)connected with the book; events and calls for each difference."""
         self.registry.dead[node] = False
         events: list[Event] = []
         calls: list[Call] = []
-        for asked in self._undone.values():  # the answer may be lost; asked again, the node repeats it
-            asked.pop(node, None)
+        for requested in self._undone.values():  # the answer may be lost; requested again, the node repeats it
+            requested.pop(node, None)
         there = {(one.job, one.attempt): one if one.op_id else without_refusal(one) for one in inventory}
         for entry in there.values():
             found = self.report(node, entry)
@@ -319,15 +320,17 @@ class Reconciler:
             key = (job, int(self.book.table.attempt[self.book.table.row[job]]))
             if key in ended:
                 continue
-            more = self._missing(node, key) if key not in there else CallOutcome([], self._again(job, there[key]))
+            more = (
+                self._missing(node, key) if key not in there else CallOutcome([], self._repeat_command(job, there[key]))
+            )
             events += more.events
             calls += [call for call in more.calls if call.node == node or key not in there]
         return CallOutcome(events, calls)
 
     def inventory(self, node: str, found: wire.Inventory) -> CallOutcome:
-        """What a node holds of images; those of jobs that have ended are dropped."""
-        if found.depot is not None:
-            self.registry.depots[node] = found.depot
+        """Register the images that a node holds; those of jobs that have ended are dropped."""
+        if found.peer is not None:
+            self.registry.peers[node] = found.peer
         self.registry.inventory(node, found.images)
         held = self.registry.jobs_on(node)
         ended = [job for job in held if job not in self.book.specs]
@@ -337,7 +340,7 @@ class Reconciler:
         return CallOutcome(events, [forget_call(node, job, 0, images=True, left=True) for job in ended])
 
     def _missing(self, node: str, key: Key) -> CallOutcome:
-        """The node has nothing of an attempt it should have. One that was never launched is launched now."""
+        """The node has no record of an attempt that it should run. One that was never launched is launched now."""
         state = self.book.state(key[0])
         command = pending_commands(self.book, key[0])
         if command is not None and (state is State.STARTING or self._to_come(state, key[0])):
@@ -347,19 +350,19 @@ class Reconciler:
         return self.report(node, lost)
 
     def _to_come(self, state: State, job: int) -> bool:
-        """A job that comes back from full images need not have been where it is to run."""
+        """Whether a resuming job may have no record on its node: one restored from full images comes from elsewhere."""
         return state is State.RESUMING and self.copies.serial(job) > 0
 
-    def _again(self, job: int, entry: wire.JobReport) -> list[Call]:
-        """Ask again for what the agent may never have been asked."""
+    def _repeat_command(self, job: int, entry: wire.JobReport) -> list[Call]:
+        """The calls of a command that the agent may never have received."""
         state, have = self.book.state(job), entry.state
-        asked: Mapping[State, tuple[str, ...]] = {
+        useful_in: Mapping[State, tuple[str, ...]] = {
             State.RUNNING: () if self.copies.answered(entry) else ("running",),
             State.SUSPENDING: ("starting", "running", "resuming"),
             State.RESUMING: ("suspended", "suspending"),
             State.STOPPING: ("starting", "running", "suspending", "suspended", "resuming"),
         }
-        command = pending_commands(self.book, job) if have in asked.get(state, ()) else None
+        command = pending_commands(self.book, job) if have in useful_in.get(state, ()) else None
         return self.calls(command) if command else []
 
     def _expected(self, node: str) -> list[int]:
@@ -369,16 +372,16 @@ class Reconciler:
         jobs = dict.fromkeys([*self.book.allocations, *sorted(frozen.tolist())])
         return [job for job in jobs if node in self.agent_calls.where(job)]
 
-    def unheard(self) -> list[Event]:
-        """After a restart: ends that nobody else will tell of."""
+    def unreported_ends(self) -> list[Event]:
+        """After a restart: ends of jobs being stopped that no agent will report, as they have no ranks."""
         stopping = [job for job, record in self.book.jobs.items() if record.ending is not None]
         commands = [pending_commands(self.book, job) for job in stopping]
         return [event for command in commands if command is not None for event in self.answers(command)]
 
     def memory_limit(self, job: int) -> str:
-        """What keeps the job to its share of a device's memory, as its agent says; empty for one that runs nowhere."""
-        told = self._reports.get((job, self._attempts.get(job, 0)), {})
-        return next((report.memory_limit for report in told.values() if report.memory_limit), "")
+        """What limits the job to its share of a device's memory, as its agent reports; empty for one that runs nowhere."""
+        reports = self._reports.get((job, self._attempts.get(job, 0)), {})
+        return next((report.memory_limit for report in reports.values() if report.memory_limit), "")
 
     def expects(self, node: str, key: Key) -> bool:
         """Whether the attempt is one that may have ranks on this node."""

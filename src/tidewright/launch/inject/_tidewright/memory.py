@@ -1,6 +1,6 @@
-"""Memory that the program has freed and the C library keeps: given back to the system, it is in no image.
+"""Memory that the program has freed and the C library keeps: returned to the system, it is in no image.
 
-Source: malloc_trim(3). What is given back reads as zeros when it is allocated again, as fresh memory does.
+Source: malloc_trim(3). What is returned reads as zeros when it is allocated again, as fresh memory does.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def wait(address, value):
 
 
 def wake(address):
-    """Wake everybody who sleeps on ``address``."""
+    """Wake all threads that sleep on ``address``."""
     _libc.syscall(_FUTEX, ctypes.c_void_p(address), _WAKE, ctypes.c_int(0x7FFFFFFF), None, None, 0)
 
 

@@ -1,6 +1,6 @@
-"""The heartbeat: whether the agent behind a connection still moves. A stopped process keeps its sockets open.
+"""Heartbeats: whether the agent behind a connection still runs. A stopped process keeps its sockets open.
 
-Knows nothing of calls: a thread of the agent answers at a socket of its own, whatever the agent is busy with.
+Knows nothing of calls: a thread of the agent answers on a socket of its own, whatever the agent is busy with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..base.units import SECOND
 from ..wire.trust import peer_uid
 
 MISSES = 5
-"""Beats missed in a row. They are counted, not timed: a controller that was itself stopped for long has missed one."""
+"""Heartbeats missed in a row. They are counted, not timed: a controller that was itself stopped for long has missed one."""
 LEAST_S, MOST_S = 3.0, 10.0
 """A busy machine may keep a process waiting for a second or two; ten are far beyond what a thread that sleeps needs."""
 
@@ -24,14 +24,14 @@ def silence_s(node_timeout_us: int) -> float:
     return min(MOST_S, max(LEAST_S, node_timeout_us / SECOND / 3))
 
 
-async def faded(door: Path, bound_s: float) -> None:
-    """Return once the agent at ``door`` has not answered for ``bound_s`` seconds, however often it did before."""
-    beat_s, missed = bound_s / MISSES, 0
+async def wait_until_silent(socket: Path, bound_s: float) -> None:
+    """Return once the agent at ``socket`` has not answered for ``bound_s`` seconds, however often it did before."""
+    interval_s, missed = bound_s / MISSES, 0
     while missed < MISSES:
-        answer = asyncio.ensure_future(_answers(door))
+        answer = asyncio.ensure_future(_answers(socket))
         try:
             while missed < MISSES:
-                await asyncio.wait({answer}, timeout=beat_s)
+                await asyncio.wait({answer}, timeout=interval_s)
                 if answer.done():
                     break
                 missed += 1  # a late answer is one, too: it is waited for to the end
@@ -39,12 +39,12 @@ async def faded(door: Path, bound_s: float) -> None:
             answer.cancel()
         if answer.done() and not answer.cancelled():
             missed = 0 if answer.result() else missed + 1
-            await asyncio.sleep(beat_s)
+            await asyncio.sleep(interval_s)
 
 
-async def _answers(door: Path) -> bool:
+async def _answers(socket: Path) -> bool:
     try:
-        reader, writer = await connect(door)
+        reader, writer = await connect(socket)
     except (OSError, WorldError):
         return False
     try:

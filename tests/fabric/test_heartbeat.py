@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tidewright.fabric import pulse
+from tidewright.fabric import heartbeat
+from tidewright.fabric.heartbeat import LEAST_S, MOST_S, silence_s, wait_until_silent
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import FabricNode, Unknown
-from tidewright.fabric.pulse import LEAST_S, MOST_S, faded, silence_s
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, RpcRequest, RpcResponse, decode, encode, pulse_socket, raw
+from tidewright.wire.agent import Inventory, RpcRequest, RpcResponse, decode, encode, heartbeat_socket, raw
 
 from ..live import virtual
 
@@ -31,10 +31,10 @@ class Agent:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> list[asyncio.Server]:
-        doors = [await asyncio.start_unix_server(self._serve, self.path)]
+        servers = [await asyncio.start_unix_server(self._serve, self.path)]
         if self.beats:
-            doors.append(await asyncio.start_unix_server(self._beat, pulse_socket(self.path)))
-        return doors
+            servers.append(await asyncio.start_unix_server(self._beat, heartbeat_socket(self.path)))
+        return servers
 
     async def _awake(self) -> None:
         while self.asleep:
@@ -45,7 +45,7 @@ class Agent:
             while line := await reader.readline():
                 await self._awake()
                 request = decode(line, RpcRequest)
-                found = Inventory(node=NodeSpec(name="n"), incarnation="b", epoch=0, pid=1, beats=self.beats)
+                found = Inventory(node=NodeSpec(name="n"), incarnation="b", epoch=0, pid=1, heartbeats=self.beats)
                 if request.method == "inventory":
                     self.greeted += 1
                     writer.write(encode(RpcResponse(request.id, ok=raw(found))))
@@ -65,7 +65,7 @@ def play(
 ) -> None:
     async def main() -> None:
         agent = Agent(tmp_path / "a.sock", beats)
-        doors = await agent.open()
+        servers = await agent.open()
         fabric, nodes = LocalFabric(agent.path, BOUND_S), []
         fabric.watch(nodes.append, lambda node, report: None)
         try:
@@ -73,8 +73,8 @@ def play(
             await body(fabric, agent, nodes)
         finally:
             await fabric.close()
-            for door in doors:
-                door.close()
+            for server in servers:
+                server.close()
 
     virtual.run(main())
 
@@ -100,7 +100,7 @@ def test_an_agent_that_sleeps_is_lost_and_comes_back_when_it_wakes(tmp_path: Pat
         with pytest.raises(Unknown, match="has not moved"):
             await call
         await asyncio.sleep(300)
-        assert len(nodes) == 2, "told more than once"
+        assert len(nodes) == 2, "reported more than once"
         agent.asleep = False
         await until(lambda: len(nodes) == 3)
         assert nodes[2].alive
@@ -132,11 +132,11 @@ def test_silence_is_a_third_of_the_timeout_within_limits() -> None:
 def test_a_stranger_who_answers_in_place_of_the_agent_counts_as_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "peer_uid", lambda sock: 4242)
+    monkeypatch.setattr(heartbeat, "peer_uid", lambda sock: 4242)
 
     async def body() -> None:
-        server = await asyncio.start_unix_server(lambda reader, writer: writer.write(b"x"), tmp_path / "door")
-        await asyncio.wait_for(faded(tmp_path / "door", 0.1), 30)
+        server = await asyncio.start_unix_server(lambda reader, writer: writer.write(b"x"), tmp_path / "socket")
+        await asyncio.wait_for(wait_until_silent(tmp_path / "socket", 0.1), 30)
         server.close()
 
     asyncio.run(body())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from . import output as out
-from .kube_options import CONFIG, CONTEXT
+from .. import output as out
+from .options import CONFIG, CONTEXT
 
 LEVELS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -18,14 +18,14 @@ STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
               help="Whose rights alone, such as system:serviceaccount:kube-system:tidewright-plugin. Default: those of all our "
               "accounts in the cluster; yours where there are none.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def doctor(kubeconfig: str, context: str, account: str, output: str) -> int:
+def command(kubeconfig: str, context: str, account: str, output: str) -> int:
     """Check version, rights, extender, device plugins, schedulers, nodes and pods of a cluster; each finding says what to do.
 
     Changes nothing. It takes some seconds longer when a scheduler's Lease looks old, to see whether it is renewed. The exit
     code is 1 when something is bad.
     """
-    from ..app.kube import ClusterTarget
-    from ..app.kube_doctor import diagnose
+    from ...app.kube.cluster import ClusterTarget
+    from ...app.kube.doctor import diagnose
 
     findings = diagnose(ClusterTarget(kubeconfig, context), account)
     sound = not any(finding.level == "bad" for finding in findings)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .kube_options import KUBELET_DIR
+from .options import KUBELET_DIR
 
 
 @click.command("plugin-proxy", short_help="Keep the kubelet's connection while the device plugin restarts.")
@@ -17,6 +17,6 @@ def command(kubelet_dir: Path) -> None:
     When the plugin ends, the kubelet notices nothing: pods are admitted, and their containers start when the plugin is back.
     Runs as root beside the plugin and asks nothing of the API server. See docs/kubernetes-plugin.md.
     """
-    from ..app.kube_proxy import serve_proxy
+    from ...app.kube.plugin_proxy import serve_proxy
 
     serve_proxy(kubelet_dir)

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
-from ..kube.client.credentials import Cluster, find_cluster
-from ..kube.doctor.elections import LOOK_AGAIN_S, configured, elections, looks_old
-from ..kube.doctor.examine import examine
-from ..kube.doctor.facts import (
+from ...kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
+from ...kube.client.credentials import Cluster, find_cluster
+from ...kube.doctor.elections import LOOK_AGAIN_S, configured, elections, looks_old
+from ...kube.doctor.examine import examine
+from ...kube.doctor.facts import (
     ROLES,
     SERVICE_ACCOUNT,
     SYSTEM,
@@ -22,10 +22,10 @@ from ..kube.doctor.facts import (
     readable,
     role_of,
 )
-from ..kube.doctor.pods import sample, silent
-from ..kube.objects.metadata import Json
-from ..kube.objects.schema import ConfigMap, Node, Pod
-from .kube import ClusterTarget
+from ...kube.doctor.pods import sample, silent
+from ...kube.objects.metadata import Json
+from ...kube.objects.schema import ConfigMap, Node, Pod
+from .cluster import ClusterTarget
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1"

@@ -14,7 +14,7 @@ from tidewright.engine.commands import CheckpointRanks, Command, Ended, Launch, 
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.live.api.views import ended_job
-from tidewright.live.reconcile.agent_calls import Reach
+from tidewright.live.reconcile.agent_calls import MasterEndpoint
 from tidewright.live.reconcile.pending_commands import pending_commands
 from tidewright.live.reconcile.reconciler import Reconciler
 from tidewright.model.cause import reported
@@ -35,12 +35,12 @@ class Play:
 
     def __init__(self, nodes: int = 1, devices: int = 4, settings: EngineSettings | None = None) -> None:
         self.engine = Engine(settings or live_settings())
-        self.reconciler = Reconciler(self.engine.book, lambda *which: Reach("10.0.0.1", 29999))
+        self.reconciler = Reconciler(self.engine.book, lambda *which: MasterEndpoint("10.0.0.1", 29999))
         self.now = 0
         self.feed(*(ev.NodeUp(NodeSpec(name=f"n{at}", kind="cpu", devices=devices), "boot") for at in range(nodes)))
 
     def feed(self, *events: ev.Event) -> list[Command]:
-        """Step, thinking included."""
+        """Step, planning included."""
         self.now += 1000
         commands = self.engine.step(self.now, events)
         if self.engine.book.planning:
@@ -74,7 +74,7 @@ def test_launch_seats_every_rank_once() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "previous"), [(1, 0), (2, 7)])
-def test_nodes_of_a_gang_are_told_which_image_all_of_them_have(nodes: int, previous: int) -> None:
+def test_nodes_of_a_gang_get_the_serial_of_the_image_all_of_them_have(nodes: int, previous: int) -> None:
     play = Play(nodes)
     job = play.running()
     play.engine.book.jobs[job].images = tuple(Image(serial, 1, 0, 0, ("n0", "n1")[:nodes]) for serial in (5, 7))
@@ -114,10 +114,10 @@ def test_what_a_node_answered_to_an_earlier_request_is_no_answer_to_the_next() -
     play = two_nodes()
     commands = play.feed(ev.Hold(1, "h"))
     for _ in range(2):
-        while not (asked := [each for each in commands if isinstance(each, SuspendRanks)]):
+        while not (suspends := [each for each in commands if isinstance(each, SuspendRanks)]):
             play.now += 1_000_000
             commands = play.feed(ev.Tick())
-        play.reconciler.calls(asked[0])
+        play.reconciler.calls(suspends[0])
         assert play.report("suspended", node="n0", verb="suspend").calls == []
         refusal = play.report("running", node="n1", verb="suspend", error="busy")
         assert [call.method for call in refusal.calls] == ["resume"]
@@ -131,7 +131,7 @@ def test_the_next_controller_ends_what_is_left_of_a_resumption_that_failed_elsew
     play = two_nodes()
     play.feed(ev.Hold(1, "h"))
     play.feed(ev.Suspended(1, 1, 7, serial=1))
-    following = Reconciler(play.engine.book, lambda *which: Reach("10.0.0.1", 29999))
+    following = Reconciler(play.engine.book, lambda *which: MasterEndpoint("10.0.0.1", 29999))
     for state in ("suspended", "suspending"):
         assert following.reconcile("n0", [JobReport(job=1, attempt=1, state=state, verb="suspend")]).calls == []
     for state in ("resuming", "running"):
@@ -303,8 +303,8 @@ def test_whatever_is_outstanding_is_what_was_commanded(steps: list[str]) -> None
         mine = [one for one in play.feed(event) if isinstance(one, Launch | SuspendRanks | ResumeRanks | StopRanks)]
         last = mine[-1] if mine else last
         if job in play.engine.book.specs:
-            asked = pending_commands(play.engine.book, job)
-            assert asked is None or asked == last
+            pending = pending_commands(play.engine.book, job)
+            assert pending is None or pending == last
 
 
 def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
@@ -324,13 +324,13 @@ def test_two_suspensions_of_one_attempt_are_two_operations() -> None:
     assert play.engine.book.table.level[0] == Level.FREEZE
 
 
-def test_images_of_a_job_that_ends_go_with_it_also_those_that_nobody_was_told_of() -> None:
+def test_images_of_a_job_that_ends_go_with_it_also_those_that_were_not_reported() -> None:
     play = Play()
     job = play.running()
     assert play.report("running", verb="launch").events == []
     (exited,) = play.report("exited").events
     play.feed(exited)
-    forgotten = [call for call in play.reconciler.over([job]) if call.method == "forget"]
+    forgotten = [call for call in play.reconciler.forget_ended([job]) if call.method == "forget"]
     assert [(call.node, call.args.images) for call in forgotten] == [("n0", True)], "an image may be on its way there"  # type: ignore[attr-defined]
     late = play.report("exited", verb="checkpoint", image=ImageReport(serial=1, ranks=(0,), stored=True)).calls
     assert [(call.method, call.node, call.args.images) for call in late][:1] == [("forget", "n0", True)]

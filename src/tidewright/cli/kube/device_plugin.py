@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT, FOLDER, KUBELET_DIR, NODE, guarding, guarding_of
+from .options import CONFIG, CONTEXT, FOLDER, KUBELET_DIR, NODE, guarding, guarding_of
 
 WITHOUT_EFFECT = {
     "mps": "gpushare's plugin passes it over, too",
@@ -59,8 +59,8 @@ def command(
     Runs as root on every node that has GPUs to share, before and after its kubelet. The flags of gpushare's device plugin
     are taken; those without effect say so. See docs/kubernetes-plugin.md.
     """
-    from ..app.kube import ClusterTarget
-    from ..app.kube_plugin import serve_plugin
+    from ...app.kube.cluster import ClusterTarget
+    from ...app.kube.device_plugin import serve_plugin
 
     guards = guarding_of(others)
     for flag, value in others.items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ..kube.allocation.units import UnitSize
-from ..kube.client.credentials import find_cluster
-from ..kube.isolation.ladder import ALL_SMS
-from ..kube.webhook.conversion import ConversionSettings
-from ..kube.webhook.server import WebhookService, WebhookSettings
-from .kube import ClusterTarget
-from .service import say, until_stopped
+from ...kube.allocation.units import UnitSize
+from ...kube.client.credentials import find_cluster
+from ...kube.isolation.ladder import ALL_SMS
+from ...kube.webhook.conversion import ConversionSettings
+from ...kube.webhook.server import WebhookService, WebhookSettings
+from ..service import log_line, until_stopped
+from .cluster import ClusterTarget
 
 
 def serve_webhook(
@@ -24,4 +24,4 @@ def serve_webhook(
     """
     terms = ConversionSettings(UnitSize.of(unit, chunk), device_class, percent or ALL_SMS)
     settings = WebhookSettings(terms=terms, **options)
-    asyncio.run(until_stopped(WebhookService(find_cluster(target.kubeconfig, target.context), settings, say)))
+    asyncio.run(until_stopped(WebhookService(find_cluster(target.kubeconfig, target.context), settings, log_line)))

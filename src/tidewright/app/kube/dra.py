@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..devices.excess import Rules
-from ..kube.client.credentials import find_cluster
-from ..kube.dra.service import DraService, DraSettings
-from ..kube.isolation.isolation_levels import IsolationSettings
-from ..kube.node.discovery import open_partitions
-from .kube import ClusterTarget
-from .service import say, until_stopped
+from ...devices.excess import Rules
+from ...kube.client.credentials import find_cluster
+from ...kube.dra.service import DraService, DraSettings
+from ...kube.isolation.isolation_levels import IsolationSettings
+from ...kube.node.discovery import open_partitions
+from ..service import log_line, until_stopped
+from .cluster import ClusterTarget
 
 
 def serve_dra(
@@ -32,4 +32,4 @@ def serve_dra(
     settings = DraSettings(rules=Rules(**excess), isolation=IsolationSettings(**isolation), **options)
     cluster = find_cluster(target.kubeconfig, target.context)
     gpus, partitions = open_partitions(fake, mig)
-    asyncio.run(until_stopped(DraService(cluster, settings, gpus, partitions, say)))
+    asyncio.run(until_stopped(DraService(cluster, settings, gpus, partitions, log_line)))

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import UsageError
-from ..kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
-from ..kube.client.credentials import Cluster, find_cluster
-from ..kube.doctor.inspect_tables import Inspection, as_json, details, summary
-from ..kube.doctor.inspect_wide import wide, wide_details
-from ..kube.extender.server import ExtenderService, ExtenderSettings
-from ..kube.objects.gpu_inventory import unhealthy_by_node
-from .service import say, until_stopped
+from ...base.errors import UsageError
+from ...kube.client.api import CONFIG_MAPS, NODES, PODS, ApiError, KubeClient
+from ...kube.client.credentials import Cluster, find_cluster
+from ...kube.doctor.inspect_tables import Inspection, as_json, details, summary
+from ...kube.doctor.inspect_wide import wide, wide_details
+from ...kube.extender.server import ExtenderService, ExtenderSettings
+from ...kube.objects.gpu_inventory import unhealthy_by_node
+from ..service import log_line, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClusterTarget:
 def serve_extender(target: ClusterTarget, token_file: Path | None, **options: Any) -> None:
     """Until SIGTERM or SIGINT; what happens goes to standard error, a line each. ``options``: of ExtenderSettings."""
     settings = ExtenderSettings(**options, token=read_token(token_file))
-    service = ExtenderService(find_cluster(target.kubeconfig, target.context), settings, say)
+    service = ExtenderService(find_cluster(target.kubeconfig, target.context), settings, log_line)
     try:
         import uvloop
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Taking in submitted jobs: reading, checking and admitting many of them without keeping others waiting; all or none."""
+"""Submission of jobs: reading, checking and admitting many of them without blocking other requests; all or none."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ async def check(book: Book, body: api.SubmitRequest) -> None:
 async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
     """Submit every spec in one turn; returns once they are durable."""
     op_id = body.op_id or new_op_id()
-    asked: dict[str, ev.Event] = {}
+    events: dict[str, ev.Event] = {}
     pause = CooperativeYield()
     for at, spec in enumerate(body.specs):
-        asked[f"{op_id}.{at}"] = ev.Submit(spec, f"{op_id}.{at}")
+        events[f"{op_id}.{at}"] = ev.Submit(spec, f"{op_id}.{at}")
         await pause()
-    found = await loop.ask_all(asked)
-    replies = [found[one] for one in asked]
+    found = await loop.request_all(events)
+    replies = [found[one] for one in events]
     for reply in replies:
         raise_refusal(reply)
     warnings = tuple(dict.fromkeys(reply.warning for reply in replies if reply.warning))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .kube_options import CONFIG, CONTEXT, FOLDER, NODE, guarding, guarding_of
+from .options import CONFIG, CONTEXT, FOLDER, NODE, guarding, guarding_of
 
 KUBELET = Path("/var/lib/kubelet")
 
@@ -37,8 +37,8 @@ def command(
     Kubernetes 1.36 or later, or 1.34 with the feature gate DRAConsumableCapacity. Runs as root on every node that has GPUs
     to share, in place of the device plugin. See docs/kubernetes-dra.md.
     """
-    from ..app.kube import ClusterTarget
-    from ..app.kube_dra import serve_dra
+    from ...app.kube.cluster import ClusterTarget
+    from ...app.kube.dra import serve_dra
 
     serve_dra(
         ClusterTarget(kubeconfig, context), fake_gpus, mig, node=node, plugins=plugins_dir, registry=registry_dir, cdi=cdi_dir,

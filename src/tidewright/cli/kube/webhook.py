@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .kube_options import CONFIG, CONTEXT
+from .options import CONFIG, CONTEXT
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -34,8 +34,8 @@ def command(
 
     For clusters with the DRA driver gpu.tidewright.io. See docs/kubernetes-webhook.md.
     """
-    from ..app.kube import ClusterTarget
-    from ..app.kube_webhook import serve_webhook
+    from ...app.kube.cluster import ClusterTarget
+    from ...app.kube.webhook import serve_webhook
 
     serve_webhook(
         ClusterTarget(kubeconfig, context), memory_unit, chunk or 0, device_class, sm_percent, certificate=tls_cert, key=tls_key,

@@ -1,0 +1,1 @@
+"""cli.kube: the commands of ``tide kube``, and the options that they share."""
