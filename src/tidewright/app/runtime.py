@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import Conflict, NotFound, Unreachable, UsageError
 from ..runtime.client import RuntimeClient, ask, connect
+from ..runtime.daemon.main import parse_cores
 from ..runtime.embedded import Runtime
 from ..runtime.ladder import NAMES, StopLevel
-from ..runtime.transport.messages import GetStats, Shutdown
+from ..runtime.padding.cpu_table import ModelToMeasure, measure
+from ..runtime.padding.slowdown import SlowdownTable, dump_table
+from ..runtime.transport.messages import GetStats, ModelSource, Shutdown
 from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
 
 _MOST_PATH = 107
@@ -82,6 +85,32 @@ def parse_input(text: str) -> TensorSpec:
     return TensorSpec(dtype, sizes)
 
 
+def calibrate(
+    path: Path, cores: str, rt_threads: int, samples: int, progress: Callable[[int, int], None]
+) -> SlowdownTable:
+    """The slow-down table of the models that a file of YAML lists. Raises UsageError, naming the entry that is wrong."""
+    import yaml
+
+    try:
+        entries = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"cannot read {path}: {error}", "give a file of YAML") from None
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path} lists no models", "write a list of entries with factory and inputs")
+    models = [_entry(entry, number) for number, entry in enumerate(entries, 1)]
+    return measure(
+        models, cores=parse_cores(cores), rt_threads=rt_threads, samples=samples, folder=Path.cwd(), progress=progress
+    )
+
+
+def _entry(entry: Any, number: int) -> ModelToMeasure:
+    allowed = {"factory", "inputs", "arguments", "state"}
+    if not isinstance(entry, dict) or not {"factory", "inputs"} <= set(entry) <= allowed:
+        raise UsageError(f"entry {number} is no model", f"give factory and inputs, of {', '.join(sorted(allowed))}")
+    source = ModelSource(str(entry["factory"]), entry.get("arguments") or {}, str(entry.get("state") or ""))
+    return ModelToMeasure(source, tuple(parse_input(str(text)) for text in entry["inputs"]))
+
+
 def inspect(factory: str, inputs: Sequence[TensorSpec], arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Load a model in a runtime of its own, both ways, and say how it can be stopped. Raises UsageError where it cannot be
     made."""
@@ -117,3 +146,16 @@ def _load(
     else:
         why = "one piece: a stop waits for the whole task"
     return {"level": NAMES[level], "possible": True, "why": why}
+
+
+__all__ = [
+    "calibrate",
+    "daemon_command",
+    "dump_table",
+    "inspect",
+    "names",
+    "parse_input",
+    "shut_down",
+    "socket_of",
+    "stats",
+]

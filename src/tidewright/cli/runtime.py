@@ -59,6 +59,10 @@ def command() -> None:
               help="The tier of its job.")  # fmt: skip
 @click.option("--stop", type=click.Choice(["auto", "signal", "gate", "none"]), default="auto", show_default=True,
               help="How best-effort work is stopped.")  # fmt: skip
+@click.option("--padding", default="never", show_default=True, metavar="FILE|always|never",
+              help="Best-effort work beside real-time work: a table of tide runtime calibrate.")  # fmt: skip
+@click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Threads, and cores, of a real-time task.")  # fmt: skip
 @click.option("--memory", type=MEMORY, metavar="SIZE", help="For models, e.g. 8GiB. Default: not limited.")
 @click.option("--worker-memory", type=MEMORY, metavar="SIZE", help="Of a client's worker beyond its models.")
 @click.option("--task-timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
@@ -67,7 +71,8 @@ def command() -> None:
               help="Best-effort clients that run at once.")  # fmt: skip
 @pass_session
 def up(
-    session: Session, devices: tuple[Any, int, int], device: str, name: str, sla: str, stop: str, memory: int | None,
+    session: Session, devices: tuple[Any, int, int], device: str, name: str, sla: str, stop: str,
+    padding: str, rt_threads: int, memory: int | None,
     worker_memory: int | None, task_timeout: float, streams: int,
 ) -> None:  # fmt: skip
     """Submit the runtime as a job that owns whole devices, and print the path that clients connect to.
@@ -94,6 +99,8 @@ def up(
         str(streams),
     ]
     options += ["--memory", str(memory or 0), "--worker-memory", str(worker_memory or 0)]
+    options += ["--rt-threads", str(rt_threads)]
+    options += ["--padding", padding if padding in ("always", "never") else str(Path(padding).absolute())]
     me = submitter()
     kinds, _, count = devices
     spec = JobSpec(
@@ -161,6 +168,37 @@ def top(session: Session, name: str, once: bool, output: str) -> None:
         from .watching import repeat
 
         repeat(text)
+
+
+@command.command("calibrate", short_help="Measure which models may run beside each other.")
+@click.argument("models", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--to", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The table."
+)
+@click.option("--cores", metavar="0,1", help="Of the device. Default: all of this process.")
+@click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Threads, and cores, of a real-time task.")  # fmt: skip
+@click.option(
+    "--samples", type=click.IntRange(min=8), default=100, show_default=True, metavar="N", help="Requests for each pair."
+)
+def calibrate(models: Path, target: Path, cores: str | None, rt_threads: int, samples: int) -> None:
+    """Run each model of MODELS in real time beside each as best-effort work, and write by how much it is slowed down.
+
+    MODELS is YAML: a list of entries with factory, inputs (TYPE:SHAPE each) and, where needed, arguments and state. The
+    table is for this machine and software; tide runtime up --padding FILE takes it.
+
+    \b
+    - factory: torchvision.models:resnet18
+      inputs: ["float32:1x3x224x224"]
+    """
+    from ..app import runtime
+
+    table = runtime.calibrate(
+        models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}")
+    )
+    target.write_bytes(runtime.dump_table(table))
+    for pair in table.pairs:
+        out.echo(f"{pair.slowdown:+7.1%}  {pair.be} beside {pair.rt}")
 
 
 def summary(name: str, found: dict[str, Any]) -> str:

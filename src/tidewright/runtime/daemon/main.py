@@ -62,7 +62,7 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
             "this process was given GPUs, and a runtime for GPUs cannot run yet",
             "start it on CPU slots (--type cpu), or with --device cpu to use the host's cores",
         )
-    base = RuntimeSettings(args.socket, _cores(args.cores))
+    base = RuntimeSettings(args.socket, parse_cores(args.cores))
     stop = choose(args.stop)
     return replace(
         base,
@@ -86,7 +86,8 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     )
 
 
-def _cores(text: str) -> tuple[int, ...]:
+def parse_cores(text: str) -> tuple[int, ...]:
+    """``0,1`` as cores; empty: all of this process. Raises UsageError."""
     mine = os.sched_getaffinity(0)
     try:
         cores = {int(core) for core in text.split(",")} if text else mine

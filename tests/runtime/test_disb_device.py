@@ -1,0 +1,92 @@
+"""DISB on cores: every row runs, real clients are counted, and what is written can be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidewright.app import disb
+from tidewright.base.errors import UsageError
+from tidewright.runtime.disb.device_run import CPU_ROWS
+from tidewright.runtime.disb.networks import TORCHVISION, small, source
+from tidewright.runtime.disb.workload import NAMES, load_workload
+
+
+def test_every_network_of_every_workload_is_there() -> None:
+    names = {task.client.model_name for name in NAMES for task in load_workload(name).tasks}
+    assert names == {*TORCHVISION, "distilbert"}
+    for name in names:
+        made, inputs = source(name, True)
+        assert made.arguments == {"name": name} and inputs
+    with pytest.raises(UsageError, match="vgg19-imagenet"):
+        source("alexnet", True)
+
+
+def test_rows_are_found_by_name_and_explained() -> None:
+    assert [row.label for row in disb.rows_of(())] == [row.label for row in CPU_ROWS] == list(disb.ABOUT)
+    with pytest.raises(UsageError, match="ours"):
+        disb.rows_of(["theirs"])
+
+
+@pytest.mark.processes
+def test_the_small_networks_compute() -> None:
+    torch = pytest.importorskip("torch")
+    for name in (*TORCHVISION, "distilbert"):
+        (spec,) = source(name, True)[1]
+        with torch.inference_mode():
+            assert torch.isfinite(small(name).eval()(torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)))).all()
+
+
+@pytest.mark.processes
+def test_the_command_runs_rows_and_writes_figures(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from tidewright.cli import main; main()",
+        "bench",
+        "disb",
+        "-w",
+        "A",
+        "--seconds",
+        "1",
+    ]
+    rows = ["--row", "RT-only", "--row", "ours", "--row", "SEQ"]
+    done = subprocess.run([*command, *rows, "-o", "json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    results = {one["row"]: one for one in json.loads(done.stdout)["results"]}
+    assert [one["source"] for one in results.values()] == ["measurement"] * 3
+    assert all(one["rt_per_second"] > 20 for one in results.values())
+    assert results["RT-only"]["be_per_second"] == 0 < results["ours"]["be_per_second"]
+    assert results["ours"]["preemption"]["latency"]["count"] > 0 == results["SEQ"]["preemption"]["latency"]["count"]
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("workload", NAMES)
+@pytest.mark.parametrize("loop", [[], ["--open"]])
+def test_every_workload_in_every_row(workload: str, loop: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    command = [
+        sys.executable,
+        "-c",
+        "from tidewright.cli import main; main()",
+        "bench",
+        "disb",
+        "-w",
+        workload,
+        "--seconds",
+        "2",
+    ]
+    done = subprocess.run([*command, *loop, "--report", str(page)], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert all(row.label in done.stdout for row in CPU_ROWS) and "<svg" in page.read_text()
+
+
+def test_a_gpu_is_refused_with_what_is_missing() -> None:
+    command = [sys.executable, "-c", "from tidewright.cli import main; main()", "bench", "disb", "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "cannot run yet" in done.stderr

@@ -1,0 +1,97 @@
+"""Padding on CPU cores: which pairs a table admits, the option that takes it, and what the command that measures one writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.runtime import RuntimeClient
+from tidewright.runtime.padding import cpu_rule
+from tidewright.runtime.padding.slowdown import PairSlowdown, SlowdownTable, dump_table
+from tidewright.runtime.transport.messages import ModelSource
+
+from .conftest import Start, entry_of, until
+
+MODELS = "tidewright.testing.runtime_models"
+CORES = len(os.sched_getaffinity(0))
+
+
+def table(path: Path, *pairs: tuple[str, str, float], cores: int = CORES) -> Path:
+    rows = tuple(PairSlowdown(rt, be, cores - 1, slowdown, 10) for rt, be, slowdown in pairs)
+    path.write_bytes(dump_table(SlowdownTable(cpu_rule.fingerprint(cores, 1), rows)))
+    return path
+
+
+def test_a_table_admits_the_pairs_that_it_has_below_the_bound(tmp_path: Path) -> None:
+    file = str(table(tmp_path / "t", ("a", "b", 0.01), ("a", "c", 0.05), cores=4))
+    keys = {1: "a", 2: "b", 3: "c"}
+    rule = cpu_rule.rule(file, 4, 1, keys)
+    assert rule(1, (2,)) and not rule(1, (3,)) and not rule(1, (2, 3)) and not rule(2, (1,)) and not rule(1, (9,))
+    assert cpu_rule.rule(file, 4, 1, keys, 0.1)(1, (2, 3))
+    assert not cpu_rule.rule("never", 4, 1, keys)(1, (2,)) and cpu_rule.rule("always", 4, 1, keys)(1, (3,))
+
+
+@pytest.mark.parametrize("cores", [2, 8])
+def test_the_table_of_another_device_is_refused(tmp_path: Path, cores: int) -> None:
+    with pytest.raises(UsageError, match="measure the pairs again"):
+        cpu_rule.rule(str(table(tmp_path / "t", ("a", "b", 0.0), cores=4)), cores, 1, {})
+    with pytest.raises(UsageError, match="tide runtime calibrate"):
+        cpu_rule.rule(str(tmp_path / "nothing"), 4, 1, {})
+
+
+def test_a_model_is_known_by_its_factory_and_arguments() -> None:
+    one, other = ModelSource("m:f", {"a": 1, "b": 2}), ModelSource("m:f", {"b": 2, "a": 1})
+    assert (
+        cpu_rule.model_key(one) == cpu_rule.model_key(other) != cpu_rule.model_key(ModelSource("m:f", {"a": 2, "b": 2}))
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
+def test_only_what_the_table_admits_runs_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
+    slow = cpu_rule.model_key(ModelSource(f"{MODELS}:busy", {"seconds": 0.4}))
+    admitted = cpu_rule.model_key(ModelSource(f"{MODELS}:chain", {"operators": 30}))
+    runtime = start_runtime("--padding", str(table(tmp_path / "t", (slow, admitted, 0.0))))
+    with (
+        RuntimeClient(runtime.socket, "rt") as rt,
+        RuntimeClient(runtime.socket, "be") as good,
+        RuntimeClient(runtime.socket, "be") as bad,
+    ):
+        long = rt.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.4})
+        inside = good.load(f"{MODELS}:chain", [("float64", (100,))], arguments={"operators": 30}, slots=8)
+        outside = bad.load(f"{MODELS}:chain", [("float64", (100,))], arguments={"operators": 31}, slots=8)
+        task = long.submit(np.array([1.0]))
+        until(lambda: entry_of(rt)["outstanding"] == 1)
+        first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
+        first.result(30), second.result(30), task.result(30)
+        ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
+        assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
+        assert good.stats()["padded"] >= 1
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
+def test_calibrate_writes_a_table_that_a_runtime_takes(start_runtime: Start, tmp_path: Path) -> None:
+    models = tmp_path / "models.yaml"
+    models.write_text(
+        f'- factory: "{MODELS}:double"\n  inputs: ["float32:8"]\n- factory: "{MODELS}:chain"\n  inputs: ["float64:100"]\n'
+    )
+    command = [sys.executable, "-c", "from tidewright.cli import main; main()", "runtime", "calibrate"]
+    done = subprocess.run(
+        [*command, str(models), "--to", str(tmp_path / "t"), "--samples", "8"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pairs = json.loads((tmp_path / "t").read_bytes())["pairs"]
+    assert len(pairs) == 4 and done.stdout.count(" beside ") == 4
+    start_runtime("--padding", str(tmp_path / "t"))
+    for text in ("[]", "- 3", "- factory: x\n", "- {factory: x, inputs: ['float99:1']}", "{"):
+        models.write_text(text)
+        done = subprocess.run([*command, str(models), "--to", str(tmp_path / "u")], capture_output=True, text=True)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
