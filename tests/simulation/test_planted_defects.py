@@ -240,7 +240,7 @@ def give_devices_of_strays(patch: pytest.MonkeyPatch) -> None:
 
 def never_ask_again(patch: pytest.MonkeyPatch) -> None:
     """What a node may never have been asked, as the line to it broke, is not asked again."""
-    patch.setattr(Reconciler, "_again", lambda self, job, entry: [])
+    patch.setattr(Reconciler, "_repeat_command", lambda self, job, entry: [])
 
 
 DEFECTS: list[tuple[Plant, str, int]] = [
