@@ -2,6 +2,7 @@
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
 # make bench-compare BASE=COMMIT   the same of two commits by turns, as ratios
+# make test-codegen   kernels gated and compiled for a GPU that is not there, in an environment of its own (about 6 GB)
 # make bench-gpu  the tests and figures that need a GPU; says so where there is none
 #
 # Needs python3 (>= 3.11), git and make. Variables: PYTHON (the interpreter to build on), TORCH (what pip installs),
@@ -19,10 +20,10 @@ PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test rings test-full lint types bench bench-compare bench-gpu leaderboard clean
+.PHONY: help setup demo test rings test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
 
 help:
-	@sed -n '1,8s/^# \{0,1\}//p' Makefile
+	@sed -n '1,9s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -61,6 +62,18 @@ $(PROGRAMS): $(READY)
 test-full: lint types $(PROGRAMS)
 	$(BIN)/pytest -n $(WORKERS) -m 'not processes'
 	$(BIN)/pytest -m 'processes'
+
+# PyTorch's CUDA build and Triton, apart from the ordinary environment. Where they cannot be installed, says so and is skipped.
+CODEGEN := .venv-codegen
+CODEGEN_READY := $(CODEGEN)/.ready
+$(CODEGEN_READY): tools/setup_codegen.sh
+	@PYTHON='$(PYTHON)' sh tools/setup_codegen.sh $(CODEGEN); code=$$?; [ $$code -ne 3 ] || exit 0; [ $$code -eq 0 ] && touch $@
+
+# MODELS: some of the five, instead of all. A run that was interrupted goes on where it was.
+test-codegen: $(CODEGEN_READY)
+	@[ -e $(CODEGEN_READY) ] || { echo 'test-codegen: skipped, PyTorch with CUDA and Triton cannot be installed here' >&2; exit 0; }; \
+	PYTHONPATH=src $(CODEGEN)/bin/python -m pytest tests/runtime/cuda && \
+	PYTHONPATH=src $(CODEGEN)/bin/python -m tests.runtime.cuda.codegen $(MODELS)
 
 # Every bench runs, also after one has failed; the exit code tells of the failure.
 bench: $(READY)
