@@ -11,6 +11,7 @@ from tidewright.model.job import JobSpec, Level
 from tidewright.plan.moves import Resize, Start, Suspend
 from tidewright.policy.profile import Profile
 from tidewright.policy.registry import make
+from tidewright.testing.policies import check_plan
 from tidewright.testing.views import NOW, ViewBuilder, pool
 
 
@@ -153,6 +154,18 @@ def test_sla_shrinks_before_it_suspends_and_grows_when_nobody_waits():
     elastic = builder.run(job(4, 600, "basic", min_devices=1), 1)
     moves = planned("sla", builder)[0].moves
     assert [type(move) for move in moves] == [Resize] and moves[0].allocation[0].mask == 15
+
+
+def test_sla_shrinks_no_job_so_that_a_rank_has_devices_of_two_nodes():
+    for nodes, shrinks in ((2, False), (1, True)):  # on one node, ranks stay there whatever is taken
+        builder = ViewBuilder(pool(nodes, 8 // nodes))
+        pairs = JobSpec(command=("x",), ranks=2, devices=8, min_devices=4, expected_us=600 * MINUTE, tier="basic")
+        elastic = builder.run(pairs, level=int(Level.COOPERATIVE))
+        fresh(builder, job(2, 60, "premium"))
+        plan, starts, gone = planned("sla", builder)
+        check_plan(builder.view(), plan)
+        assert len(starts) == 1 and gone == ([] if shrinks else [elastic])
+        assert [move.job for move in plan.moves if isinstance(move, Resize)] == ([elastic] if shrinks else [])
 
 
 def test_sla_sleeps_when_nothing_waits():

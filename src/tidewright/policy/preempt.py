@@ -37,6 +37,8 @@ def candidate_of(view: View, board: Board, row: int, cost: float) -> PreemptionC
     spare = max(held - jobs.floor.item(row), 0)
     if spare and not all(board.up >> part.node & 1 for part in allocation):
         spare = 0  # what it keeps would be given to it anew, and an unschedulable node gives nothing
+    if spare and len(allocation) > 1 and 1 < jobs.ranks.item(row) < jobs.demand.item(row):
+        spare = 0  # devices taken from one node could leave a rank with devices of two
     pause = float(jobs.save_us.item(row) + jobs.restore_us.item(row) + 1) * held if spare else 0.0
     return PreemptionCandidate(row, allocation, cost, spare, pause if level > Level.REQUEUE else cost)
 
