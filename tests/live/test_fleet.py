@@ -11,7 +11,7 @@ import pytest
 
 from tidewright.engine import events as ev
 from tidewright.live.api.views import live_job
-from tidewright.wire.agent import JobReport
+from tidewright.wire.agent import ImageReport, JobReport, StopArgs
 
 from . import virtual
 from .fleet import Fleet, Site
@@ -188,6 +188,29 @@ def test_a_node_that_was_only_cut_off_is_rid_of_its_strays_before_it_takes_work(
         fleet.connect("n0", True)
         await site.until(lambda: site.where(more) == ["n0"])
         assert site.where(job) == ["n1"] and (job, 1) not in fleet.hosts["n0"].ranks
+
+    play(body)
+
+
+def test_a_copy_of_its_image_does_not_speak_for_a_stray_that_is_still_stopping() -> None:
+    async def body(fleet: Fleet, site: Site) -> None:
+        job = await site.submit(12, ranks=2, devices=2)
+        await site.until(lambda: site.state(job) == "RUNNING")
+        fleet.connect("n0", False)
+        await site.until(lambda: site.where(job) == ["n0", "n1"])
+        more = await site.submit(3, ranks=2, devices=2)
+        host = fleet.hosts["n0"]
+        stop = host.stop
+
+        def stop_and_fetch(key: tuple[int, int], args: StopArgs, op_id: str) -> JobReport:
+            report = stop(key, args, op_id)
+            image = ImageReport(serial=1, ranks=(0, 1), stored=True)
+            fleet.tell("n0", JobReport(job=job, attempt=1, state="exited", verb="fetch", image=image))
+            return report
+
+        host.stop = stop_and_fetch  # type: ignore[method-assign]
+        fleet.connect("n0", True)
+        await site.until(lambda: site.where(more) == ["n0"])  # assert_clean: no device is given while it is held
 
     play(body)
 

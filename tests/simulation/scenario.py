@@ -62,8 +62,7 @@ class Scenario:
 
     peace_s = PEACE_S
     strict = False
-    """Also ranks that are being stopped hold their devices alone, no image that is wanted is gone from all disks, and every
-    request is answered some time after trouble has ended."""
+    """Also no image that is wanted is gone from all disks, and every request is answered some time after trouble has ended."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.dice = seed, random.Random(seed)
@@ -127,14 +126,10 @@ class Scenario:
         """No device is held twice."""
         for node in self.nodes.values():
             held: dict[int, tuple[int, int]] = {}
-            stopping = {key for key, each in node.attempts() if each.record.phase == "stopping"} - {
-                each.key for each in node.processes if self.strict and not each.thawed
-            }
             for process in node.processes:
                 if process.alive and process.key not in node.disk.attempts:
                     self.ledger.wrong.append(f"{process.key} on {node.name}: rank {process.rank} is of no attempt")
-                if process.key in stopping:
-                    continue  # what was frozen on devices of others must run to hear that it is to end
+                # What was frozen on devices of others must run to hear that it is to end (thawed).
                 if process.alive and not (process.frozen or process.dumped or process.thawed):
                     for device in process.devices:
                         if held.setdefault(device, process.key)[0] != process.key[0]:

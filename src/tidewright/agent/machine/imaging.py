@@ -172,9 +172,7 @@ def store(state: AttemptState, serial: int) -> Script:
     taken = state.record.last_image or ImageReport(serial=serial)
     try:
         new = yield StoreImage(serial, taken.ranks)
-        if (
-            state.over and serial != state.record.serial
-        ):  # no controller gets its reports; of a suspension's all have come
+        if state.over and serial != state.record.serial:  # no controller hears of it; of a suspension's it has
             yield DropImage(serial)
             return
         taken = replace(taken, stored=True, new_bytes=new, store_us=state.since(began))

@@ -343,7 +343,8 @@ class AgentPool:
 
     def _cleared(self, node: str, report: wire.JobReport) -> list[Event]:
         strays = self._strays.get(node)
-        if strays is None or report.state not in (*GONE, "suspended"):
+        copied = report.verb == "fetch"  # of the attempt that made the image, and nothing is said of its ranks
+        if strays is None or copied or report.state not in (*GONE, "suspended"):
             return []
         strays.pop((report.job, report.attempt), None)
         if strays:
