@@ -45,13 +45,12 @@ test: lint
 	$(MAKE) --no-print-directory -j 2 types rings
 
 # Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
-# many of its tests wait, so it has twice the workers; they load only the files that name its mark (tests/rooms/test_marks.py).
+# many of its tests wait, so it has twice the workers.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
 rings test-full: export PYTHONDONTWRITEBYTECODE =
 rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
-	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full' \
-	  $$(grep -rl --include='test_*.py' processes tests)
+	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 # The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.
 $(PROGRAMS): $(READY)
