@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,9 +23,9 @@ from .site import Site
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    found = Site(tmp_path, slots=2)
+@contextlib.contextmanager
+def daemons(root: Path) -> Iterator[Site]:
+    found = Site(root, slots=2)
     found.up()
     yield found
     found.tide("down", "--jobs")
@@ -34,53 +35,68 @@ def site(tmp_path: Path) -> Iterator[Site]:
     assert gone, left
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """For tests that kill the daemons."""
+    with daemons(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """For tests that leave the daemons alone and whose jobs end with them."""
+    with daemons(tmp_path_factory.mktemp("lasting")) as found:
+        yield found
+
+
 def kill_rank(site: Site, job: int, name: str, seen: int) -> None:
     """SIGKILL to the main process of a job that writes a line first, once it has done so ``seen`` times."""
     site.until(lambda: len(site.lines(name)) == seen)
     os.kill(site.main(job), signal.SIGKILL)
 
 
-def test_a_rank_killed_with_9_is_retried_as_often_as_the_spec_says(site: Site) -> None:
-    job = site.submit("often", "echo $$ >> $W/often; exec sleep 60", retries=1)
-    kill_rank(site, job, "often", 1)
-    kill_rank(site, job, "often", 2)
-    done = site.client().wait(job, 30)
+def test_a_rank_killed_with_9_is_retried_as_often_as_the_spec_says(lasting: Site) -> None:
+    job = lasting.submit("often", "echo $$ >> $W/often; exec sleep 60", retries=1)
+    kill_rank(lasting, job, "often", 1)
+    kill_rank(lasting, job, "often", 2)
+    done = lasting.client().wait(job, 30)
     assert (done.state, done.exit_code) == ("failed", 137)
-    assert site.client().job(job).attempt == 2 and len(site.lines("often")) == 2
+    assert lasting.client().job(job).attempt == 2 and len(lasting.lines("often")) == 2
 
 
-def test_a_rank_killed_with_9_completes_on_its_retry(site: Site) -> None:
-    job = site.submit("once", "echo $$ >> $W/once; [ $(wc -l < $W/once) = 2 ] || exec sleep 60", retries=3)
-    kill_rank(site, job, "once", 1)
-    done = site.client().wait(job, 30)
-    assert (done.state, done.exit_code, site.client().job(job).attempt) == ("completed", 0, 2)
+def test_a_rank_killed_with_9_completes_on_its_retry(lasting: Site) -> None:
+    job = lasting.submit("once", "echo $$ >> $W/once; [ $(wc -l < $W/once) = 2 ] || exec sleep 60", retries=3)
+    kill_rank(lasting, job, "once", 1)
+    done = lasting.client().wait(job, 30)
+    assert (done.state, done.exit_code, lasting.client().job(job).attempt) == ("completed", 0, 2)
 
 
 @pytest.mark.parametrize(("codes", "attempts"), [((137,), 2), ((1, 2), 1)])
-def test_only_the_named_exit_codes_are_retried(site: Site, codes: tuple[int, ...], attempts: int) -> None:
-    job = site.submit(
-        "named", "echo $$ >> $W/named; [ $(wc -l < $W/named) = 2 ] || exec sleep 60", retries=5, retry_exit_codes=codes
+def test_only_the_named_exit_codes_are_retried(lasting: Site, codes: tuple[int, ...], attempts: int) -> None:
+    name = f"named{attempts}"
+    job = lasting.submit(
+        name, f"echo $$ >> $W/{name}; [ $(wc -l < $W/{name}) = 2 ] || exec sleep 60", retries=5, retry_exit_codes=codes
     )
-    kill_rank(site, job, "named", 1)
-    done = site.client().wait(job, 30)
+    kill_rank(lasting, job, name, 1)
+    done = lasting.client().wait(job, 30)
     assert done.state == ("completed" if attempts == 2 else "failed")
-    assert site.client().job(job).attempt == len(site.lines("named")) == attempts
+    assert lasting.client().job(job).attempt == len(lasting.lines(name)) == attempts
 
 
-def test_a_rank_deaf_to_sigterm_is_killed_after_its_grace(site: Site) -> None:
+def test_a_rank_deaf_to_sigterm_is_killed_after_its_grace(lasting: Site) -> None:
     script = "trap '' TERM; echo $$ >> $W/deaf; while :; do sleep 0.1; done"
-    job = site.submit("deaf", script, grace_us=700 * MS)
-    site.until(lambda: site.client().job(job).state == "running" and bool(site.lines("deaf")))
-    pid = site.main(job)
+    job = lasting.submit("deaf", script, grace_us=700 * MS)
+    lasting.until(lambda: lasting.client().job(job).state == "running" and bool(lasting.lines("deaf")))
+    pid = lasting.main(job)
     start = stat(pid)
     assert start is not None
-    asked = site.client().info().now
-    site.client().cancel(job)
-    site.until(lambda: site.client().job(job).state == "stopping")
+    asked = lasting.client().info().now
+    lasting.client().cancel(job)
+    lasting.until(lambda: lasting.client().job(job).state == "stopping")
     assert alive(pid, start.start)
-    done = site.client().wait(job, 30)
+    done = lasting.client().wait(job, 30)
     assert done.state == "cancelled" and not alive(pid, start.start)
-    told = site.client().job(job)
+    told = lasting.client().job(job)
     assert told.end - asked >= 700 * MS
 
 

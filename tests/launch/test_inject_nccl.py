@@ -14,7 +14,7 @@ from .test_inject_cut import free_port
 pytestmark = pytest.mark.processes
 
 
-STEPS = 2000
+STEPS = 1000
 
 
 def trained(gang: Gang) -> list[bool]:

@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import random
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
 from tests.launch.gang import Gang, harass
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch here")]
 PORT = 23_460
 
 

@@ -21,10 +21,11 @@ def module_of(path: str) -> str:
 def graph(sources: Iterable[Source]) -> dict[str, set[str]]:
     """Module to the modules of the package that it imports, by statement, by dotted name in a string, or by path."""
     known = {module_of(source.path): source for source in sources}
-    return {module: {one for one in _imported(source, known) if one != module} for module, source in known.items()}
+    names = frozenset(known)
+    return {module: {one for one in _imported(source, names) if one != module} for module, source in known.items()}
 
 
-def _imported(source: Source, known: Iterable[str]) -> set[str]:
+def _imported(source: Source, known: frozenset[str]) -> set[str]:
     found: set[str] = set()
     package = source.path.split("/")[:-1]
     for node in ast.walk(source.tree()):
@@ -34,9 +35,9 @@ def _imported(source: Source, known: Iterable[str]) -> set[str]:
             base = _base(node, package)
             for alias in node.names:
                 below = f"{base}.{alias.name}" if base else alias.name
-                found |= {below} if below in known else {base} & set(known)
+                found |= {below} if below in known else {base} & known
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= _in_string(node.value, package) & set(known)
+            found |= _in_string(node.value, package) & known
     return found
 
 

@@ -17,9 +17,10 @@ CRIU = find_criu()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = (("mesh_2d", 2), ("tcp_pairs", 1))
-"""What make test has time for: subgroups and messages, and TCP of a program's own. Files: tests/agent, tests/checkpoint."""
-FEW, MANY = 3, 20
+QUICK = {("mesh_2d", 2): 2, ("tcp_pairs", 1): 3}
+"""What make test has time for, and how many events: subgroups and messages, and TCP of a program's own. Files: tests/agent,
+tests/checkpoint; ranks that are moved after they were: tests/unmodified/test_spread.py."""
+MANY = 20
 LONGER = 4
 """So many times a program's usual steps leave room for several events."""
 RIDES = 8
@@ -53,7 +54,7 @@ def prove(pool: Pool, program: Program, world: int, tmp_path: Path, events: int,
 @full_images
 @pytest.mark.parametrize(("program", "world"), named([case for case in CASES if (case[0].name, case[1]) in QUICK]))
 def test_a_few_events_leave_no_trace(pool: Pool, program: Program, world: int, tmp_path: Path) -> None:
-    prove(pool, program, world, tmp_path, FEW, longer=1)
+    prove(pool, program, world, tmp_path, QUICK[program.name, world], longer=1)
 
 
 @full_images

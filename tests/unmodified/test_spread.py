@@ -23,7 +23,7 @@ pytestmark = [
 ]
 PAIRS = [program for program in PROGRAMS if 2 in program.ranks]
 PROGRAM = script("store_population", needs=("torch",))
-STEPS, SIZES = 300, (1, 2, 1, 2)
+STEPS = 300
 """Twice as many steps where some have passed before the first move."""
 
 
@@ -39,8 +39,18 @@ def pool() -> Iterator[Pool]:
             made.clean()
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.full)], ids=["at-its-start", "later"])
-def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_path: Path, first: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "sizes"),
+    [
+        (0, (1, 2)),
+        pytest.param(0, (1, 2, 1, 2), marks=pytest.mark.full),
+        pytest.param(100, (1, 2, 1, 2), marks=pytest.mark.full),
+    ],
+    ids=["at-its-start", "at-its-start-twice", "later-twice"],
+)
+def test_what_ranks_leave_for_each_other_survives_every_move(
+    pool: Pool, tmp_path: Path, first: int, sizes: tuple[int, ...]
+) -> None:
     """With ``first`` 0 some ranks have not met yet when the first event comes."""
     steps = 2 * STEPS if first else STEPS
     plain, dice = run_plain(PROGRAM, 2, tmp_path / "plain", steps), random.Random(first)
@@ -48,7 +58,7 @@ def test_what_ranks_leave_for_each_other_survives_every_move(pool: Pool, tmp_pat
     pool.reach(job, "running")
     pool.until(lambda: pool.steps(job) >= first or pool.view(job).state in FINAL)
     seen = set()
-    for size in SIZES:
+    for size in sizes:
         since = pool.view(job).since
         pool.client().scale(job, size)
         pool.settle(job, lambda view, size=size: view.state == "running" and view.held == size, since)  # type: ignore[misc]
