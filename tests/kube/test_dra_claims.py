@@ -360,7 +360,7 @@ def test_a_part_that_another_claim_still_has_is_waited_for(tmp_path: Path) -> No
                 await api.create("resourceclaims", one)
             answers = await ask(preparer, first, second, crossing)
             assert [bool(one.error) for one in answers] == [False, True, True]
-            assert "still prepared for claim default/first" in answers[1].error and "in the way" in answers[2].error
+            assert "still prepared for claim default/first" in answers[1].error and "overlaps" in answers[2].error
             gpus.stuck = "a program uses it"
             kinds = messages()[1]
             back = kinds.NodeUnprepareResourcesRequest(
