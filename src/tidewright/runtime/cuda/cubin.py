@@ -54,8 +54,7 @@ def compile_kernel(name: str, text: str) -> CompiledCubin:
     Triton raises."""
     import triton
 
-    with _imported(name, text) as module:
-        tuner = getattr(module, name)
+    with imported_kernel(name, text) as tuner:
         # Private names of torch 2.11; it is what CachingAutotuner does before it would load the binary on a device.
         config = tuner.configs[0]
         meta = tuner._create_compile_meta(config)
@@ -109,8 +108,9 @@ def _tool(name: str, cubin: bytes, *options: str) -> str:
 
 
 @contextmanager
-def _imported(name: str, text: str) -> Iterator[Any]:
-    """Triton reads the source of a function from its file, so there has to be one while it compiles."""
+def imported_kernel(name: str, text: str) -> Iterator[Any]:
+    """Inductor's object of kernel ``name`` in ``text``. Triton reads the source of a function from its file, so there is
+    one meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.py"
         file.write_text(text)
@@ -120,6 +120,6 @@ def _imported(name: str, text: str) -> Iterator[Any]:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-            yield module
+            yield getattr(module, name)
         finally:
             del sys.modules[spec.name]

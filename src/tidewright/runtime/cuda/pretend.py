@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from .compile import wrappers_changed
 from .settings import inductor_settings
 
 
@@ -122,20 +123,19 @@ def generate(model: Any, inputs: tuple[Any, ...], kind: DeviceKind = H200) -> st
     """
     import torch
     from torch._inductor.fx_passes import joint_graph
-    from torch._inductor.graph import GraphLowering
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     wrapper: list[str] = []
 
-    def stop(self: Any, code: Any) -> None:
-        wrapper.append(code.value)
+    def stop(text: str) -> str:
+        wrapper.append(text)
         raise _Captured
 
     with pretended_device(kind), inductor_settings(), torch.no_grad(), ExitStack() as stack:
         stack.enter_context(_first_choice())
         # Its patterns (random permutations, padded products) are traced with tensors on the device.
         stack.enter_context(mock.patch.object(joint_graph, "lazy_init", lambda *args: None))
-        stack.enter_context(mock.patch.object(GraphLowering, "_compile_to_module_lines", stop))
+        stack.enter_context(wrappers_changed(stop, lambda module: None))
         mode = FakeTensorMode(allow_non_fake_inputs=False)
         graph, flat = _trace(model, inputs, mode)
         try:

@@ -59,6 +59,8 @@ class KernelLaunch:
     index: int
     kernel: str
     line: int
+    arguments: tuple[int | None, ...]
+    """By position, without the gate's: sizes that are written out, None for anything else."""
     excluded: Excluded | None
 
 
@@ -182,7 +184,12 @@ def _launch(site: _Site, index: int, kernels: dict[str, KernelSource]) -> Kernel
         excluded = kernels[site.kernel].excluded
     else:
         excluded = Excluded(Exclusion.EXTERNAL, site.kernel)
-    return KernelLaunch(index, site.kernel, site.call.lineno, excluded)
+    return KernelLaunch(index, site.kernel, site.call.lineno, tuple(_size(one) for one in site.call.args), excluded)
+
+
+def _size(argument: ast.expr) -> int | None:
+    value = argument.value if isinstance(argument, ast.Constant) else None
+    return value if isinstance(value, int) else None
 
 
 def _edit_site(edits: _Edits, site: _Site, launch: KernelLaunch) -> None:

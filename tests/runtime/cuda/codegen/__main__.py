@@ -22,7 +22,20 @@ from .models import NAMES
 ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "bench" / "results" / "codegen.json"
 LIMIT_S = 530
-COLUMNS = ("model", "launches", "kernels", "G4", "G2", "compiled", "registers", "occupancy -/+", "new local", "errors")
+COLUMNS = (
+    "model",
+    "launches",
+    "kernels",
+    "G4",
+    "G2",
+    "CTAs",
+    "largest grid",
+    "compiled",
+    "registers",
+    "occupancy -/+",
+    "new local",
+    "errors",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -89,6 +102,8 @@ def _row(name: str, result: dict[str, Any]) -> tuple[str, ...]:
         str(result["kernels"]),
         str(result["levels"]["G4"]),
         str(result["levels"]["G2"]),
+        str(result["ctas"]["chain"]),
+        str(result["ctas"]["largest_grid"]),
         str(cost["compiled_both"]),
         f"{registers['least']:+d}..{registers['most']:+d} mean {registers['mean']:+.2f}",
         f"{cost['occupancy_lower']}/{cost['occupancy_higher']}",

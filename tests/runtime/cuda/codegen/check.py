@@ -13,6 +13,7 @@ from statistics import mean
 from typing import Any
 
 from tidewright.runtime.cuda import cubin, exclusion, gate, pretend, settings, wrapper
+from tidewright.runtime.cuda.grids import grid_sizes
 from tidewright.runtime.cuda.ladder import GateLevel, kernel_levels
 from tidewright.runtime.cuda.wrapper import GatedWrapper, KernelSource, gate_wrapper, segments
 
@@ -87,6 +88,7 @@ def _summary(gated: GatedWrapper, text: str, figures: Figures) -> dict[str, Any]
         "runs_in_text": text.count(".run("),
         "kernels": len(gated.kernels),
         "templates": sum(1 for launch in gated.launches if launch.kernel.startswith("triton_tem_")),
+        "ctas": _ctas(gated),
         "segments": len(segments(gated.launches)),
         "levels": {
             level.code: sum(1 for one in levels if one.level is level) for level in sorted(GateLevel, reverse=True)
@@ -96,6 +98,13 @@ def _summary(gated: GatedWrapper, text: str, figures: Figures) -> dict[str, Any]
         "gate_cost": _cost([found for found in figures.values() if "gated" in found]),
         "figures": {name: _row(found) for name, found in figures.items() if "error" not in found},
     }
+
+
+def _ctas(gated: GatedWrapper) -> dict[str, int]:
+    """Of gated launches: all CTAs of the chain for the configurations that were compiled, and the most of a launch under any."""
+    with pretend.pretended_device():
+        sizes = grid_sizes(gated)
+    return {"chain": sum(one[0] for one in sizes.values()), "largest_grid": max(max(one) for one in sizes.values())}
 
 
 def _cost(pairs: Iterable[dict[str, Any]]) -> dict[str, Any]:
