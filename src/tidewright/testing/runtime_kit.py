@@ -137,7 +137,8 @@ def shares_follow_weights(path: Path | str, weights: tuple[int, ...], seconds: f
     """Device time of busy best-effort queues over their weights. The runtime has one stream at once (``--streams 1``)."""
     clients = [RuntimeClient(path, "be", name=f"weight {weight}", weight=weight) for weight in weights]
     try:
-        models = [_chain(client, 10 * (3**number)) for number, client in enumerate(clients)]
+        # Milliseconds each, four outstanding: a queue must not run empty because its feeder waits for a processor.
+        models = [_chain(client, 200 * (number + 1)) for number, client in enumerate(clients)]
         over = threading.Event()
         threads = [threading.Thread(target=_keep_busy, args=(model, over)) for model in models]
         for thread in threads:
