@@ -2,7 +2,7 @@
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
 # make bench-compare BASE=COMMIT   the same of two commits by turns, as ratios
-# make test-codegen   kernels gated and compiled for a GPU that is not there, in an environment of its own (about 6 GB)
+# make test-codegen   kernels gated and compiled for a GPU that is not there, in an environment of its own (about 5 GB)
 # make bench-gpu  the tests and figures that need a GPU; says so where there is none
 #
 # Needs python3 (>= 3.11), git and make. Variables: PYTHON (the interpreter to build on), TORCH (what pip installs),

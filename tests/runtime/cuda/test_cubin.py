@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton is in the environment of make test-codegen only")
 
 from tidewright.runtime.cuda import pretend
+from tidewright.runtime.cuda.compile import wrappers_changed
 from tidewright.runtime.cuda.cubin import CompiledCubin, compile_kernel, disassemble
 from tidewright.runtime.cuda.gate import GATE_SOURCE, gate_source
+from tidewright.runtime.cuda.settings import inductor_settings
 from tidewright.runtime.cuda.wrapper import gate_wrapper
 
 from .sources import INDUCTOR
@@ -108,3 +112,28 @@ def test_nothing_is_left_of_the_pretended_device() -> None:
     with pretend.pretended_device():
         assert torch.cuda.is_available()
     assert torch.cuda.is_available() is (torch.cuda.device_count() > 0)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs g++ for the CPU")
+def test_inductor_loads_the_changed_wrapper() -> None:
+    """The hook of compile_gated with Inductor's own loading and running, on the CPU, whose kernels count as a library's."""
+    import torch
+
+    graphs, modules, boundaries = [], [], []
+
+    def change(text: str) -> str:
+        graphs.append(gate_wrapper(text))
+        return graphs[-1].text
+
+    def loaded(module: Any) -> None:
+        module.tide_boundary = boundaries.append
+        modules.append(module)
+
+    function = torch.compile(lambda values: torch.relu(values * 2).sum() + 1, dynamic=False)
+    values = torch.arange(-8.0, 8.0)
+    with inductor_settings(), wrappers_changed(change, loaded):
+        result = function(values)
+    assert result == torch.relu(values * 2).sum() + 1
+    assert len(modules) == 1
+    indices = [launch.index for launch in graphs[0].launches]
+    assert indices and boundaries == [bound for index in indices for bound in (index, index + 1)]
