@@ -96,7 +96,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 class SuspendArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Make the attempt let go by ``level`` (model.job.Level). ``bounded``: a gang may be held, for a minute at most.
 
-    A full image gets the number ``serial``; ``previous`` is the last one that is whole on all nodes (0: none), which
+    A full image gets the number ``serial``; ``previous`` is the last one that the job could come back from (0: none), which
     is not dropped for it. With ``peers`` (all the attempt's nodes, in group order) the first leads the cut of the gang.
     """
 

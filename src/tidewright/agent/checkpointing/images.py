@@ -133,7 +133,7 @@ class Images(RawImages):
 
     def keep_newest(self, tenant: str, job: int, newest: int, previous: int = 0) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``; or but ``newest`` and ``previous``, the last one
-        that is whole on all nodes of a gang: what is between is here, and failed elsewhere."""
+        that the job could come back from: what is between is here, and failed elsewhere or was given up."""
         serials = sorted(self._all_serials(job))
         old = [serial for serial in serials if serial <= newest][:-KEPT]
         if 0 < previous < newest:

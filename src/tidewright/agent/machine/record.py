@@ -37,7 +37,7 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     cut: int = 0
     """Number of the cut that the suspension needs: of its image, or one that no other suspension of the attempt has."""
     previous: int = 0
-    """Number of the last image that was whole on all nodes when the latest one was ordered; 0: not known."""
+    """Number of the last image that the job could come back from when the latest one was ordered; 0: not known."""
     generation: int = 0
     """How often its ranks have come back from images here; each time they get new directories."""
     whole: int = 0

@@ -107,7 +107,7 @@ class AgentCalls:
         args = wire.SuspendArgs(
             job=command.job, attempt=command.attempt, level=command.level, grace_us=spec.grace_us,
             bounded=self.book.jobs[command.job].held_in_place, serial=command.serial,
-            previous=self._previous(command.job, nodes),
+            previous=self._previous(command.job),
         )  # fmt: skip
         return [self.call(node, "suspend", args, nodes) for node in nodes]
 
@@ -140,15 +140,16 @@ class AgentCalls:
         nodes = self.names(command.allocation)
         args = wire.CheckpointArgs(
             job=command.job, attempt=command.attempt, serial=command.serial,
-            previous=self._previous(command.job, nodes),
+            previous=self._previous(command.job),
         )  # fmt: skip
         op_id = f"{command.job}.{command.attempt}.checkpoint.{command.serial}"
         peers = nodes if len(nodes) > 1 else ()
         return [Call(node, "checkpoint", args, op_id, command.job, command.attempt, peers) for node in nodes]
 
-    def _previous(self, job: int, nodes: tuple[str, ...]) -> int:
-        """Of a gang on several nodes, the last image of which every node has its part: one node cannot know that."""
-        image = self.book.jobs[job].image if len(nodes) > 1 else None
+    def _previous(self, job: int) -> int:
+        """The last image that the job could come back from by the book. No node knows it: of a gang another one may have failed,
+        and of any job an image may be made after it was given up, or told of too late."""
+        image = self.book.jobs[job].image
         return image.serial if image else 0
 
     def fetch(self, node: str, job: int, attempt: int, serial: int) -> Call | None:
