@@ -397,11 +397,12 @@ class Steps:
 
     def _look_everywhere(self, key: Key, serial: int, ranks: set[int]) -> None:
         """Images that a job comes back from are kept, wherever it is that nobody answers. Those of attempts that the controller
-        has given up, which an agent may still bring back until it hears of it, are not."""
+        has given up, which an agent may still bring back until it hears of it, are not. Number 0 is none: a node that held a
+        part of the image was lost while the job was to come back from it, and what is asked in vain ends the attempt."""
         network, place = self.node.network, (key[0], serial)
         disks = [node.disk for node in network.nodes_by_name.values()]
         kept = {rank for disk in disks for held in (disk.raw, disk.store) for rank in held.get(place, {})}
-        if not ranks <= kept and network.wants(self.node.name, key):
+        if serial and not ranks <= kept and network.wants(self.node.name, key):
             self.node.ledger.wrong.append(f"image {place} of ranks {ranks - kept} is wanted, and gone")
 
     @_do.register
