@@ -21,6 +21,7 @@ from tidewright.model.job import Level
 from tidewright.wire.agent import (
     CheckpointArgs,
     ForgetArgs,
+    ImageReport,
     JobReport,
     LaunchArgs,
     Peer,
@@ -589,6 +590,32 @@ def test_a_repeated_resumption_of_what_came_from_elsewhere_changes_nothing() -> 
     assert shell.record.phase == "suspended" and shell.published()[-1].error
     del shell.fails[on_images.ReadyImages]
     assert shell.ask("resume", args, "r").state == "suspended" and not shell.names(on_images.RestoreRanks)
+
+
+def test_what_came_from_elsewhere_and_could_not_be_restored_has_no_ranks_for_the_next_agent() -> None:
+    shell = Shell()
+    shell.fails[on_images.ReadyImages] = do.ActionFailed("no node that has it answers")
+    launch = msgspec.structs.replace(ARGS["launch"], image=1)
+    shell.ask("resume", ResumeArgs(job=1, attempt=0, serial=1, launch=launch), "r")
+    left = msgspec.json.decode(msgspec.json.encode(shell.record), type=AttemptRecord)
+    following = Shell()
+    following.feed(ev.Adopted(launch, left))
+    assert following.record.phase == "suspended" and not following.names(do.WatchRanks)
+    following.ask("resume", ResumeArgs(job=1, attempt=0, serial=1, launch=launch), "again")
+    assert following.record.phase == "running" and following.names(on_images.RestoreRanks)
+
+
+def test_an_image_that_an_earlier_agent_may_have_reported_as_stored_outlives_a_stop() -> None:
+    """The controller counts it, and the next attempt comes back from it."""
+    shell = Shell()
+    shell.slow[on_images.StoreImage] = []
+    record = AttemptRecord(phase="running", last_image=ImageReport(serial=3, ranks=(0,)))
+    shell.feed(ev.Adopted(ARGS["launch"], record))
+    shell.ask("stop", ARGS["stop"], "e")
+    shell.feed(ev.RankGone(KEY, 0, 0))
+    assert shell.record.phase == "exited"
+    shell.finish(shell.slow[on_images.StoreImage][0], on_images.StoreImage)
+    assert not shell.names(on_images.DropImage)
 
 
 def test_the_only_copy_of_an_image_outlives_the_attempt_that_is_stopped_in_it() -> None:

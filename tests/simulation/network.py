@@ -28,8 +28,8 @@ class Network:
         self.dice, self.trouble = dice, trouble
         self.slow = 0.0
         """How often a message is late, whatever the trouble."""
-        self.strict = False
-        """As of ``Scenario``."""
+        self.wants: Callable[[str, tuple[int, int]], bool] = lambda node, key: False
+        """Whether the controller has an attempt run, or come back, on a node."""
         self.steady = False
         """Nothing happens for which ranks may be released from a cut."""
         self.nodes_by_name: dict[str, Node] = {}

@@ -62,7 +62,7 @@ class Scenario:
 
     peace_s = PEACE_S
     strict = False
-    """Also no image that is wanted is gone from all disks, and every request is answered some time after trouble has ended."""
+    """Also every request is answered some time after trouble has ended."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.dice = seed, random.Random(seed)
@@ -90,7 +90,6 @@ class Scenario:
         dice = self.dice
         asyncio.get_running_loop().set_exception_handler(self._note_unhandled)
         self.network = Network(dice, 0.1)
-        self.network.strict = self.strict
         sizes = self._sizes()
         self.nodes = {f"n{number}": Node(f"n{number}", size, dice, self.network, self.ledger) for number, size in sizes}
         self.network.nodes_by_name = self.nodes
@@ -99,6 +98,7 @@ class Scenario:
             node.start()
         level = dice.choice([4, 4, 1])
         self.site = Control(self.network, live_settings(auto_level=level, gang_level=4), self.answers)
+        self.network.wants = lambda node, key: self.site.agent_pool.reconciler.expects(node, key)
         tasks = [asyncio.ensure_future(work) for work in (self.site.run(), self._train())]
         acting = asyncio.ensure_future(self._act())
         await asyncio.wait({*tasks, acting}, return_when=asyncio.FIRST_COMPLETED)

@@ -388,18 +388,21 @@ class Steps:
             if rank not in held:
                 held |= self._from_peers(*place, rank, state.args.sources)
         if not set(state.numbers) <= set(held):
-            self._look_everywhere(place, set(state.numbers))
+            self._look_everywhere(key, step.serial, set(state.numbers))
             raise do.ActionFailed(f"image {step.serial} cannot be had")
         disk.raw[place] = held
         if 0 in state.numbers:
             disk.rendezvous[key[0]] = state.record.rendezvous_generation
         return {}
 
-    def _look_everywhere(self, place: tuple[int, int], ranks: set[int]) -> None:
-        """Images that a job comes back from are kept, wherever it is that nobody answers."""
-        disks = [node.disk for node in self.node.network.nodes_by_name.values()]
+    def _look_everywhere(self, key: Key, serial: int, ranks: set[int]) -> None:
+        """Images that a job comes back from are kept, wherever it is that nobody answers. Those of attempts that the controller
+        has given up, which an agent may still bring back until it hears of it, are not. Number 0 is none: a node that held a
+        part of the image was lost while the job was to come back from it, and what is asked in vain ends the attempt."""
+        network, place = self.node.network, (key[0], serial)
+        disks = [node.disk for node in network.nodes_by_name.values()]
         kept = {rank for disk in disks for held in (disk.raw, disk.store) for rank in held.get(place, {})}
-        if self.node.network.strict and not ranks <= kept:
+        if serial and not ranks <= kept and network.wants(self.node.name, key):
             self.node.ledger.wrong.append(f"image {place} of ranks {ranks - kept} is wanted, and gone")
 
     @_do.register

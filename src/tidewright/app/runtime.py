@@ -66,11 +66,10 @@ def shut_down(state: Path, name: str) -> None:
 @contextlib.contextmanager
 def _connected(state: Path, name: str) -> Any:
     try:
-        connection = connect(socket_of(state, name))
-    except Unreachable:
+        with connect(socket_of(state, name)) as connection:
+            yield connection
+    except (Unreachable, BrokenPipeError, ConnectionResetError):  # none is there, or it ends in this moment
         raise NotFound(f"no runtime {name!r} answers here", "see tide runtime ls; start one: tide runtime up") from None
-    with connection:
-        yield connection
 
 
 def parse_input(text: str) -> TensorSpec:

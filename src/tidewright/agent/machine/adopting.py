@@ -29,7 +29,7 @@ def adopt(state: AttemptState, node: str, drop: Callable[[], None], *, images: b
     if images:
         _adopt_images(state)
     interrupted = record.phase == "resuming" and record.level == Level.FULL and not state.restored
-    if record.phase != "starting" and not state.suspended_to_image and not interrupted:
+    if record.phase != "starting" and state.living() and not state.suspended_to_image and not interrupted:
         state.emit(WatchRanks(state.living()))
     _go_on(state, node, images)
 
@@ -61,11 +61,11 @@ def _adopt_images(state: AttemptState) -> None:
         state.queue(recover(state))
     elif record.phase in ("running", "stopping") and not state.suspended_to_image:
         state.emit(StartTimeSlices())
-    if record.phase == "suspended" and state.suspended_to_image:
+    if record.phase == "suspended" and record.level == Level.FULL:  # without an image where a comeback failed
         state.outcomes.update(dict.fromkeys(state.numbers, KILLED))
     elif record.phase == "stopping" and state.suspended_to_image:
         state.queue(finish(state))
     if record.last_image is not None and not record.last_image.stored and not record.last_image.lost:
-        state.start(store(state, record.last_image.serial))
+        state.start(store(state, record.last_image.serial, adopted=True))
     elif record.last_image is not None:
         clear(state, record.last_image.serial)

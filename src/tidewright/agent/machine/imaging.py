@@ -166,13 +166,14 @@ def finish(state: AttemptState) -> Script:
 # -- storage ------------------------------------------------------------------------------------------------------------
 
 
-def store(state: AttemptState, serial: int) -> Script:
-    """Into the store and to the remote one; a failure is reported, and the raw image kept."""
+def store(state: AttemptState, serial: int, *, adopted: bool = False) -> Script:
+    """Into the store and to the remote one; a failure is reported, and the raw image kept. ``adopted``: an earlier agent began it
+    and may have reported it as stored, so that the controller counts the image."""
     began = state.scripts.now.mono_us
     taken = state.record.last_image or ImageReport(serial=serial)
     try:
         new = yield StoreImage(serial, taken.ranks)
-        if state.over and serial != state.record.serial:  # no controller hears of it; of a suspension's it has
+        if state.over and not adopted and serial != state.record.serial:  # no controller hears of it
             yield DropImage(serial)
             return
         taken = replace(taken, stored=True, new_bytes=new, store_us=state.since(began))
