@@ -33,6 +33,7 @@ from ..transport.messages import (
     Stats,
     Welcome,
     client_messages,
+    close_all,
     receive,
     send,
 )
@@ -172,7 +173,7 @@ class RuntimeServer(ModelRequests):
         """The first message of a connection: a Hello opens a queue; questions are answered without one."""
         try:
             message, descriptors = receive(connection, client_messages)
-            _close_all(descriptors)
+            close_all(descriptors)
             if isinstance(message, Hello):
                 self.unwatch(connection.fileno())
                 self._open(connection, message, pid)
@@ -241,7 +242,7 @@ class RuntimeServer(ModelRequests):
         """A request of a client that has a queue. Whatever is wrong with it is its client's affair alone."""
         try:
             message, descriptors = receive(session.connection, client_messages)
-            _close_all(descriptors)
+            close_all(descriptors)
             answer = self.answer(session, message)
             if answer is not None:
                 send(session.connection, answer)
@@ -371,8 +372,3 @@ class RuntimeServer(ModelRequests):
             if session.worker.reap():
                 self.lost(session, "")
         self._dying = [worker for worker in self._dying if not worker.reap()]
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

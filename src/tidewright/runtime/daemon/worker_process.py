@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..ladder import StopLevel
 from ..transport import memory
-from ..transport.messages import receive, send, worker_reports
+from ..transport.messages import close_all, receive, send, worker_reports
 from ..worker.gate import FLAG_BYTES
 from .settings import RuntimeSettings
 
@@ -83,8 +83,7 @@ class WorkerProcess:
     def receive(self) -> Any:
         """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
         report, descriptors = receive(self.connection, worker_reports)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
         return report
 
     def stop(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -224,7 +225,7 @@ def receive(connection: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) ->
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
     if not data:
-        _close(found)
+        close_all(found)
         raise ConnectionError("the other side has closed the connection")
     try:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -233,15 +234,16 @@ def receive(connection: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) ->
             )
         return decoder.decode(data), list(found)
     except msgspec.DecodeError as error:
-        _close(found)
+        close_all(found)
         raise UsageError(
             f"what came is no message of this protocol: {error}", "use the client of the same version"
         ) from None
     except UsageError:
-        _close(found)
+        close_all(found)
         raise
 
 
-def _close(descriptors: array.array[int]) -> None:
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close what came with a message."""
     for descriptor in descriptors:
         os.close(descriptor)
