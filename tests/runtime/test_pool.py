@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,32 +13,9 @@ import pytest
 from tidewright.runtime import RuntimeClient
 
 from .conftest import until
+from .pool import Pool
 
 pytestmark = pytest.mark.processes
-
-
-class Pool:
-    def __init__(self, state: Path) -> None:
-        self.state = state
-
-    def tide(self, *arguments: str, code: int = 0) -> str:
-        command = [
-            sys.executable,
-            "-c",
-            "from tidewright.cli import main; main()",
-            "--state",
-            str(self.state),
-            *arguments,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def job(self) -> dict[str, Any]:
-        return json.loads(self.tide("ps", "-a", "-o", "json"))["jobs"][0]  # type: ignore[no-any-return]
-
-    def up(self) -> bool:
-        return any(row["state"] == "up" for row in json.loads(self.tide("runtime", "ls", "-o", "json"))["runtimes"])
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,33 @@ def stats(state: Path, name: str) -> dict[str, Any]:
         return answer.stats  # type: ignore[no-any-return]
 
 
+class ClientWatch:
+    """Clients of all runtimes of a state directory that answer, with what they did since the last look."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._before: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def look(self) -> list[dict[str, Any]]:
+        """One entry for each client, ``runtime`` and ``preemptions_per_s`` among its facts: since the last look, or since the
+        runtime began."""
+        found = []
+        for name in names(self._state):
+            with contextlib.suppress(NotFound):
+                answer = stats(self._state, name)
+                for client in answer["clients"]:
+                    rate = self._rate((name, client["pid"]), answer["up_s"], client["preemptions"])
+                    found.append({"runtime": name, **client, "preemptions_per_s": rate})
+        return found
+
+    def _rate(self, client: tuple[str, int], up_s: float, preemptions: int) -> float:
+        at, count = self._before.get(client, (0.0, 0))
+        self._before[client] = up_s, preemptions
+        if up_s <= at or preemptions < count:  # it is another runtime of this name
+            at, count = 0.0, 0
+        return round((preemptions - count) / (up_s - at), 3) if up_s > at else 0.0
+
+
 def shut_down(state: Path, name: str) -> None:
     """Ask a runtime to end: its clients get errors, its job completes."""
     from ..runtime.transport.messages import send
@@ -148,6 +175,7 @@ def _load(
 
 
 __all__ = [
+    "ClientWatch",
     "calibrate",
     "daemon_command",
     "dump_table",

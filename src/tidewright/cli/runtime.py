@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..base.errors import NotFound
+from ..base.errors import Conflict, NotFound
 from ..base.units import format_bytes
 from . import output as out
 from .output import Column
@@ -84,7 +84,7 @@ def up(
     """
     from ..app.jobspec.submission import submitter, with_variables
     from ..app.runtime import daemon_command, socket_of
-    from ..model.job import JobSpec
+    from ..model.job import RUNTIME_SOCKET, JobSpec
     from .jobs.following import submit
 
     options = [
@@ -102,9 +102,13 @@ def up(
     options += ["--rt-threads", str(rt_threads)]
     options += ["--padding", padding if padding in ("always", "never") else str(Path(padding).absolute())]
     me = submitter()
+    for job in session.client().jobs(name=name, user=me.user).jobs:
+        if job.kind == "runtime":
+            raise Conflict(f"runtime {name!r} is job {job.id}, {job.state}", f"use it, or end it: tide cancel {job.id}")
     kinds, _, count = devices
     spec = JobSpec(
-        name=f"runtime-{name}",
+        name=name,
+        kind="runtime",
         command=daemon_command(session.state, name, options),
         devices=count,
         min_devices=count,
@@ -113,7 +117,8 @@ def up(
         tier=sla,  # type: ignore[arg-type]
         preempt="requeue",
         user=me.user,
-        env=with_variables(me.environ, ()),
+        placement="one-node",
+        env=with_variables(me.environ, [(RUNTIME_SOCKET, str(socket_of(session.state, name)))]),
         workdir=str(Path(me.workdir)),
     )
     submit(session, [spec], dry_run=False, parsable=False)

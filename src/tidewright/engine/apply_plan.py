@@ -114,7 +114,9 @@ def unsuspendable(book: Book, job: int, row: int) -> Cause | None:
 
 def _never(book: Book, job: int) -> Cause:
     """Why a job of level NONE has it."""
-    spec, cap = book.specs[job], book.jobs[job].level_cap
+    spec, cap, runtime = book.specs[job], book.jobs[job].level_cap, book.jobs[job].runtime_job
+    if runtime:
+        return Code.FOLLOWS_RUNTIME(job, runtime)
     if spec.preempt == "none":
         return Code.PREEMPT_NONE()
     if cap is not None:

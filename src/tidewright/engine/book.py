@@ -128,6 +128,8 @@ class Book(ImageCatalog):
 
     def usual_level(self, spec: JobSpec) -> int:
         """How a job can be made to yield where not every node takes full images (model.job.Level)."""
+        if spec.runtime:
+            return int(Level.NONE)
         gang = spec.ranks > 1
         strongest = self.settings.gang_level if gang else self.settings.auto_level
         if spec.preempt in ("auto", "full") or (spec.preempt == "freeze" and gang):
@@ -332,6 +334,9 @@ class Book(ImageCatalog):
             return Reason.USER_HOLD, Code.HELD_BY_USER()
         if record.waiting_array is not None:
             return Reason.ARRAY_LIMIT, Code.ARRAY_FULL(record.waiting_array)
+        runtime = self.jobs.get(record.runtime_job) if record.runtime_job else None
+        if runtime is not None and runtime.state != RUNNING:
+            return Reason.RUNTIME, Code.WAITS_FOR_RUNTIME(record.spec.runtime, record.runtime_job)
         if record.backoff_until:
             return Reason.BACKOFF, Code.BACKOFF(max(0, record.backoff_until - max(now, self.now)))
         return None

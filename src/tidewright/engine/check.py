@@ -37,6 +37,8 @@ def _check_job(book: Book, job: int) -> None:
         least, most = _bounds(record)
         if not least <= device_count(held) <= most:
             _fail(book, job, f"holds {device_count(held)} devices of {least}..{most}: a gang is whole or absent")
+    if record.runtime_job and held is not None and state != _STOPPING:
+        _check_client(book, job, held)
     if (record.reservation is not None) != table.reserved.item(row):
         _fail(book, job, "has a reservation that the table does not know of")
     if state != _RUNNING and table.rate.item(row):
@@ -48,6 +50,15 @@ def _check_job(book: Book, job: int) -> None:
     if record.last_image:
         _check_images(book, job, record)
     _check_seen(book, job, record)
+
+
+def _check_client(book: Book, job: int, held: Allocation) -> None:
+    """A client of a runtime is beside it, and only while it runs."""
+    runtime = book.jobs.get(book.jobs[job].runtime_job)
+    if runtime is None or runtime.state != _RUNNING or runtime.allocation is None:
+        _fail(book, job, "runs and its runtime does not")
+    elif runtime.allocation[0].node != held[0].node:
+        _fail(book, job, f"is on {held}, its runtime on {runtime.allocation}")
 
 
 def _check_seen(book: Book, job: int, record: JobRecord) -> None:
@@ -67,7 +78,7 @@ def _bounds(record: JobRecord) -> tuple[int, int]:
     """Fewest and most devices a job may hold. While it is brought to the number its user wants it still has another."""
     spec, override = record.spec, record.size_override
     if not override or record.state != _RUNNING:
-        return (1 if spec.ranks >= spec.devices else spec.floor), spec.devices
+        return (min(1, spec.devices) if spec.ranks >= spec.devices else spec.floor), spec.devices
     return override, override
 
 

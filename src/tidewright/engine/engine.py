@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import Bug
 from ..model.view import View
 from . import events as ev
-from . import periodic, reports
+from . import periodic, reports, runtime_clients
 from .apply_plan import apply_plan
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -105,6 +105,7 @@ class Engine:
         self._fire(now)
         if book.outages.changed:
             node_events.settle(book)
+        runtime_clients.settle(book)
         self._request_plan()
         book.board.forget_marks()
         book.phys.forget_marks()

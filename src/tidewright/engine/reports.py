@@ -50,7 +50,9 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
     error = reported(event.error)
-    elsewhere = bool(event.node) and refusals.refused(book, job, event.node, error, event.fault)
+    elsewhere = (
+        bool(event.node) and not record.runtime_job and refusals.refused(book, job, event.node, error, event.fault)
+    )
     unusable = event.fault == "user" or (too_often and not event.node and not record.restore_from)
     if stopping is not None and stopping.state != QUEUED:
         end(book, job, stopping.state, 1, stopping.why)

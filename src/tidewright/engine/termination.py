@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
-from ..model.job_record import Ending
+from ..model.job_record import Ending, JobRecord
 from . import images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
@@ -51,10 +51,21 @@ def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: R
         )
     )  # fmt: skip
     book.forget(job, state)
+    _part(book, job, record)
     unmeetable = settle_dependents(book, job, record.dependents or (), state)
     if record.waiting_array is None:
         next_of_array(book, spec)
     return unmeetable
+
+
+def _part(book: Book, job: int, record: JobRecord) -> None:
+    """A client of a runtime has ended, or a runtime has, and its clients with it."""
+    runtime = book.jobs.get(record.runtime_job)
+    if runtime is not None and runtime.runtime_clients:
+        runtime.runtime_clients.remove(job)
+    for client in record.runtime_clients or ():
+        if client in book.jobs:  # one may have depended on another
+            stop(book, client, int(State.CANCELLED), Code.RUNTIME_ENDED(job))
 
 
 def satisfied(kind: str, outcome: int) -> bool:

@@ -18,6 +18,10 @@ MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
 
+RUNTIME_SOCKET, RUNTIME_CLASS = "TIDE_RUNTIME", "TIDE_RUNTIME_CLASS"
+"""Variables of a runtime's clients: the socket on which it listens (also of the runtime itself), and ``rt`` or ``be``."""
+
+
 class Tier(IntEnum):
     """SLA tier: the delivered GPU fraction a job is promised (Singularity, arXiv 2202.07848, section 2)."""
 
@@ -88,7 +92,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     name: str = ""
     command: tuple[str, ...] = ()
-    kind: Literal["training", "service", "task"] = "training"
+    kind: Literal["training", "service", "task", "runtime"] = "training"
+    """``runtime``: it shares its devices among clients (docs/runtime.md)."""
     ranks: int = 1
     devices: int = 1
     min_devices: int = 0
@@ -123,6 +128,10 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     workdir: str = ""
     output: str = ""
     """Where rank 0 writes instead of the state directory; ``%j``, ``%x``, ``%a`` as in sbatch(1)."""
+    runtime: str = ""
+    """The device runtime whose client it is, by name or job id: it has no devices and runs where and while that does."""
+    runtime_class: Literal["rt", "be"] = "be"
+    """What it may ask of the runtime: real-time or best-effort."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 
@@ -153,7 +162,9 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"name: {spec.name!r} would read as a job id")
     if not valid_name(spec.team):
         need(f"team: {spec.team!r} is not a valid name")
-    if not 1 <= spec.devices <= MAX_RANKS:
+    if spec.runtime:
+        found.extend(_not_for_clients(spec))
+    elif not 1 <= spec.devices <= MAX_RANKS:
         need(f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.min_devices <= spec.devices:
         need(f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")
@@ -161,7 +172,7 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.gpu_memory <= MAX_MEMORY:
         need(f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
-    if spec.gpu_memory and spec.devices != 1:
+    if spec.gpu_memory and spec.devices != 1 and not spec.runtime:
         need("gpu_memory: a share is of one device; ask for devices: 1")
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
@@ -171,6 +182,22 @@ def problems(spec: JobSpec) -> list[str]:
     if spec.retries > 1000:
         need(f"retries: {spec.retries} is above 1000")
     found.extend(_odd_combinations(spec))
+    return found
+
+
+def _not_for_clients(spec: JobSpec) -> list[str]:
+    """What a client of a runtime cannot ask for: its devices are the runtime's."""
+    found = []
+    if not valid_name(spec.runtime):
+        found.append(f"runtime: {spec.runtime!r} is not a valid name")
+    if spec.kind == "runtime":
+        found.append("kind: a runtime cannot be the client of another one")
+    if spec.devices or spec.min_devices:
+        found.append("devices: a client of a runtime has none of its own; leave them out (0)")
+    if spec.device_types or spec.gpu_memory:
+        found.append("device_types, gpu_memory: a client of a runtime has no devices; leave them out")
+    if spec.preempt not in ("auto", "requeue"):
+        found.append(f"preempt: a client of a runtime ends and starts with it; {spec.preempt} is not possible")
     return found
 
 

@@ -105,6 +105,10 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """Unfinished jobs that it waits for."""
     dependents: list[int] | None = None
     """Jobs that wait for this one."""
+    runtime_job: int = 0
+    """The job of the runtime whose client it is; 0: none."""
+    runtime_clients: list[int] | None = None
+    """Jobs that are clients of this one."""
     waiting_array: str | None = None
     """The array that runs as many members as it may."""
     user_hold: int | None = None
@@ -200,9 +204,9 @@ class FieldGroup(Enum):
 
 GROUPS: dict[FieldGroup, tuple[str, ...]] = {
     FieldGroup.JOB: (
-        "spec", "state", "attempt", "dependencies", "dependents", "waiting_array", "user_hold", "size_override", "backoff_until",
-        "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us", "lost_us", "held_milli_us",
-        "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
+        "spec", "state", "attempt", "dependencies", "dependents", "runtime_job", "runtime_clients", "waiting_array", "user_hold",
+        "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
+        "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
     FieldGroup.RUN: ("checkpoint_at",),

@@ -96,9 +96,12 @@ class RankPlace(NamedTuple):
 def rank_layout(allocation: Allocation, ranks: int) -> list[RankPlace]:
     """Seats of ``ranks`` ranks over an allocation, in order; several ranks share a device when ranks outnumber devices.
 
-    Ranks are dealt in contiguous runs, as torchrun does, so neighbouring ranks sit on one node.
+    Ranks are dealt in contiguous runs, as torchrun does, so neighbouring ranks sit on one node. Those of a job without devices
+    sit on its first node.
     """
     seats = [(part.node, device) for part in allocation for device in bits(part.mask)]
+    if not seats:
+        return [RankPlace(rank, rank, allocation[0].node, ()) for rank in range(ranks)]
     local: dict[int, int] = {}
     places = []
     for rank in range(ranks):

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     USER_HOLD = "UserHold"
     ARRAY_LIMIT = "ArrayLimit"
     BACKOFF = "Backoff"
+    RUNTIME = "Runtime"
     NODES_DOWN = "NodesDown"
     PINNED_NODE_BUSY = "PinnedNodeBusy"
     PLANNING = "Planning"

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.errors import Conflict, NotFound, Unreachable, UsageError, WorldError
+from .endpoint import FOLLOW_S, endpoint
 from .scheduler.tasks import TaskState
 from .transport import memory
 from .transport import messages as ms
@@ -150,12 +151,16 @@ class RemoteModel:
 
 
 class RuntimeClient:
-    """Connects to the runtime that listens on ``path``. Raises Unreachable where none does."""
+    """Connects to the runtime that listens on ``path``. Raises Unreachable where none does.
+
+    In a job that is a client of a runtime (``tide run --runtime``) path and class are the job's, and may be left out. A runtime
+    that starts at the same moment is waited for; when it is gone the job is stopped by the scheduler, to follow it.
+    """
 
     def __init__(
         self,
-        path: Path | str,
-        kind: Literal["rt", "be"] = "be",
+        path: Path | str | None = None,
+        kind: Literal["rt", "be"] | None = None,
         *,
         name: str = "",
         weight: int = 1,
@@ -165,8 +170,10 @@ class RuntimeClient:
         self.lock = threading.RLock()
         self._tasks: dict[int, PendingTask] = {}
         self._next = 1
-        self._connection = connect(path)
-        hello = ms.Hello(kind, name, weight, threads, str(folder or Path.cwd()))
+        found = endpoint(path, kind, name)
+        self._follows = found.of_job
+        self._connection = _connect_patiently(found.path) if found.of_job else connect(found.path)
+        hello = ms.Hello(found.kind, found.name, weight, threads, str(folder or Path.cwd()))
         welcome, descriptors = self._ask(hello)
         ring_memory, submitted, completed = descriptors
         self.queue, self.device, self.level = welcome.queue, welcome.device, welcome.level
@@ -216,7 +223,17 @@ class RuntimeClient:
 
     def _ask(self, message: Any) -> tuple[Any, list[int]]:
         with self.lock:
-            return ask(self._connection, message)
+            try:
+                return ask(self._connection, message)
+            except Unreachable:
+                self._await_stop()
+                raise
+
+    def _await_stop(self) -> None:
+        """The runtime is gone: its job was suspended, moved or ended, for which the scheduler stops this job, too. It is given
+        the time to, lest the job fail first with an error that is not its own."""
+        if self._follows:
+            time.sleep(FOLLOW_S)
 
     def submit(self, model: RemoteModel, slot: int) -> PendingTask:
         """Used by models. Waits while as many tasks are outstanding as the rings hold."""
@@ -239,6 +256,7 @@ class RuntimeClient:
                 if task is not None:
                     task.ended(completion)
             if any(what & select.POLLHUP for _, what in events):
+                self._await_stop()
                 raise Unreachable(
                     "the runtime has ended, or has closed this connection", "see its log, and connect again"
                 )
@@ -258,6 +276,7 @@ class RuntimeClient:
         self.close()
 
 
+_CONNECT_RETRY_S = 0.05
 _ERRORS = {kind.http_status: kind for kind in (UsageError, Conflict, NotFound)}
 
 
@@ -270,6 +289,18 @@ def connect(path: Path | str) -> socket.socket:
         connection.close()
         raise Unreachable(f"no runtime listens on {path} ({error.strerror})", "start one: tide runtime up") from None
     return connection
+
+
+def _connect_patiently(path: Path) -> socket.socket:
+    """The same for a runtime that may be starting, or moving: it has ``FOLLOW_S`` to listen."""
+    deadline = time.monotonic() + FOLLOW_S
+    while True:
+        try:
+            return connect(path)
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_CONNECT_RETRY_S)
 
 
 def ask(connection: socket.socket, message: Any) -> tuple[Any, list[int]]:

@@ -98,9 +98,16 @@ def none_lost_or_doubled(path: Path | str, folder: Path, tasks: int, seed: int =
     with RuntimeClient(path, "be", name="counting") as client, RealTimeNoise(path, tasks, 0.001, seed):
         model = client.load(f"{MODELS}:counter", [("float64", (1,))], arguments={"path": str(file)}, slots=16)
         file.write_text("")  # those of loading do not count
-        pending = {}
+        busy = client.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.02}, slots=tasks // 20 + 1)
+        pending, ahead = {}, []
         for number in range(tasks):
+            if (
+                number % 20 == 0
+            ):  # what is submitted behind it has not begun when it is cancelled, however quick the machine
+                ahead.append(busy.submit(np.array([1.0])))
             pending[number] = model.submit(np.array([float(number)]))
+            if number % 20 == 1:
+                pending[number].cancel()
             if dice.random() < 0.3:
                 pending[dice.randrange(number + 1)].cancel()
         ran, cancelled = [], []

@@ -17,9 +17,7 @@ from ..model.node import DeviceFault, NodeSpec
 MAX_FRAME = 16 * 2**20
 """Longest line either side accepts, bytes; a launch with the largest environment Linux allows (2 MiB) fits easily."""
 
-Phase = Literal[
-    "starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"
-]  # fmt: skip
+Phase = Literal["starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"]
 Fault = Literal["", "user", "world"]
 Verb = Literal["", "launch", "suspend", "resume", "stop", "checkpoint", "fetch"]
 T = TypeVar("T")
@@ -56,7 +54,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Start the ranks of one attempt that belong on this node. ``env`` is given whole: nothing is inherited.
 
     With ``image`` they do not start from the beginning but from the images of that serial number, which are here or at
-    one of ``sources``. ``run_as``: the unix account of the ranks (a name, or UID[:GID]); empty: the agent's own.
+    one of ``sources``. ``run_as``: the unix account of the ranks (a name, or UID[:GID]); empty: the agent's own. Clients of
+    a runtime see no device and run on the cores of its devices, ``beside``.
     """
 
     job: int
@@ -74,6 +73,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     groups: int = 1
     """How many nodes the attempt is on."""
     ranks: tuple[RankSeat, ...]
+    beside: tuple[int, ...] = ()
     devices: int = 0
     """Devices the job asked for in all: thread pools are sized by these, whatever it runs on now (0: by what it has)."""
     master_addr: str = "127.0.0.1"

@@ -45,6 +45,10 @@ def sharers(args: LaunchArgs, seat: RankSeat) -> int:
 
 def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvironment]:
     """What each rank's devices give it. Raises UsageError for devices that do not exist."""
+    if args.beside:
+        runtime = node_context.backend.environment(args.beside)
+        client = DeviceEnvironment({**runtime.env, "CUDA_VISIBLE_DEVICES": ""}, runtime.cpus)
+        return {seat.rank: client for seat in args.ranks}
     found = {
         seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat))
         for seat in args.ranks

@@ -68,6 +68,10 @@ class _Document:
         limit = self.values.pop("at_once", 0) or limit
         self._exclusive("command", "run")
         self._exclusive("array", "sweep")
+        if "class" in self.document.entries and "runtime" not in self.document.entries:
+            self.mistakes.add(
+                self.document.key_lines["class"], "class: only a client of a runtime has one; add runtime: NAME"
+            )
         if "at_once" in self.document.entries and not (indices or axes) and not self.bad:
             self.mistakes.add(self.document.key_lines["at_once"], "at_once: only an array or a sweep has members")
         spec = self._spec(submitter)
@@ -100,6 +104,8 @@ class _Document:
 
     def _spec(self, submitter: Submitter) -> JobSpec:
         values = dict(self.values)
+        if "runtime" in values:
+            values.setdefault("devices", ((), 0, 0))
         if "devices" in values:
             kinds, least, most = values.pop("devices")
             values |= {"devices": most, "min_devices": least}
@@ -119,7 +125,7 @@ class _Document:
             key = problem.partition(":")[0]
             if key in self.bad or (key == "command" and "run" in self.bad):
                 continue
-            shown = {"min_devices": "devices"}.get(key, key)
+            shown = {"min_devices": "devices", "device_types, gpu_memory": "device_types"}.get(key, key)
             if shown in self.bad:
                 continue
             line = lines.get(shown) or lines.get("devices" if shown == "ranks" else "run") or self.document.line
@@ -234,6 +240,8 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "env": ("env", _env),
     "workdir": ("workdir", _scalar(fields.plain)),
     "output": ("output", _scalar(fields.plain)),
+    "runtime": ("runtime", _scalar(str)),
+    "class": ("runtime_class", _scalar(fields.one_of("rt", "be"))),
     "array": ("array", _array),
     "sweep": ("sweep", _sweep),
     "at_once": ("at_once", _scalar(fields.whole)),

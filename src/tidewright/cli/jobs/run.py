@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...base.errors import UsageError
 from ...model.job import JobSpec, problems
@@ -40,6 +41,11 @@ from .following import finish, submission_options, submit
     show_default=True,
     help="What is promised: 95%, 70% or nothing of full speed.",
 )
+@click.option(
+    "--runtime", metavar="NAME", help="Be a client of this device runtime, on its devices; see tide runtime ls."
+)
+@click.option("--class", "runtime_class", type=click.Choice(["rt", "be"]),
+              help="With --runtime: real-time or best-effort. Default: be.")  # fmt: skip
 @click.option("--team", metavar="NAME", help="Who it is accounted to.")
 @click.option("--name", metavar="NAME", help="Default: made from the command.")
 @click.option("--deadline", type=DURATION, metavar="TIME", help="Wanted end, counted from now, e.g. 4h.")
@@ -91,6 +97,7 @@ def command(session: Session, /, **given: Any) -> int:
     tide run -- python train.py
     tide run -g 4 --sla premium --wait -- python train_ddp.py
     tide run -g 1:4 --array 0-9%2 -- python sweep.py --seed {index}
+    tide run --runtime vision --class rt -- python serve.py
     """
     from ...app.jobspec import members
     from ...app.jobspec.ranks import ranks_note
@@ -112,7 +119,11 @@ def _spec(given: dict[str, Any]) -> JobSpec:
     from ...app.jobspec.ranks import default_ranks
     from ...app.jobspec.submission import submitter, with_variables
 
+    if given["runtime_class"] and not given["runtime"]:
+        raise UsageError("--class is what a client asks of a runtime", "name the runtime with --runtime")
     kinds, least, most = given["devices"]
+    if given["runtime"] and click.get_current_context().get_parameter_source("devices") is ParameterSource.DEFAULT:
+        least = most = 0
     me = submitter()
     command = tuple(given["argv"])
     spec = JobSpec(
@@ -120,7 +131,7 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         command=command,
         devices=most,
         min_devices=least,
-        ranks=given["ranks"] or default_ranks(command, most),
+        ranks=given["ranks"] or default_ranks(command, max(most, 1)),
         device_types=given["kinds"] or kinds,
         gpu_memory=given["gpu_mem"] or 0,
         tier=given["sla"],
@@ -136,6 +147,8 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         env=with_variables(me.environ, given["env"]),
         workdir=str(Path(me.workdir, Path(given["workdir"] or "").expanduser())),
         output=given["output"] or "",
+        runtime=given["runtime"] or "",
+        runtime_class=given["runtime_class"] or "be",
         after=tuple(dict.fromkeys(one for many in given["after"] for one in many)),
     )
     wrong = problems(spec)

@@ -34,6 +34,9 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
         out.echo("\nstory\n" + words.story(view.story))
 
 
+_CLASSES = {"rt": "real-time", "be": "best-effort"}
+
+
 def _facts(job: JobView) -> list[tuple[str, str]]:
     return [
         ("job", f"{job.id} ({job.name})"),
@@ -112,6 +115,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("workdir", spec.workdir),
         ("output", spec.output),
         ("kind", spec.kind),
+        ("runtime", f"{spec.runtime}, {_CLASSES[spec.runtime_class]} client" if spec.runtime else ""),
         ("types", ", ".join(spec.device_types)),
         ("memory", _memory(spec.gpu_memory, job.memory_limit)),
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from ...base.units import format_bytes
 from ...wire.api import DeviceLoad, JobLoad, TopView
@@ -31,6 +33,15 @@ DEVICES: list[Column[DeviceLoad]] = [
     Column("MEMORY", lambda load: format_bytes(load.memory_used) if load.memory_used >= 0 else "-", right=True),
     Column("JOBS", lambda load: ",".join(map(str, load.jobs)) or "-"),
 ]
+CLIENTS: list[Column[dict[str, Any]]] = [
+    Column("RUNTIME", lambda row: row["runtime"]),
+    Column("CLIENT", lambda row: row["name"]),
+    Column("CLASS", lambda row: row["class"]),
+    Column("WAITING", lambda row: str(row["outstanding"]), right=True),
+    Column("DONE", lambda row: str(row["done"]), right=True),
+    Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}", right=True),
+    Column("MODELS", lambda row: ",".join(model["name"] for model in row["models"]) or "-"),
+]
 
 
 @click.command("top", short_help="Watch devices and jobs live.")
@@ -38,22 +49,34 @@ DEVICES: list[Column[DeviceLoad]] = [
 @out.json_option
 @pass_session
 def command(session: Session, once: bool, output: str) -> None:
-    """Show devices, what they do and for whom, every two seconds until Ctrl-C."""
-    client = session.client()
+    """Show devices, what they do and for whom, every two seconds until Ctrl-C: jobs, and the clients of device runtimes."""
+    client, clients = session.client(), _clients_of(session)
     if output == "json":
-        out.print_json(client.top())
+        out.print_json({**msgspec.to_builtins(client.top()), "clients": clients()})
     elif once or not out.colourful():
-        view = client.top()
+        view, found = client.top(), clients()
         out.echo(summary(view))
         out.echo("")
         out.print_table(view.loads, DEVICES)
         if view.jobs:
             out.echo("")
             out.print_table(view.jobs, JOBS)
+        if found:
+            out.echo("")
+            out.print_table(found, CLIENTS)
     else:
         from ..watching import repeat
 
-        repeat(lambda: _live(client.top()))
+        repeat(lambda: _live(client.top(), clients()))
+
+
+def _clients_of(session: Session) -> Callable[[], list[dict[str, Any]]]:
+    """How to look at the clients of device runtimes: of those on this machine, for no others are asked."""
+    if session.url is not None or not (session.state / "runtimes").is_dir():
+        return list
+    from ...app.runtime import ClientWatch
+
+    return ClientWatch(session.state).look
 
 
 def summary(view: TopView) -> str:
@@ -73,11 +96,12 @@ def meter(percent: float, width: int = 10) -> str:
     return f"{'#' * full}{'·' * (width - full)} {percent:3.0f}%"
 
 
-def _live(view: TopView) -> Any:
+def _live(view: TopView, clients: list[dict[str, Any]]) -> Any:
     from rich.console import Group
     from rich.text import Text
 
+    runtimes = [Text(""), out.rich_table(clients, CLIENTS)] if clients else []
     return Group(
         Text(f"{words.at(view.now)}  {summary(view)}"), Text(""), out.rich_table(view.loads, DEVICES), Text(""),
-        out.rich_table(view.jobs, JOBS), Text("\nCtrl-C ends", style="dim"),
+        out.rich_table(view.jobs, JOBS), *runtimes, Text("\nCtrl-C ends", style="dim"),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from ..book import HELD, Book, forget_oldest
 from ..commands import Reply
 from ..events import JobIdsUsed, Submit
 from ..termination import end, release, satisfied
+from . import runtime_attach
 
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
@@ -51,12 +52,14 @@ def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
     wrong = problems(spec)
     if wrong:
         return Code.SPEC_WRONG(tuple(wrong)), "usage"
-    crowded = too_crowded(book, spec, spec.floor)
+    crowded = None if spec.runtime else too_crowded(book, spec, spec.floor)
     if crowded is not None:
         return crowded, "usage"
     for dependency in spec.after:
         if dependency.job not in book.specs and dependency.job not in book.outcomes:
             return Code.UNKNOWN_DEPENDENCY(dependency.job), "notfound"
+    if spec.runtime:
+        return runtime_attach.refuse(book, spec)
     misfit = never_fits(book, spec)
     return None if misfit is None else (misfit, "usage")
 
@@ -175,7 +178,11 @@ def enter(book: Book, spec: Spec) -> int:
     })  # fmt: skip
     book.counts[HELD] += 1
     book.touched[job] = True
-    book.record(job, "SUBMITTED", Code.SUBMITTED(spec.tier, spec.devices))
+    if spec.runtime:
+        runtime_attach.enter(book, job, spec)
+        book.record(job, "SUBMITTED", Code.SUBMITTED_TO_RUNTIME(spec.runtime_class, book.jobs[job].runtime_job))
+    else:
+        book.record(job, "SUBMITTED", Code.SUBMITTED(spec.tier, spec.devices))
     _wait_for_others(book, job, spec)
     release(book, job, _ADMITTED)
     return job

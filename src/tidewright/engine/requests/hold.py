@@ -13,7 +13,7 @@ from .. import images
 from ..apply_plan import unsuspendable
 from ..book import Book
 from ..lifecycle import transition
-from ..termination import end_cooldown, pause, release
+from ..termination import end_cooldown, pause, release, stop
 from ..wall_time import corrected, engine_time
 
 _HELD_BY_USER = Code.HELD_BY_USER()
@@ -22,6 +22,8 @@ _HELD_BY_USER = Code.HELD_BY_USER()
 def refusal(book: Book, job: int, until: int) -> Cause | None:
     """Why a job that has its devices cannot be held; a gang that may be frozen for a bounded time is pinned to its devices."""
     row, record = book.table.row[job], book.jobs[job]
+    if record.runtime_job:
+        return None
     until = engine_time(book.wall_offsets, until, book.now) if until else 0
     if record.held_in_place:
         thaw_by = int(book.table.since[row]) + book.settings.gang_freeze_bound_us
@@ -43,6 +45,9 @@ def refusal(book: Book, job: int, until: int) -> Cause | None:
 
 def begin(book: Book, job: int) -> Cause | None:
     """Suspend a running job that its user holds, at once if it can be; otherwise it is tried again later. Returns why."""
+    if book.jobs[job].runtime_job:  # it has no devices to release: it ends, and starts again when it is released
+        stop(book, job, int(State.QUEUED), _HELD_BY_USER)
+        return None
     end_cooldown(book, job)  # the cooldown binds planners, not its user
     reason = refusal(book, job, book.jobs[job].user_hold or 0)
     if reason is None:

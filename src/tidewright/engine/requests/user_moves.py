@@ -32,6 +32,7 @@ def move(book: Book, event: ev.Move) -> list[int]:
     """Bring a job to other nodes. Returns the jobs with a new reservation; raises Refusal."""
     job = event.job
     row, state = book.table.row[job], book.state(job)
+    _own_devices(book, job)
     _not_there_yet(book, job, state, event.nodes)
     where = _nodes_named(book, event.nodes)
     _movable(book, job, row, state)
@@ -51,6 +52,12 @@ def move(book: Book, event: ev.Move) -> list[int]:
     apply_move(book, wanted, reserved)
     book.freed = True
     return reserved
+
+
+def _own_devices(book: Book, job: int) -> None:
+    """Whether the job has devices of its own. Raises Refusal."""
+    if book.jobs[job].runtime_job:
+        raise Refusal(Code.FOLLOWS_RUNTIME(job, book.jobs[job].runtime_job))
 
 
 def _not_there_yet(book: Book, job: int, state: State, names: tuple[str, ...]) -> None:
@@ -118,6 +125,7 @@ def _no_room(book: Book, job: int, count: int, names: tuple[str, ...]) -> Cause:
 def scale(book: Book, event: ev.Scale) -> list[int]:
     """Have a job on so many devices from now on. Returns the jobs with a new reservation; raises Refusal."""
     job, state = event.job, book.state(event.job)
+    _own_devices(book, job)
     _sizeable(book, job, event.devices)
     if state is State.STOPPING or state in _TRANSIT:
         raise Refusal(Code.NOT_YET(job, state.name.lower()))

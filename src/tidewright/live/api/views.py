@@ -34,9 +34,13 @@ TERMINATED = 143
 """128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
 
 
+_STATES = tuple(cast(api.StateName, state.name.lower()) for state in State)
+_LEVELS = tuple(level.name.lower() for level in Level)
+
+
 def state_name(state: int) -> api.StateName:
     """The API's word for a state."""
-    return cast(api.StateName, State(state).name.lower())
+    return _STATES[state]
 
 
 def exit_code(ended: Ended) -> int:
@@ -62,26 +66,32 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     reason, why = _why(book, job, history, now)
     cause = cause_view_or_none(why)
     cap = record.level_cap.why if record.level_cap else None
-    wall = max(1, now - int(table.submit[row]))
-    running = int(table.rate[row]) and now - int(table.accrued[row])
-    ideal = int(table.ideal[row]) + running * int(table.rate[row]) // 1000
-    delivered = int(table.attained[row]) + running * int(table.held_milli[row])
+    submit: int = table.submit.item(row)
+    wall = max(1, now - submit)
+    running = table.rate.item(row) and now - table.accrued.item(row)
+    ideal = table.ideal.item(row) + running * table.rate.item(row) // 1000
+    delivered = table.attained.item(row) + running * table.held_milli.item(row)
     return api.JobView(
-        id=job, name=spec.name, state=state_name(int(table.state[row])), why=cause.text if cause else "", cause=cause,
-        reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=int(table.submit[row]),
-        start=int(table.first_start[row]), since=int(table.since[row]), devices=spec.devices,
+        id=job, name=spec.name, state=state_name(record.state), why=cause.text if cause else "", cause=cause,
+        reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=submit,
+        start=table.first_start.item(row), since=table.since.item(row), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation), where=_where(book, allocation),
-        level=Level(level_of(book, job)).name.lower(), level_why=render(cap), level_cause=cause_view_or_none(cap),
+        level=_LEVELS[level_of(book, job)], level_why=render(cap), level_cause=cause_view_or_none(cap),
         wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
         between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
-        save_us=int(table.save_us[row]), restore_us=int(table.restore_us[row]),
-        ranks_per_device=spec.ranks / device_count(allocation) if allocation else 0.0, lost_us=record.lost_us,
-        attempt=record.attempt, preemptions=int(table.preemptions[row]), fraction=min(1.0, ideal / wall),
+        save_us=table.save_us.item(row), restore_us=table.restore_us.item(row),
+        ranks_per_device=_ranks_per_device(spec.ranks, allocation), lost_us=record.lost_us,
+        attempt=record.attempt, preemptions=table.preemptions.item(row), fraction=min(1.0, ideal / wall),
         target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
         logs=logs,
     )  # fmt: skip
+
+
+def _ranks_per_device(ranks: int, allocation: Allocation) -> float:
+    devices = device_count(allocation)
+    return ranks / devices if devices else 0.0
 
 
 def _images(images: tuple[Image, ...]) -> tuple[api.ImageView, ...]:

@@ -12,8 +12,8 @@ from ...base.units import SECOND
 from ...engine.book import Book
 from ...engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ...engine.events import Event
-from ...model.job import Level
-from ...model.node import Allocation, RankPlace, rank_layout
+from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level
+from ...model.node import Allocation, RankPlace, bits, rank_layout
 from ...wire import agent as wire
 from .aggregate_reports import GONE
 from .image_registry import ImageRegistry
@@ -95,9 +95,10 @@ class AgentCalls:
             self.registry.sent(node, job)
         return [
             wire.LaunchArgs(
-                job=job, attempt=attempt, name=spec.name, command=spec.command, env=spec.env, workdir=spec.workdir,
+                job=job, attempt=attempt, name=spec.name, command=spec.command, env=self._environment(job), workdir=spec.workdir,
                 output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
-                group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), devices=spec.devices,
+                group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), beside=self._beside(job),
+                devices=spec.devices,
                 master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
                 level=book.true_level(job), tenant=spec.team,
                 run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
@@ -105,6 +106,19 @@ class AgentCalls:
             )
             for group, node in enumerate(nodes)
         ]  # fmt: skip
+
+    def _environment(self, job: int) -> dict[str, str]:
+        """Of a job as submitted; of a runtime's client with where to find it."""
+        spec, runtime = self.book.specs[job], self.book.specs.get(self.book.jobs[job].runtime_job)
+        if runtime is None:
+            return spec.env
+        socket = runtime.env.get(RUNTIME_SOCKET, "")
+        return {**spec.env, RUNTIME_SOCKET: socket, RUNTIME_CLASS: spec.runtime_class}
+
+    def _beside(self, job: int) -> tuple[int, ...]:
+        """The devices of the runtime whose client the job is."""
+        runtime = self.book.allocations.get(self.book.jobs[job].runtime_job)
+        return tuple(bits(runtime[0].mask)) if runtime is not None else ()
 
     def _suspend(self, command: SuspendRanks) -> list[Call]:
         spec, nodes = self.book.specs[command.job], self.names(command.allocation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,6 +28,7 @@ def collect(
     up_s = (time.monotonic_ns() - began_ns) / 1e9
     counters = asdict(scheduler.counters)
     return {
+        "pid": os.getpid(),
         "device": "cpu",
         "cores": list(settings.cores),
         "stop": NAMES[settings.stop],
