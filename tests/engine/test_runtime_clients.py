@@ -9,11 +9,12 @@ from tidewright.drive.replay import replay
 from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
+from tidewright.engine.apply_plan import unsuspendable
 from tidewright.engine.check import check_all
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code
-from tidewright.model.job import Dependency, JobSpec, State, problems
+from tidewright.model.job import Dependency, JobSpec, Level, State, problems
 from tidewright.model.node import Part, RankPlace, rank_layout
 from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.reasons import Reason
@@ -58,6 +59,15 @@ def test_a_client_waits_for_its_runtime_and_starts_beside_it_without_a_device() 
     assert pool.state(mine) is State.RUNNING
     assert pool.engine.book.allocations[mine] == (Part(1, 0),)
     assert pool.engine.book.board.free_total == [3]
+
+
+def test_a_client_is_never_imaged_or_preempted_also_where_every_node_takes_images() -> None:
+    pool = Worldlet(2, 2, settings=live_settings(check_every=1), full=True)
+    _, mine = both(pool)
+    book = pool.engine.book
+    assert book.true_level(mine) == Level.NONE
+    assert not book.jobs[mine].checkpoint_at
+    assert unsuspendable(book, mine, book.table.row[mine]) is not None
 
 
 def test_the_rank_of_a_client_sits_on_the_node_and_sees_no_device() -> None:

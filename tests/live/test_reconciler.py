@@ -21,7 +21,7 @@ from tidewright.model.cause import reported
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.job_record import Image
 from tidewright.model.node import NodeSpec, Part
-from tidewright.plan.moves import Start
+from tidewright.plan.moves import Resume, Start
 from tidewright.plan.plan import Plan
 from tidewright.testing.causes import within
 from tidewright.wire.agent import ImageReport, JobReport, LaunchArgs, RankFailure
@@ -137,6 +137,51 @@ def test_the_next_controller_ends_what_is_left_of_a_resumption_that_failed_elsew
     for state in ("resuming", "running"):
         (call,) = following.reconcile("n1", [JobReport(job=1, attempt=1, state=state, verb="resume")]).calls
         assert (call.node, call.method, call.args.left) == ("n1", "forget", True)  # type: ignore[attr-defined]
+
+
+def resuming() -> Play:
+    """Job 1 comes back from image 1 on both nodes."""
+    play = two_nodes()
+    play.feed(ev.Hold(1, "h"))
+    play.feed(ev.Suspended(1, 1, 7, serial=1))
+    play.feed(ev.Release(1, "r"))
+    play.engine.book.planning = True
+    plan = Plan(play.engine.revision, (Resume(1, (Part(0, 3), Part(1, 3)), "t"),))
+    play.engine.step(play.now, [ev.PlanReady(plan)])
+    assert play.engine.book.state(1) is State.RESUMING
+    return play
+
+
+def test_a_resumption_has_failed_once_no_node_has_restored_ranks_any_more() -> None:
+    """Their devices would be given to others while they still train there."""
+    play = resuming()
+    assert play.report("running", node="n1", verb="resume").events == []
+    failure = play.report("suspended", node="n0", verb="resume", error="no memory")
+    assert [(call.node, call.method, call.args.grace_us) for call in failure.calls] == [("n1", "stop", 0)]  # type: ignore[attr-defined]
+    assert failure.events == []
+    assert play.report("stopping", node="n1", verb="stop").events == []
+    ended = play.report("exited", node="n1", verb="stop", code=137)
+    assert ended.events == [ev.ResumeFailed(1, 1, "no memory", node="n0")]
+    assert [(call.node, call.method, call.args.left) for call in ended.calls] == [("n1", "forget", True)]
+
+
+def test_a_node_that_has_not_answered_a_resumption_may_still_restore_ranks() -> None:
+    play = resuming()
+    play.report("suspended", node="n1", verb="suspend")
+    assert play.report("suspended", node="n0", verb="resume", error="no memory").events == []
+    late = play.report("suspended", node="n1", verb="resume", error="no disk")
+    assert [type(event) for event in late.events] == [ev.ResumeFailed]
+
+
+def test_what_answers_an_earlier_request_is_no_answer_to_a_suspension() -> None:
+    """A node that was resumed, and says so again, has not failed the suspension that it has not been asked for."""
+    play = two_nodes()
+    (suspend,) = [one for one in play.feed(ev.Hold(1, "h")) if isinstance(one, SuspendRanks)]
+    (op_id,) = {call.op_id for call in play.reconciler.calls(suspend)}
+    assert play.report("running", node="n1", verb="resume", op_id="1.1.resume.17").events == []
+    assert play.report("running", node="n0", verb="suspend", error="busy", op_id=op_id).events == []
+    refused = play.report("running", node="n1", verb="suspend", error="busy", op_id=op_id)
+    assert [type(event) for event in refused.events] == [ev.SuspendFailed]
 
 
 def test_a_refusal_in_an_inventory_may_be_of_an_earlier_request() -> None:

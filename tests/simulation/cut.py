@@ -61,6 +61,7 @@ class SimulatedCut:
         self._look()
 
     def _hold(self, node: Node) -> None:
+        node.held_for[self.key] = self.step.cut
         for process in node.ranks(self.key):
             process.held = process.held or process.alive
 
@@ -98,5 +99,7 @@ class SimulatedCut:
             self.leader.failed_step(self.what, do.ActionFailed(why))
 
     def _release(self, node: Node) -> None:
+        if node.held_for.get(self.key, self.step.cut) != self.step.cut:
+            return  # it comes late: the ranks there are held for another cut
         for process in node.ranks(self.key):
             process.held = process.quiesced = False

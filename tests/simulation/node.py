@@ -66,6 +66,8 @@ class Node:
         """How often steps of a kind fail, whatever the trouble."""
         self.begun: set[tuple[Key, str, str]] = set()
         """Requests that this agent was asked before."""
+        self.held_for: dict[Key, int] = {}
+        """The cut that a leader last held a gang's ranks for here (agent.checkpointing.gang)."""
         self.down_s = 4.0
         """How long it takes at most until another agent is started."""
         self.aim: tuple[type, ...] = ()
@@ -102,7 +104,7 @@ class Node:
         """An agent starts, and takes over what is on the disk."""
         self.life += 1
         self.running = True
-        self.failed, self.begun = {}, set()
+        self.failed, self.begun, self.held_for = {}, set(), {}
         self.machine = NodeMachine(self.name, images=True, boot=self.incarnation)
         self._loop = MachineLoop(self.machine, self._now, self._perform)
         try:

@@ -48,9 +48,10 @@ def short_of_target(job: JobView) -> bool:
 
 
 def places(held: tuple[DeviceHeld, ...]) -> str:
-    """``n1[0-3]+n2[0]``; a share as ``n1[0]@25%``."""
+    """``n1[0-3]+n2[0]``; a share as ``n1[0]@25%``; a client of a runtime, which has no device, as ``n1``."""
     return "+".join(
-        f"{place.node}[{ranges(place.devices)}]" + (f"@{place.milli / 10:.0f}%" if place.milli < 1000 else "")
+        (f"{place.node}[{ranges(place.devices)}]" if place.devices else place.node)
+        + (f"@{place.milli / 10:.0f}%" if place.milli < 1000 else "")
         for place in held
     )
 

@@ -153,6 +153,8 @@ def lose(book: Book, job: int, row: int, work_us: int) -> None:
 def level_at(book: Book, job: int, allocation: Allocation) -> int:
     """How the job can be made to yield on these devices: as its user asks, as its nodes can, as its program allows."""
     spec, cap = book.specs[job], book.jobs[job].level_cap
+    if spec.runtime:  # it has no devices to release
+        return int(Level.NONE)
     full = _bound_to(book, allocation) >= 0
     level = book.usual_level(spec)
     if full and spec.preempt in ("auto", "full"):

@@ -64,6 +64,8 @@ def take_now(book: Book, job: int) -> Cause | None:
     record, state = book.jobs[job], book.state(job)
     if state is not State.RUNNING:
         return Code.STATE_IS(state.name.lower())
+    if record.runtime_job:
+        return Code.FOLLOWS_RUNTIME(job, record.runtime_job)
     if record.saving is not None:
         return Code.IMAGE_UNDER_WAY()
     level = book.true_level(job)

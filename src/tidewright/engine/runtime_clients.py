@@ -12,7 +12,6 @@ from ..model.job_record import JobRecord
 from ..model.node import Part
 from .book import HELD, QUEUED, RUNNING, Book
 from .lifecycle import transition
-from .reports import try_launch
 from .termination import release, stop
 
 _WAITING = frozenset({HELD, QUEUED})
@@ -41,7 +40,7 @@ def _follow(book: Book, job: int, record: JobRecord) -> None:
             release(book, job, Code.RUNTIME_RUNS(record.runtime_job))
         if record.state == QUEUED:
             book.reserve(job, (Part(runtime.allocation[0].node, 0),))
-            try_launch(book, job)
+            transition(book, job, int(State.STARTING), Code.RUNTIME_RUNS(record.runtime_job))
     elif record.state == QUEUED:
         transition(book, job, HELD, Code.WAITS_FOR_RUNTIME(record.spec.runtime, record.runtime_job))
     elif record.state not in _WAITING and record.state != State.STOPPING:

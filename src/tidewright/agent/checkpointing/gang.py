@@ -41,6 +41,8 @@ class Gangs:
         self._token, self._rank_dirs, self._may_hold, self._decided = token, rank_dirs, may_hold, decided
         self._led: dict[tuple[Key, int], list[PeerClient]] = {}
         """Connections of cuts that this node leads, until their result is sent: ranks stand still, and new ones take time."""
+        self._held_for: dict[Key, int] = {}
+        """The cut that another node last held a gang's ranks here for: what it sends late of an earlier one is out of date."""
 
     async def cut(self, key: Key, step: CutGang) -> int:
         """Lead a cut; microseconds from the request to the standstill. Raises WorldError, with all ranks running on."""
@@ -83,16 +85,27 @@ class Gangs:
     async def _hold(self, args: dict[str, Any]) -> None:
         serial = args.get("serial")  # leaders of earlier versions send none
         await self._may_hold(_key(args), None if serial is None else int(serial))
+        self._held_for = {key: cut for key, cut in self._held_for.items() if self._rank_dirs(key) is not None}
+        if serial is not None:
+            self._held_for[_key(args)] = int(serial)
         await asyncio.to_thread(self._known(args).hold)
 
     async def _read(self, args: dict[str, Any]) -> Any:
         return msgspec.to_builtins(await asyncio.to_thread(self._known(args).read))
 
     async def _publish(self, args: dict[str, Any]) -> None:
+        self._check_held(args)
         await asyncio.to_thread(self._known(args).publish, msgspec.convert(args["cuts"], Cuts))
 
     async def _release_here(self, args: dict[str, Any]) -> None:
+        self._check_held(args)
         await asyncio.to_thread(self._known(args).release)
+
+    def _check_held(self, args: dict[str, Any]) -> None:
+        """Raise WorldError where the ranks here are held for another cut than the sender's, which it gave up."""
+        serial, held = args.get("serial"), self._held_for.get(_key(args))
+        if serial is not None and held is not None and held != int(serial):
+            raise WorldError(f"cut {serial} is over: the ranks here are held for cut {held}")
 
     async def _decision(self, args: dict[str, Any]) -> None:
         self._decided(_key(args), int(args["serial"]), str(args["why"]))
@@ -112,11 +125,10 @@ class PeerPages:
     """The control pages of the ranks on another node."""
 
     def __init__(self, client: PeerClient, key: Key, serial: int) -> None:
-        self._client, self._what = client, {"job": key[0], "attempt": key[1]}
-        self._serial = serial
+        self._client, self._what = client, {"job": key[0], "attempt": key[1], "serial": serial}
 
     def hold(self) -> None:
-        self._client.ask("hold", {**self._what, "serial": self._serial}, HOLD_S)
+        self._client.ask("hold", self._what, HOLD_S)
 
     def read(self) -> list[PageState]:
         return msgspec.convert(self._client.ask("pages", self._what), list[PageState])

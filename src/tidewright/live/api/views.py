@@ -17,7 +17,7 @@ from ...engine.ledger import held_milli_us
 from ...engine.periodic import interval_us
 from ...engine.requests.hold import outlook
 from ...model.cause import Cause, Code, reported
-from ...model.job import TIER_TARGET, Level, State
+from ...model.job import TIER_TARGET, JobSpec, Level, State
 from ...model.job_record import Image
 from ...model.node import Allocation, NodeSpec, bits, device_count
 from ...plan.reasons import Reason
@@ -82,11 +82,16 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         save_us=table.save_us.item(row), restore_us=table.restore_us.item(row),
         ranks_per_device=_ranks_per_device(spec.ranks, allocation), lost_us=record.lost_us,
         attempt=record.attempt, preemptions=table.preemptions.item(row), fraction=min(1.0, ideal / wall),
-        target=TIER_TARGET[spec.tier_rank], ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
+        target=_promised(spec), ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
         logs=logs,
     )  # fmt: skip
+
+
+def _promised(spec: JobSpec) -> float:
+    """The share of full speed that its tier promises; a client of a runtime is promised no devices."""
+    return 0.0 if spec.runtime else TIER_TARGET[spec.tier_rank]
 
 
 def _ranks_per_device(ranks: int, allocation: Allocation) -> float:
@@ -113,7 +118,7 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         end=ended.end, since=ended.end,
         devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
-        target=TIER_TARGET[spec.tier_rank], ideal_us=ended.ideal_us,
+        target=_promised(spec), ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
         story=_history(ended.history) if full else (), logs=logs, lost_us=ended.lost_us, failure=_failure(ended, full),

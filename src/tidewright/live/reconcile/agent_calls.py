@@ -244,10 +244,11 @@ def stray_calls(node: str, report: wire.JobReport) -> list[Call]:
     return [stop_call(node, report.job, report.attempt, STRAY_GRACE_US)]
 
 
-def without_refusal(entry: wire.JobReport) -> wire.JobReport:
-    """A report without the refusal of an earlier request; the node repeats its answer to the present one when asked again."""
-    refused = entry.error and entry.verb in ("suspend", "resume") and entry.state in ("running", "suspended")
-    return replace(entry, verb="", error="", took_us=0) if refused else entry
+def without_answer(entry: wire.JobReport) -> wire.JobReport:
+    """A report without what it answers to an earlier request, of which the present one is no repetition: a node that has failed
+    that one, or was brought back after it, has not been heard of this one yet."""
+    answers = entry.verb in ("suspend", "resume") and entry.state in ("running", "suspended")
+    return replace(entry, verb="", error="", took_us=0) if answers else entry
 
 
 def stop_call(node: str, job: int, attempt: int, grace_us: int) -> Call:

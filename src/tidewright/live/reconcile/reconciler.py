@@ -15,7 +15,7 @@ from ...engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, 
 from ...model.cause import Cause, Code, reported
 from ...model.job import State
 from ...wire import agent as wire
-from .agent_calls import AgentCalls, Call, CallOutcome, EndpointOf, forget_call, stop_call, stray_calls, without_refusal
+from .agent_calls import AgentCalls, Call, CallOutcome, EndpointOf, forget_call, stop_call, stray_calls, without_answer
 from .aggregate_reports import GONE, aggregate, cause, dead, failed, in_words, node_to_blame, stays, torn
 from .image_registry import ImageRegistry
 from .image_replication import ImageReplication
@@ -123,7 +123,7 @@ class Reconciler:
         if not self._current(key):
             return CallOutcome(found.events, [*found.calls, *stray_calls(node, report)])
         if not self.agent_calls.is_current(report):
-            report = without_refusal(report)
+            report = without_answer(report)
         report = self._remember(key, node, report)
         where = self.agent_calls.where(report.job)
         meant = self._judge(key, node, report, where) if node in where or not where else self._elsewhere(key, node)
@@ -154,7 +154,7 @@ class Reconciler:
         if state is State.SUSPENDING and torn(reports.values()):
             return self._suspend_failed(key, reports, where)
         if state is State.RESUMING and any(failed(one, "resume") for one in reports.values()):
-            return self._resume_failed(key, reports)
+            return self._resume_failed(key, reports, where)
         if state is State.RUNNING and report.state == "suspended":
             return CallOutcome([], [self._undo_suspend(key, node, report)])
         if len(reports) < len(where):
@@ -262,16 +262,23 @@ class Reconciler:
         left = [node for node, one in reports.items() if one.state not in (*GONE, "stopping")]
         return CallOutcome([], [self.agent_calls.call(node, "stop", stop) for node in left])
 
-    def _resume_failed(self, key: Key, reports: ReportsByNode) -> CallOutcome:
-        """A resumption failed on some node: the others release their ranks again; the image is still there."""
+    def _resume_failed(self, key: Key, reports: ReportsByNode, where: tuple[str, ...]) -> CallOutcome:
+        """A resumption failed on some node: the ranks that others have restored are ended, and then the failure is reported, for
+        until then their devices are not free. The image is still there."""
+        restored = [node for node, one in reports.items() if one.state in ("starting", "running", "resuming")]
+        stop = wire.StopArgs(job=key[0], attempt=key[1], grace_us=0)
+        calls = [self.agent_calls.call(node, "stop", stop) for node in restored]
+        settled = [node for node, one in reports.items() if one.state in GONE or failed(one, "resume")]
+        if len(settled) < len(where):
+            return CallOutcome([], calls)
         first = next(one for one in reports.values() if failed(one, "resume"))
-        others = [node for node, one in reports.items() if one.state not in ("suspended", "suspending")]
-        for node in others:
+        ended = [node for node, one in reports.items() if one.state in GONE]
+        for node in ended:
             del self._reports[key][node]
         lost = bool(first.image and first.image.lost) or first.state not in ("suspended", "suspending")
-        calls = [forget_call(node, *key, left=True) for node in others]
         node = next(node for node, one in reports.items() if one is first)
-        return self._report_once(ResumeFailed(*key, first.error, image_lost=lost, node=node), calls)
+        event = ResumeFailed(*key, first.error, image_lost=lost, node=node)
+        return self._report_once(event, [forget_call(node, *key, left=True) for node in ended])
 
     def _report_once(self, event: SuspendFailed | ResumeFailed, calls: list[Call]) -> CallOutcome:
         repeated = self._failed.get((event.job, event.attempt)) == event
@@ -310,7 +317,7 @@ class Reconciler:
         calls: list[Call] = []
         for requested in self._undone.values():  # the answer may be lost; requested again, the node repeats it
             requested.pop(node, None)
-        there = {(one.job, one.attempt): one if one.op_id else without_refusal(one) for one in inventory}
+        there = {(one.job, one.attempt): one if one.op_id else without_answer(one) for one in inventory}
         for entry in there.values():
             found = self.report(node, entry)
             events += found.events

@@ -13,7 +13,17 @@ from ...base.errors import UsageError
 def listen(path: Path) -> socket.socket:
     """A socket on ``path`` that only this user may connect to. Raises UsageError where a runtime answers there already; a path
     left by one that was killed is taken."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _listen(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {path}: {error.strerror}",
+            "the account that runs it must be able to write there; jobs of tide up --jobs-as cannot write to the state directory",
+        ) from None
+
+
+def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.suppress(FileNotFoundError):
         if _answers(path):
