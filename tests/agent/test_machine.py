@@ -385,6 +385,23 @@ def test_ranks_that_were_held_for_a_cut_that_is_refused_here_run_on(verb: Verb) 
     assert shell.published()[-1].error and shell.names(do.ReleaseRanks)
 
 
+@pytest.mark.parametrize("refused_here", [True, False])
+def test_ranks_that_are_held_for_a_cut_that_nothing_will_come_of_run_on(refused_here: bool) -> None:
+    """A suspension overtook the request for an image, for which the ranks are held, on its way here; and it is refused, here or
+    where its cut is led."""
+    shell = running("b", PEERS)
+    if refused_here:
+        shell.slow[do.CheckLevel] = []
+    holds(shell, 5)
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    assert not shell.names(do.ReleaseRanks)
+    if refused_here:
+        shell.feed(ev.StepDone(shell.slow[do.CheckLevel][0], "a debugger is attached"))
+    else:
+        shell.feed(ev.CutDecided(KEY, 6, "a debugger is attached"))
+    assert shell.record.phase == "running" and shell.names(do.ReleaseRanks)
+
+
 @pytest.mark.parametrize("held_first", [False, True])
 def test_a_cut_after_which_another_was_asked_for_is_refused_at_once(held_first: bool) -> None:
     """A suspension has overtaken the request for an image here, and on the node that leads both it waits for that image."""

@@ -94,6 +94,14 @@ def test_every_way_a_run_can_go() -> None:
     assert play.report("starting").events == []
 
 
+def test_a_copy_displaces_no_image_that_the_job_could_come_back_from() -> None:
+    play = Play(2)
+    job = play.running()
+    play.engine.book.jobs[job].images = tuple(Image(serial, 1, 0, 0, ("n0",)) for serial in (5, 7))
+    fetches = [play.reconciler.agent_calls.fetch("n1", job, 1, serial) for serial in (9, 7, 5)]
+    assert [call.args.previous for call in fetches if call is not None] == [7, 5, 0]  # type: ignore[attr-defined]
+
+
 def test_suspend_and_resume_answers() -> None:
     play = Play()
     play.running()
@@ -163,6 +171,20 @@ def test_a_resumption_has_failed_once_no_node_has_restored_ranks_any_more() -> N
     ended = play.report("exited", node="n1", verb="stop", code=137)
     assert ended.events == [ev.ResumeFailed(1, 1, "no memory", node="n0")]
     assert [(call.node, call.method, call.args.left) for call in ended.calls] == [("n1", "forget", True)]
+
+
+def test_what_a_failed_resumption_left_on_a_node_is_dropped_before_the_next_one() -> None:
+    """The order to drop it was lost with the agent, or its controller."""
+    play = resuming()
+    play.feed(ev.ResumeFailed(1, 1, "no memory", node="n0"))
+    assert play.engine.book.state(1) is State.HELD
+    ended = JobReport(job=1, attempt=1, state="exited", verb="stop", code=137)
+    (call,) = play.reconciler.reconcile("n1", [ended]).calls
+    assert (call.node, call.method, call.args.left) == ("n1", "forget", True)  # type: ignore[attr-defined]
+    again = resuming()
+    found = again.report("exited", node="n1", verb="stop", code=137)
+    assert [(call.node, call.method) for call in found.calls] == [("n1", "forget"), ("n1", "resume")]
+    assert not found.events
 
 
 def test_a_node_that_has_not_answered_a_resumption_may_still_restore_ranks() -> None:

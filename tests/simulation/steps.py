@@ -364,7 +364,7 @@ class Steps:
         if not set(args.ranks) <= set(held):
             raise do.ActionFailed("no node that has it answers")
         self.node.disk.store[args.job, args.serial] = held
-        self._prune(args.job, args.serial)
+        self._prune(args.job, args.serial, args.previous)
         return 10
 
     def _from_peers(self, job: int, serial: int, rank: int, sources: tuple[wire.Peer, ...]) -> dict[int, int]:

@@ -151,16 +151,6 @@ def suspend_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptState, "seen", lambda self, op_id: False)
 
 
-def forget_before_the_end(patch: pytest.MonkeyPatch) -> None:
-    """An attempt that lives elsewhere is forgotten before its ranks are ended."""
-
-    def leave(state: AttemptState, drop: Callable[[], None]) -> Generator[Any, Any, None]:
-        drop()
-        yield do.KillRanks(state.numbers)
-
-    patch.setattr(ending, "_leave", leave)
-
-
 def answer_before_the_record(patch: pytest.MonkeyPatch) -> None:
     """What was asked is not on disk when it is answered."""
     emit = AttemptState.emit
@@ -238,6 +228,17 @@ def give_devices_of_strays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reconciler, "expects", lambda self, node, key: True)
 
 
+def give_devices_of_restored_ranks(patch: pytest.MonkeyPatch) -> None:
+    """A resumption has failed as soon as one node says so, while others still have ranks that they restored."""
+    whole = Reconciler._resume_failed
+
+    def hasty(self: Reconciler, key: Any, reports: Any, where: Any) -> Any:
+        said = {node: one for node, one in reports.items() if reconciler.failed(one, "resume")}
+        return whole(self, key, said, tuple(said))
+
+    patch.setattr(Reconciler, "_resume_failed", hasty)
+
+
 def never_ask_again(patch: pytest.MonkeyPatch) -> None:
     """What a node may never have been asked, as the line to it broke, is not asked again."""
     patch.setattr(Reconciler, "_repeat_command", lambda self, job, entry: [])
@@ -255,13 +256,12 @@ DEFECTS: list[tuple[Plant, str, int]] = [
     (wait_for_each_other, "refusals", 13),
     (keep_a_refusal_to_oneself, "refusals", 39),
     (wait_for_a_cut_till_the_end, "moments", 6),
-    (leave_restored_ranks, "restores", 11),
+    (leave_restored_ranks, "deaths", 11),
     (restore_twice, "moments", 15),
     (keep_an_earlier_try, "restores", 25),
     (hear_of_earlier_generations, "cuts", 14),
     (launch_again, "refusals", 2),
     (suspend_again, "refusals", 2),
-    (forget_before_the_end, "restores", 11),
     (answer_before_the_record, "moments", 1),
     (ignore_the_boot, "boots", 12),
     (watch_no_adopted_ranks, "deaths", 2),
@@ -271,6 +271,7 @@ DEFECTS: list[tuple[Plant, str, int]] = [
     (leave_gangs_in_part, "deaths", 0),
     (suspend_gangs_in_part, "refusals", 4),
     (give_devices_of_strays, "lines", 35),
+    (give_devices_of_restored_ranks, "restores", 7),
     (never_ask_again, "deaths", 17),
 ]
 """Each with the story that is aimed at it, and the seed at which that finds it first."""

@@ -121,7 +121,8 @@ class CheckpointArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FetchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Take copies of rank images from other nodes. Answered by a report of verb ``fetch``."""
+    """Take copies of rank images from other nodes; image ``previous`` (0: none) is kept beside it. Answered by a report of verb
+    ``fetch``."""
 
     job: int
     attempt: int
@@ -129,6 +130,7 @@ class FetchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     ranks: tuple[int, ...]
     sources: tuple[Peer, ...]
     tenant: str = "default"
+    previous: int = 0
 
 
 class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -136,8 +138,7 @@ class ResumeArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     With ``serial`` it comes back from full images: ``launch`` says all there is to know of the ranks that belong here
     now, which may be others than before, on a node that has no record of the attempt. ``back``: only this node has
-    suspended its ranks, which join the others where these are.
-    """
+    suspended its ranks, which join the others where these are."""
 
     job: int
     attempt: int
@@ -157,8 +158,7 @@ class StopArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 class ForgetArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The end is journaled: drop the attempt's records. Logs stay. ``images``: the job's images go, too (it is over).
-    ``left``: the attempt lives on other nodes now; nothing of it that is still here may be taken for its end.
-    """
+    ``left``: the attempt lives on other nodes now; nothing of it that is still here may be taken for its end."""
 
     job: int
     attempt: int

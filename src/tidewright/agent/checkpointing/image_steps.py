@@ -139,7 +139,7 @@ class ImageSteps:
     async def fetch(self, step: on_images.FetchImages) -> int:
         args = step.args
         new = await self._storage.run(args.job, self.images.fetch, args)
-        await self._storage.run(args.job, self.images.keep_newest, args.tenant, args.job, args.serial)
+        await self._storage.run(args.job, self.images.keep_newest, args.tenant, args.job, args.serial, args.previous)
         return new
 
     # -- coming back ------------------------------------------------------------------------------------------------

@@ -206,6 +206,14 @@ class AttemptState:
         """Whether nothing has released the ranks since they were held for the cut."""
         return self.held_for in (cut, ANY_CUT)
 
+    @property
+    def held_in_vain(self) -> bool:
+        """Whether the ranks are held for a cut that this node was never asked for, and a later image was: the controller gives up
+        a request that the next one overtakes."""
+        return (
+            self.held_for is not None and 0 < self.held_for < self.newest_image and self.held_for not in self.underway
+        )
+
     def _void_decisions(self, but: int | None) -> None:
         for other in [each for each, gate in self.decided.items() if each != but and gate.opened and not gate.value]:
             del self.decided[other]

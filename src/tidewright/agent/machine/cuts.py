@@ -84,8 +84,9 @@ def _decision(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
 
 
 def release(state: AttemptState, cut: int | None = None) -> Generator[Any, Any, None]:
-    """Let the ranks of the gang on this node build their connections anew and run on; not from another cut than ``cut``."""
-    if cut is not None and state.held_for is not None and not state.held_by(cut):
+    """Let the ranks of the gang on this node build their connections anew and run on; not from another cut than ``cut``, unless
+    nothing will come of that one."""
+    if cut is not None and state.held_for is not None and not state.held_by(cut) and not state.held_in_vain:
         return
     state.note_release()
     try:
@@ -99,7 +100,7 @@ def refuse(state: AttemptState, node: str, cut: int, peers: tuple[Peer, ...], wh
     for it already run on."""
     others = others_of(peers, node)
     state.ended_cuts.append(cut)
-    if state.held_by(cut):
+    if state.held_by(cut) or state.held_in_vain:
         yield from release(state, cut)
     if others and peers[0].node == node:
         yield SendCutResult(others, cut, why)

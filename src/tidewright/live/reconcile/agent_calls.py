@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -175,7 +175,11 @@ class AgentCalls:
         spec = self.book.specs[job]
         ranks = self.registry.lacks(node, job, serial, spec.ranks)
         sources = self.registry.sources(job, serial, node)
-        args = wire.FetchArgs(job=job, attempt=attempt, serial=serial, ranks=ranks, sources=sources, tenant=spec.team)
+        before = [image.serial for image in self.book.jobs[job].images if image.serial < serial]
+        args = wire.FetchArgs(
+            job=job, attempt=attempt, serial=serial, ranks=ranks, sources=sources, tenant=spec.team,
+            previous=before[-1] if before else 0,
+        )  # fmt: skip
         self.registry.sent(node, job)
         return Call(node, "fetch", args, f"{job}.{serial}.fetch", job, attempt) if ranks else None
 
@@ -242,6 +246,32 @@ def stray_calls(node: str, report: wire.JobReport) -> list[Call]:
     if report.state == "suspended" and report.image is not None:
         return [forget_call(node, report.job, report.attempt, left=True)]
     return [stop_call(node, report.job, report.attempt, STRAY_GRACE_US)]
+
+
+def refusal(call: Call, error: str, fault: str) -> wire.JobReport | None:
+    """What an agent would report that could not carry a call out: of a launch, that no rank was started; of a suspension or a
+    resumption, that the ranks are as they were.
+
+    A refused launch is the fault of the node (its devices, disk or version). A fault of the job is reported by the agent, or the
+    request is too large for any agent (``fault`` user).
+    """
+    if call.method == "launch":
+        return wire.JobReport(
+            job=call.job, attempt=call.attempt, state="failed", verb="launch", error=error,
+            fault="user" if fault == "user" else "world",
+        )  # fmt: skip
+    if call.method not in _REFUSED:
+        return None
+    state, verb = _REFUSED[call.method]
+    return wire.JobReport(
+        job=call.job, attempt=call.attempt, state=state, verb=verb, error=error or "refused", op_id=call.op_id
+    )
+
+
+_REFUSED: Mapping[str, tuple[wire.Phase, wire.Verb]] = {
+    "suspend": ("running", "suspend"),
+    "resume": ("suspended", "resume"),
+}
 
 
 def without_answer(entry: wire.JobReport) -> wire.JobReport:

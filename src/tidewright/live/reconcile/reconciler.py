@@ -15,7 +15,17 @@ from ...engine.events import Event, Exited, Resumed, ResumeFailed, StartFailed, 
 from ...model.cause import Cause, Code, reported
 from ...model.job import State
 from ...wire import agent as wire
-from .agent_calls import AgentCalls, Call, CallOutcome, EndpointOf, forget_call, stop_call, stray_calls, without_answer
+from .agent_calls import (
+    AgentCalls,
+    Call,
+    CallOutcome,
+    EndpointOf,
+    forget_call,
+    refusal,
+    stop_call,
+    stray_calls,
+    without_answer,
+)
 from .aggregate_reports import GONE, aggregate, cause, dead, failed, in_words, node_to_blame, stays, torn
 from .image_registry import ImageRegistry
 from .image_replication import ImageReplication
@@ -30,11 +40,6 @@ _WANTED: Mapping[str, tuple[State, ...]] = {
     "checkpoint": (State.RUNNING,),
 }
 """Method to the states in which a call is still useful; calls of other methods always are. A resumption may undo a suspension."""
-_REFUSED: Mapping[str, tuple[wire.Phase, wire.Verb]] = {
-    "suspend": ("running", "suspend"),
-    "resume": ("suspended", "resume"),
-}
-"""What an agent would report of ranks that it did not suspend or resume."""
 ReportsByNode = dict[str, wire.JobReport]
 """Node to its last report on an attempt."""
 
@@ -155,6 +160,8 @@ class Reconciler:
             return self._suspend_failed(key, reports, where)
         if state is State.RESUMING and any(failed(one, "resume") for one in reports.values()):
             return self._resume_failed(key, reports, where)
+        if state is State.RESUMING and report.state in GONE and report.verb == "stop":
+            return self._resume_again(key, node)
         if state is State.RUNNING and report.state == "suspended":
             return CallOutcome([], [self._undo_suspend(key, node, report)])
         if len(reports) < len(where):
@@ -172,12 +179,12 @@ class Reconciler:
         return CallOutcome(events, [*calls, *self._stop_rest(key, reports, where)])
 
     def _image_only(self, key: Key, node: str, report: wire.JobReport) -> CallOutcome:
-        """A job that has only an image has no ranks that could end; one that is being stopped has thereby ended. Ranks that run
-        are left over from a resumption that failed on another node, which an earlier controller did not clean up."""
+        """A job that has only an image has no ranks that could end; one that is being stopped has thereby ended. Ranks that run,
+        or were ended, are left over from a resumption that failed on another node."""
         record = self.book.jobs[key[0]]
         if record.state == State.STOPPING and record.ending is not None:
             return CallOutcome([Exited(*key, code=143, why=record.ending.why)], [])
-        if record.state in (State.SUSPENDED, State.HELD) and report.state in ("running", "resuming"):
+        if record.state in (State.SUSPENDED, State.HELD) and report.state in ("running", "resuming", *GONE):
             del self._reports[key][node]
             return CallOutcome([], [forget_call(node, *key, left=True)])
         return CallOutcome([], [])
@@ -202,35 +209,14 @@ class Reconciler:
     # -- what fails on one of several nodes -------------------------------------------------------------------------
 
     def refused(self, call: Call, error: str, fault: str) -> CallOutcome:
-        """An agent refused a call, or failed to carry it out."""
-        key = (call.job, call.attempt)
-        if call.method == "launch":
-            return self._launch_refused(call, error, fault)
+        """An agent refused a call, or failed to carry it out. Of a launch that is reported once the ranks that other nodes have
+        started are stopped."""
         if call.method == "checkpoint":
             return CallOutcome(self.copies.failed(call.job, call.attempt, error), [])
         if call.method == "fetch":
             return CallOutcome([], self.copies.retry(call.node, call.job))
-        if call.method not in _REFUSED or not self._current(key):
-            return CallOutcome([], [])
-        state, verb = _REFUSED[call.method]
-        report = wire.JobReport(
-            job=call.job, attempt=call.attempt, state=state, verb=verb, error=error or "refused", op_id=call.op_id
-        )
-        return self.report(call.node, report)
-
-    def _launch_refused(self, call: Call, error: str, fault: str) -> CallOutcome:
-        """No rank was started on that node; ranks that other nodes have started are stopped before the failure is reported.
-
-        A refusal is the fault of the node (its devices, disk or version). A fault of the job is reported by the agent, or the
-        request is too large for any agent (``fault`` user).
-        """
-        if not self._current((call.job, call.attempt)):
-            return CallOutcome([], [])
-        report = wire.JobReport(
-            job=call.job, attempt=call.attempt, state="failed", verb="launch", error=error,
-            fault="user" if fault == "user" else "world",
-        )  # fmt: skip
-        return self.report(call.node, report)
+        report = refusal(call, error, fault) if self._current((call.job, call.attempt)) else None
+        return self.report(call.node, report) if report is not None else CallOutcome([], [])
 
     def _suspend_failed(self, key: Key, reports: ReportsByNode, where: tuple[str, ...]) -> CallOutcome:
         """A suspension failed on some node: the nodes on which it succeeded undo it, and then the failure is reported."""
@@ -279,6 +265,14 @@ class Reconciler:
         node = next(node for node, one in reports.items() if one is first)
         event = ResumeFailed(*key, first.error, image_lost=lost, node=node)
         return self._report_once(event, [forget_call(node, *key, left=True) for node in ended])
+
+    def _resume_again(self, key: Key, node: str) -> CallOutcome:
+        """What a node has of the attempt is left over from a resumption that failed elsewhere, and its ranks were ended for that:
+        it drops this, and comes back from the image."""
+        del self._reports[key][node]
+        command = pending_commands(self.book, key[0])
+        again = [call for call in self.agent_calls.calls(command) if call.node == node] if command else []
+        return CallOutcome([], [forget_call(node, *key, left=True), *again])
 
     def _report_once(self, event: SuspendFailed | ResumeFailed, calls: list[Call]) -> CallOutcome:
         repeated = self._failed.get((event.job, event.attempt)) == event
