@@ -61,6 +61,15 @@ def test_parts_of_gang_images_that_failed_elsewhere_displace_no_whole_one(tmp_pa
     assert [serial for _, serial, _ in found.listed()] == [3, 4]
 
 
+def test_where_the_last_image_that_counts_is_not_here_the_one_before_it_stays(tmp_path: Path) -> None:
+    """The copy of that one failed; should its node die, the job goes back to this one."""
+    found = images(tmp_path)
+    for serial in (1, 3):
+        make(found, serial, push=False)
+    found.keep_newest(TENANT, JOB, 3, previous=2)
+    assert [serial for _, serial, _ in found.listed()] == [1, 3]
+
+
 def test_an_outage_and_a_death_forget_no_removal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = images(tmp_path)
     make(found, 1)

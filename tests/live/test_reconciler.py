@@ -182,9 +182,18 @@ def test_what_a_failed_resumption_left_on_a_node_is_dropped_before_the_next_one(
     (call,) = play.reconciler.reconcile("n1", [ended]).calls
     assert (call.node, call.method, call.args.left) == ("n1", "forget", True)  # type: ignore[attr-defined]
     again = resuming()
-    found = again.report("exited", node="n1", verb="stop", code=137)
+    found = again.report("exited", node="n1", verb="stop")
     assert [(call.node, call.method) for call in found.calls] == [("n1", "forget"), ("n1", "resume")]
     assert not found.events
+
+
+def test_ranks_that_died_after_they_came_back_do_not_come_back_once_more() -> None:
+    play = resuming()
+    play.report("running", node="n1", verb="resume")
+    died = play.report("exited", node="n0", verb="resume", code=3, first_failure=RankFailure(0, 3))
+    assert [(call.node, call.method) for call in died.calls] == [("n1", "stop")]
+    ended = play.report("exited", node="n1", verb="stop")
+    assert [type(event) for event in ended.events] == [ev.Exited]
 
 
 def test_a_node_that_has_not_answered_a_resumption_may_still_restore_ranks() -> None:

@@ -345,7 +345,8 @@ class Steps:
         serials = sorted({serial for held in (disk.raw, disk.store) for other, serial in held if other == job})
         old = [serial for serial in serials if serial <= newest][:-2]
         if 0 < previous < newest:
-            old = [serial for serial in serials if serial < newest and serial != previous]
+            kept = max((serial for serial in serials if serial <= previous), default=0)
+            old = [serial for serial in serials if serial < newest and serial != kept]
         for serial in old:
             disk.raw.pop((job, serial), None)
             disk.store.pop((job, serial), None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewright.agent.machine import actions as do
-from tidewright.agent.machine import adopting, attempt, ending, imaging, node, restoring, suspending
+from tidewright.agent.machine import adopting, attempt, imaging, node, restoring, suspending
 from tidewright.agent.machine.attempt import AttemptState
 from tidewright.agent.machine.node import NodeMachine
 from tidewright.live.reconcile import reconciler
@@ -104,16 +104,6 @@ def wait_for_a_cut_till_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 # -- restoring ----------------------------------------------------------------------------------------------------------
-
-
-def leave_restored_ranks(patch: pytest.MonkeyPatch) -> None:
-    """Ranks that were brought back while the attempt left its node live on."""
-
-    def leave(state: AttemptState, drop: Callable[[], None]) -> Generator[Any, Any, None]:
-        yield do.KillRanks(state.living())
-        drop()
-
-    patch.setattr(ending, "_leave", leave)
 
 
 def restore_twice(patch: pytest.MonkeyPatch) -> None:
@@ -256,7 +246,6 @@ DEFECTS: list[tuple[Plant, str, int]] = [
     (wait_for_each_other, "refusals", 13),
     (keep_a_refusal_to_oneself, "refusals", 39),
     (wait_for_a_cut_till_the_end, "moments", 6),
-    (leave_restored_ranks, "deaths", 11),
     (restore_twice, "moments", 15),
     (keep_an_earlier_try, "restores", 25),
     (hear_of_earlier_generations, "cuts", 14),

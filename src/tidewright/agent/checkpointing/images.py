@@ -133,11 +133,13 @@ class Images(RawImages):
 
     def keep_newest(self, tenant: str, job: int, newest: int, previous: int = 0) -> None:
         """Drop all images of a job but the last ``KEPT`` up to ``newest``; or but ``newest`` and ``previous``, the last one
-        that the job could come back from: what is between is here, and failed elsewhere or was given up."""
+        that the job could come back from (the last one before that, where it is not here): what is between is here, and failed
+        elsewhere or was given up."""
         serials = sorted(self._all_serials(job))
         old = [serial for serial in serials if serial <= newest][:-KEPT]
         if 0 < previous < newest:
-            old = [serial for serial in serials if serial < newest and serial != previous]
+            kept = max((serial for serial in serials if serial <= previous), default=0)
+            old = [serial for serial in serials if serial < newest and serial != kept]
         for serial in old:
             self._drop(job, serial)
         if old:

@@ -322,7 +322,7 @@ class AgentPool:
         for entry in inventory.jobs:
             self._note_logs(node, entry)
         self.nodes[node] = inventory
-        held = self._meant(self.reconciler.inventory(node, inventory))
+        held = self._meant(self.reconciler.copies.inventory(node, inventory))
         found = self.reconciler.reconcile(node, inventory.jobs)
         self._gate(node).set()
         self._queue(found.calls)

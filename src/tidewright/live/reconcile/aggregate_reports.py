@@ -32,6 +32,11 @@ def stays(report: wire.JobReport) -> bool:
     return report.state == "running" and report.verb in ("suspend", "resume")
 
 
+def stopped_before(report: wire.JobReport) -> bool:
+    """Whether an attempt was stopped there before it had a rank that could end: its resumption had failed elsewhere."""
+    return report.state in GONE and report.verb == "stop" and not dead(report)
+
+
 def dead(report: wire.JobReport) -> bool:
     """Whether a rank there has ended in a way after which the others cannot continue."""
     if report.first_failure is not None or report.state == "failed":

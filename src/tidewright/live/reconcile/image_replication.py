@@ -57,6 +57,18 @@ class ImageReplication:
         self.registry.note(node, job, image)
         return CallOutcome([*events, *self._made(report, image), *self.copied(job)], self._spread(report, image))
 
+    def inventory(self, node: str, found: wire.Inventory) -> CallOutcome:
+        """Register the images that a node holds; those of jobs that have ended are dropped."""
+        if found.peer is not None:
+            self.registry.peers[node] = found.peer
+        self.registry.inventory(node, found.images)
+        held = self.registry.jobs_on(node)
+        ended = [job for job in held if job not in self.book.specs]
+        for job in ended:
+            self.registry.drop(job)
+        events = [event for job in held for event in self.copied(job)]
+        return CallOutcome(events, [forget_call(node, job, 0, images=True, left=True) for job in ended])
+
     # -- made ---------------------------------------------------------------------------------------------------------
 
     def _made(self, report: wire.JobReport, image: wire.ImageReport) -> list[Event]:

@@ -26,7 +26,18 @@ from .agent_calls import (
     stray_calls,
     without_answer,
 )
-from .aggregate_reports import GONE, aggregate, cause, dead, failed, in_words, node_to_blame, stays, torn
+from .aggregate_reports import (
+    GONE,
+    aggregate,
+    cause,
+    dead,
+    failed,
+    in_words,
+    node_to_blame,
+    stays,
+    stopped_before,
+    torn,
+)
 from .image_registry import ImageRegistry
 from .image_replication import ImageReplication
 from .pending_commands import pending_commands
@@ -160,7 +171,7 @@ class Reconciler:
             return self._suspend_failed(key, reports, where)
         if state is State.RESUMING and any(failed(one, "resume") for one in reports.values()):
             return self._resume_failed(key, reports, where)
-        if state is State.RESUMING and report.state in GONE and report.verb == "stop":
+        if state is State.RESUMING and stopped_before(report) and not any(dead(one) for one in reports.values()):
             return self._resume_again(key, node)
         if state is State.RUNNING and report.state == "suspended":
             return CallOutcome([], [self._undo_suspend(key, node, report)])
@@ -267,8 +278,7 @@ class Reconciler:
         return self._report_once(event, [forget_call(node, *key, left=True) for node in ended])
 
     def _resume_again(self, key: Key, node: str) -> CallOutcome:
-        """What a node has of the attempt is left over from a resumption that failed elsewhere, and its ranks were ended for that:
-        it drops this, and comes back from the image."""
+        """What a node has of the attempt is left over from a resumption that failed elsewhere: it drops this, and resumes."""
         del self._reports[key][node]
         command = pending_commands(self.book, key[0])
         again = [call for call in self.agent_calls.calls(command) if call.node == node] if command else []
@@ -327,18 +337,6 @@ class Reconciler:
             events += more.events
             calls += [call for call in more.calls if call.node == node or key not in there]
         return CallOutcome(events, calls)
-
-    def inventory(self, node: str, found: wire.Inventory) -> CallOutcome:
-        """Register the images that a node holds; those of jobs that have ended are dropped."""
-        if found.peer is not None:
-            self.registry.peers[node] = found.peer
-        self.registry.inventory(node, found.images)
-        held = self.registry.jobs_on(node)
-        ended = [job for job in held if job not in self.book.specs]
-        for job in ended:
-            self.registry.drop(job)
-        events = [event for job in held for event in self.copies.copied(job)]
-        return CallOutcome(events, [forget_call(node, job, 0, images=True, left=True) for job in ended])
 
     def _missing(self, node: str, key: Key) -> CallOutcome:
         """The node has no record of an attempt that it should run. One that was never launched is launched now."""
