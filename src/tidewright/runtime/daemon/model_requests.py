@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from typing import Any
 
 from ...base.errors import Conflict, UsageError
@@ -25,8 +26,8 @@ MOST_LOSSES = 3
 _WATCH_NS = 250_000_000
 
 
-class ModelRequests:
-    """The part of the server that deals with workers. ``step`` and ``close`` are the server's."""
+class ModelRequests(ABC):
+    """The part of the server that deals with workers. What is abstract here is the server's loop."""
 
     settings: RuntimeSettings
     scheduler: Scheduler
@@ -36,26 +37,33 @@ class ModelRequests:
     """Models that are ready, to what a slow-down table knows them by."""
     _looked_ns = 0
 
+    @abstractmethod
     def step(self, event: ev.Event) -> None:
-        raise NotImplementedError
+        """Let the scheduler know of something, and do what it says."""
 
+    @abstractmethod
     def close(self, queue: int) -> None:
-        raise NotImplementedError
+        """End a client's session."""
 
+    @abstractmethod
     def unwatch(self, descriptor: int) -> None:
-        raise NotImplementedError
+        """Hear of a descriptor no more."""
 
+    @abstractmethod
     def spawn(self, hello: ms.Hello) -> WorkerProcess:
-        raise NotImplementedError
+        """A worker for a client."""
 
+    @abstractmethod
     def watch_worker(self, session: ClientSession) -> None:
-        raise NotImplementedError
+        """Hear of what a client's worker says."""
 
+    @abstractmethod
     def stopped(self, session: ClientSession) -> None:
-        raise NotImplementedError
+        """A worker has acknowledged that it stands still."""
 
+    @abstractmethod
     def stats_message(self) -> ms.Stats:
-        raise NotImplementedError
+        """What the runtime has done."""
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -253,8 +261,9 @@ class ModelRequests:
         if not session.remaking:
             self.step(ev.StreamReady(session.queue))
 
+    @abstractmethod
     def retire(self, worker: WorkerProcess) -> None:
-        raise NotImplementedError
+        """A worker is being killed: it is reaped when it has ended."""
 
     def _remade(self, session: ClientSession, key: int) -> None:
         session.remaking.discard(key)
