@@ -11,8 +11,9 @@ import pytest
 
 from tidewright.app import disb
 from tidewright.base.errors import UsageError
+from tidewright.runtime.disb.architectures import TORCHVISION, small
 from tidewright.runtime.disb.device_run import CPU_ROWS
-from tidewright.runtime.disb.networks import TORCHVISION, small, source
+from tidewright.runtime.disb.networks import source
 from tidewright.runtime.disb.workload import NAMES, load_workload
 
 

@@ -1,0 +1,123 @@
+"""What a device runtime can do on this GPU, step by step, each in a process of its own and in less than nine minutes.
+
+Steps whose results are there for the same GPU and software are not run again: a run that was cut off goes on where it was.
+Needs PyTorch >= 2.11 with Triton and nothing of this project but its sources: python3 bench/gpu_runtime.py [--again] [STEP ...]
+Results go to bench/results/gpu-STEP.json. Exits with 1 where a step failed, 0 (with a reason) where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
+LIMIT_S = 530
+
+
+def results(step: str) -> Path:
+    """Where a step's figures are kept; TIDEWRIGHT_GPU_RESULTS names another folder."""
+    folder = os.environ.get("TIDEWRIGHT_GPU_RESULTS")
+    return (Path(folder) if folder else ROOT / "bench" / "results") / f"gpu-{step}.json"
+
+
+def machine() -> dict[str, Any]:
+    """GPU and software: figures of others are not compared with these."""
+    import torch
+
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def unavailable() -> str:
+    """Why nothing can be measured here; empty where it can."""
+    from tidewright.base.errors import UsageError
+    from tidewright.runtime.cuda.compile import require_device
+
+    try:
+        require_device()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def done(step: str, here: dict[str, Any]) -> bool:
+    """Whether the step was measured on this machine."""
+    try:
+        kept = json.loads(results(step).read_text())
+    except (OSError, json.JSONDecodeError):
+        return False
+    return {name: kept.get("machine", {}).get(name) for name in here} == here
+
+
+def run_one(step: str) -> int:
+    """In this process: measure and keep."""
+    from gpu_steps import STEPS
+
+    try:
+        measured = STEPS[step]()
+    except Exception:
+        traceback.print_exc()
+        return 1
+    path = results(step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {**machine(), "date": datetime.date.today().isoformat()}
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"machine": facts, "measured": measured}, indent=2) + "\n")
+    partial.rename(path)
+    print(f"kept in {path}")
+    return 0
+
+
+def run_all(steps: list[str], again: bool, here: dict[str, Any]) -> int:
+    """Each in a process of its own; a failure does not keep the others from being run. Returns how many failed."""
+    failed = 0
+    for step in steps:
+        if not again and done(step, here):
+            print(f"{step}: measured already, see {results(step)}", flush=True)
+            continue
+        print(f"{step} ...", flush=True)
+        try:
+            code = subprocess.run(
+                [sys.executable, __file__, "--in-process", step], timeout=LIMIT_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{step}: not done within {LIMIT_S} s", flush=True)
+            code = 1
+        failed += bool(code)
+    return failed
+
+
+def main(arguments: list[str]) -> int:
+    from gpu_steps import STEPS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; all by default")
+    parser.add_argument("--again", action="store_true", help="also those that were measured here already")
+    parser.add_argument("--in-process", metavar="STEP", choices=list(STEPS), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.in_process:
+        return run_one(given.in_process)
+    unknown = sorted(set(given.steps) - set(STEPS))
+    if unknown:
+        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    if why := unavailable():
+        print(f"nothing is measured: {why}")
+        return 0
+    return 1 if run_all(given.steps or list(STEPS), given.again, machine()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,254 @@
+"""The steps of ``bench/gpu_runtime.py``, each a function that prints what it does and returns its figures. They need PyTorch and
+Triton and run from a bare checkout with a system's python3; without torchvision and transformers, on small networks.
+
+Each compiles what it needs first; Inductor keeps its tuning in its cache, so that a later step does not tune again.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidewright.base.errors import UsageError
+from tidewright.runtime.cuda import device as dev
+from tidewright.runtime.cuda.compile import compile_gated
+from tidewright.runtime.disb.architectures import full, small
+
+EXACT_PREEMPTIONS, SAMPLES = 10_000, 300
+NETWORKS = ("vgg19-imagenet", "resnet152-imagenet", "densenet201-imagenet", "inceptionv3-imagenet", "distilbert")
+OVERHEAD_BAR, FIRST_KERNEL_BAR_US = 0.03, 50.0
+
+
+def network(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A network of DISB on the device, in half precision, and its inputs (batch 1); a small one where its library is not here."""
+    import torch
+
+    torch.manual_seed(1)
+    try:
+        made, whole = full(name), True
+    except UsageError as error:
+        print(f"{name}: {error.message}: a small network instead")
+        made, whole = small(name), False
+    made = made.eval().cuda().half()
+    if name == "distilbert":
+        tokens = torch.randint(0, 1000, (1, 64 if whole else 32), device="cuda")
+        return (_Hidden(made) if whole else made), (tokens,)
+    size = 64 if not whole else 299 if "inception" in name else 224
+    return made, (torch.randn(1, 3, size, size, device="cuda", dtype=torch.half),)
+
+
+def _Hidden(model: Any) -> Any:  # noqa: N802 - a class that needs torch
+    import torch
+
+    class Hidden(torch.nn.Module):
+        """The last hidden state: outputs of transformers are no tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: Any) -> Any:
+            return self.model(tokens)[0]
+
+    return Hidden()
+
+
+def probe() -> dict[str, Any]:
+    """What this device and its software offer."""
+    import torch
+    import triton
+
+    least, highest = torch.cuda.Stream.priority_range()
+    found = {
+        "device": torch.cuda.get_device_name(),
+        "capability": list(torch.cuda.get_device_capability()),
+        "sms": torch.cuda.get_device_properties(0).multi_processor_count,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "priorities": [least, highest],
+    }
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        return {**found, "cuda_bindings": f"missing: {error.name}"}
+    names = ("cuGreenCtxCreate", "cuStreamWriteValue32", "cuDevSmResourceSplitByCount", "cuGraphKernelNodeSetAttribute")
+    return {**found, "driver_calls": {name: hasattr(driver, name) for name in names}}
+
+
+def latencies() -> dict[str, Any]:
+    """Microseconds of the pieces that a preemption is made of: from a call in Python to the end of an empty graph, of one that
+    raises and clears the flag, and of a model's chain that is aborted at its first kernel."""
+    import torch
+
+    blocks = dev.ControlBlocks(1, 4096)
+    stream = torch.cuda.Stream(priority=dev.REAL_TIME)
+    word = torch.zeros(1, dtype=torch.int32, device="cuda")
+    empty = dev.RealTimeGraph(lambda: word.add_(1), (), None, stream)
+    flags = dev.RealTimeGraph(lambda: word.add_(1), (), blocks, stream)
+    chain, control = _chain("resnet152-imagenet")
+    control.raise_flag()
+    torch.cuda.synchronize()
+    return {
+        "one_kernel_graph_us": quantiles(_timed(empty)),
+        "one_kernel_graph_with_flags_us": quantiles(_timed(flags)),
+        "drain_of_a_whole_chain_us": quantiles([_drain_us(chain) for _ in range(SAMPLES)]),
+    }
+
+
+def overhead() -> dict[str, Any]:
+    """Milliseconds of each network as a graph, without and with the gate, by turns; the bar is 3 %."""
+    found = {}
+    for name in NETWORKS:
+        model, inputs = network(name)
+        plain, gated = _plain_graph(model, inputs), _chain(name)[0]
+        times: dict[str, list[float]] = {"plain": [], "gated": []}
+        for _ in range(SAMPLES):
+            times["plain"].append(_graph_ms(plain.graph, plain.stream))
+            times["gated"].append(_graph_ms(gated.graph, gated.stream))
+        medians = {kind: statistics.median(values) for kind, values in times.items()}
+        ratio = medians["gated"] / medians["plain"] - 1
+        found[name] = {**medians, "overhead": ratio, "bar": OVERHEAD_BAR}
+        print(f"{name}: {medians['plain']:.3f} ms plain, {medians['gated']:.3f} ms gated: {ratio:+.1%} (bar 3 %)")
+    return found
+
+
+def preemption() -> dict[str, Any]:
+    """Microseconds from a request until its first kernel has run, beside a chain that keeps the device busy, over those on an
+    idle device; the bar is 50 at p99."""
+    import torch
+
+    chain, control = _chain("resnet152-imagenet")
+    word = torch.zeros(1, dtype=torch.int32, device="cuda")
+    request = dev.RealTimeGraph(lambda: word.add_(1), (), control, torch.cuda.Stream(priority=dev.REAL_TIME))
+    idle = _timed(request)
+    busy, dice = [], random.Random(1)
+    for _ in range(SAMPLES):
+        _advance(chain, dice.uniform(0.0, 0.003))
+        busy.append(_time_us(request))
+    floor, beside = quantiles(idle), quantiles(busy)
+    print(f"first kernel: {beside['p99'] - floor['p99']:.0f} us above the floor at p99 (bar {FIRST_KERNEL_BAR_US:.0f})")
+    return {"idle_us": floor, "busy_us": beside, "bar_us_over_floor_p99": FIRST_KERNEL_BAR_US}
+
+
+def exactness() -> dict[str, Any]:
+    """Random preemptions until there are 10,000 of each network's chain; outputs are compared bit for bit."""
+    import torch
+
+    found = {}
+    for name in NETWORKS:
+        chain, control = _chain(name)
+        side, dice = torch.cuda.Stream(priority=dev.REAL_TIME), random.Random(2)
+        _complete(chain)
+        expected, wrong, tasks = chain.outputs.clone(), 0, 0
+        ends = time.monotonic() + 80
+        while chain.counts.aborted < EXACT_PREEMPTIONS and time.monotonic() < ends:
+            chain.launch()
+            for _ in range(8):
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(dice.randrange(400_000))
+                    control.raise_flag()
+                    torch.cuda._sleep(dice.randrange(20_000))
+                    control.clear_flag()
+            _complete(chain)
+            torch.cuda.synchronize()
+            wrong += not torch.equal(chain.outputs, expected)
+            tasks += 1
+        found[name] = {"tasks": tasks, "preemptions": chain.counts.aborted, "wrong": wrong, "bar": EXACT_PREEMPTIONS}
+        print(f"{name}: {chain.counts.aborted} preemptions in {tasks} tasks, {wrong} wrong")
+    return found
+
+
+# -- pieces -------------------------------------------------------------------------------------------------------------
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """n, p50, p99 and the largest."""
+    ordered = sorted(values)
+    at = {
+        name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
+    return {"n": float(len(ordered)), **at, "max": ordered[-1]}
+
+
+def _chain(name: str) -> tuple[dev.GatedChain, dev.ControlBlocks]:
+    import torch
+
+    print(f"{name}: compiling with gates ...", flush=True)
+    model, inputs = network(name)
+    gated = compile_gated(model, inputs)
+    control = dev.ControlBlocks(1, gated.largest_grid)
+    return dev.GatedChain(gated, inputs, control.row(0), torch.cuda.Stream(priority=dev.BEST_EFFORT)), control
+
+
+def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
+    import torch
+
+    from tidewright.runtime.cuda.settings import inductor_settings
+
+    torch.compiler.reset()
+    with torch.no_grad(), inductor_settings():
+        compiled = torch.compile(model, dynamic=False)
+        compiled(*inputs)
+        return dev.RealTimeGraph(compiled, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
+
+
+def _time_us(graph: dev.RealTimeGraph) -> float:
+    began = time.perf_counter_ns()
+    graph.launch()
+    while not graph.event.query():
+        pass
+    return (time.perf_counter_ns() - began) / 1000
+
+
+def _timed(graph: dev.RealTimeGraph) -> list[float]:
+    for _ in range(20):
+        _time_us(graph)
+    return [_time_us(graph) for _ in range(SAMPLES)]
+
+
+def _drain_us(chain: dev.GatedChain) -> float:
+    began = time.perf_counter_ns()
+    chain.launch()
+    while not chain.step():
+        pass
+    return (time.perf_counter_ns() - began) / 1000
+
+
+def _graph_ms(graph: Any, stream: Any) -> float:
+    import torch
+
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        first.record(stream)
+        graph.replay()
+        last.record(stream)
+    last.synchronize()
+    return float(first.elapsed_time(last))
+
+
+def _advance(chain: dev.GatedChain, seconds: float) -> None:
+    """Keep the chain on the device for so long."""
+    ends = time.monotonic() + seconds
+    while True:
+        if chain.step():
+            chain.launch()
+        if time.monotonic() >= ends:
+            return
+
+
+def _complete(chain: dev.GatedChain) -> None:
+    if chain.step():
+        chain.launch()
+    while not (chain.step() and chain.complete):
+        if chain.step():
+            chain.launch()
+
+
+STEPS: dict[str, Callable[[], dict[str, Any]]] = {
+    "probe": probe, "latencies": latencies, "overhead": overhead, "preemption": preemption, "exactness": exactness,
+}  # fmt: skip
+"""In the order in which they are run: what fails early spares the rest."""

@@ -1,0 +1,76 @@
+"""The runner of the GPU bench, without a GPU: what it runs again, and what a step that fails costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = str(Path(__file__).parents[3] / "bench")
+HERE = {"gpu": "a GPU", "torch": "2.11.0", "python": "3.12", "system": "Linux"}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    monkeypatch.setattr(sys, "path", [BENCH, *sys.path])
+    monkeypatch.setenv("TIDEWRIGHT_GPU_RESULTS", str(tmp_path))
+    import gpu_runtime
+
+    return gpu_runtime
+
+
+def test_steps_that_were_measured_on_this_machine_are_not_run_again(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command[-1])
+        if command[-1] == "overhead":
+            raise subprocess.TimeoutExpired(command, 1)
+        return subprocess.CompletedProcess(command, command[-1] == "latencies")
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    for step, gpu in (("probe", "a GPU"), ("exactness", "another GPU")):
+        (tmp_path / f"gpu-{step}.json").write_text(json.dumps({"machine": {**HERE, "gpu": gpu}, "measured": {}}))
+    (tmp_path / "gpu-preemption.json").write_text('{"machine":')  # cut off
+    steps = ["probe", "latencies", "overhead", "preemption", "exactness"]
+    assert bench.run_all(steps, False, HERE) == 2, "a step that fails, or takes too long, is not counted"
+    assert ran == ["latencies", "overhead", "preemption", "exactness"]
+    ran.clear()
+    assert bench.run_all(["probe"], True, HERE) == 0
+    assert ran == ["probe"]
+
+
+def test_a_step_that_fails_keeps_nothing(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gpu_steps
+
+    monkeypatch.setattr(bench, "machine", lambda: HERE)
+    monkeypatch.setitem(gpu_steps.STEPS, "probe", lambda: {"sms": 132})
+    monkeypatch.setitem(gpu_steps.STEPS, "latencies", lambda: 1 // 0)
+    assert bench.run_one("latencies") == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert bench.run_one("probe") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu-probe.json"]
+    assert bench.done("probe", HERE)
+
+
+def test_without_a_gpu_it_says_why_and_measures_nothing(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    if not bench.unavailable():
+        pytest.skip("there is a GPU")
+    assert bench.main([]) == 0
+    assert "nothing is measured" in capsys.readouterr().out
+
+
+def test_an_unknown_step_is_named(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        bench.main(["nonsense"])
+    assert end.value.code == 2
+    assert "no step nonsense; there are probe" in capsys.readouterr().err
