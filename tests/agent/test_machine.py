@@ -402,6 +402,33 @@ def test_ranks_that_are_held_for_a_cut_that_nothing_will_come_of_run_on(refused_
     assert shell.record.phase == "running" and shell.names(do.ReleaseRanks)
 
 
+def test_ranks_are_not_held_again_for_an_image_that_an_earlier_agent_made() -> None:
+    """The agent that leads the cut died in it and begins again: its ranks have trained on since, and no image is of two moments."""
+    shell = running("b", PEERS)
+    shell.record.last_image = ImageReport(serial=5, ranks=(0,))
+    shell.feed(ev.HoldRequested(5, KEY, 5))
+    shell.feed(ev.HoldRequested(4, KEY, 4))
+    assert granted(shell) == [] and len(refused(shell)) == 2
+    shell.feed(ev.HoldRequested(6, KEY, 6))
+    assert granted(shell) == [6]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_an_image_that_is_asked_for_late_waits_for_no_decision(decided: bool) -> None:
+    """The ranks are held for the cut of the suspension that overtook it, which the node that leads both has come to."""
+    shell = running("b", PEERS)
+    shell.feed(ev.HoldRequested(6, KEY, 6))
+    if decided:
+        shell.feed(ev.CutDecided(KEY, 6, ""))
+    shell.ask("checkpoint", CheckpointArgs(job=1, attempt=0, serial=5, peers=PEERS), "c")
+    shell.ask("suspend", SuspendArgs(job=1, attempt=0, level=Level.FULL, serial=6, peers=PEERS), "s")
+    assert next(each for each in shell.published() if each.verb == "checkpoint").error
+    assert not shell.names(do.ReleaseRanks)
+    if not decided:
+        shell.feed(ev.CutDecided(KEY, 6, ""))
+    assert shell.record.phase == "suspended"
+
+
 @pytest.mark.parametrize("held_first", [False, True])
 def test_a_cut_after_which_another_was_asked_for_is_refused_at_once(held_first: bool) -> None:
     """A suspension has overtaken the request for an image here, and on the node that leads both it waits for that image."""

@@ -173,6 +173,17 @@ def test_a_resumption_has_failed_once_no_node_has_restored_ranks_any_more() -> N
     assert [(call.node, call.method, call.args.left) for call in ended.calls] == [("n1", "forget", True)]
 
 
+def test_what_a_node_answered_still_counts_when_another_one_is_asked_again() -> None:
+    """Its line had broken."""
+    play = resuming()
+    play.report("suspended", node="n1", verb="resume", error="no disk")
+    suspended = JobReport(job=1, attempt=1, state="suspended", verb="suspend")
+    (again, *_) = play.reconciler.reconcile("n0", [suspended]).calls
+    assert (again.node, again.method) == ("n0", "resume")
+    failure = play.report("suspended", node="n0", verb="resume", error="no memory")
+    assert [type(event) for event in failure.events] == [ev.ResumeFailed]
+
+
 def test_what_a_failed_resumption_left_on_a_node_is_dropped_before_the_next_one() -> None:
     """The order to drop it was lost with the agent, or its controller."""
     play = resuming()

@@ -8,7 +8,9 @@ from typing import Any
 
 from tidewright.engine import commands as cmd
 from tidewright.engine import events as ev
+from tidewright.engine.book import Book
 from tidewright.model.cause import Cause, Code
+from tidewright.model.job import State
 
 LATE_S = 12.0
 """Every request on a simulated node is a dozen steps of at most 0.2 s, behind a few others; what waits for a decision that never
@@ -16,6 +18,8 @@ comes waits 75 s."""
 LATE_IN_PEACE_S = 100.0
 """What came before may still be waited for."""
 ASKED = {cmd.SuspendRanks: "suspend", cmd.ResumeRanks: "resume", cmd.CheckpointRanks: "checkpoint"}
+WAITING = {"suspend": (State.SUSPENDING,), "resume": (State.RESUMING,), "checkpoint": (State.RUNNING,)}
+"""States in which an answer is waited for."""
 ANSWERED: dict[type, tuple[str, ...]] = {
     ev.Suspended: ("suspend", "checkpoint"),
     ev.SuspendFailed: ("suspend",),
@@ -60,6 +64,13 @@ class Answers:
             elif isinstance(command, cmd.Ended | cmd.StopRanks):
                 for verb in ASKED.values():
                     self.asked.pop((command.job, verb), None)
+
+    def left(self, book: Book) -> None:
+        """What was asked of a job that is past it needs no answer: its ranks went with a node, which the book knew by itself."""
+        for job, verb in list(self.asked):
+            record = book.jobs.get(job)
+            if record is None or record.state not in WAITING[verb]:
+                del self.asked[job, verb]
 
     def _answered(self, event: Any, now: float) -> None:
         if isinstance(event, ev.SuspendFailed | ev.ResumeFailed):

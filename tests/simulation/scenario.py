@@ -48,6 +48,7 @@ class Control(Site):
 
     def _note(self, events: list[ev.Event]) -> None:
         self.answers.note(events, self.book.out, self.fleet.now())
+        self.answers.left(self.book)
         for command in self.book.out:
             if isinstance(command, Ended):
                 self.ended.setdefault(command.job, []).append(command)

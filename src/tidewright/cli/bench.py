@@ -54,7 +54,7 @@ def run_disb(
     if output == "json":
         out.print_json(matrix)
     else:
-        out.rich_console(at_least=140).print(disb.table(matrix))
+        out.print_whole(disb.table(matrix))
     if report is not None:
         report.write_text(disb.page(matrix))
         out.note(f"report: {report}")

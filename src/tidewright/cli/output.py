@@ -117,6 +117,18 @@ def rich_console(stderr: bool = False, at_least: int = 0) -> Any:
     return Console(stderr=stderr, width=width, highlight=False)
 
 
+def print_whole(table: Any) -> None:
+    """A rich table, as wide as it is where that is no terminal: nothing is cut in a pipe."""
+    from rich.measure import Measurement
+
+    console = rich_console()
+    if not console.is_terminal:
+        console.width = max(
+            console.width, Measurement.get(console, console.options.update(max_width=1000), table).maximum
+        )
+    console.print(table)
+
+
 def terminal_width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 

@@ -182,6 +182,12 @@ class AttemptState:
         controller asks for them, and it gives up a request that the next one overtakes."""
         return cut not in self.underway and cut < self.newest_image and self.newest_image in self.underway
 
+    def has_made(self, cut: int) -> bool:
+        """Whether the image of the cut, or a later one, has been made here, perhaps by an earlier agent. Should the agent that
+        leads the cut begin it again, its own part would be of another moment."""
+        made = self.record.last_image.serial if self.record.last_image is not None else 0
+        return 0 < cut <= made
+
     def give_up_overtaken(self, cut: int, why: str) -> None:
         """The node that leads a cut decides on no earlier one any more: it was never asked for that, or is done with it. What it
         has decided on and is under way here goes on."""
@@ -205,6 +211,13 @@ class AttemptState:
     def held_by(self, cut: int) -> bool:
         """Whether nothing has released the ranks since they were held for the cut."""
         return self.held_for in (cut, ANY_CUT)
+
+    def held_for_later(self, cut: int) -> bool:
+        """Whether the ranks are held for a later cut than this one, on which the node that leads both decides no more."""
+        if self.held_for is None or not 0 < cut < self.held_for:
+            return False
+        gate = self.decided.get(self.held_for)
+        return gate is None or not gate.opened or not gate.value
 
     @property
     def held_in_vain(self) -> bool:

@@ -64,7 +64,8 @@ def _pack(state: AttemptState, cut: int) -> Generator[Any, Any, str]:
 
 def _follow(state: AttemptState, cut: int) -> Generator[Any, Any, Quiesced]:
     began = state.scripts.now.mono_us
-    why = ABANDONED if cut in state.ended_cuts else (yield from _decision(state, cut))
+    over = cut in state.ended_cuts or state.held_for_later(cut)
+    why = ABANDONED if over else (yield from _decision(state, cut))
     if why:
         state.ended_cuts.append(cut)
         yield from release(state, cut)
@@ -117,7 +118,7 @@ def grant_hold(state: AttemptState, ask: int, cut: int | None) -> Script:
         yield gate
     if cut is not None and state.has_moved_on(cut):
         state.emit(Refuse(ask, WorldError(f"cut {cut} is over: a later one was asked for before it")))
-    elif cut in state.ended_cuts:
+    elif cut in state.ended_cuts or (cut is not None and state.has_made(cut)):
         state.emit(Refuse(ask, WorldError(f"cut {cut} is over")))
     else:
         state.hold_for(cut)

@@ -343,7 +343,7 @@ class Reconciler:
         state = self.book.state(key[0])
         command = pending_commands(self.book, key[0])
         if command is not None and (state is State.STARTING or self._to_come(state, key[0])):
-            return CallOutcome([], [call for call in self.calls(command) if call.node == node])
+            return CallOutcome([], [call for call in self.agent_calls.calls(command) if call.node == node])
         why = "its node knows nothing of it any more"
         lost = wire.JobReport(job=key[0], attempt=key[1], state="exited", code=137, lost=True, why=why)
         return self.report(node, lost)
@@ -362,7 +362,7 @@ class Reconciler:
             State.STOPPING: ("starting", "running", "suspending", "suspended", "resuming"),
         }
         command = pending_commands(self.book, job) if have in useful_in.get(state, ()) else None
-        return self.calls(command) if command else []
+        return self.agent_calls.calls(command) if command else []
 
     def _expected(self, node: str) -> list[int]:
         """Jobs that must have processes on this node, frozen ones included."""

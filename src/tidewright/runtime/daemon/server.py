@@ -340,7 +340,8 @@ class RuntimeServer(ModelRequests):
     def stopped(self, session: ClientSession) -> None:
         """The worker has acknowledged a stop."""
         if session.stop_asked_ns:
-            self.acknowledged_ns.append(time.monotonic_ns() - session.stop_asked_ns)
+            if session.worker.level is not StopLevel.NONE:  # else it was not stopped, and there is nothing to measure
+                self.acknowledged_ns.append(time.monotonic_ns() - session.stop_asked_ns)
             session.stop_asked_ns = 0
         self.step(ev.StreamStopped(session.queue))
 
