@@ -403,7 +403,7 @@ def test_ranks_that_are_held_for_a_cut_that_nothing_will_come_of_run_on(refused_
 
 
 def test_ranks_are_not_held_again_for_an_image_that_an_earlier_agent_made() -> None:
-    """The agent that leads the cut died in it and begins again: its ranks have trained on since, and no image is of two moments."""
+    """The agent that leads the cut died in it and begins again. Its ranks have trained on since: no image is of two moments."""
     shell = running("b", PEERS)
     shell.record.last_image = ImageReport(serial=5, ranks=(0,))
     shell.feed(ev.HoldRequested(5, KEY, 5))

@@ -33,7 +33,7 @@ class Control(Site):
     def __init__(self, network: Network, settings: Any, answers: Answers) -> None:
         self.kills, self.answers = 0.0, answers
         self.ended: dict[int, list[Ended]] = {}
-        self.dice = network.dice
+        self.dice, self.network = network.dice, network
         super().__init__(network, settings)  # type: ignore[arg-type]
 
     def _step(self, events: list[ev.Event]) -> None:
@@ -49,9 +49,19 @@ class Control(Site):
     def _note(self, events: list[ev.Event]) -> None:
         self.answers.note(events, self.book.out, self.fleet.now())
         self.answers.left(self.book)
+        for event in events:
+            if isinstance(event, ev.Checkpointed | ev.Suspended) and event.serial:
+                self._check_moment(event.job, event.serial)
         for command in self.book.out:
             if isinstance(command, Ended):
                 self.ended.setdefault(command.job, []).append(command)
+
+    def _check_moment(self, job: int, serial: int) -> None:
+        """All parts of an image that counts are of one moment: ranks of a gang train step by step with each other."""
+        disks = [node.disk for node in self.network.nodes_by_name.values()]
+        parts = [held.get((job, serial), {}) for disk in disks for held in (disk.raw, disk.store)]
+        if len({steps for part in parts for steps in part.values()}) > 1:
+            self.answers.wrong.append(f"image {serial} of job {job} is of several moments: {parts}")
 
     async def _die(self, world: Any) -> None:
         if self.agent_pool is world:

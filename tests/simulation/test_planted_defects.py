@@ -44,6 +44,11 @@ def leave_a_dump_half_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(adopting, "recover", lambda state: end_cut(state, adopting.RECOVERY))
 
 
+def make_an_image_again(patch: pytest.MonkeyPatch) -> None:
+    """A node whose part of an image is made has its ranks held for it once more, as the agent that leads the cut died in it."""
+    patch.setattr(AttemptState, "has_made", lambda self, cut: False)
+
+
 def forget_no_unmade_orders(patch: pytest.MonkeyPatch) -> None:
     """An order of an image that an agent did not live to make is taken for done."""
     patch.setattr(AttemptState, "forget_unmade", lambda self: None)
@@ -239,6 +244,7 @@ DEFECTS: list[tuple[Plant, str, int]] = [
     (keep_ranks_quiesced_after_an_image, "cuts", 0),
     (leave_a_dump_half_done, "moments", 13),
     (forget_no_unmade_orders, "moments", 37),
+    (make_an_image_again, "moments", 4463),
     (hold_ranks_for_two_cuts, "cuts", 30),
     (keep_void_cuts, "refusals", 34),
     (follow_a_cut_of_released_ranks, "refusals", 8),
