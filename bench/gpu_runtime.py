@@ -2,13 +2,15 @@
 
 Steps whose results are there for the same GPU and software are not run again: a run that was cut off goes on where it was.
 Needs PyTorch >= 2.11 with Triton and nothing of this project but its sources: python3 bench/gpu_runtime.py [--again] [STEP ...]
-Results go to bench/results/gpu-STEP.json. Exits with 1 where a step failed, 0 (with a reason) where there is no GPU.
+Results go to bench/results/gpu-STEP.json. Exits with 1 where a step failed or missed a bar, 0 (with a reason) where there is no
+GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -30,10 +32,12 @@ def results(step: str) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """GPU and software: figures of others are not compared with these."""
+    """GPU, software and the code that is measured: figures of others are not taken for these."""
     import torch
 
+    sources = [*sorted((ROOT / "src/tidewright/runtime/cuda").glob("*.py")), ROOT / "bench" / "gpu_steps.py"]
     return {
+        "code": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16],
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -54,16 +58,17 @@ def unavailable() -> str:
 
 
 def done(step: str, here: dict[str, Any]) -> bool:
-    """Whether the step was measured on this machine."""
+    """Whether the step was measured on this machine, and met its bars."""
     try:
         kept = json.loads(results(step).read_text())
     except (OSError, json.JSONDecodeError):
         return False
-    return {name: kept.get("machine", {}).get(name) for name in here} == here
+    same = {name: kept.get("machine", {}).get(name) for name in here} == here
+    return same and not kept.get("measured", {}).get("missed")
 
 
 def run_one(step: str) -> int:
-    """In this process: measure and keep."""
+    """In this process: measure and keep. Returns 1 where it failed, or missed a bar."""
     from gpu_steps import STEPS
 
     try:
@@ -77,8 +82,9 @@ def run_one(step: str) -> int:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps({"machine": facts, "measured": measured}, indent=2) + "\n")
     partial.rename(path)
-    print(f"kept in {path}")
-    return 0
+    missed = measured.get("missed", ())
+    print(f"kept in {path}" + "".join(f"; MISSED: {text}" for text in missed))
+    return 1 if missed else 0
 
 
 def run_all(steps: list[str], again: bool, here: dict[str, Any]) -> int:

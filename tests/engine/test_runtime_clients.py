@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.drive.replay import replay
@@ -123,7 +124,7 @@ def test_a_client_that_fails_is_tried_again_beside_its_runtime() -> None:
     pool.tell(ev.Exited(mine, 2, 3))
     assert pool.state(mine) is State.FAILED
     assert pool.state(host) is State.RUNNING
-    assert pool.engine.book.jobs[host].runtime_clients == []
+    assert pool.engine.book.jobs[host].runtime_clients == {}
 
 
 def test_a_client_that_is_held_ends_and_starts_again_when_it_is_released() -> None:
@@ -207,9 +208,38 @@ def test_a_book_with_clients_survives_a_snapshot() -> None:
     again = Engine.restore(pool.engine.snapshot())
     check_all(again.book)
     assert again.book.jobs[mine].runtime_job == host
-    assert again.book.jobs[host].runtime_clients == [mine]
+    assert again.book.jobs[host].runtime_clients == {mine: True}
+    assert again.book.runtimes == {host: True}
     commands = again.step(pool.now, [ev.Exited(host, 1, 0)])
     assert [command.job for command in commands if isinstance(command, co.StopRanks)] == [mine]
+
+
+def test_long_chains_of_runtimes_and_clients_end_without_end_of_the_stack() -> None:
+    pool = Worldlet(2, 2)
+    first = previous = runtime(pool, name="r0")
+    for number in range(1, 400):
+        waiting = client(pool, f"r{number - 1}")
+        previous = runtime(pool, name=f"r{number}", after=(Dependency("afterok", waiting),))
+    pool.tell(ev.Cancel(first, "c"))
+    assert not pool.engine.book.jobs
+    assert pool.state(previous) is State.CANCELLED
+
+
+def test_a_client_that_has_finished_when_its_runtime_goes_away_is_complete() -> None:
+    pool = Worldlet(2, 2)
+    host, mine = both(pool)
+    pool.answers[co.StopRanks] = lambda command: ev.Exited(command.job, command.attempt, 0)
+    pool.plan(Suspend(host, "test"))
+    assert pool.state(mine) is State.COMPLETED
+
+
+def test_ranks_of_a_client_are_limited_by_the_devices_of_its_runtime() -> None:
+    pool = Worldlet(2, 2, settings=live_settings(check_every=1))
+    start(pool, runtime(pool))
+    spec = JobSpec(command=("true",), devices=0, runtime="vision", user="ada", ranks=65_536)
+    refused = pool.reply(ev.Submit(spec, "a"), "a")
+    assert refused.error is not None and refused.error.code is Code.TOO_CROWDED
+    assert pool.reply(ev.Submit(replace(spec, ranks=3), "b"), "b").warning is None
 
 
 def test_why_says_what_a_client_waits_for() -> None:
@@ -234,6 +264,7 @@ def test_what_a_client_cannot_ask_for(field: str, value: object) -> None:
     assert not problems(JobSpec(**fine))
     assert problems(JobSpec(**{**fine, field: value}))
     assert problems(JobSpec(command=("true",), devices=0))
+    assert problems(JobSpec(command=("true",), runtime_class="rt"))
 
 
 @pytest.mark.parametrize("policy", ["sla", "fifo", "fifo-backfill", "srtf", "las", "static"])

@@ -193,7 +193,7 @@ def test_what_a_failed_resumption_left_on_a_node_is_dropped_before_the_next_one(
     (call,) = play.reconciler.reconcile("n1", [ended]).calls
     assert (call.node, call.method, call.args.left) == ("n1", "forget", True)  # type: ignore[attr-defined]
     again = resuming()
-    found = again.report("exited", node="n1", verb="stop")
+    found = again.report("exited", node="n1", verb="stop", code=137)
     assert [(call.node, call.method) for call in found.calls] == [("n1", "forget"), ("n1", "resume")]
     assert not found.events
 

@@ -21,6 +21,8 @@ from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
 
 _MOST_PATH = 107
 """Bytes of a unix socket's path (unix(7), sun_path)."""
+ANSWER_S = 2.0
+"""How long a runtime is waited for by who only wants to see it: one that was stopped must not stop ``tide top``."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -60,25 +62,24 @@ class ClientWatch:
 
     def __init__(self, state: Path) -> None:
         self._state = state
-        self._before: dict[tuple[str, int], tuple[float, int]] = {}
+        self._before: dict[tuple[str, int, int], tuple[float, int]] = {}
+        """(runtime, its pid, queue) to how long the client had been connected, and preempted how often."""
 
     def look(self) -> list[dict[str, Any]]:
-        """One entry for each client, ``runtime`` and ``preemptions_per_s`` among its facts: since the last look, or since the
-        runtime began."""
+        """One entry for each client, ``runtime`` and ``preemptions_per_s`` among its facts: since the last look, or since it
+        connected."""
         found = []
         for name in names(self._state):
             with contextlib.suppress(NotFound):
                 answer = stats(self._state, name)
                 for client in answer["clients"]:
-                    rate = self._rate((name, client["pid"]), answer["up_s"], client["preemptions"])
+                    rate = self._rate((name, answer["pid"], client["queue"]), client["up_s"], client["preemptions"])
                     found.append({"runtime": name, **client, "preemptions_per_s": rate})
         return found
 
-    def _rate(self, client: tuple[str, int], up_s: float, preemptions: int) -> float:
+    def _rate(self, client: tuple[str, int, int], up_s: float, preemptions: int) -> float:
         at, count = self._before.get(client, (0.0, 0))
         self._before[client] = up_s, preemptions
-        if up_s <= at or preemptions < count:  # it is another runtime of this name
-            at, count = 0.0, 0
         return round((preemptions - count) / (up_s - at), 3) if up_s > at else 0.0
 
 
@@ -93,7 +94,7 @@ def shut_down(state: Path, name: str) -> None:
 @contextlib.contextmanager
 def _connected(state: Path, name: str) -> Any:
     try:
-        with connect(socket_of(state, name)) as connection:
+        with connect(socket_of(state, name), ANSWER_S) as connection:
             yield connection
     except (Unreachable, BrokenPipeError, ConnectionResetError):  # none is there, or it ends in this moment
         raise NotFound(f"no runtime {name!r} answers here", "see tide runtime ls; start one: tide runtime up") from None

@@ -103,7 +103,7 @@ def up(
     options += ["--padding", padding if padding in ("always", "never") else str(Path(padding).absolute())]
     me = submitter()
     for job in session.client().jobs(name=name, user=me.user).jobs:
-        if job.kind == "runtime":
+        if job.kind == "runtime" and job.state != "stopping":
             raise Conflict(f"runtime {name!r} is job {job.id}, {job.state}", f"use it, or end it: tide cancel {job.id}")
     kinds, _, count = devices
     spec = JobSpec(

@@ -73,6 +73,8 @@ class Book(ImageCatalog):
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
+        self.runtimes: dict[int, bool] = {}
+        """Jobs that are device runtimes; follows from the specs."""
         self.wake = Wake()
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
@@ -322,7 +324,15 @@ class Book(ImageCatalog):
         self.counts[state] -= 1
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
-        for store in (self.jobs, self.image_nodes, self.with_images, self.blocked, self.touched, self.avoided):
+        for store in (
+            self.jobs,
+            self.runtimes,
+            self.image_nodes,
+            self.with_images,
+            self.blocked,
+            self.touched,
+            self.avoided,
+        ):
             store.pop(job, None)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:

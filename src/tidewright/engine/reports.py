@@ -90,7 +90,9 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
     if state is State.STOPPING:
         ending = book.jobs[job].ending
         assert ending is not None
-        if ending.state == QUEUED:
+        if ending.state == QUEUED and code == 0 and not event.lost and book.jobs[job].runtime_job:
+            end(book, job, int(State.COMPLETED), 0, _FINISHED)  # a client had finished when its runtime went away
+        elif ending.state == QUEUED:
             rest = _pause_if_fallen_again(book, job)
             restart(book, job, ending.why, keeps_work=False, pause_us=rest, from_image=True)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
-from ..model.job_record import Ending, JobRecord
+from ..model.job_record import Ending
 from . import images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
@@ -27,19 +27,22 @@ def release(book: Book, job: int, why: Cause) -> None:
 
 def end(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> None:
     """The job's last step, and that of every job that can no longer run because of it."""
-    unmeetable = _end_one(book, job, state, code, why, failure)
+    left = _end_one(book, job, state, code, why, failure)
     # No recursion: chains of dependent jobs are as long as their users make them. Two jobs may doom the same third.
-    left = [(waiting, job) for waiting in reversed(unmeetable)]
     while left:
-        doomed, by = left.pop()
-        if doomed in book.specs:
-            why = Code.DEPENDENCY_FAILED(by)
-            unmeetable = _end_one(book, doomed, int(State.CANCELLED), 1, why)
-            left.extend((waiting, doomed) for waiting in reversed(unmeetable))
+        doomed, why = left.pop()
+        record = book.jobs.get(doomed)
+        if record is not None and record.allocation is not None:  # a client of a runtime, with ranks
+            stop(book, doomed, int(State.CANCELLED), why)
+        elif record is not None:
+            left.extend(_end_one(book, doomed, int(State.CANCELLED), 1, why))
 
 
-def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None) -> list[int]:
-    """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope."""
+def _end_one(
+    book: Book, job: int, state: int, code: int, why: Cause, failure: RankFailure | None = None
+) -> list[tuple[int, Cause]]:
+    """Record an ended job, settle what depended on it, forget it. Returns the jobs that it leaves without hope, and why, the
+    first one last."""
     table, record = book.table, book.jobs[job]
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
@@ -51,21 +54,14 @@ def _end_one(book: Book, job: int, state: int, code: int, why: Cause, failure: R
         )
     )  # fmt: skip
     book.forget(job, state)
-    _part(book, job, record)
+    runtime = book.jobs.get(record.runtime_job)
+    if runtime is not None and runtime.runtime_clients:
+        runtime.runtime_clients.pop(job, None)
+    clients = [(client, Code.RUNTIME_ENDED(job)) for client in record.runtime_clients or ()]
     unmeetable = settle_dependents(book, job, record.dependents or (), state)
     if record.waiting_array is None:
         next_of_array(book, spec)
-    return unmeetable
-
-
-def _part(book: Book, job: int, record: JobRecord) -> None:
-    """A client of a runtime has ended, or a runtime has, and its clients with it."""
-    runtime = book.jobs.get(record.runtime_job)
-    if runtime is not None and runtime.runtime_clients:
-        runtime.runtime_clients.remove(job)
-    for client in record.runtime_clients or ():
-        if client in book.jobs:  # one may have depended on another
-            stop(book, client, int(State.CANCELLED), Code.RUNTIME_ENDED(job))
+    return [*reversed(clients), *((waiting, Code.DEPENDENCY_FAILED(job)) for waiting in reversed(unmeetable))]
 
 
 def satisfied(kind: str, outcome: int) -> bool:

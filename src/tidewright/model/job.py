@@ -164,7 +164,9 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"team: {spec.team!r} is not a valid name")
     if spec.runtime:
         found.extend(_not_for_clients(spec))
-    elif not 1 <= spec.devices <= MAX_RANKS:
+    elif spec.runtime_class != "be":
+        need("class: only a client of a runtime has one; name its runtime")
+    if not spec.runtime and not 1 <= spec.devices <= MAX_RANKS:
         need(f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.min_devices <= spec.devices:
         need(f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")

@@ -107,7 +107,7 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """Jobs that wait for this one."""
     runtime_job: int = 0
     """The job of the runtime whose client it is; 0: none."""
-    runtime_clients: list[int] | None = None
+    runtime_clients: dict[int, bool] | None = None
     """Jobs that are clients of this one."""
     waiting_array: str | None = None
     """The array that runs as many members as it may."""

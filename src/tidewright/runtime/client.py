@@ -171,7 +171,8 @@ class RuntimeClient:
         self._tasks: dict[int, PendingTask] = {}
         self._next = 1
         found = endpoint(path, kind, name)
-        self._follows = found.of_job
+        self._follows = found.path if found.of_job else None
+        """The socket of the runtime that this process's job is a client of, until that was gone once."""
         self._connection = _connect_patiently(found.path) if found.of_job else connect(found.path)
         hello = ms.Hello(found.kind, found.name, weight, threads, str(folder or Path.cwd()))
         welcome, descriptors = self._ask(hello)
@@ -222,17 +223,18 @@ class RuntimeClient:
         return answer
 
     def _ask(self, message: Any) -> tuple[Any, list[int]]:
-        with self.lock:
-            try:
+        try:
+            with self.lock:
                 return ask(self._connection, message)
-            except Unreachable:
-                self._await_stop()
-                raise
+        except Unreachable:
+            self._await_stop()
+            raise
 
     def _await_stop(self) -> None:
         """The runtime is gone: its job was suspended, moved or ended, for which the scheduler stops this job, too. It is given
-        the time to, lest the job fail first with an error that is not its own."""
-        if self._follows:
+        the time to, once, lest the job fail first with an error that is not its own."""
+        if self._follows is not None and not _listens(self._follows):
+            self._follows = None
             time.sleep(FOLLOW_S)
 
     def submit(self, model: RemoteModel, slot: int) -> PendingTask:
@@ -249,17 +251,20 @@ class RuntimeClient:
     def collect(self, timeout_s: float | None) -> None:
         """Take in what has ended, waiting up to ``timeout_s`` (None: without a limit) for something to. Raises Unreachable
         where the runtime is gone."""
+        if not self._collect(timeout_s):
+            if timeout_s != 0:
+                self._await_stop()
+            raise Unreachable("the runtime has ended, or has closed this connection", "see its log, and connect again")
+
+    def _collect(self, timeout_s: float | None) -> bool:
+        """Whether the runtime is still there."""
         with self.lock:
             events = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000))
             for completion in self._rings.completions():
                 task = self._tasks.pop(completion.task, None)
                 if task is not None:
                     task.ended(completion)
-            if any(what & select.POLLHUP for _, what in events):
-                self._await_stop()
-                raise Unreachable(
-                    "the runtime has ended, or has closed this connection", "see its log, and connect again"
-                )
+            return not any(what & select.POLLHUP for _, what in events)
 
     def close(self) -> None:
         """End the queue: its tasks are dropped."""
@@ -280,15 +285,24 @@ _CONNECT_RETRY_S = 0.05
 _ERRORS = {kind.http_status: kind for kind in (UsageError, Conflict, NotFound)}
 
 
-def connect(path: Path | str) -> socket.socket:
-    """A connection to the runtime on ``path``. Raises Unreachable."""
+def connect(path: Path | str, timeout_s: float | None = None) -> socket.socket:
+    """A connection to the runtime on ``path``, on which each answer is waited for up to ``timeout_s``. Raises Unreachable."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(timeout_s)
     try:
         connection.connect(str(path))
     except OSError as error:
         connection.close()
         raise Unreachable(f"no runtime listens on {path} ({error.strerror})", "start one: tide runtime up") from None
     return connection
+
+
+def _listens(path: Path) -> bool:
+    try:
+        connect(path, _CONNECT_RETRY_S).close()
+    except Unreachable:
+        return False
+    return True
 
 
 def _connect_patiently(path: Path) -> socket.socket:

@@ -71,12 +71,14 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "_pinned", lambda words: torch.empty(words, dtype=torch.int32))
     monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None, query=lambda: True))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
 
 
 def made(seed: int, interrupts: float) -> tuple[dev.GatedChain, Model, dev.ControlBlocks]:
     model = Model(random.Random(seed), 0.0)
     blocks = dev.ControlBlocks(3, CTAS, "cpu")
-    stream = SimpleNamespace(synchronize=lambda: None)
+    stream = SimpleNamespace(synchronize=lambda: None, wait_stream=lambda other: None)
     chain = dev.GatedChain(model, (torch.zeros(2),), blocks.row(1), stream)  # type: ignore[arg-type]
     model.runs.zero_()
     model.interrupts = interrupts
@@ -103,17 +105,17 @@ def test_each_cta_runs_once_however_often_the_chain_is_cut_short() -> None:
 def test_a_task_that_is_discarded_leaves_nothing_to_the_next() -> None:
     for seed in range(100):
         chain, model, blocks = made(seed, 0.2)
-        chain.begin()
+        chain.begin(torch.ones(2))
         chain.step()
         if chain.complete:
             continue
         with pytest.raises(Conflict):
-            chain.begin()
+            chain.begin(torch.ones(2))
         chain.discard()
         blocks.clear_flag()
         model.interrupts = 0.0
         model.runs.zero_()
-        chain.begin()
+        chain.begin(torch.ones(2))
         assert chain.step() and chain.complete
         assert (model.runs == 1).all(), f"seed {seed}"
 
@@ -140,3 +142,34 @@ def test_a_chain_refuses_kernels_without_a_gate_and_blocks_that_are_too_short() 
     model.gates = False
     with pytest.raises(UsageError, match="kernels without a gate: k"):
         dev.GatedChain(model, (), dev.ControlBlocks(1, CTAS, "cpu").row(0), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("values", [(), (2, 2), (3,)])
+def test_inputs_of_another_form_are_refused(values: tuple[int, ...]) -> None:
+    chain, _, _ = made(0, 0.0)
+    with pytest.raises(UsageError, match="the model takes"):
+        chain.begin(*(torch.ones(size) for size in values))
+
+
+@pytest.mark.usefixtures("host")
+def test_the_head_of_a_chain_makes_no_tensors() -> None:
+    """In a capture they would share memory with the model's results."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    chain, _, _ = made(0, 0.0)
+    known = {one.data_ptr() for one in (chain.control, chain._closed, chain._zero, chain._start, chain._fresh)}
+    ends = chain.control.data_ptr(), chain.control.data_ptr() + 4 * len(chain.control)
+
+    places: list[int] = []
+
+    class Made(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = op(*args, **(kwargs or {}))
+            places.extend([found.data_ptr()] if isinstance(found, torch.Tensor) else [])
+            return found
+
+    with Made():
+        chain._open_gate()
+    assert places
+    assert not [place for place in places if place not in known and not ends[0] <= place < ends[1]]

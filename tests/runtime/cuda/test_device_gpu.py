@@ -32,41 +32,44 @@ def chain() -> Iterator[tuple[dev.GatedChain, dev.ControlBlocks, Any]]:
     gated: GatedModel = compile_gated(model, inputs)
     blocks = dev.ControlBlocks(2, gated.largest_grid)
     made = dev.GatedChain(gated, inputs, blocks.row(1), torch.cuda.Stream(priority=dev.BEST_EFFORT))
-    run(made)
+    made.begin(*inputs)
+    finish(made)
     yield made, blocks, made.outputs.clone()
 
 
-def run(chain: dev.GatedChain) -> int:
-    """Launch until the task is complete; how often it was cut short."""
-    aborted = chain.counts.aborted
-    chain.launch()
+def finish(chain: dev.GatedChain) -> None:
+    """Launch what is left of the task until it is complete."""
+    import torch
+
     while not (chain.step() and chain.complete):
         if chain.step():
             chain.launch()
-    return chain.counts.aborted - aborted
+    torch.cuda.synchronize()
 
 
 def test_preempted_at_any_moment_it_computes_the_same_bits(chain: Any) -> None:
+    """Of other inputs each time: what an earlier task left in memory is not right by accident."""
     import torch
 
-    made, blocks, expected = chain
-    side, dice, cut_short = torch.cuda.Stream(priority=dev.REAL_TIME), random.Random(1), 0
+    made, blocks, _ = chain
+    given = [(torch.randn_like(made.inputs[0]),) for _ in range(4)]
+    expected = []
+    for values in given:
+        made.begin(*values)
+        finish(made)
+        expected.append(made.outputs.clone())
+    side, dice, before = torch.cuda.Stream(priority=dev.REAL_TIME), random.Random(1), made.counts.aborted
     for _ in range(ROUNDS):
-        made.outputs.zero_()
-        torch.cuda.synchronize()
-        made.launch()
+        which = dice.randrange(4)
+        made.begin(*given[which])
         with torch.cuda.stream(side):
             torch.cuda._sleep(dice.randrange(200_000))
             blocks.raise_flag()
             torch.cuda._sleep(dice.randrange(20_000))
             blocks.clear_flag()
-        while not (made.step() and made.complete):
-            if made.step():
-                made.launch()
-        torch.cuda.synchronize()
-        assert torch.equal(made.outputs, expected)
-    cut_short = made.counts.aborted
-    assert cut_short > ROUNDS / 10, "hardly a launch was cut short: the test shows nothing"
+        finish(made)
+        assert torch.equal(made.outputs, expected[which])
+    assert made.counts.aborted - before > ROUNDS / 10, "hardly a launch was cut short: the test shows nothing"
 
 
 def test_nothing_runs_while_the_flag_is_raised(chain: Any) -> None:
@@ -84,7 +87,7 @@ def test_nothing_runs_while_the_flag_is_raised(chain: Any) -> None:
         made.begin(*made.inputs)
     blocks.clear_flag()
     torch.cuda.synchronize()
-    run(made)
+    finish(made)
     assert torch.equal(made.outputs, expected)
 
 
@@ -100,7 +103,5 @@ def test_a_task_that_was_discarded_leaves_nothing_to_the_next(chain: Any) -> Non
     blocks.clear_flag()
     torch.cuda.synchronize()
     made.begin(*made.inputs)
-    while not (made.step() and made.complete):
-        if made.step():
-            made.launch()
+    finish(made)
     assert torch.equal(made.outputs, expected)

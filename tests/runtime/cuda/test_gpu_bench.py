@@ -31,17 +31,18 @@ def test_steps_that_were_measured_on_this_machine_are_not_run_again(
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         ran.append(command[-1])
-        if command[-1] == "overhead":
+        if command[-1] == "slow":
             raise subprocess.TimeoutExpired(command, 1)
         return subprocess.CompletedProcess(command, command[-1] == "latencies")
 
     monkeypatch.setattr(bench.subprocess, "run", run)
-    for step, gpu in (("probe", "a GPU"), ("exactness", "another GPU")):
-        (tmp_path / f"gpu-{step}.json").write_text(json.dumps({"machine": {**HERE, "gpu": gpu}, "measured": {}}))
+    for step, gpu, missed in (("probe", "a GPU", []), ("exact", "another GPU", []), ("short", "a GPU", ["too slow"])):
+        kept = {"machine": {**HERE, "gpu": gpu}, "measured": {"missed": missed}}
+        (tmp_path / f"gpu-{step}.json").write_text(json.dumps(kept))
     (tmp_path / "gpu-preemption.json").write_text('{"machine":')  # cut off
-    steps = ["probe", "latencies", "overhead", "preemption", "exactness"]
+    steps = ["probe", "latencies", "slow", "preemption", "exact", "short"]
     assert bench.run_all(steps, False, HERE) == 2, "a step that fails, or takes too long, is not counted"
-    assert ran == ["latencies", "overhead", "preemption", "exactness"]
+    assert ran == ["latencies", "slow", "preemption", "exact", "short"]
     ran.clear()
     assert bench.run_all(["probe"], True, HERE) == 0
     assert ran == ["probe"]
@@ -60,6 +61,15 @@ def test_a_step_that_fails_keeps_nothing(
     assert bench.run_one("probe") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["gpu-probe.json"]
     assert bench.done("probe", HERE)
+    monkeypatch.setitem(gpu_steps.STEPS, "preemption", lambda: {"missed": ["70 us above the floor"]})
+    assert bench.run_one("preemption") == 1, "a missed bar looks like a success"
+    assert not bench.done("preemption", HERE)
+
+
+def test_every_network_has_its_steps(bench: ModuleType) -> None:
+    from gpu_steps import NETWORKS, STEPS
+
+    assert {f"{kind}-{name}" for kind in ("overhead", "exactness") for name in NETWORKS} <= set(STEPS)
 
 
 def test_without_a_gpu_it_says_why_and_measures_nothing(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

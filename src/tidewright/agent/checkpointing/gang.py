@@ -42,11 +42,14 @@ class Gangs:
         self._led: dict[tuple[Key, int], list[PeerClient]] = {}
         """Connections of cuts that this node leads, until their result is sent: ranks stand still, and new ones take time."""
         self._held_for: dict[Key, int] = {}
-        """The cut that another node last held a gang's ranks here for: what it sends late of an earlier one is out of date."""
+        """The cut that a gang's ranks here were last held for: what its leader sends late of an earlier one is out of date."""
+        self._changing: dict[Key, asyncio.Lock] = {}
+        """Held while the ranks here are held or released: nothing comes in between the look and the act."""
 
     async def cut(self, key: Key, step: CutGang) -> int:
         """Lead a cut; microseconds from the request to the standstill. Raises WorldError, with all ranks running on."""
         clients = self._led[key, step.cut] = self._clients(step.others)
+        self._held_for[key] = step.cut
         parties: list[Pages] = [self._pages(key), *(PeerPages(client, key, step.cut) for client in clients)]
         longest = LONGEST_STEP_US if step.hurry else UNHURRIED_STEP_US
         return (await asyncio.to_thread(cut, parties, timeout_us=CUT_US, longest_step_us=longest)).hold_us
@@ -85,21 +88,32 @@ class Gangs:
     async def _hold(self, args: dict[str, Any]) -> None:
         serial = args.get("serial")  # leaders of earlier versions send none
         await self._may_hold(_key(args), None if serial is None else int(serial))
-        self._held_for = {key: cut for key, cut in self._held_for.items() if self._rank_dirs(key) is not None}
-        if serial is not None:
-            self._held_for[_key(args)] = int(serial)
-        await asyncio.to_thread(self._known(args).hold)
+        self._forget_gone()
+        async with self._lock(args):
+            if serial is not None:
+                self._held_for[_key(args)] = int(serial)
+            await asyncio.to_thread(self._known(args).hold)
+
+    def _forget_gone(self) -> None:
+        for key in [key for key in self._held_for if self._rank_dirs(key) is None]:
+            del self._held_for[key]
+            self._changing.pop(key, None)
+
+    def _lock(self, args: dict[str, Any]) -> asyncio.Lock:
+        return self._changing.setdefault(_key(args), asyncio.Lock())
 
     async def _read(self, args: dict[str, Any]) -> Any:
         return msgspec.to_builtins(await asyncio.to_thread(self._known(args).read))
 
     async def _publish(self, args: dict[str, Any]) -> None:
-        self._check_held(args)
-        await asyncio.to_thread(self._known(args).publish, msgspec.convert(args["cuts"], Cuts))
+        async with self._lock(args):
+            self._check_held(args)
+            await asyncio.to_thread(self._known(args).publish, msgspec.convert(args["cuts"], Cuts))
 
     async def _release_here(self, args: dict[str, Any]) -> None:
-        self._check_held(args)
-        await asyncio.to_thread(self._known(args).release)
+        async with self._lock(args):
+            self._check_held(args)
+            await asyncio.to_thread(self._known(args).release)
 
     def _check_held(self, args: dict[str, Any]) -> None:
         """Raise WorldError where the ranks here are held for another cut than the sender's, which it gave up."""

@@ -52,15 +52,16 @@ def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
     wrong = problems(spec)
     if wrong:
         return Code.SPEC_WRONG(tuple(wrong)), "usage"
-    crowded = None if spec.runtime else too_crowded(book, spec, spec.floor)
+    missing = runtime_attach.refuse(book, spec) if spec.runtime else None
+    if missing is not None:
+        return missing
+    crowded = too_crowded(book, spec, runtime_attach.runtime_devices(book, spec) if spec.runtime else spec.floor)
     if crowded is not None:
         return crowded, "usage"
     for dependency in spec.after:
         if dependency.job not in book.specs and dependency.job not in book.outcomes:
             return Code.UNKNOWN_DEPENDENCY(dependency.job), "notfound"
-    if spec.runtime:
-        return runtime_attach.refuse(book, spec)
-    misfit = never_fits(book, spec)
+    misfit = None if spec.runtime else never_fits(book, spec)
     return None if misfit is None else (misfit, "usage")
 
 
@@ -88,6 +89,8 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
 
 
 def _warnings(book: Book, spec: Spec) -> Cause | None:
+    if spec.runtime:
+        return None
     one, other = forecast(book, spec), unenforced(book, spec)
     return Code.WITH(one, other) if one and other else one or other
 
@@ -163,6 +166,8 @@ def enter(book: Book, spec: Spec) -> int:
     book.jobs[job] = JobRecord(spec)
     if spec.elastic:
         book.elastic_jobs += 1
+    if spec.kind == "runtime":
+        book.runtimes[job] = True
     team = book.teams.setdefault(spec.team, len(book.teams))
     settings = book.settings
     now = book.now

@@ -10,8 +10,8 @@ from ..book import QUEUED, Book
 
 def find(book: Book, name: str, user: str) -> int:
     """The latest job of a runtime with this name (or job id), one of ``user``'s if there is one; 0 where there is none."""
-    found = [job for job, spec in book.specs.items() if spec.kind == "runtime" and name in (spec.name, str(job))]
-    found = [job for job in found if not _ends(book.jobs[job])]
+    named = [job for job in book.runtimes if name in (book.specs[job].name, str(job))]
+    found = [job for job in named if not _ends(book.jobs[job])]
     return max(found, key=lambda job: (book.specs[job].user == user, job), default=0)
 
 
@@ -29,9 +29,16 @@ def refuse(book: Book, spec: JobSpec) -> tuple[Cause, str] | None:
     return None
 
 
+def runtime_devices(book: Book, spec: JobSpec) -> int:
+    """Devices of the runtime that a spec names; 0 where there is none."""
+    job = find(book, spec.runtime, spec.user)
+    return book.specs[job].devices if job else 0
+
+
 def enter(book: Book, job: int, spec: JobSpec) -> None:
     """Make a job that has just been admitted a client of the runtime that it names."""
     record = book.jobs[job]
     record.runtime_job = find(book, spec.runtime, spec.user)
     runtime = book.jobs[record.runtime_job]
-    runtime.runtime_clients = [*(runtime.runtime_clients or ()), job]
+    runtime.runtime_clients = runtime.runtime_clients or {}
+    runtime.runtime_clients[job] = True

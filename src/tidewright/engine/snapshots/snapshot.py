@@ -154,6 +154,8 @@ def _show_planners(book: Book, snapshot: Snapshot) -> None:
     """What planners see of the records."""
     for job, record in book.jobs.items():
         book.specs[job] = record.spec
+        if record.spec.kind == "runtime":
+            book.runtimes[job] = True
         if record.refused_by:
             keep_refusals(book, job, record.refused_by)
     for job in snapshot.with_images:

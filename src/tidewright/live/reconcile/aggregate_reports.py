@@ -33,8 +33,8 @@ def stays(report: wire.JobReport) -> bool:
 
 
 def stopped_before(report: wire.JobReport) -> bool:
-    """Whether an attempt was stopped there before it had a rank that could end: its resumption had failed elsewhere."""
-    return report.state in GONE and report.verb == "stop" and not dead(report)
+    """Whether what an attempt had there was stopped, and no rank of it had failed: its resumption had failed elsewhere."""
+    return report.state in GONE and report.verb == "stop" and report.first_failure is None and not report.lost
 
 
 def dead(report: wire.JobReport) -> bool:

@@ -171,7 +171,8 @@ class Reconciler:
             return self._suspend_failed(key, reports, where)
         if state is State.RESUMING and any(failed(one, "resume") for one in reports.values()):
             return self._resume_failed(key, reports, where)
-        if state is State.RESUMING and stopped_before(report) and not any(dead(one) for one in reports.values()):
+        others = [one for name, one in reports.items() if name != node]
+        if state is State.RESUMING and stopped_before(report) and not any(map(dead, others)):
             return self._resume_again(key, node)
         if state is State.RUNNING and report.state == "suspended":
             return CallOutcome([], [self._undo_suspend(key, node, report)])

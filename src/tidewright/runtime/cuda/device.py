@@ -23,7 +23,7 @@ REAL_TIME, BEST_EFFORT = -5, 0
 
 class ControlBlocks:
     """The control blocks of ``queues`` best-effort queues, one row each of an int32 tensor on the device, so that one strided
-    write raises or clears the flag of all."""
+    write raises or clears the flag of all. Real-time work is one request at a time: the flag is 0 or 1."""
 
     def __init__(self, queues: int, largest_grid: int, device: str = "cuda") -> None:
         import torch
@@ -60,7 +60,7 @@ class GatedChain:
     """A gated model captured in one graph on a stream: its head opens the gate where the launch before was cut short, its tail
     reports how far this one came.
 
-    ``outputs`` are overwritten by each task. ``step`` and ``done`` do not wait.
+    ``outputs`` are overwritten by each task. ``step`` does not wait, and is what learns that a launch has drained.
     """
 
     def __init__(self, gated: GatedModel, inputs: tuple[Any, ...], control: Any, stream: Any) -> None:
@@ -77,6 +77,12 @@ class GatedChain:
         self._report = _pinned(MARKS)
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._busy = False
+        # Made before the capture: what is made in it is given back to the graph's pool at once, and the head of a relaunch would
+        # write over results of kernels that were complete.
+        self._closed, self._zero, self._start = (
+            torch.full((), value, dtype=torch.int32, device=control.device) for value in (CLOSED, 0, 0)
+        )
+        self._fresh = torch.zeros((), dtype=torch.bool, device=control.device)
         gated.bind(control)
 
         def body() -> Any:
@@ -92,19 +98,27 @@ class GatedChain:
         import torch
 
         aborted = self.control[ABORTED]
-        self.control[START] = torch.where(aborted == CLOSED, 0, aborted)
-        self.control[ABORTED] = CLOSED
-        self.control[GATE] = self.control[START]
+        torch.eq(aborted, self._closed, out=self._fresh)
+        torch.where(self._fresh, self._zero, aborted, out=self._start)
+        self.control[START].copy_(self._start)
+        self.control[ABORTED].copy_(self._closed)
+        self.control[GATE].copy_(self._start)
 
     def begin(self, *values: Any) -> None:
-        """A new task with these inputs (tensors like the captured ones). Raises Conflict while one is under way."""
-        if self._busy or int(self._report[ABORTED]) != CLOSED:
-            raise Conflict("the chain has a task that is not complete", "run it to its end, or discard it")
+        """A new task with these inputs (tensors like the captured ones), after what the caller's stream has been given. Raises
+        Conflict while one is under way, UsageError for other tensors."""
         import torch
 
+        if not (self.step() and self.complete):
+            raise Conflict("the chain has a task that is not complete", "run it to its end, or discard it")
+        wanted, given = ([(one.shape, one.dtype) for one in each] for each in (self.inputs, values))
+        if wanted != given:
+            raise UsageError(f"inputs {given}", f"the model takes {wanted}")
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for place, value in zip(self.inputs, values, strict=False):
+            for place, value in zip(self.inputs, values, strict=True):
                 place.copy_(value, non_blocking=True)
+                value.record_stream(self.stream)  # it is not reused before it has been copied
         self.launch()
 
     def launch(self) -> None:
@@ -196,6 +210,7 @@ def capture(body: Callable[[], Any], stream: Any) -> tuple[Any, Any]:
     resets the compiler: this one's function cannot be called again then, its graph is what stays."""
     import torch
 
+    stream.wait_stream(torch.cuda.current_stream())  # weights, inputs and control blocks were written there
     with torch.no_grad(), torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
             body()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 
 from ..models import ModelRecord
@@ -37,6 +38,7 @@ class ClientSession:
     """Workers lost in a row, no task done between."""
     broken: str = ""
     """Why its queue takes no tasks any more."""
+    began_ns: int = field(default_factory=time.monotonic_ns)
     stop_asked_ns: int = 0
     done: int = 0
     failed: int = 0

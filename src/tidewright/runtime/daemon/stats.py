@@ -51,6 +51,7 @@ def _client(session: ClientSession, scheduler: Scheduler, pool: ModelPool) -> di
         "name": session.name,
         "class": session.hello.kind,
         "pid": session.pid,
+        "up_s": round((time.monotonic_ns() - session.began_ns) / 1e9, 3),
         "worker_pid": session.worker.pid,
         "weight": queue.weight if queue is not None else 1,
         "stream": queue.stream.value if queue is not None else "",
