@@ -77,6 +77,7 @@ def test_histories_that_once_went_wrong(seed: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_a_swarm_of_seeds() -> None:
     for seed in range(3000):
         swarm = Swarm(seed)

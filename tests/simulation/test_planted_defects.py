@@ -74,6 +74,17 @@ def hold_ranks_for_two_cuts(patch: pytest.MonkeyPatch) -> None:
 def keep_void_cuts(patch: pytest.MonkeyPatch) -> None:
     """A cut that was decided on still counts when the ranks have been held for another one since."""
     patch.setattr(AttemptState, "_void_decisions", lambda self, but: None)
+    wait_for_an_overtaken_cut(patch)  # what would be refused as too late is not
+
+
+def wait_for_an_overtaken_cut(patch: pytest.MonkeyPatch) -> None:
+    """An image is waited for though the ranks are held for a later cut already."""
+    patch.setattr(AttemptState, "held_for_later", lambda self, cut: False)
+
+
+def hold_ranks_in_vain(patch: pytest.MonkeyPatch) -> None:
+    """Ranks stay held for a cut whose image is never asked for here."""
+    patch.setattr(AttemptState, "held_in_vain", property(lambda self: False))
 
 
 def follow_a_cut_of_released_ranks(patch: pytest.MonkeyPatch) -> None:
@@ -101,6 +112,7 @@ def wait_for_each_other(patch: pytest.MonkeyPatch) -> None:
 def keep_a_refusal_to_oneself(patch: pytest.MonkeyPatch) -> None:
     """A leader that refuses to make an image lets the other nodes wait for its cut."""
     patch.setattr(imaging, "refuse", nothing)
+    hold_ranks_in_vain(patch)  # what the others have asked for since would release them
 
 
 def wait_for_a_cut_till_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -247,6 +259,8 @@ DEFECTS: list[tuple[Plant, str, int]] = [
     (make_an_image_again, "moments", 4463),
     (hold_ranks_for_two_cuts, "cuts", 30),
     (keep_void_cuts, "refusals", 34),
+    (wait_for_an_overtaken_cut, "refusals", 3085),
+    (hold_ranks_in_vain, "refusals", 112),
     (follow_a_cut_of_released_ranks, "refusals", 8),
     (join_a_cut_that_is_over, "cuts", 0),
     (wait_for_each_other, "refusals", 13),

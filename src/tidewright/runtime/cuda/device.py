@@ -77,7 +77,7 @@ class GatedChain:
         self._report = _pinned(MARKS)
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._busy = False
-        # Made before the capture: what is made in it is given back to the graph's pool at once, and the head of a relaunch would
+        # Made before the capture: what is made in it goes to the graph's pool again at once, and the head of a relaunch would
         # write over results of kernels that were complete.
         self._closed, self._zero, self._start = (
             torch.full((), value, dtype=torch.int32, device=control.device) for value in (CLOSED, 0, 0)
