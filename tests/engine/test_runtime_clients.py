@@ -242,6 +242,44 @@ def test_ranks_of_a_client_are_limited_by_the_devices_of_its_runtime() -> None:
     assert pool.reply(ev.Submit(replace(spec, ranks=3), "b"), "b").warning is None
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_runtime_and_its_client_that_end_in_one_step_leave_no_orders(first: int) -> None:
+    """Both were killed: whoever carries out an order for a job that is gone would have to look it up."""
+    pool = Worldlet(2, 2)
+    host, mine = both(pool)
+    ends = [ev.Exited(host, 1, 137), ev.Exited(mine, 1, 1)]
+    given = pool.tell(*(ends if first else reversed(ends)))
+    assert not [command for command in given if isinstance(command, co.StopRanks)]
+    assert not pool.engine.book.jobs
+
+
+def test_a_job_that_ends_in_the_step_in_which_it_is_cancelled_leaves_no_orders() -> None:
+    pool = Worldlet(2, 2)
+    job = pool.submit(1)
+    start(pool, job)
+    given = pool.tell(ev.Cancel(job, "c"), ev.Exited(job, 1, 0))
+    assert not [command for command in given if isinstance(command, co.StopRanks)]
+    assert pool.state(job) is State.CANCELLED
+
+
+def test_a_client_that_is_being_stopped_for_its_runtime_can_be_held() -> None:
+    pool = Worldlet(2, 2)
+    host, mine = both(pool)
+    pool.answers[co.StopRanks] = lambda command: None
+    pool.plan(Suspend(host, "test"))
+    why = explain(pool.engine, make("sla"), mine).why
+    assert why == Code.STOPS_AND_RETURNS(Code.RUNTIME_STOPPED(host, "suspending"))
+    assert not pool.reply(ev.Hold(mine, "h"), "h").error
+    pool.tell(ev.Exited(mine, 1, 143))
+    start(pool, host)
+    assert reason(pool, mine) is Reason.USER_HOLD
+    pool.reply(ev.Release(mine, "r"), "r")
+    assert pool.state(mine) is State.RUNNING
+    pool.tell(ev.Cancel(mine, "c"))
+    assert explain(pool.engine, make("sla"), mine).why == Code.STOPS_FOR_GOOD(Code.CANCELLED())
+    assert pool.reply(ev.Hold(mine, "h2"), "h2").error == Code.BEING_STOPPED(mine)
+
+
 def test_why_says_what_a_client_waits_for() -> None:
     pool = Worldlet(2, 2)
     host = runtime(pool)

@@ -391,6 +391,21 @@ def test_every_option_of_the_command_line_is_read() -> None:
     assert same == [], same
 
 
+def test_a_jobs_runtime_takes_the_socket_of_its_last_attempt_and_keeps_it(start_runtime: Start) -> None:
+    """That one is on a node that was taken for dead, and ends when it is found again."""
+    last = start_runtime("--requeue")
+    now = start_runtime("--requeue", socket=last.socket)
+    last.process.kill()
+    last.process.wait()
+    first = start_runtime("--requeue", socket=now.socket)
+    now.process.send_signal(signal.SIGINT)
+    assert now.process.wait(20) == 0
+    with RuntimeClient(first.socket, "rt") as client:
+        assert client.stats()["pid"] == first.process.pid
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(20) == 0 and not first.socket.exists()
+
+
 def test_a_second_runtime_on_a_socket_is_refused_and_a_dead_one_is_replaced(
     start_runtime: Start, tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ class _Measured:
 def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
     nodes: dict[str, NodeSpec] = {}
     rows: list[_Row] = []
-    unstarted = 0
+    unstarted = clients = 0
     measured = _Measured()
 
     engine = Engine(head.known[0].settings)
@@ -168,11 +168,14 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
         record = again.turn(turn, body)
         nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
         for ended in record.commands:
-            if isinstance(ended, Ended) and ended.ideal_us > 0:
+            if isinstance(ended, Ended) and ended.spec.runtime:
+                clients += 1
+            elif isinstance(ended, Ended) and ended.ideal_us > 0:
                 rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
             elif isinstance(ended, Ended):
                 unstarted += 1
         measured.observe(record)
+    clients += sum(bool(spec.runtime) for spec in engine.book.specs.values())
     censored = _live(engine)
     waiting = sum(1 for row in censored if not row.ideal_us)
     rows += [row for row in censored if row.ideal_us]
@@ -185,6 +188,7 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
         (len(censored) - waiting, "had not ended when the journal did: censored at the run time they had"),
         (waiting, "had not started when the journal ended and are left out"),
         (unstarted, "ended without having run and are left out"),
+        (clients, "had no devices, as clients of device runtimes, and are left out"),
     ):
         if count:
             recording.notes.append(f"{count:,} job{'s' if count > 1 else ''} {text}")
@@ -200,7 +204,9 @@ def _live(engine: Engine) -> list[_Row]:
     view = engine.view()
     jobs = view.jobs
     return [
-        _Row(view.specs[job], int(jobs.submit[row]), int(jobs.ideal_now[row])) for job, row in sorted(jobs.row.items())
+        _Row(view.specs[job], int(jobs.submit[row]), int(jobs.ideal_now[row]))
+        for job, row in sorted(jobs.row.items())
+        if not view.specs[job].runtime
     ]
 
 

@@ -21,6 +21,8 @@ from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
 
 _MOST_PATH = 107
 """Bytes of a unix socket's path (unix(7), sun_path)."""
+END_S = 15.0
+"""How long a runtime may take to end; its workers are killed first."""
 ANSWER_S = 2.0
 """How long a runtime is waited for by who only wants to see it: one that was stopped must not stop ``tide top``."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -70,7 +72,7 @@ class ClientWatch:
         connected."""
         found = []
         for name in names(self._state):
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, Unreachable):
                 answer = stats(self._state, name)
                 for client in answer["clients"]:
                     rate = self._rate((name, answer["pid"], client["queue"]), client["up_s"], client["preemptions"])
@@ -84,11 +86,29 @@ class ClientWatch:
 
 
 def shut_down(state: Path, name: str) -> None:
-    """Ask a runtime to end: its clients get errors, its job completes."""
+    """Ask a runtime to end, and wait until it has: its clients get errors, its job completes. What one that was killed has left
+    is removed. Raises NotFound where there is neither, Unreachable for one that does not end."""
     from ..runtime.transport.messages import send
 
-    with _connected(state, name) as connection:
-        send(connection, Shutdown())
+    try:
+        with _connected(state, name) as connection:
+            connection.settimeout(END_S)
+            send(connection, Shutdown())
+            with contextlib.suppress(ConnectionError):
+                connection.recv(1)
+    except TimeoutError:
+        raise _silent(name) from None
+    except NotFound:
+        left = socket_of(state, name)
+        if not left.exists():
+            raise
+        left.unlink()
+
+
+def _silent(name: str) -> Unreachable:
+    return Unreachable(
+        f"runtime {name!r} is there and does not answer", "end its job: tide cancel JOB (tide ps shows it)"
+    )
 
 
 @contextlib.contextmanager
@@ -96,6 +116,8 @@ def _connected(state: Path, name: str) -> Any:
     try:
         with connect(socket_of(state, name), ANSWER_S) as connection:
             yield connection
+    except TimeoutError:
+        raise _silent(name) from None
     except (Unreachable, BrokenPipeError, ConnectionResetError):  # none is there, or it ends in this moment
         raise NotFound(f"no runtime {name!r} answers here", "see tide runtime ls; start one: tide runtime up") from None
 

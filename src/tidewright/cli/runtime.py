@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..base.errors import Conflict, NotFound
+from ..base.errors import Conflict, NotFound, Unreachable
 from ..base.units import format_bytes
 from . import output as out
 from .output import Column
@@ -129,11 +129,12 @@ def up(
 @click.argument("name", default="runtime")
 @pass_session
 def down(session: Session, name: str) -> None:
-    """Ask runtime NAME to end. Tasks that have not ended are dropped, and its job completes."""
+    """Have runtime NAME end. Tasks that have not ended are dropped, and its job completes. What one that was killed has left
+    is removed."""
     from ..app.runtime import shut_down
 
     shut_down(session.state, name)
-    out.echo(f"runtime {name} ends")
+    out.echo(f"runtime {name} is down")
 
 
 @command.command("ls", short_help="List runtimes.")
@@ -149,6 +150,8 @@ def ls(session: Session, output: str, headers: bool) -> None:
             rows.append({"name": name, "state": "up", **runtime.stats(session.state, name)})
         except NotFound:
             rows.append({"name": name, "state": "down"})
+        except Unreachable:
+            rows.append({"name": name, "state": "silent"})
     out.print_rows(rows, RUNTIMES, output, headers, lambda row: row["name"], {"runtimes": rows})
 
 

@@ -40,7 +40,7 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     history = tuple(book.jobs[job].history)
     waiting = state in (State.HELD, State.QUEUED, State.SUSPENDED)
     if not waiting:
-        why = outlook(book, job, now) or Code.STATE_IS(state.name.lower())
+        why = outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.name.lower())
         return Explanation(job=job, state=state.name, waiting=False, why=why, history=history)
     blocked, change = _binding(engine, planner, job, state, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ()
@@ -50,8 +50,16 @@ def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explana
     return Explanation(
         job=job, state=state.name, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders,
-        ahead=_ahead(book, job), change=change, history=history,
+        ahead=0 if book.jobs[job].runtime_job else _ahead(book, job), change=change, history=history,
     )  # fmt: skip
+
+
+def _stopping(book: Book, job: int) -> Cause | None:
+    """What becomes of a job that is being stopped; None for any other."""
+    ending = book.jobs[job].ending
+    if book.state(job) is not State.STOPPING or ending is None:
+        return None
+    return Code.STOPS_AND_RETURNS(ending.why) if ending.state == State.QUEUED else Code.STOPS_FOR_GOOD(ending.why)
 
 
 def _binding(engine: Engine, planner: Planner, job: int, state: State, now: int) -> tuple[Blocked, Change | None]:

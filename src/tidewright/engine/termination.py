@@ -46,6 +46,7 @@ def _end_one(
     table, record = book.table, book.jobs[job]
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
+    _withdraw_commands(book, job)
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
@@ -169,8 +170,9 @@ def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
 
 
 def _withdraw_commands(book: Book, job: int) -> None:
-    """Drop commands given earlier in this very step for the attempt that is over (a node died and came back within it)."""
-    orders = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks)
+    """Drop commands given earlier in this very step for the attempt that is over: a node died and came back within it, or the
+    ranks that were to be stopped had ended."""
+    orders = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks, StopRanks)
     book.out[:] = [command for command in book.out if not (isinstance(command, orders) and command.job == job)]
 
 

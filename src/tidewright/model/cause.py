@@ -64,6 +64,8 @@ class Code(StrEnum):
     BACKOFF = "Backoff"
     STATE_IS = "StateIs"
     HOLD_PENDING = "HoldPending"
+    STOPS_AND_RETURNS = "StopsAndReturns"
+    STOPS_FOR_GOOD = "StopsForGood"
     # changes that would start a job
     SPREAD = "Spread"
     ACCEPT_TYPE = "AcceptType"

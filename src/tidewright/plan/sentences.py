@@ -60,6 +60,8 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.BACKOFF: "failed before; tried again in {left:us}",
     C.STATE_IS: "it is {state}",
     C.HOLD_PENDING: "could not be suspended for its user: {why:why}; tried again in {within:us}",
+    C.STOPS_AND_RETURNS: "it is being stopped, and is to start again: {why:why}",
+    C.STOPS_FOR_GOOD: "it is being stopped: {why:why}",
     },
     "Changes that would start a job": {
     C.SPREAD: "let its ranks spread over nodes",
@@ -237,7 +239,7 @@ REMEDIES: dict[C, str] = {
     C.TOO_CROWDED: "ask for at least {needed:n} devices (-g {needed:n}), start {ranks_that_fit:n} ranks or fewer, or raise "
     "engine.max_ranks_per_device in STATE/config.yaml",
     C.UNKNOWN_DEPENDENCY: "list known jobs with tide ps --all",
-    C.NO_SUCH_RUNTIME: "start one: tide runtime up --name {name}",
+    C.NO_SUCH_RUNTIME: "see tide runtime ls; start one with tide runtime up --name NAME",
     C.NOT_YOUR_RUNTIME: "start one of your own: tide runtime up",
     C.FOLLOWS_RUNTIME: "see where that is: tide show {runtime:n}",
     C.NO_SUCH_TYPE: "the pool has: {known:names}",

@@ -318,10 +318,13 @@ def _connect_patiently(path: Path) -> socket.socket:
 
 
 def ask(connection: socket.socket, message: Any) -> tuple[Any, list[int]]:
-    """One request and its answer, with descriptors. Raises UsageError, or Unreachable where the runtime is gone."""
+    """One request and its answer, with descriptors. Raises UsageError, or Unreachable where the runtime is gone; TimeoutError on
+    a connection that has a limit."""
     try:
         ms.send(connection, message)
         answer, descriptors = ms.receive(connection, ms.runtime_messages)
+    except TimeoutError:
+        raise
     except OSError as error:
         raise Unreachable(f"the runtime is gone ({error})", "see its log, and connect again") from None
     if isinstance(answer, ms.RequestRefused):

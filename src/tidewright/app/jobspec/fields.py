@@ -78,6 +78,13 @@ def duration(text: str) -> int:
     return parse_duration(text)
 
 
+def runtime(text: str) -> str:
+    """The name of a device runtime, or the id of its job."""
+    if not text.strip():
+        raise UsageError(f"{text!r} names no runtime", "list them: tide runtime ls")
+    return text.strip()
+
+
 def every(text: str) -> int:
     """Run time between images in microseconds; ``auto`` is 0, ``never`` is -1."""
     word = text.strip().lower()

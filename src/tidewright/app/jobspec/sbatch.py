@@ -137,7 +137,9 @@ class _Script:
         per_task = self.counts.get("gpus-per-task")
         if per_task is not None:
             return per_task * self._ranks(nodes)
-        self.warn(0, "asks for no GPU; it takes one device per rank, since a job here always holds one")
+        self.warn(
+            0, "asks for no GPU; it takes one device per rank, as a job here holds one unless it is a runtime's client"
+        )
         return self._ranks(nodes)
 
     def _ranks(self, nodes: int) -> int:

@@ -240,7 +240,7 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "env": ("env", _env),
     "workdir": ("workdir", _scalar(fields.plain)),
     "output": ("output", _scalar(fields.plain)),
-    "runtime": ("runtime", _scalar(str)),
+    "runtime": ("runtime", _scalar(fields.runtime)),
     "class": ("runtime_class", _scalar(fields.one_of("rt", "be"))),
     "array": ("array", _array),
     "sweep": ("sweep", _sweep),

@@ -119,6 +119,8 @@ def _spec(given: dict[str, Any]) -> JobSpec:
     from ...app.jobspec.ranks import default_ranks
     from ...app.jobspec.submission import submitter, with_variables
 
+    if given["runtime"] == "":
+        raise UsageError("--runtime '' names no runtime", "list them: tide runtime ls")
     if given["runtime_class"] and not given["runtime"]:
         raise UsageError("--class is what a client asks of a runtime", "name the runtime with --runtime")
     kinds, least, most = given["devices"]

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from ...model.cause import Cause, Code
 from ...model.job import State
+from ...model.job_record import JobRecord
 from .. import events as ev
 from .. import periodic
 from ..book import HELD, Book
@@ -50,11 +51,13 @@ def hold(book: Book, event: ev.Hold) -> None:
     job = event.job
     if not _known(book, event.op_id, job):
         return
-    state = book.state(job)
+    state, record = book.state(job), book.jobs[job]
+    if state is State.STOPPING and record.ending is not None and record.ending.state == State.QUEUED:
+        _hold_after_stop(book, event, record)
+        return
     if state is State.STOPPING:
         answer(book, Reply(event.op_id, job, Code.BEING_STOPPED(job), "conflict"))
         return
-    record = book.jobs[job]
     again = record.hold_retry is not None
     if record.held_in_place or state in (State.RUNNING, State.STARTING, State.RESUMING):
         end_cooldown(book, job)  # the cooldown after a failed suspension binds planners, not its user
@@ -68,6 +71,14 @@ def hold(book: Book, event: ev.Hold) -> None:
         hold_requests.arm(book, job)
     warning = _carry_out(book, job, state)
     answer(book, Reply(event.op_id, job, warning=warning))
+
+
+def _hold_after_stop(book: Book, event: ev.Hold, record: JobRecord) -> None:
+    """A job that is being stopped, and was to start again, is held instead."""
+    record.user_hold = event.until
+    if event.until:
+        hold_requests.arm(book, event.job)
+    answer(book, Reply(event.op_id, event.job))
 
 
 def _carry_out(book: Book, job: int, state: State) -> Cause | None:

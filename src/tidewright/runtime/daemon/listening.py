@@ -10,12 +10,12 @@ from pathlib import Path
 from ...base.errors import UsageError
 
 
-def listen(path: Path) -> socket.socket:
-    """A socket on ``path`` that only this user may connect to. Raises UsageError where a runtime answers there already; a path
-    left by one that was killed is taken."""
+def listen(path: Path, *, take_over: bool = False) -> socket.socket:
+    """A socket on ``path`` that only this user may connect to. Raises UsageError where a runtime answers there already, unless
+    ``take_over``; a path left by one that was killed is taken."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _listen(path)
+        return _listen(path, take_over)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {path}: {error.strerror}",
@@ -23,10 +23,19 @@ def listen(path: Path) -> socket.socket:
         ) from None
 
 
-def _listen(path: Path) -> socket.socket:
+def inode(path: Path) -> tuple[int, int]:
+    """What is at a path, to tell it from what comes there later; zeros where there is nothing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _listen(path: Path, take_over: bool) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.suppress(FileNotFoundError):
-        if _answers(path):
+        if not take_over and _answers(path):
             raise UsageError(f"a runtime listens on {path} already", "use it, or stop it: tide runtime down")
         path.unlink()
     mask = os.umask(0o177)

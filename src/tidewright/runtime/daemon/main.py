@@ -74,6 +74,7 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         worker_memory=parse_bytes(args.worker_memory),
         task_timeout_s=args.task_timeout,
         most_clients=args.clients,
+        take_over=args.requeue,
         padding=args.padding,
         padding_bound=args.padding_bound,
         scheduler=SchedulerSettings(

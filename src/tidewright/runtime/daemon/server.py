@@ -39,7 +39,7 @@ from ..transport.messages import (
 )
 from ..transport.rings import Submission
 from .child_signals import StopAlarm, children_descriptor
-from .listening import listen, peer
+from .listening import inode, listen, peer
 from .model_requests import ModelRequests
 from .session import ClientSession
 from .settings import RuntimeSettings
@@ -67,6 +67,7 @@ class RuntimeServer(ModelRequests):
         self._next_queue = self._next_task = 1
         self._timer_ns = 0
         self._ending = self.terminated = False
+        self._bound = (0, 0)
         self._events: deque[ev.Event] = deque()
         """The first one is being dealt with."""
         self._alarm = StopAlarm(settings.scheduler.stop_bound_ns / 1e9)
@@ -84,7 +85,8 @@ class RuntimeServer(ModelRequests):
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> None:
         """Until SIGTERM, SIGINT or a client's request. ``ready`` is called when clients can connect."""
-        listener = listen(self.settings.socket)
+        listener = listen(self.settings.socket, take_over=self.settings.take_over)
+        self._bound = inode(self.settings.socket)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._asked_to_end)
         children = children_descriptor()
@@ -127,7 +129,7 @@ class RuntimeServer(ModelRequests):
         for worker in self._dying:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(worker.pid, 0)
-        with contextlib.suppress(FileNotFoundError):
+        if inode(self.settings.socket) == self._bound:  # else one that came after has taken the path
             self.settings.socket.unlink()
         listener.close()
         self._epoll.close()

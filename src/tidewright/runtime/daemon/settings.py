@@ -30,4 +30,6 @@ class RuntimeSettings:
     padding: str = "never"
     padding_bound: float = 0.02
     most_clients: int = 256
+    take_over: bool = False
+    """Listen also where another one does: a job's daemon comes back while that of its last attempt is still on a lost node."""
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
