@@ -302,7 +302,6 @@ def test_what_a_client_cannot_ask_for(field: str, value: object) -> None:
     assert not problems(JobSpec(**fine))
     assert problems(JobSpec(**{**fine, field: value}))
     assert problems(JobSpec(command=("true",), devices=0))
-    assert problems(JobSpec(command=("true",), runtime_class="rt"))
 
 
 @pytest.mark.parametrize("policy", ["sla", "fifo", "fifo-backfill", "srtf", "las", "static"])

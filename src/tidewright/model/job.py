@@ -131,7 +131,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     runtime: str = ""
     """The device runtime whose client it is, by name or job id: it has no devices and runs where and while that does."""
     runtime_class: Literal["rt", "be"] = "be"
-    """What it may ask of the runtime: real-time or best-effort."""
+    """What it may ask of the runtime: real-time or best-effort. Of a job without a runtime it says nothing."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 
@@ -164,9 +164,7 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"team: {spec.team!r} is not a valid name")
     if spec.runtime:
         found.extend(_not_for_clients(spec))
-    elif spec.runtime_class != "be":
-        need("class: only a client of a runtime has one; name its runtime")
-    if not spec.runtime and not 1 <= spec.devices <= MAX_RANKS:
+    elif not 1 <= spec.devices <= MAX_RANKS:
         need(f"devices: {spec.devices} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.min_devices <= spec.devices:
         need(f"min_devices: {spec.min_devices} is not between 0 and devices ({spec.devices})")
