@@ -27,7 +27,8 @@ wanted = None if sys.argv[1] == "any" else sys.argv[1]
 with RuntimeClient(kind=wanted) as client:
     model = client.load("tidewright.testing.runtime_models:double", [("float32", (4,))])
     print("devices", repr(os.environ["CUDA_VISIBLE_DEVICES"]), "cores", sorted(os.sched_getaffinity(0)), flush=True)
-    print("attempt", os.environ["TIDE_ATTEMPT"], "queue", client.stats()["clients"][-1]["class"], flush=True)
+    mine = next(row["class"] for row in client.stats()["clients"] if row["queue"] == client.queue)
+    print("attempt", os.environ["TIDE_ATTEMPT"], "queue", mine, flush=True)
     done = 0
     while not os.path.exists(sys.argv[2]):
         assert model.infer(np.ones(4, np.float32))[0][0] == 2
@@ -60,6 +61,12 @@ def runtime(pool: Pool, name: str) -> int:
 
 def job(pool: Pool, number: int) -> dict[str, Any]:
     return json.loads(pool.tide("show", str(number), "-o", "json"))["job"]  # type: ignore[no-any-return]
+
+
+def daemon(pool: Pool, name: str) -> int:
+    """The process of a runtime; 0 where it does not answer."""
+    rows = json.loads(pool.tide("runtime", "ls", "-o", "json"))["runtimes"]
+    return next((row["pid"] for row in rows if row["name"] == name and row["state"] == "up"), 0)
 
 
 def log(pool: Pool, number: int) -> str:

@@ -391,6 +391,19 @@ def test_every_option_of_the_command_line_is_read() -> None:
     assert same == [], same
 
 
+def test_a_runtime_that_ends_in_the_midst_of_stops_ends_well(start_runtime: Start) -> None:
+    """Its timer still ran when the interpreter ended, and killed it by SIGALRM."""
+    runtime = start_runtime("--stop-bound-ms", "1")
+    with RuntimeClient(runtime.socket, "be") as best, RuntimeClient(runtime.socket, "rt") as fast:
+        chain = best.load("tidewright.testing.runtime_models:chain", [("float64", (20_000,))])
+        double = fast.load("tidewright.testing.runtime_models:double", [("float32", (4,))])
+        chain.submit(np.ones(20_000))
+        for _ in range(5):
+            double.infer(np.ones(4, np.float32))
+        runtime.process.terminate()
+        assert runtime.process.wait(20) == 0
+
+
 def test_a_jobs_runtime_takes_the_socket_of_its_last_attempt_and_keeps_it(start_runtime: Start) -> None:
     """That one is on a node that was taken for dead, and ends when it is found again."""
     last = start_runtime("--requeue")

@@ -66,5 +66,9 @@ class StopAlarm:
     def rest(self, now_ns: int) -> None:
         """Stop the timer where nothing was stopped for a while."""
         if self._armed and now_ns - self._last_ns > _REST_NS:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            self._armed = False
+            self.close()
+
+    def close(self) -> None:
+        """Stop the timer. An interpreter that ends gives signals their usual handlers: its next tick would kill the process."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._armed = False

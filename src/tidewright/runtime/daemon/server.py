@@ -124,6 +124,7 @@ class RuntimeServer(ModelRequests):
         self.look_after_workers(now)
 
     def _end(self, listener: socket.socket) -> None:
+        self._alarm.close()
         for queue in list(self.sessions):
             self.close(queue)
         for worker in self._dying:
