@@ -55,14 +55,14 @@ def test_the_command_runs_rows_and_writes_figures(tmp_path: Path) -> None:
         "--seconds",
         "1",
     ]
-    rows = ["--row", "RT-only", "--row", "ours", "--row", "SEQ"]
+    rows = ["--row", "RT-only", "--row", "ours"]
     done = subprocess.run([*command, *rows, "-o", "json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     results = {one["row"]: one for one in json.loads(done.stdout)["results"]}
-    assert [one["source"] for one in results.values()] == ["measurement"] * 3
+    assert [one["source"] for one in results.values()] == ["measurement"] * 2
     assert all(one["rt_per_second"] > 20 for one in results.values())
     assert results["RT-only"]["be_per_second"] == 0 < results["ours"]["be_per_second"]
-    assert results["ours"]["preemption"]["latency"]["count"] > 0 == results["SEQ"]["preemption"]["latency"]["count"]
+    assert results["ours"]["preemption"]["latency"]["count"] > 0
 
 
 @pytest.mark.full

@@ -23,7 +23,7 @@ _MOST_PATH = 107
 """Bytes of a unix socket's path (unix(7), sun_path)."""
 END_S = 15.0
 """How long a runtime may take to end; its workers are killed first."""
-ANSWER_S = 2.0
+ANSWER_S = 1.0
 """How long a runtime is waited for by who only wants to see it: one that was stopped must not stop ``tide top``."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
