@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--bar", type=float, default=1.05)
     parser.add_argument("--least", type=float, default=0.05)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     above = 0
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="tidewright-compare-") as folder:
