@@ -14,6 +14,7 @@ from tidewright.engine.apply_plan import unsuspendable
 from tidewright.engine.check import check_all
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
+from tidewright.engine.termination import end
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, Level, State, problems
 from tidewright.model.node import Part, RankPlace, rank_layout
@@ -260,6 +261,24 @@ def test_a_job_that_ends_in_the_step_in_which_it_is_cancelled_leaves_no_orders()
     given = pool.tell(ev.Cancel(job, "c"), ev.Exited(job, 1, 0))
     assert not [command for command in given if isinstance(command, co.StopRanks)]
     assert pool.state(job) is State.CANCELLED
+
+
+def test_the_end_of_one_job_does_not_look_through_the_commands_of_all() -> None:
+    """Ten thousand may end in one step."""
+
+    class Counted(list):  # type: ignore[type-arg]
+        passes = 0
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            Counted.passes += 1
+            return super().__iter__()
+
+    pool = Worldlet(2, 2)
+    jobs = [pool.submit(1) for _ in range(5)]
+    pool.engine.book.out = Counted()
+    for job in jobs:
+        end(pool.engine.book, job, int(State.CANCELLED), 1, Code.CANCELLED())
+    assert len(pool.engine.book.out) == 5 and not Counted.passes
 
 
 def test_a_client_that_is_being_stopped_for_its_runtime_can_be_held() -> None:

@@ -18,6 +18,7 @@ from .nodes import node_events
 from .requests import admission, hold, user_requests
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
+from .termination import withdraw_of_ended
 
 _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Submit: admission.submit,
@@ -106,6 +107,7 @@ class Engine:
         if book.outages.changed:
             node_events.settle(book)
         runtime_clients.settle(book)
+        withdraw_of_ended(book)
         self._request_plan()
         book.board.forget_marks()
         book.phys.forget_marks()

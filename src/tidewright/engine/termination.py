@@ -13,6 +13,8 @@ from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from .lifecycle import transition
 
+_ORDERS = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks, StopRanks)
+"""Commands about the ranks of an attempt."""
 EX_TEMPFAIL = 75
 """sysexits(3): the program asks to be run again later."""
 
@@ -46,7 +48,6 @@ def _end_one(
     table, record = book.table, book.jobs[job]
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
-    _withdraw_commands(book, job)
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
@@ -170,10 +171,16 @@ def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
 
 
 def _withdraw_commands(book: Book, job: int) -> None:
-    """Drop commands given earlier in this very step for the attempt that is over: a node died and came back within it, or the
-    ranks that were to be stopped had ended."""
-    orders = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks, StopRanks)
-    book.out[:] = [command for command in book.out if not (isinstance(command, orders) and command.job == job)]
+    """Drop commands given earlier in this very step for the attempt that is over (a node died and came back within it)."""
+    book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job == job)]
+
+
+def withdraw_of_ended(book: Book) -> None:
+    """At the end of a step: no orders for jobs that ended in it, such as to stop ranks that had ended. Once for all of them, for
+    thousands may end in one step."""
+    ended = {command.job: True for command in book.out if isinstance(command, Ended)}
+    if ended:
+        book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job in ended)]
 
 
 def end_cooldown(book: Book, job: int) -> None:
