@@ -15,7 +15,7 @@ from typing import Any
 
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
-from tidewright.runtime.cuda.compile import compile_gated
+from tidewright.runtime.cuda.compile import compile_gated, same_bits
 from tidewright.runtime.disb.architectures import full, small
 
 EXACT_PREEMPTIONS, EXACT_S, SAMPLES = 10_000, 240.0, 300
@@ -36,7 +36,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
     made = _calibrated(made.cuda(), 299 if whole and "inception" in name else 224 if whole else 64).half()
     if name == "distilbert":
         tokens = torch.randint(0, 1000, (1, 64 if whole else 32), device="cuda")
-        return (_Hidden(made) if whole else made), (tokens,)
+        return (_hidden_state(made) if whole else made), (tokens,)
     size = 64 if not whole else 299 if "inception" in name else 224
     return made, (torch.randn(1, 3, size, size, device="cuda", dtype=torch.half),)
 
@@ -55,11 +55,11 @@ def _calibrated(model: Any, size: int) -> Any:
     return model.eval()
 
 
-def _Hidden(model: Any) -> Any:  # noqa: N802 - a class that needs torch
+def _hidden_state(model: Any) -> Any:
     import torch
 
-    class Hidden(torch.nn.Module):
-        """The last hidden state: outputs of transformers are no tensors."""
+    class HiddenState(torch.nn.Module):
+        """Of its outputs the last hidden state: those of transformers are no tensors."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -68,7 +68,7 @@ def _Hidden(model: Any) -> Any:  # noqa: N802 - a class that needs torch
         def forward(self, tokens: Any) -> Any:
             return self.model(tokens)[0]
 
-    return Hidden()
+    return HiddenState()
 
 
 def probe() -> dict[str, Any]:
@@ -170,9 +170,9 @@ def exactness(name: str) -> dict[str, Any]:
                 control.raise_flag()
                 torch.cuda._sleep(dice.randrange(20_000))
                 control.clear_flag()
-        _complete(chain)
+        chain.finish()
         torch.cuda.synchronize()
-        wrong += not torch.equal(_bytes(chain.outputs), _bytes(expected[which]))
+        wrong += not same_bits(chain.outputs, expected[which])
         tasks += 1
     print(f"{name}: {chain.counts.aborted} preemptions in {tasks} tasks, {wrong} wrong")
     missed = [f"{wrong} tasks with wrong results"] if wrong else []
@@ -273,22 +273,9 @@ def _undisturbed(chain: dev.GatedChain, values: tuple[Any, ...]) -> Any:
     import torch
 
     chain.begin(*values)
-    _complete(chain)
+    chain.finish()
     torch.cuda.synchronize()
     return chain.outputs.clone()
-
-
-def _bytes(tensor: Any) -> Any:
-    import torch
-
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _complete(chain: dev.GatedChain) -> None:
-    """Launch what is left of the task until it is complete."""
-    while not (chain.step() and chain.complete):
-        if chain.step():
-            chain.launch()
 
 
 STEPS: dict[str, Callable[[], dict[str, Any]]] = {

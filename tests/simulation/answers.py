@@ -59,14 +59,10 @@ class Answers:
         for command in commands:
             if type(command) in ASKED:
                 self.asked[command.job, ASKED[type(command)]] = now
-                if isinstance(command, cmd.SuspendRanks):  # the image that it was about to make is given up for it
-                    self.asked.pop((command.job, "checkpoint"), None)
-            elif isinstance(command, cmd.Ended | cmd.StopRanks):
-                for verb in ASKED.values():
-                    self.asked.pop((command.job, verb), None)
 
     def left(self, book: Book) -> None:
-        """What was asked of a job that is past it needs no answer: its ranks went with a node, which the book knew by itself."""
+        """What was asked of a job that is past it needs no answer: it is stopped or has ended, an image was given up for a
+        suspension, or its ranks went with a node, which the book knew by itself."""
         for job, verb in list(self.asked):
             record = book.jobs.get(job)
             if record is None or record.state not in WAITING[verb]:

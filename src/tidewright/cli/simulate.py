@@ -103,20 +103,10 @@ def present(results: list[SimulationResult], output: str, report: Path | None) -
     if output == "json":
         click.echo(simulate.as_json(results).decode())
     else:
-        print_rich(simulate.tables(results))
+        for table in simulate.tables(results):
+            out.print_whole(table)
     for remark in simulate.remarks(results):
         out.note(f"note: {remark}")
     if report is not None:
         simulate.write_report(results, report)
         out.note(f"wrote {report}")
-
-
-def print_rich(tables: list[object]) -> None:
-    """Rich renderables, cut to nothing in a pipe."""
-    import sys
-
-    from rich.console import Console
-
-    console = out.rich_console() if sys.stdout.isatty() else Console(width=250, color_system=None)
-    for table in tables:
-        console.print(table)

@@ -29,14 +29,13 @@ def endpoint(path: Path | str | None, kind: ClientClass | None, name: str) -> En
     asked for."""
     environ = os.environ
     socket, allowed = environ.get(RUNTIME_SOCKET, ""), environ.get(RUNTIME_CLASS, "")
-    of_job = bool(socket and allowed) and path is None
-    if path is not None or not of_job:
-        if path is None:
-            raise UsageError(
-                "this program belongs to no job that is a client of a runtime",
-                "start it with tide run --runtime NAME, or name the path of a runtime's socket",
-            )
+    if path is not None:
         return Endpoint(Path(path), kind or "be", name, False)
+    if not (socket and allowed):
+        raise UsageError(
+            "this program belongs to no job that is a client of a runtime",
+            "start it with tide run --runtime NAME, or name the path of a runtime's socket",
+        )
     if kind == "rt" and allowed != "rt":
         raise UsageError("this job is a best-effort client", "submit it with tide run --runtime NAME --class rt")
     job = f"{environ.get('TIDE_JOB_NAME', '')} (job {environ.get('TIDE_JOB_ID', '?')})"

@@ -33,18 +33,8 @@ def chain() -> Iterator[tuple[dev.GatedChain, dev.ControlBlocks, Any]]:
     blocks = dev.ControlBlocks(2, gated.largest_grid)
     made = dev.GatedChain(gated, inputs, blocks.row(1), torch.cuda.Stream(priority=dev.BEST_EFFORT))
     made.begin(*inputs)
-    finish(made)
+    made.finish()
     yield made, blocks, made.outputs.clone()
-
-
-def finish(chain: dev.GatedChain) -> None:
-    """Launch what is left of the task until it is complete."""
-    import torch
-
-    while not (chain.step() and chain.complete):
-        if chain.step():
-            chain.launch()
-    torch.cuda.synchronize()
 
 
 def test_preempted_at_any_moment_it_computes_the_same_bits(chain: Any) -> None:
@@ -56,7 +46,7 @@ def test_preempted_at_any_moment_it_computes_the_same_bits(chain: Any) -> None:
     expected = []
     for values in given:
         made.begin(*values)
-        finish(made)
+        made.finish()
         expected.append(made.outputs.clone())
     side, dice, before = torch.cuda.Stream(priority=dev.REAL_TIME), random.Random(1), made.counts.aborted
     for _ in range(ROUNDS):
@@ -67,7 +57,7 @@ def test_preempted_at_any_moment_it_computes_the_same_bits(chain: Any) -> None:
             blocks.raise_flag()
             torch.cuda._sleep(dice.randrange(20_000))
             blocks.clear_flag()
-        finish(made)
+        made.finish()
         assert torch.equal(made.outputs, expected[which])
     assert made.counts.aborted - before > ROUNDS / 10, "hardly a launch was cut short: the test shows nothing"
 
@@ -87,7 +77,7 @@ def test_nothing_runs_while_the_flag_is_raised(chain: Any) -> None:
         made.begin(*made.inputs)
     blocks.clear_flag()
     torch.cuda.synchronize()
-    finish(made)
+    made.finish()
     assert torch.equal(made.outputs, expected)
 
 
@@ -103,5 +93,5 @@ def test_a_task_that_was_discarded_leaves_nothing_to_the_next(chain: Any) -> Non
     blocks.clear_flag()
     torch.cuda.synchronize()
     made.begin(*made.inputs)
-    finish(made)
+    made.finish()
     assert torch.equal(made.outputs, expected)

@@ -87,6 +87,11 @@ class AttemptState:
         killed and does not count."""
         return bool(self.record.whole) and self.record.whole == self.record.generation
 
+    @property
+    def last_made(self) -> int:
+        """The number of the last image that was made here; 0: none."""
+        return self.record.last_image.serial if self.record.last_image is not None else 0
+
     def living(self) -> tuple[int, ...]:
         """Ranks of which something may be left."""
         return tuple(rank for rank in self.numbers if rank not in self.outcomes)
@@ -146,7 +151,7 @@ class AttemptState:
 
     def forget_unmade(self) -> None:
         """Forget orders of images that were not made: the controller, without a report of them, repeats these orders."""
-        made = self.record.last_image.serial if self.record.last_image is not None else 0
+        made = self.last_made
         self.record.ops = [op for op in self.record.ops if (serial := image_ordered(op)) is None or serial <= made]
 
     def end_by(self, ending: Literal["stop", "cooperative"]) -> None:
@@ -185,8 +190,7 @@ class AttemptState:
     def has_made(self, cut: int) -> bool:
         """Whether the image of the cut, or a later one, has been made here, perhaps by an earlier agent. Should the agent that
         leads the cut begin it again, its own part would be of another moment."""
-        made = self.record.last_image.serial if self.record.last_image is not None else 0
-        return 0 < cut <= made
+        return 0 < cut <= self.last_made
 
     def give_up_overtaken(self, cut: int, why: str) -> None:
         """The node that leads a cut decides on no earlier one any more: it was never asked for that, or is done with it. What it

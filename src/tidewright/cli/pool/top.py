@@ -13,6 +13,7 @@ from ...wire.api import DeviceLoad, JobLoad, TopView
 from .. import output as out
 from .. import words
 from ..output import Column
+from ..runtime import CLIENTS as OF_ONE_RUNTIME
 from ..session import Session, pass_session
 
 JOBS: list[Column[JobLoad]] = [
@@ -33,14 +34,12 @@ DEVICES: list[Column[DeviceLoad]] = [
     Column("MEMORY", lambda load: format_bytes(load.memory_used) if load.memory_used >= 0 else "-", right=True),
     Column("JOBS", lambda load: ",".join(map(str, load.jobs)) or "-"),
 ]
+_OF_ONE = {column.title: column for column in OF_ONE_RUNTIME}
 CLIENTS: list[Column[dict[str, Any]]] = [
     Column("RUNTIME", lambda row: row["runtime"]),
-    Column("CLIENT", lambda row: row["name"]),
-    Column("CLASS", lambda row: row["class"]),
-    Column("WAITING", lambda row: str(row["outstanding"]), right=True),
-    Column("DONE", lambda row: str(row["done"]), right=True),
+    *(_OF_ONE[title] for title in ("CLIENT", "CLASS", "WAITING", "DONE")),
     Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}", right=True),
-    Column("MODELS", lambda row: ",".join(model["name"] for model in row["models"]) or "-"),
+    _OF_ONE["MODELS"],
 ]
 
 

@@ -124,12 +124,13 @@ def require_equal(plain: Any, gated: Any) -> None:
 
     sides = [torch.utils._pytree.tree_leaves(one) for one in (plain, gated)]
     for place, (one, other) in enumerate(zip(*sides, strict=True)):
-        if isinstance(one, torch.Tensor) and not torch.equal(_bits(one), _bits(other)):
+        if isinstance(one, torch.Tensor) and not same_bits(one, other):
             raise WorldError(f"output {place} of the model differs with the gate and without; it is not loaded")
 
 
-def _bits(tensor: Any) -> Any:
-    """The bytes of a tensor: equal numbers may differ in them (zeros), and equal bytes in numbers (NaN)."""
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same bytes: equal numbers may differ in them (zeros), and equal bytes in numbers (NaN)."""
     import torch
 
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)

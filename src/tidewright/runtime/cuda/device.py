@@ -144,6 +144,12 @@ class GatedChain:
         """Whether the last launch, which has drained, ran to the end."""
         return not self._busy and int(self._report[ABORTED]) == CLOSED
 
+    def finish(self) -> None:
+        """Launch what is left of the task until it is complete, and wait for it."""
+        while not (self.step() and self.complete):
+            if self.step():
+                self.launch()
+
     def discard(self) -> None:
         """Forget a task that was cut short. Raises Conflict before its launch has drained."""
         import torch

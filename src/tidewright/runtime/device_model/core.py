@@ -8,6 +8,7 @@ by the kernel's own profile: neighbours contend as copies of the kernel itself w
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -17,7 +18,7 @@ from .kernels import SM_CAPACITY
 from .streams import ChainRun, ChainState, Cohort, ModelStream, SmPartition
 
 
-class DeviceCore:
+class DeviceCore(ABC):
     """Events in order of time, then of their making; CTAs by priority, then by when their kernel was ready."""
 
     def __init__(self, sms: int, costs: ModelCosts) -> None:
@@ -151,6 +152,6 @@ class DeviceCore:
             self._progressed(*cohort.host)
         self._progressed(cohort.stream, run)
 
+    @abstractmethod
     def _progressed(self, stream: ModelStream, run: ChainRun) -> None:
         """CTAs of the present kernel of ``run``, or of its padding, have ended."""
-        raise NotImplementedError

@@ -6,6 +6,7 @@ those systems. A row takes requests of clients and calls back when each is done.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class ModelClient:
     realtime: bool
 
 
-class SharingRow:
+class SharingRow(ABC):
     """What every row does: ``request`` one inference of a client. ``label`` is for tables, ``about`` for their readers."""
 
     label = ""
@@ -37,11 +38,13 @@ class SharingRow:
         self.table = table
         self.open()
 
+    @abstractmethod
     def open(self) -> None:
         """Make the streams."""
 
+    @abstractmethod
     def request(self, name: str, on_done: OnDone) -> None:
-        raise NotImplementedError
+        """One inference of a client; ``on_done`` is called when it is done."""
 
     def real_time(self) -> list[ModelClient]:
         return [client for client in self.clients.values() if client.realtime]
@@ -166,11 +169,13 @@ class RealTimeFirstRow(SharingRow):
         if not self.outstanding:
             self.leave()
 
+    @abstractmethod
     def enter(self) -> None:
-        raise NotImplementedError
+        """Real-time work begins."""
 
+    @abstractmethod
     def leave(self) -> None:
-        raise NotImplementedError
+        """It ends."""
 
 
 class GateRow(RealTimeFirstRow):
