@@ -46,7 +46,8 @@ def _replayed(tide: Real, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 
 def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     tide("up", "--slots", "2")
-    tide("run", "--wait", "--", "sh", "-c", 'test "$API_TOKEN"')
+    # Long enough that its start and its end are two steps of the controller: else it has run for no time.
+    tide("run", "--wait", "--", "sh", "-c", 'test "$API_TOKEN" && sleep 0.3')
     tide("run", "--name", "long", "--", "sleep", "300")
     tide("run", "--name", "cancelled", "--after", "afterok:2", "--", "true")
     tide("cancel", "cancelled")
