@@ -20,7 +20,7 @@ PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pure processes test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
+.PHONY: help setup demo test rings test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
 
 help:
 	@sed -n '1,9s/^# \{0,1\}//p' Makefile
@@ -42,18 +42,16 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Rings 1 and 2 first: they are quick to say what is wrong, and keep all processors busy. Ring 3 starts real processes, in
-# namespaces and folders of their own; many of its tests wait, so it has twice the workers, and types are checked beside it.
+# Types are checked beside the tests, which leave processors idle now and then.
 test: lint
-	$(MAKE) --no-print-directory pure
-	$(MAKE) --no-print-directory -j 2 types processes
+	$(MAKE) --no-print-directory -j 2 types rings
 
+# Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
+# many of its tests wait, so it has twice the workers.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
-pure processes test-full: export PYTHONDONTWRITEBYTECODE =
-pure: $(READY)
+rings test-full: export PYTHONDONTWRITEBYTECODE =
+rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
-
-processes: $(READY)
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 # The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.
