@@ -27,6 +27,7 @@ from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .nodes.outages import Outages
 from .settings import EngineSettings
+from .tier_demand import TierDemand
 from .wall_time import Offsets
 
 _LEVELS = {
@@ -39,9 +40,6 @@ SUSPENDED, RUNNING, QUEUED, HELD = int(State.SUSPENDED), int(State.RUNNING), int
 
 class Book(ImageCatalog):
     """Everything the engine knows. Written only inside ``Engine.step``."""
-
-    class_demand: tuple[tuple[int, int, int], dict[int, list[int]]] | None = None
-    """What jobs of each tier ask for, while the submissions of one step are taken (admit)."""
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__()
@@ -73,6 +71,7 @@ class Book(ImageCatalog):
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)
         self.elastic_jobs = 0
+        self.tier_demand = TierDemand()
         self.runtimes: dict[int, bool] = {}
         """Jobs that are device runtimes; follows from the specs."""
         self.wake = Wake()
@@ -318,6 +317,8 @@ class Book(ImageCatalog):
     def forget(self, job: int, state: int) -> None:
         """Drop every trace of an ended job except its outcome."""
         spec = self.specs.pop(job)
+        devices = self.jobs[job].size_override or spec.devices
+        self.tier_demand.add(spec.tier_rank, devices, spec.gpu_memory, -1)
         if spec.elastic:
             self.elastic_jobs -= 1
         self.table.remove(job)

@@ -11,6 +11,7 @@ from ..model.job import HOLDING, State
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count
 from .book import Book
+from .tier_demand import TierDemand
 
 _HOLDING = frozenset(int(state) for state in HOLDING)
 _RUNNING, _STOPPING = int(State.RUNNING), int(State.STOPPING)
@@ -108,6 +109,8 @@ def check_all(book: Book) -> None:
     _check_boards(book)
     if sum(book.counts) - sum(book.counts[State.COMPLETED :]) != len(book.specs):
         raise Bug(f"states count {book.counts}, jobs are {len(book.specs)}")
+    if book.tier_demand.sums != (counted := TierDemand.of(book.table).sums):
+        raise Bug(f"tiers ask for {counted}, and {book.tier_demand.sums} is kept")
     book.ledger.advance(book.now)
     charged = book.ledger.retired_total + book.ledger.open_total(book.jobs.values(), book.now)
     if charged != book.ledger.held_total:

@@ -130,8 +130,6 @@ class Engine:
                 self.book.set_timer(self.book.now + self.settings.planning_retry_us, "think")
             elif not isinstance(event, ev.Tick):
                 _HANDLERS[type(event)](self.book, event)
-            if not isinstance(event, ev.Submit):
-                self.book.class_demand = None
             yield
         if arrivals:
             node_events.nodes_up(self.book, arrivals)

@@ -29,7 +29,6 @@ def submit(book: Book, event: Submit) -> None:
         answer(book, Reply(event.op_id, error=refusal[0], kind=refusal[1]))
         return
     job = enter(book, event.spec)
-    _count_in(book, event.spec)
     doomed = book.jobs[job].ending
     if event.op_id:
         warning = Code.CANCELLED_AT_ONCE(doomed.why) if doomed else _warnings(book, event.spec)
@@ -112,9 +111,9 @@ def forecast(book: Book, spec: Spec) -> Cause | None:
         return None
     layout = book.board.layout
     whole = max(layout.kind_memory, default=0)
-    demand, of_shares, memory = _class_demand(book, int(spec.tier_rank))
-    shared = memory / whole if whole else 0.0
-    wanted = (demand - of_shares if whole else demand) + shared
+    demand = book.tier_demand.at_least(int(spec.tier_rank))
+    shared = demand.memory / whole if whole else 0.0
+    wanted = (demand.devices - demand.of_shares if whole else demand.devices) + shared
     capacity = sum(layout.kind_devices)
     if not capacity or wanted <= capacity:
         return None
@@ -126,44 +125,13 @@ def skip_ids(book: Book, event: JobIdsUsed) -> None:
     book.next_job = max(book.next_job, event.next_job)
 
 
-def _count_in(book: Book, spec: Spec) -> None:
-    """Add the job that has just entered to what is known of the demand of tiers; nothing is, unless the job before it was
-    of the same step: 10,000 jobs in one request must not each count all jobs."""
-    known = book.class_demand
-    book.class_demand = None
-    if known is not None and known[0] == (book.steps, book.next_job - 1, book.table.n - 1):
-        for tier, sums in known[1].items():
-            if tier <= spec.tier_rank:
-                sums[0] += spec.devices
-                sums[1] += spec.devices if spec.gpu_memory else 0
-                sums[2] += spec.gpu_memory
-        book.class_demand = ((book.steps, book.next_job, book.table.n), known[1])
-
-
-def _class_demand(book: Book, tier: int) -> list[int]:
-    """Of the jobs of a tier and of higher ones: devices, devices of jobs that want a share, bytes of shares."""
-    if book.class_demand is None:
-        book.class_demand = ((book.steps, book.next_job, book.table.n), {})
-    sums = book.class_demand[1]
-    if tier not in sums:
-        sums[tier] = _counted(book, tier)
-    return sums[tier]
-
-
-def _counted(book: Book, tier: int) -> list[int]:
-    table, n = book.table, book.table.n
-    picked = table.tier[:n] >= tier
-    demand, memory = table.demand[:n][picked], table.memory[:n][picked]
-    shared = int(memory.sum())
-    return [int(demand.sum()), int(demand[memory > 0].sum()) if shared else 0, shared]
-
-
 def enter(book: Book, spec: Spec) -> int:
     """Put the job into the book; returns its id."""
     job = book.next_job
     book.next_job += 1
     book.specs[job] = spec
     book.jobs[job] = JobRecord(spec)
+    book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory)
     if spec.elastic:
         book.elastic_jobs += 1
     if spec.kind == "runtime":

@@ -25,6 +25,7 @@ from ..check import check_all
 from ..nodes.failure_rate import Failures
 from ..nodes.outages import Outages
 from ..nodes.refusals import keep_refusals
+from ..tier_demand import TierDemand
 from . import upcast
 from .pool import OF_THE_BOOK, PoolSnapshot, stored_column
 from .v1 import SnapshotV1, records
@@ -105,6 +106,7 @@ def _book(snapshot: Snapshot) -> Book:
     _show_planners(book, snapshot)
     heapq.heapify(book.timers)
     book.table = _table(snapshot)
+    book.tier_demand = TierDemand.of(book.table)
     book.board, book.phys = _boards(book, Layout.of(snapshot.layout))
     kept, ledger = snapshot.ledger, book.ledger
     ledger.at, ledger.held_milli = kept.at, kept.held_milli

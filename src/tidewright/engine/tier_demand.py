@@ -1,0 +1,46 @@
+"""What the jobs in the book ask for, by tier: kept up to date as they come and go, so that the forecast of a submission costs
+the same however many there are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..model.job import Tier
+from ..model.table import JobTable
+
+
+class Demand(NamedTuple):
+    """``of_shares``: of ``devices``, those of jobs that want a share of each. ``memory``: bytes of these shares."""
+
+    devices: int
+    of_shares: int
+    memory: int
+
+
+class TierDemand:
+    """Sums over all jobs that have not ended."""
+
+    def __init__(self) -> None:
+        self.sums = [[0, 0, 0] for _ in Tier]
+
+    @staticmethod
+    def of(table: JobTable) -> TierDemand:
+        """Counted anew."""
+        found, n = TierDemand(), table.n
+        for tier, sums in enumerate(found.sums):
+            picked = table.tier[:n] == tier
+            demand, memory = table.demand[:n][picked], table.memory[:n][picked]
+            sums[:] = int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum())
+        return found
+
+    def add(self, tier: int, devices: int, memory: int, sign: int = 1) -> None:
+        """A job asks for so many devices, and for ``memory`` bytes of each (0: whole ones). ``sign`` -1: it no longer does."""
+        sums = self.sums[tier]
+        sums[0] += sign * devices
+        if memory:
+            sums[1] += sign * devices
+            sums[2] += sign * memory
+
+    def at_least(self, tier: int) -> Demand:
+        """Of the jobs of a tier and of higher ones."""
+        return Demand(*(sum(column) for column in zip(*self.sums[tier:], strict=True)))
