@@ -22,6 +22,7 @@ class RunningRuntime:
 
 
 Start = Callable[..., RunningRuntime]
+DAEMON = "tidewright.runtime.daemon"
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +30,11 @@ def start_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start one with these arguments; all are ended after the module."""
     running: list[RunningRuntime] = []
 
-    def start(*arguments: str, socket: Path | None = None) -> RunningRuntime:
+    def start(*arguments: str, socket: Path | None = None, module: str = DAEMON) -> RunningRuntime:
         folder = tmp_path_factory.mktemp("rt")
         found = RunningRuntime(socket or folder / "s", None, folder / "log")  # type: ignore[arg-type]
         with found.log.open("wb") as log:
-            command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(found.socket), *arguments]
+            command = [sys.executable, "-m", module, "--socket", str(found.socket), *arguments]
             found.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert found.process.stdout is not None
         assert found.process.stdout.readline().startswith(b"runtime: ready"), found.log.read_text()

@@ -13,7 +13,7 @@ from ..base.errors import Conflict, NotFound, Unreachable, UsageError
 from ..runtime.client import RuntimeClient, ask, connect
 from ..runtime.daemon.main import parse_cores
 from ..runtime.embedded import Runtime
-from ..runtime.ladder import NAMES, StopLevel
+from ..runtime.ladder import StopLevel, level_name
 from ..runtime.padding.cpu_table import ModelToMeasure, measure
 from ..runtime.padding.slowdown import SlowdownTable, dump_table
 from ..runtime.transport.messages import GetStats, ModelSource, Shutdown
@@ -171,7 +171,7 @@ def inspect(factory: str, inputs: Sequence[TensorSpec], arguments: dict[str, Any
             except UsageError as error:
                 if level is StopLevel.SIGNAL:
                     raise
-                found["levels"].append({"level": NAMES[level], "possible": False, "why": error.message})
+                found["levels"].append({"level": level_name("cpu", level), "possible": False, "why": error.message})
     return found
 
 
@@ -186,7 +186,11 @@ def _load(
     model = client.load(factory, inputs, arguments=arguments)
     if level is StopLevel.SIGNAL:
         found |= {"signature": str(model.signature), "bytes": model.nbytes, "run_us": model.run_ns // 1000}
-        return {"level": NAMES[level], "possible": True, "why": "stopped anywhere, within tens of microseconds"}
+        return {
+            "level": level_name("cpu", level),
+            "possible": True,
+            "why": "stopped anywhere, within tens of microseconds",
+        }
     if model.gates > 0:
         mean_us = model.run_ns / model.gates / 1000
         why = f"{model.gates} operators, {mean_us:.0f} us each on average: a stop waits for the one that runs"
@@ -194,7 +198,7 @@ def _load(
         why = "stopped where its generator yields"
     else:
         why = "one piece: a stop waits for the whole task"
-    return {"level": NAMES[level], "possible": True, "why": why}
+    return {"level": level_name("cpu", level), "possible": True, "why": why}
 
 
 __all__ = [

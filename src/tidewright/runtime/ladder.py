@@ -10,30 +10,49 @@ from ..base.errors import UsageError
 
 class StopLevel(Enum):
     """Of a CPU device: ``SIGNAL`` stops the worker's process anywhere (SIGSTOP, acknowledged by waitid(2)), ``GATE`` between two
-    operators, ``NONE`` not at all: real-time work then has its scheduling class alone."""
+    operators, ``NONE`` not at all: real-time work then has its scheduling class alone. Of a CUDA device: ``CTA`` stops at the
+    gates of kernels, ``NONE`` not at all: real-time work has the priority of its stream."""
 
     SIGNAL = "signal"
     GATE = "gate"
+    CTA = "cta"
     NONE = "none"
 
 
-NAMES = {StopLevel.SIGNAL: "C3 signal", StopLevel.GATE: "C2 operator gate", StopLevel.NONE: "C0 none"}
+_NAMES = {
+    ("cpu", StopLevel.SIGNAL): "C3 signal",
+    ("cpu", StopLevel.GATE): "C2 operator gate",
+    ("cpu", StopLevel.NONE): "C0 none",
+    ("cuda", StopLevel.CTA): "G4 CTA gate",
+    ("cuda", StopLevel.NONE): "G1 stream priority",
+}
 
 
-STOP_BOUND_MS = {StopLevel.SIGNAL: 1.0, StopLevel.GATE: 5.0, StopLevel.NONE: 1.0}
+def level_name(device: str, level: StopLevel) -> str:
+    """As users see it."""
+    return _NAMES[device, level]
+
+
+STOP_BOUND_MS = {StopLevel.SIGNAL: 1.0, StopLevel.GATE: 5.0, StopLevel.CTA: 1.0, StopLevel.NONE: 1.0}
 """Longest that real-time work waits for stops. A process that was sent SIGSTOP computes nothing more from the moment in which its
 processor has taken the interrupt, microseconds later; on a busy host it may take long until it gets a processor to say so."""
 
 
-def choose(asked: str) -> StopLevel:
+LEVELS = {
+    "cpu": (StopLevel.SIGNAL, StopLevel.GATE, StopLevel.NONE),  # every POSIX system lets a parent stop its children
+    "cuda": (StopLevel.CTA, StopLevel.NONE),
+}
+"""Of each kind of device, strongest first."""
+
+
+def choose(asked: str, device: str = "cpu") -> StopLevel:
     """The level for what the user asks for (``auto``: the strongest). Raises UsageError for what does not exist."""
-    if asked == "auto":
-        return StopLevel.SIGNAL  # every POSIX system lets a parent stop its children
-    try:
-        return StopLevel(asked)
-    except ValueError:
-        names = ", ".join(["auto", *(level.value for level in StopLevel)])
-        raise UsageError(f"there is no way {asked!r} to stop best-effort work", f"choose one of {names}") from None
+    levels = LEVELS[device]
+    found = next((level for level in levels if asked in ("auto", level.value)), None)
+    if found is None:
+        names = ", ".join(["auto", *(level.value for level in levels)])
+        raise UsageError(f"there is no way {asked!r} to stop best-effort work here", f"choose one of {names}")
+    return found
 
 
 def may_use_fifo() -> bool:

@@ -126,7 +126,7 @@ def test_inductor_loads_the_changed_wrapper() -> None:
         return graphs[-1].text
 
     def loaded(module: Any) -> None:
-        module.tide_boundary = boundaries.append
+        module.tide_boundary = lambda index, gated: boundaries.append((index, gated))
         modules.append(module)
 
     function = torch.compile(lambda values: torch.relu(values * 2).sum() + 1, dynamic=False)
@@ -136,4 +136,4 @@ def test_inductor_loads_the_changed_wrapper() -> None:
     assert result == torch.relu(values * 2).sum() + 1
     assert len(modules) == 1
     indices = [launch.index for launch in graphs[0].launches]
-    assert indices and boundaries == [bound for index in indices for bound in (index, index + 1)]
+    assert indices and boundaries == [bound for index in indices for bound in ((index, False), (index + 1, True))]

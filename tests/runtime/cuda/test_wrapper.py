@@ -14,7 +14,7 @@ from tidewright.runtime.cuda.wrapper import BOUNDARY, ChainSegment, gate_wrapper
 from .sources import COOPERATIVE, EXTERN, INDUCTOR, RUN, wrapper
 
 
-def execute(text: str, control: object = "control") -> list[tuple[Any, ...]]:
+def execute(text: str, control: object = "control", calls: int = 1, **more: Any) -> list[tuple[Any, ...]]:
     """What the wrapper launches, with everything that it needs replaced by recorders."""
     done: list[tuple[Any, ...]] = []
 
@@ -32,15 +32,18 @@ def execute(text: str, control: object = "control") -> list[tuple[Any, ...]]:
 
     body = text.replace("from torch._inductor.async_compile import AsyncCompile", "").replace("import torch\n", "")
     module: dict[str, Any] = {"AsyncCompile": Compiler, "torch": _Torch, "get_raw_stream": lambda device: 7}
-    module |= {"assert_size_stride": lambda *arguments: None, "extern_kernels": _Recorder(done), "buf0": "buf0"}
+    module |= {"assert_size_stride": lambda *arguments: None, "extern_kernels": _Recorder(done), "buf0": "buf0", **more}
     exec(compile(body, "wrapper", "exec"), module)
     module["tide_ctl"] = control
-    module[BOUNDARY] = lambda index: done.append(("boundary", index))
-    module["call"](["a", "b"])
+    module[BOUNDARY] = lambda index, gated: done.append(("boundary", index, gated))
+    for _ in range(calls):
+        module["call"](["a", "b"])
     return done
 
 
 class _Torch:
+    float16 = "f16"
+
     class cuda:  # noqa: N801 - as in PyTorch
         @staticmethod
         def set_device(device: int) -> None:
@@ -79,9 +82,9 @@ def test_a_library_kernel_is_named_and_stands_alone() -> None:
     done = execute(gated.text)
     assert [step[:3] for step in done] == [
         ("run", "control", 1),
-        ("boundary", 2),
+        ("boundary", 2, False),
         ("mm", "a", "b"),
-        ("boundary", 3),
+        ("boundary", 3, True),
         ("run", "control", 3),
         ("run", "control", 4),
     ]
@@ -107,7 +110,7 @@ def test_what_is_not_known_to_be_harmless_counts_as_a_launch(call: str) -> None:
 
 def test_an_excluded_kernel_stays_as_it_is() -> None:
     gated = gate_wrapper(wrapper(RUN, {"triton_poi_fused_0": COOPERATIVE}))
-    assert execute(gated.text) == [("boundary", 1), ("run", "a", "b", 4096), ("boundary", 2)]
+    assert execute(gated.text) == [("boundary", 1, False), ("run", "a", "b", 4096), ("boundary", 2, True)]
     assert gated.kernels["triton_poi_fused_0"].gated == ""
 
 
@@ -116,13 +119,35 @@ def test_a_kernel_launched_under_a_condition_is_gated_nowhere() -> None:
     gated = gate_wrapper(wrapper(RUN + conditional))
     assert [launch.excluded and launch.excluded.reason for launch in gated.launches] == [Exclusion.CONTROL_FLOW] * 2
     assert execute(gated.text) == [
-        ("boundary", 1),
+        ("boundary", 1, False),
         ("run", "a", "b", 4096),
-        ("boundary", 2),
-        ("boundary", 2),
+        ("boundary", 2, True),
+        ("boundary", 2, False),
         ("run", "a", "b", 4096),
-        ("boundary", 3),
+        ("boundary", 3, True),
     ]
+
+
+def test_two_foreign_launches_of_one_statement_have_one_pair_of_boundaries() -> None:
+    gated = gate_wrapper(
+        wrapper("        extern_kernels.mm(arg0_1, extern_kernels.mm(arg0_1, arg1_1, out=buf0), out=buf0)\n")
+    )
+    assert execute(gated.text) == [("boundary", 1, False), ("mm", "a", "b"), ("mm", "a", None), ("boundary", 3, True)]
+
+
+def test_each_call_computes_in_the_same_memory() -> None:
+    first = "        buf0 = empty_strided_cuda((8, 8), (8, 1), torch.float16)\n"
+    allocations = first + "        buf1 = empty_strided_cuda((8,), (1,), 'f')\n"
+    text = gate_wrapper(wrapper(allocations + "        extern_kernels.mm(buf0, buf1, out=buf0)\n")).text
+    made: list[tuple[Any, ...]] = []
+
+    def allocate(*form: Any) -> str:
+        made.append(form)
+        return f"memory {len(made)}"
+
+    done = execute(text, empty_strided_cuda=allocate, calls=2)
+    assert [step for step in done if step[0] == "mm"] == [("mm", "memory 1", "memory 2")] * 2
+    assert [len(form) for form in made] == [3, 3] and made[0][:2] == ((8, 8), (8, 1))
 
 
 def test_two_kernels_keep_their_sources_apart() -> None:

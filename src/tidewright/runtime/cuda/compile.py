@@ -18,7 +18,7 @@ from .gate import CONTROL
 from .grids import largest_grid
 from .ladder import KernelLevel, kernel_levels
 from .settings import inductor_settings
-from .wrapper import GatedWrapper, gate_wrapper
+from .wrapper import BUFFER, GatedWrapper, gate_wrapper
 
 LEAST_CAPABILITY = (7, 0)
 """Triton's own limit."""
@@ -28,19 +28,30 @@ LEAST_CAPABILITY = (7, 0)
 class GatedModel:
     """``function`` computes what the model computes. Its launches are one chain, numbered over all ``graphs``.
 
-    A chain that was aborted is resumed by launching it again at the same addresses: capture it once in a CUDA graph and
-    replay that. Called anew, it would compute in other memory than before.
+    A chain that was aborted is resumed by launching it again. Each call, and each capture in a CUDA graph, computes in the same
+    memory: results are overwritten by the next call.
     """
 
     function: Callable[..., Any]
     graphs: list[GatedWrapper] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     largest_grid: int = 1
+    open_block: Any = None
+    """A control block that nobody closes: for calls that no queue knows of."""
 
     def bind(self, control: Any) -> None:
         """Launch with this control block from now on: an int32 tensor on the device, ``words_needed(largest_grid)`` long."""
         for module in self.modules:
             setattr(module, CONTROL, control)
+
+    def bind_open(self) -> None:
+        """Launch with a gate that is always open, until the next ``bind``."""
+        self.bind(self.open_block)
+
+    def release(self) -> None:
+        """Free the memory in which it computes; it is not called any more."""
+        for module in self.modules:
+            getattr(module, f"{BUFFER}s").clear()
 
     def levels(self) -> list[KernelLevel]:
         """How each kernel is stopped, and why it is not stopped better."""
@@ -75,14 +86,11 @@ def compile_gated(model: Any, inputs: tuple[Any, ...]) -> GatedModel:
     import torch
 
     with torch.no_grad():
-        torch.compiler.reset()
-        with inductor_settings():
-            without: Any = torch.compile(model, dynamic=False)
-            plain = without(*inputs)
+        plain = compile_plain(model, inputs)(*inputs)
         # Nothing is ever aborted here, so there are no marks to write.
         open_block = torch.tensor(ControlBlock(1).words, dtype=torch.int32, device=inputs[0].device)
         torch.compiler.reset()
-        gated = GatedModel(torch.compile(model, dynamic=False))
+        gated = GatedModel(torch.compile(model, dynamic=False, fullgraph=True), open_block=open_block)
 
         def change(text: str) -> str:
             launched = sum(len(graph.launches) for graph in gated.graphs)
@@ -98,6 +106,23 @@ def compile_gated(model: Any, inputs: tuple[Any, ...]) -> GatedModel:
     require_equal(plain, outcome)
     gated.largest_grid = max(largest_grid(graph) for graph in gated.graphs)
     return gated
+
+
+def compile_plain(model: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    """``model`` compiled with the same settings and no gates, and run once. Raises UsageError for a model that is no single
+    graph: what runs between its graphs is neither gated nor counted."""
+    import torch
+
+    torch.compiler.reset()
+    compiled: Callable[..., Any] = torch.compile(model, dynamic=False, fullgraph=True)
+    with torch.no_grad(), inductor_settings():
+        try:
+            compiled(*inputs)
+        except torch._dynamo.exc.Unsupported as error:
+            reason = str(error).strip().splitlines()[0]
+            remedy = "change the model until torch.compile takes it with fullgraph=True"
+            raise UsageError(f"torch.compile cannot make one graph of the model: {reason}", remedy) from None
+    return compiled
 
 
 @contextmanager

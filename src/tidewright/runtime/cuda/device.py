@@ -6,24 +6,28 @@ Not run on a GPU yet: ``make bench-gpu`` and the ring ``gpu`` are what will show
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...base.errors import Conflict, UsageError
+from .capture import ChainPart, capture, capture_parts, warm_up
 from .compile import GatedModel
 from .control import ABORTED, CLOSED, GATE, MARKS, RT_ACTIVE, START, words_needed
-from .ladder import GateLevel
 
-WARM_UPS = 3
-"""Calls before a capture, on its stream: libraries allocate and choose at the first ones (torch.cuda.graph)."""
 REAL_TIME, BEST_EFFORT = -5, 0
 """Priorities of streams; a device that has fewer takes its highest (CUDA driver API, cuStreamCreateWithPriority)."""
+_HALVES = 2
 
 
 class ControlBlocks:
     """The control blocks of ``queues`` best-effort queues, one row each of an int32 tensor on the device, so that one strided
-    write raises or clears the flag of all. Real-time work is one request at a time: the flag is 0 or 1."""
+    write raises or clears the flag of all.
+
+    The flag word has two writers that know nothing of each other: real-time work, one request at a time, writes its lower half
+    in all rows; stops of a single queue write the upper half of its row. The gate is closed while either is not 0.
+    """
 
     def __init__(self, queues: int, largest_grid: int, device: str = "cuda") -> None:
         import torch
@@ -32,14 +36,26 @@ class ControlBlocks:
         words = words_needed(largest_grid)
         self.blocks = torch.zeros((queues, words + words % 2), dtype=torch.int32, device=device)
         self.blocks[:, ABORTED] = CLOSED
+        halves = self.blocks.view(torch.int16)  # of a little-endian word: the lower one first
+        self._real_time, self._stopped = halves[:, _HALVES * RT_ACTIVE], halves[:, _HALVES * RT_ACTIVE + 1]
 
     def raise_flag(self) -> None:
         """Real-time work begins, in the order of the present stream."""
-        self.blocks[:, RT_ACTIVE].fill_(1)
+        self._real_time.fill_(1)
 
     def clear_flag(self) -> None:
         """It ends."""
-        self.blocks[:, RT_ACTIVE].fill_(0)
+        self._real_time.fill_(0)
+
+    def stop(self, queue: int, stopped: bool) -> None:
+        """Close the gate of one queue, or no longer, in the order of the present stream."""
+        self._stopped[queue].fill_(int(stopped))
+
+    def reset(self, queue: int) -> None:
+        """The block of a queue as it was at first. Nothing of the queue is on the device."""
+        row = self.row(queue)
+        row.zero_()
+        row[ABORTED] = CLOSED
 
     def row(self, queue: int) -> Any:
         """The block of one queue. Raises UsageError for one that is not there."""
@@ -56,11 +72,22 @@ class ChainCounts:
     aborted: int = 0
 
 
-class GatedChain:
-    """A gated model captured in one graph on a stream: its head opens the gate where the launch before was cut short, its tail
-    reports how far this one came.
+@dataclass(slots=True)
+class ChainLane:
+    """One capture of a chain: its stream, and the control block that its gates look at."""
 
-    ``outputs`` are overwritten by each task. ``step`` does not wait, and is what learns that a launch has drained.
+    control: Any
+    stream: Any
+    parts: list[ChainPart]
+
+
+class GatedChain:
+    """A gated model captured on a stream, in one graph or in parts: the head of each gated part opens the gate where the launch
+    before was cut short, its tail reports how far this one came. A part without a gate is launched when all before it is
+    complete, and runs to its end.
+
+    ``outputs`` are overwritten by each task. ``step`` does not wait, and is what learns that a launch has drained. ``launch``
+    goes on with the next part: who launches decides whether this is the time for one that cannot be stopped (``stoppable``).
     """
 
     def __init__(self, gated: GatedModel, inputs: tuple[Any, ...], control: Any, stream: Any) -> None:
@@ -71,10 +98,10 @@ class GatedChain:
                 f"a control block of {len(control)} words for grids of {gated.largest_grid}",
                 "open the device for the largest grid of its models",
             )
-        require_gated(gated)
-        self.control, self.stream, self.inputs = control, stream, inputs
+        self._gated, self.inputs = gated, inputs
         self.counts = ChainCounts()
         self._report = _pinned(MARKS)
+        self._report[ABORTED] = CLOSED
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._busy = False
         # Made before the capture: what is made in it goes to the graph's pool again at once, and the head of a relaunch would
@@ -83,26 +110,49 @@ class GatedChain:
             torch.full((), value, dtype=torch.int32, device=control.device) for value in (CLOSED, 0, 0)
         )
         self._fresh = torch.zeros((), dtype=torch.bool, device=control.device)
-        gated.bind(control)
+        self.outputs: Any = None
+        self.lanes: list[ChainLane] = []
+        self._lane = self.add_lane(control, stream)
+        self._next = len(self._lane.parts)
+        """The part that is launched next, or is on the device."""
 
-        def body() -> Any:
-            self._open_gate()
-            outputs = gated.function(*inputs)
-            self._report.copy_(self.control[:MARKS], non_blocking=True)
-            return outputs
+    @property
+    def control(self) -> Any:
+        """The control block of the lane in use."""
+        return self._lane.control
 
-        self.graph, self.outputs = capture(body, stream)
+    @property
+    def stream(self) -> Any:
+        """Its stream."""
+        return self._lane.stream
 
-    def _open_gate(self) -> None:
+    def add_lane(self, control: Any, stream: Any) -> ChainLane:
+        """Capture the chain once more, for another stream (one of a share of the SMs, say) and another control block. The model
+        computes in the same memory in all lanes, so that a task that was cut short in one can go on in another."""
+        lane = ChainLane(control, stream, [])
+        # Calls that are not captured find the gate open and leave no marks in a block that may be in use.
+        self._gated.bind_open()
+        warm_up(lambda: self._gated.function(*self.inputs), stream)
+        self._gated.bind(control)
+
+        def tail() -> None:
+            self._report.copy_(control[:MARKS], non_blocking=True)
+
+        head = partial(self._open_gate, control)
+        lane.parts, self.outputs = capture_parts(self._gated, self.inputs, stream, head, tail)
+        self.lanes.append(lane)
+        return lane
+
+    def _open_gate(self, control: Any) -> None:
         """Start where the launch before was aborted, or at the beginning. In this order: the gate opens last."""
         import torch
 
-        aborted = self.control[ABORTED]
+        aborted = control[ABORTED]
         torch.eq(aborted, self._closed, out=self._fresh)
         torch.where(self._fresh, self._zero, aborted, out=self._start)
-        self.control[START].copy_(self._start)
-        self.control[ABORTED].copy_(self._closed)
-        self.control[GATE].copy_(self._start)
+        control[START].copy_(self._start)
+        control[ABORTED].copy_(self._closed)
+        control[GATE].copy_(self._start)
 
     def begin(self, *values: Any) -> None:
         """A new task with these inputs (tensors like the captured ones), after what the caller's stream has been given. Raises
@@ -118,31 +168,56 @@ class GatedChain:
         with torch.cuda.stream(self.stream):
             for place, value in zip(self.inputs, values, strict=True):
                 place.copy_(value, non_blocking=True)
-                value.record_stream(self.stream)  # it is not reused before it has been copied
+                if value.is_cuda:
+                    value.record_stream(self.stream)  # it is not reused before it has been copied
         self.launch()
 
-    def launch(self) -> None:
-        """Run the task, or what is left of it, in the order of the stream."""
+    @property
+    def stoppable(self) -> bool:
+        """Whether the part that is launched next, or is on the device, has gates."""
+        return self.complete or self._lane.parts[self._next].gated
+
+    def launch(self, lane: ChainLane | None = None) -> None:
+        """Run the next part of the task, or what is left of it, in the order of a lane's stream: the one in use, if none is
+        given. A task that is complete is run again from its beginning. Raises Conflict where a launch has not drained."""
         import torch
 
+        if not self.step():
+            raise Conflict("the chain is on the device", "wait until it has drained")
+        if self.complete:
+            self._next = 0
+        if lane is not None and lane is not self._lane:
+            self._move(lane)
         with torch.cuda.stream(self.stream):
-            self.graph.replay()
+            self._lane.parts[self._next].graph.replay()
             self._event.record(self.stream)
         self._busy = True
+
+    def _move(self, lane: ChainLane) -> None:
+        """Go on in another lane: it takes over where the task stands. The chain has drained."""
+        import torch
+
+        before, self._lane = self._lane, lane
+        with torch.cuda.stream(lane.stream):
+            lane.control[ABORTED].copy_(before.control[ABORTED])
+            lane.control[MARKS:].copy_(before.control[MARKS:])
+            before.control[MARKS:].zero_()
+            before.control[ABORTED].copy_(self._closed)
 
     def step(self) -> bool:
         """Whether the launch has drained; its outcome is counted once."""
         if self._busy and self._event.query():
             self._busy = False
-            complete = int(self._report[ABORTED]) == CLOSED
-            self.counts.complete += complete
-            self.counts.aborted += not complete
+            done = not self._lane.parts[self._next].gated or int(self._report[ABORTED]) == CLOSED
+            self._next += done
+            self.counts.complete += done
+            self.counts.aborted += not done
         return not self._busy
 
     @property
     def complete(self) -> bool:
-        """Whether the last launch, which has drained, ran to the end."""
-        return not self._busy and int(self._report[ABORTED]) == CLOSED
+        """Whether nothing of the task is left to run."""
+        return not self._busy and self._next == len(self._lane.parts)
 
     def finish(self) -> None:
         """Launch what is left of the task until it is complete, and wait for it."""
@@ -161,6 +236,13 @@ class GatedChain:
             self.control[ABORTED] = CLOSED
         self.stream.synchronize()
         self._report[ABORTED] = CLOSED
+        self._next = len(self._lane.parts)
+
+    def release(self) -> None:
+        """It is not used any more: free its memory. The compiler keeps the model's code for good."""
+        self.lanes.clear()
+        self.outputs = None
+        self._gated.release()
 
 
 class RealTimeGraph:
@@ -183,14 +265,21 @@ class RealTimeGraph:
                 controls.clear_flag()
             return outputs
 
+        # Without the flag: other real-time work may be under way, and has its own use of it.
+        warm_up(lambda: function(*inputs), stream)
         self.graph, self.outputs = capture(body, stream)
 
-    def launch(self) -> None:
-        """Begin a task; ``event`` is recorded at its end."""
+    def launch(self, values: Sequence[Any] = (), into: Sequence[tuple[Any, Any]] = ()) -> None:
+        """Begin a task, with other ``values`` for its inputs; ``into``: (target, output) to copy when it is done. ``event`` is
+        recorded at its end."""
         import torch
 
         with torch.cuda.stream(self.stream):
+            for place, value in zip(self.inputs, values, strict=False):
+                place.copy_(value, non_blocking=True)
             self.graph.replay()
+            for target, output in into:
+                target.copy_(output, non_blocking=True)
             self.event.record(self.stream)
 
 
@@ -199,29 +288,3 @@ def _pinned(words: int) -> Any:
     import torch
 
     return torch.empty(words, dtype=torch.int32, pin_memory=True)
-
-
-def require_gated(gated: GatedModel) -> None:
-    """Raises UsageError that names the kernels of a model that would run after one that was aborted: without the gate they are
-    to be submitted one by one, which no chain does."""
-    below = [level.kernel for level in gated.levels() if level.level is not GateLevel.CTA_GATE]
-    if below:
-        raise UsageError(
-            f"kernels without a gate: {', '.join(below)}", "see why: tide runtime inspect; or run it in real time"
-        )
-
-
-def capture(body: Callable[[], Any], stream: Any) -> tuple[Any, Any]:
-    """(graph, what ``body`` returned), captured on ``stream`` after a few calls on it. ``compile_gated`` of another model
-    resets the compiler: this one's function cannot be called again then, its graph is what stays."""
-    import torch
-
-    stream.wait_stream(torch.cuda.current_stream())  # weights, inputs and control blocks were written there
-    with torch.no_grad(), torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            body()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
-        outputs = body()
-    return graph, outputs

@@ -10,20 +10,31 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from .exclusion import Excluded, Exclusion, exclusion
 from .gate import CONTROL, GateRefused, gate_source
 
-BOUNDARY = "tide_boundary"
+BOUNDARY, BUFFER = "tide_boundary", "tide_buffer"
 HEADER = f"""\
 {CONTROL} = None  # the control block of the queue, set when this module is loaded
+{BUFFER}s = {{}}
 
 
-def {BOUNDARY}(index):
-    \"\"\"Called before and after what the gate cannot stop; replaced when the launches are captured.\"\"\"
+def {BOUNDARY}(index, gated):
+    \"\"\"Called before and after what the gate cannot stop: launches from ``index`` on are gated, or are not. Replaced while
+    launches are captured.\"\"\"
+
+
+def {BUFFER}(site, *form):
+    \"\"\"The memory of one allocation in ``call``, the same each time: a chain that was captured twice can go on in either.\"\"\"
+    if site not in {BUFFER}s:
+        {BUFFER}s[site] = empty_strided_cuda(*form)
+    return {BUFFER}s[site]
 
 
 """
+ALLOCATION = "empty_strided_cuda"
 HARMLESS = frozenset(
     {
         "alloc_from_pool",
@@ -113,7 +124,15 @@ def gate_wrapper(text: str, first_index: int = 1) -> GatedWrapper:
         if kernels[name].gated:
             edits.replace(constant, _quoted(kernels[name].gated))
     for site, launch in zip(sites, launches, strict=True):
-        _edit_site(edits, site, launch)
+        if launch.excluded is None:
+            edits.first_arguments(site.call, f"{CONTROL}, {launch.index}, ")
+    for statement, first, last in _foreign(sites, launches):
+        indent = " " * _indentation(statement, edits)
+        edits.insert_before(statement, f"{BOUNDARY}({first}, False)\n{indent}")
+        edits.insert_after(statement, f"\n{indent}{BOUNDARY}({last + 1}, True)")
+    for number, call in enumerate(_allocations(_call_function(tree).body)):
+        edits.replace(call.func, BUFFER)
+        edits.first_arguments(call, f"{number}, ")
     edits.insert_before(next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)), HEADER)
     return GatedWrapper(edits.text(), kernels, launches)
 
@@ -192,13 +211,23 @@ def _size(argument: ast.expr) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _edit_site(edits: _Edits, site: _Site, launch: KernelLaunch) -> None:
-    if launch.excluded is None:
-        edits.first_arguments(site.call, f"{CONTROL}, {launch.index}, ")
-        return
-    indent = " " * _indentation(site.statement, edits)
-    edits.insert_before(site.statement, f"{BOUNDARY}({launch.index})\n{indent}")
-    edits.insert_after(site.statement, f"\n{indent}{BOUNDARY}({launch.index + 1})")
+def _foreign(sites: list[_Site], launches: tuple[KernelLaunch, ...]) -> Iterator[tuple[ast.stmt, int, int]]:
+    """Statements that launch what is not gated, with their first and last launch."""
+    pairs = zip(sites, launches, strict=True)
+    for _, group in groupby(pairs, lambda pair: id(pair[0].statement)):
+        of_statement = list(group)
+        if any(launch.excluded for _, launch in of_statement):
+            yield of_statement[0][0].statement, of_statement[0][1].index, of_statement[-1][1].index
+
+
+def _allocations(body: list[ast.stmt]) -> Iterator[ast.Call]:
+    """Allocations of device memory that are made exactly once in each call."""
+    for statement in body:
+        if isinstance(statement, ast.With):
+            yield from _allocations(statement.body)
+        elif not hasattr(statement, "body"):
+            calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+            yield from (call for call in calls if ast.unparse(call.func) == ALLOCATION)
 
 
 def _indentation(statement: ast.stmt, edits: _Edits) -> int:

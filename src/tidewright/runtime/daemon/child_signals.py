@@ -8,7 +8,7 @@ import signal
 import time
 
 from ...base.errors import Bug
-from .worker_process import WorkerProcess
+from .queue_worker import QueueWorker
 
 _SIGSET_BYTES = 128
 _REST_NS = 250_000_000
@@ -43,7 +43,7 @@ class StopAlarm:
         self._waiting = self._armed = False
         self._last_ns = 0
 
-    def wait(self, worker: WorkerProcess) -> bool:
+    def wait(self, worker: QueueWorker) -> bool:
         """Sleep until the worker has stopped. Returns False where it had not at the alarm."""
         if not self._armed:
             signal.signal(signal.SIGALRM, self._rings)

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,13 @@ def parser() -> argparse.ArgumentParser:
     """All that can be set."""
     found = argparse.ArgumentParser(prog="tidewright.runtime", description=__doc__)
     found.add_argument("--socket", type=Path, required=True)
-    found.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto: what this process was given")
+    found.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: what this process was given"
+    )
     found.add_argument("--cores", default="", help="of the device, as in 0,1 (default: all that this process may use)")
-    found.add_argument("--stop", default="auto", help="how best-effort work is stopped: auto, signal, gate or none")
+    found.add_argument(
+        "--stop", default="auto", help="how best-effort work is stopped: auto, none, signal or gate (cores), cta (CUDA)"
+    )
     found.add_argument("--no-fifo", action="store_true", help="real-time work in the usual scheduling class")
     found.add_argument("--rt-threads", type=int, default=1)
     found.add_argument("--be-threads", type=int, default=1)
@@ -57,13 +62,11 @@ def parser() -> argparse.ArgumentParser:
 
 def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     """Raises UsageError."""
-    if args.device == "auto" and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        raise UsageError(
-            "this process was given GPUs, and a runtime for GPUs cannot run yet",
-            "start it on CPU slots (--type cpu), or with --device cpu to use the host's cores",
-        )
-    base = RuntimeSettings(args.socket, parse_cores(args.cores))
-    stop = choose(args.stop)
+    device = args.device
+    if device == "auto":
+        device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
+    base = RuntimeSettings(args.socket, parse_cores(args.cores), device)
+    stop = choose(args.stop, device)
     return replace(
         base,
         stop=stop,
@@ -103,12 +106,18 @@ def main(argv: list[str] | None = None) -> None:
     """Exits with 2 where the settings are wrong."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     args = parser().parse_args(argv)
+    serve(lambda: settings_of(args), args.requeue)
+
+
+def serve(settings: Callable[[], RuntimeSettings], requeue: bool) -> None:
+    """Until it is asked to end. Exits with 2 where the settings are wrong, with 75 where a job is to come back elsewhere."""
     try:
-        server = RuntimeServer(settings_of(args))
+        chosen = settings()
+        server = RuntimeServer(chosen)
         gc.collect()
         gc.freeze()  # a collection of what lives as long as the process would hold real-time work up
-        server.serve(lambda: print(f"runtime: ready on {args.socket}", flush=True))
-        if args.requeue and server.terminated:
+        server.serve(lambda: print(f"runtime: ready on {chosen.socket}", flush=True))
+        if requeue and server.terminated:
             sys.exit(os.EX_TEMPFAIL)
     except TideError as error:
         print(f"runtime: {error}", file=sys.stderr)

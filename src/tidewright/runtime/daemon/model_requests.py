@@ -16,9 +16,9 @@ from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task
 from ..transport import messages as ms
 from ..transport.tensors import SlotLayout, check_spec
+from .queue_worker import QueueWorker
 from .session import ClientSession
 from .settings import RuntimeSettings
-from .worker_process import WorkerProcess
 
 MOST_SLOTS = 64
 MOST_LOSSES = 3
@@ -50,7 +50,7 @@ class ModelRequests(ABC):
         """Hear of a descriptor no more."""
 
     @abstractmethod
-    def spawn(self, hello: ms.Hello) -> WorkerProcess:
+    def spawn(self, hello: ms.Hello) -> QueueWorker:
         """A worker for a client."""
 
     @abstractmethod
@@ -60,6 +60,10 @@ class ModelRequests(ABC):
     @abstractmethod
     def stopped(self, session: ClientSession) -> None:
         """A worker has acknowledged that it stands still."""
+
+    @abstractmethod
+    def acknowledged(self, session: ClientSession) -> None:
+        """A worker says so itself."""
 
     @abstractmethod
     def stats_message(self) -> ms.Stats:
@@ -102,7 +106,7 @@ class ModelRequests(ABC):
 
     def _make(self, session: ClientSession, key: int) -> None:
         model = self.pool.models[key]
-        gated = session.worker.level is StopLevel.GATE
+        gated = session.worker.level in (StopLevel.GATE, StopLevel.CTA)
         session.worker.send(ms.MakeModel(key, model.source, model.inputs, session.hello.folder, gated))
 
     def _unload(self, session: ClientSession, key: int) -> Any:
@@ -149,8 +153,8 @@ class ModelRequests(ABC):
         if isinstance(report, ms.TaskEnded):
             self._ended(session, report)
         elif isinstance(report, ms.StoppedAtGate):
-            if session.stop_asked_ns and report.number == session.worker.stop_number:
-                self.stopped(session)
+            if report.number == session.worker.stop_number:
+                self.acknowledged(session)
         elif isinstance(report, ms.ModelMade):
             self._made(session, report)
         else:
@@ -235,12 +239,13 @@ class ModelRequests(ABC):
     def lost(self, session: ClientSession, why: str) -> None:
         """A worker has ended, or is killed now because of ``why``. Its tasks have failed; another one makes its models again."""
         worker = session.worker
-        why = why or _ended_text(worker.exit_status)
+        why = why or _ended_text(worker)
         self.unwatch(worker.connection.fileno())
         if worker.exit_status is None:
+            worker.kill()
             self.retire(worker)
         worker.close()
-        session.losses += 1
+        session.losses += not worker.blameless
         session.stop_asked_ns, session.running = 0, None
         loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
         for model in loading:
@@ -262,7 +267,7 @@ class ModelRequests(ABC):
             self.step(ev.StreamReady(session.queue))
 
     @abstractmethod
-    def retire(self, worker: WorkerProcess) -> None:
+    def retire(self, worker: QueueWorker) -> None:
         """A worker is being killed: it is reaped when it has ended."""
 
     def _remade(self, session: ClientSession, key: int) -> None:
@@ -324,7 +329,10 @@ class ModelRequests(ABC):
             self.lost(session, text)
 
 
-def _ended_text(status: int | None) -> str:
+def _ended_text(worker: QueueWorker) -> str:
+    status = worker.exit_status
+    if worker.blameless:
+        return "the worker of the device was ended because of another client"
     if status is None or status >= 0:
         return f"the worker ended with {status}"
     return f"the worker was killed by {signal.Signals(-status).name}"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...base.errors import TideError, UsageError
-from ..ladder import NAMES, StopLevel
+from ..ladder import StopLevel, level_name
 from ..models import ModelPool
 from ..padding.cpu_rule import rule
 from ..scheduler import events as ev
@@ -41,10 +41,12 @@ from ..transport.rings import Submission
 from .child_signals import StopAlarm, children_descriptor
 from .listening import inode, listen, peer
 from .model_requests import ModelRequests
+from .queue_worker import QueueWorker
 from .session import ClientSession
 from .settings import RuntimeSettings
 from .stats import collect
-from .worker_process import FIFO_RUNTIME, WorkerProcess
+from .worker_process import FIFO_RUNTIME
+from .workers import Workers
 
 log = logging.getLogger("tidewright.runtime")
 _WATCH_S = 0.25
@@ -56,6 +58,7 @@ class RuntimeServer(ModelRequests):
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
+        self._workers = Workers(settings)
         self.keys: dict[int, str] = {}
         padding = rule(settings.padding, len(settings.cores), settings.rt_threads, self.keys, settings.padding_bound)
         self.scheduler = Scheduler(settings.scheduler, padding)
@@ -73,7 +76,7 @@ class RuntimeServer(ModelRequests):
         self._alarm = StopAlarm(settings.scheduler.stop_bound_ns / 1e9)
         self._stopping: list[ClientSession] = []
         """Those whose workers were sent SIGSTOP by the actions of this event."""
-        self._dying: list[WorkerProcess] = []
+        self._dying: list[QueueWorker] = []
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
         self._actions: dict[type, Callable[[Any], None]] = {
@@ -127,6 +130,7 @@ class RuntimeServer(ModelRequests):
         self._alarm.close()
         for queue in list(self.sessions):
             self.close(queue)
+        self._workers.close()
         for worker in self._dying:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(worker.pid, 0)
@@ -220,22 +224,27 @@ class RuntimeServer(ModelRequests):
         self._watch(session.rings.submitted, lambda: self._submitted(session))
         self.watch_worker(session)
         self.step(ev.QueueOpened(queue, hello.kind, hello.weight))
-        welcome = Welcome(queue, "cpu", NAMES[worker.level] if hello.kind == "be" else self.real_time_level)
+        device = self.settings.device
+        welcome = Welcome(
+            queue, device, level_name(device, worker.level) if hello.kind == "be" else self.real_time_level
+        )
         send(connection, welcome, (session.ring_memory, session.rings.submitted, session.rings.completed))
         log.info("%s (%s, pid %d) opened queue %d", session.name, hello.kind, pid, queue)
 
     @property
     def real_time_level(self) -> str:
+        if self.settings.device == "cuda":
+            return "stream of high priority"
         return "SCHED_FIFO" if self.settings.fifo else "usual class; best-effort work in SCHED_IDLE"
 
-    def spawn(self, hello: Hello) -> WorkerProcess:
+    def spawn(self, hello: Hello) -> QueueWorker:
         """A worker for a queue of this client."""
-        usual = self.settings.rt_threads if hello.kind == "rt" else self.settings.be_threads
-        return WorkerProcess(self.settings, hello.kind, hello.threads or usual)
+        return self._workers.spawn(hello)
 
-    def retire(self, worker: WorkerProcess) -> None:
+    def retire(self, worker: QueueWorker) -> None:
         """It is being killed: it is reaped when it has ended."""
-        self._dying.append(worker)
+        if not worker.reap():
+            self._dying.append(worker)
 
     def watch_worker(self, session: ClientSession) -> None:
         """Its reports are read from now on."""
@@ -259,7 +268,17 @@ class RuntimeServer(ModelRequests):
 
     def stats_message(self) -> Stats:
         sessions = list(self.sessions.values())
-        return Stats(collect(self.settings, self.scheduler, self.pool, sessions, self.acknowledged_ns, self.began_ns))
+        return Stats(
+            collect(
+                self.settings,
+                self._workers.facts,
+                self.scheduler,
+                self.pool,
+                sessions,
+                self.acknowledged_ns,
+                self.began_ns,
+            )
+        )
 
     def close(self, queue: int) -> None:
         """A client is gone, or must go: all of it is dropped, and its worker killed."""
@@ -326,7 +345,7 @@ class RuntimeServer(ModelRequests):
 
     def _stop(self, action: ev.StopStream) -> None:
         session = self.sessions[action.queue]
-        session.stop_asked_ns = time.monotonic_ns()
+        session.stop_asked_ns = session.stopping_ns = time.monotonic_ns()
         if session.worker.exit_status is None and session.worker.stop():
             self.stopped(session)
         elif session.worker.level is StopLevel.SIGNAL:
@@ -340,10 +359,17 @@ class RuntimeServer(ModelRequests):
             if self._alarm.wait(session.worker) and session.stop_asked_ns:
                 self.stopped(session)
 
+    def acknowledged(self, session: ClientSession) -> None:
+        """The worker says that it has stopped at a gate. On a device with graphs nobody waits for that: it is measured."""
+        if session.worker.level is StopLevel.CTA:
+            self.acknowledged_ns.append(time.monotonic_ns() - session.stopping_ns)
+        elif session.stop_asked_ns:
+            self.stopped(session)
+
     def stopped(self, session: ClientSession) -> None:
-        """The worker has acknowledged a stop."""
+        """The worker has acknowledged a stop, or nothing need be waited for."""
         if session.stop_asked_ns:
-            if session.worker.level is not StopLevel.NONE:  # else it was not stopped, and there is nothing to measure
+            if session.worker.level in (StopLevel.SIGNAL, StopLevel.GATE):
                 self.acknowledged_ns.append(time.monotonic_ns() - session.stop_asked_ns)
             session.stop_asked_ns = 0
         self.step(ev.StreamStopped(session.queue))

@@ -12,7 +12,7 @@ from ..scheduler.tasks import Task
 from ..transport import memory
 from ..transport.messages import Hello
 from ..transport.rings import ENTRIES, RING_BYTES, Completion, RingPair
-from .worker_process import WorkerProcess
+from .queue_worker import QueueWorker
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class ClientSession:
     connection: socket.socket
     hello: Hello
     pid: int
-    worker: WorkerProcess
+    worker: QueueWorker
     ring_memory: int
     rings: RingPair
     outstanding: dict[int, int] = field(default_factory=dict)
@@ -40,13 +40,16 @@ class ClientSession:
     """Why its queue takes no tasks any more."""
     began_ns: int = field(default_factory=time.monotonic_ns)
     stop_asked_ns: int = 0
+    """Of a stop that is waited for; 0: of none."""
+    stopping_ns: int = 0
+    """Of the latest stop."""
     done: int = 0
     failed: int = 0
     cancelled: int = 0
     preemptions: int = 0
 
     @staticmethod
-    def open(queue: int, connection: socket.socket, hello: Hello, pid: int, worker: WorkerProcess) -> ClientSession:
+    def open(queue: int, connection: socket.socket, hello: Hello, pid: int, worker: QueueWorker) -> ClientSession:
         """With rings of its own. The caller closes it."""
         ring_memory = memory.create("rings", RING_BYTES)
         submitted = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -91,7 +94,7 @@ class ClientSession:
         )
 
     def close(self) -> None:
-        """Everything of it. The worker is killed, not reaped."""
+        """Everything of it. A worker of its own is killed, not reaped."""
         self.worker.close()
         self.connection.close()
         for descriptor in (self.ring_memory, self.rings.submitted, self.rings.completed, *self.slots.values()):

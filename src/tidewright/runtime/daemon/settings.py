@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ..ladder import StopLevel
 from ..scheduler.machine import SchedulerSettings
@@ -20,6 +21,7 @@ class RuntimeSettings:
 
     socket: Path
     cores: tuple[int, ...]
+    device: Literal["cpu", "cuda"] = "cpu"
     stop: StopLevel = StopLevel.SIGNAL
     fifo: bool = True
     rt_threads: int = 1
@@ -32,4 +34,6 @@ class RuntimeSettings:
     most_clients: int = 256
     take_over: bool = False
     """Listen also where another one does: a job's daemon comes back while that of its last attempt is still on a lost node."""
+    device_worker: tuple[str, ...] = ("-m", "tidewright.runtime.cuda.worker")
+    """Arguments of the interpreter for the worker of a device that is not the host's cores."""
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

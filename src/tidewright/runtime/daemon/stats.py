@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..disb.result import QUANTILES, quantile
-from ..ladder import NAMES
+from ..ladder import level_name
 from ..models import ModelPool
 from ..scheduler.machine import Scheduler
 from .session import ClientSession
@@ -18,6 +18,7 @@ from .settings import RuntimeSettings
 
 def collect(
     settings: RuntimeSettings,
+    facts: dict[str, Any],
     scheduler: Scheduler,
     pool: ModelPool,
     sessions: Sequence[ClientSession],
@@ -29,9 +30,9 @@ def collect(
     counters = asdict(scheduler.counters)
     return {
         "pid": os.getpid(),
-        "device": "cpu",
+        **facts,
         "cores": list(settings.cores),
-        "stop": NAMES[settings.stop],
+        "stop": level_name(settings.device, settings.stop),
         "fifo": settings.fifo,
         "up_s": round(up_s, 3),
         **counters,

@@ -10,14 +10,14 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
 
 from msgspec import Struct
 
 from ..ladder import StopLevel
 from ..transport import memory
-from ..transport.messages import close_all, receive, send, worker_reports
+from ..transport.messages import send
 from ..worker.gate import FLAG_BYTES
+from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -26,16 +26,15 @@ FIFO_WORKER, FIFO_RUNTIME = 50, 60
 """The runtime comes before its workers: it must be able to end one that spins."""
 
 
-class WorkerProcess:
+class WorkerProcess(QueueWorker):
     """``kind``: rt or be. Real-time workers are never stopped, and run on the first cores of the device alone."""
 
     def __init__(self, settings: RuntimeSettings, kind: str, threads: int) -> None:
         self.level = settings.stop if kind == "be" else StopLevel.NONE
         self._nice = settings.fifo
         self.fifo = FIFO_WORKER if kind == "rt" and settings.fifo else 0
-        self.exit_status: int | None = None
+        self._exit_status: int | None = None
         self.stop_number = 0
-        """Of the latest stop at a gate: an acknowledgement names it, so that a late one is not taken for another's."""
         self._flag = self._resumed = -1
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.setblocking(False)
@@ -44,7 +43,7 @@ class WorkerProcess:
         for descriptor in passed:
             os.set_inheritable(descriptor, True)
         try:
-            self.pid = os.posix_spawn(
+            self._pid = os.posix_spawn(
                 sys.executable, arguments, environment, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
             )
         finally:
@@ -54,6 +53,14 @@ class WorkerProcess:
         cores = settings.cores[:threads] if kind == "rt" else settings.cores
         with contextlib.suppress(OSError):  # it may have died already: that is seen when it is reaped
             os.sched_setaffinity(self.pid, cores)
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._exit_status
 
     def _arguments(self, kind: str, theirs: socket.socket) -> tuple[list[str], list[int]]:
         arguments = [sys.executable, "-m", "tidewright.runtime.worker"]
@@ -79,12 +86,6 @@ class WorkerProcess:
             self.kill()
         except OSError:
             pass  # it is reaped in a moment
-
-    def receive(self) -> Any:
-        """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
-        report, descriptors = receive(self.connection, worker_reports)
-        close_all(descriptors)
-        return report
 
     def stop(self) -> bool:
         """Ask it to stop. Returns whether that is acknowledged already; else ``has_stopped`` will say so, or its report."""
@@ -116,15 +117,15 @@ class WorkerProcess:
 
     def reap(self) -> bool:
         """Whether it has ended; ``exit_status`` as subprocess gives it."""
-        if self.exit_status is None:
+        if self._exit_status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self.exit_status = os.waitstatus_to_exitcode(status)
-        return self.exit_status is not None
+                self._exit_status = os.waitstatus_to_exitcode(status)
+        return self._exit_status is not None
 
     def kill(self) -> None:
         """End it, whatever it is doing. Large memory takes a while to be freed: it is reaped when it has (``reap``)."""
-        if self.exit_status is None:
+        if self._exit_status is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:

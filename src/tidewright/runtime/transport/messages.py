@@ -161,7 +161,25 @@ class DropModel(Struct, frozen=True, tag=True):
     model: int
 
 
-WorkerRequest = MakeModel | AttachSlots | RunTask | SkipTask | DropModel
+class StopQueue(Struct, frozen=True, tag=True, gc=False):
+    """On a device whose queues are stopped by its worker: launch nothing of this one, and say (``StoppedAtGate``) when nothing of
+    it is on the device."""
+
+    number: int
+
+
+class ResumeQueue(Struct, frozen=True, tag=True, gc=False):
+    """The stop is over."""
+
+
+WorkerRequest = MakeModel | AttachSlots | RunTask | SkipTask | DropModel | StopQueue | ResumeQueue
+
+
+class OpenQueue(Struct, frozen=True, tag=True):
+    """To the worker of a whole device, with it: the connection on which this queue's requests and reports go."""
+
+    kind: Literal["rt", "be"]
+
 
 # -- worker to runtime ------------------------------------------------------------------------------------------------
 
@@ -196,11 +214,29 @@ class StoppedAtGate(Struct, frozen=True, tag=True, gc=False):
 
 WorkerReport = ModelMade | ModelFailed | TaskEnded | StoppedAtGate
 
+
+class DeviceReady(Struct, frozen=True, tag=True):
+    """The first that the worker of a whole device says."""
+
+    name: str
+    multiprocessors: int
+    memory_bytes: int
+
+
+class DeviceFailed(Struct, frozen=True, tag=True):
+    """Or this: there is no such device, or nothing can be done with it."""
+
+    message: str
+    remedy: str = ""
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 client_messages: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ClientMessage)
 runtime_messages: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(RuntimeMessage)
 worker_requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(WorkerRequest)
 worker_reports: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(WorkerReport)
+device_requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(OpenQueue)
+device_reports: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(DeviceReady | DeviceFailed)
 
 
 def send(connection: socket.socket, message: Struct, descriptors: tuple[int, ...] = ()) -> None:

@@ -6,6 +6,8 @@ A slot holds one task's inputs, then its outputs, each on a boundary of 64 bytes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
@@ -70,3 +72,18 @@ class SlotLayout(Struct, frozen=True):
             at += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
         split = len(signature.inputs)
         return SlotLayout(tuple(offsets[:split]), tuple(offsets[split:]), max(at, ALIGNMENT))
+
+
+def slot_views(
+    signature: Signature, memory: Any, count: int, view: Callable[[Any, int, TensorSpec], Any]
+) -> list[tuple[list[Any], list[Any]]]:
+    """(inputs, outputs) of each slot in ``memory``; ``view`` makes them of the memory, an offset in it, and a tensor's form."""
+    layout = SlotLayout.of(signature)
+
+    def views(slot: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> list[Any]:
+        return [view(memory, slot * layout.nbytes + at, spec) for at, spec in zip(offsets, specs, strict=True)]
+
+    return [
+        (views(slot, layout.inputs, signature.inputs), views(slot, layout.outputs, signature.outputs))
+        for slot in range(count)
+    ]

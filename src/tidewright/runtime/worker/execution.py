@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...base.errors import UsageError
-from ..transport.tensors import Signature, SlotLayout, TensorSpec
+from ..transport.tensors import Signature, TensorSpec, slot_views
 from .gate import OperatorGate, through_gate, through_yields
 
 
@@ -20,9 +20,9 @@ class LoadedModel:
     """``gate`` is there where the worker is stopped between operators."""
 
     def __init__(self, made: Any, inputs: Sequence[TensorSpec], gate: OperatorGate | None) -> None:
-        self.is_torch = _is_module(made)
+        self.is_torch = is_module(made)
         self.gates = 0
-        self.nbytes = _nbytes(made) if self.is_torch else 0
+        self.nbytes = parameter_bytes(made) if self.is_torch else 0
         self._call = self._callable(made, gate)
         self._slots: list[tuple[list[Any], list[Any]]] = []
         self.signature, self.run_ns = self._measure(tuple(inputs))
@@ -56,20 +56,11 @@ class LoadedModel:
         began = time.monotonic_ns()
         outputs = self._run(zeros)
         took = time.monotonic_ns() - began
-        return Signature(inputs, tuple(_spec_of(output) for output in outputs)), took
+        return Signature(inputs, tuple(spec_of(output) for output in outputs)), took
 
     def attach(self, memory: mmap.mmap, slots: int) -> None:
         """Its tasks' inputs and outputs lie in ``memory``, one slot behind the other."""
-        layout = SlotLayout.of(self.signature)
-
-        def views(slot: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> list[Any]:
-            first = slot * layout.nbytes
-            return [self._view(memory, first + at, spec) for at, spec in zip(offsets, specs, strict=True)]
-
-        self._slots = [
-            (views(slot, layout.inputs, self.signature.inputs), views(slot, layout.outputs, self.signature.outputs))
-            for slot in range(slots)
-        ]
+        self._slots = slot_views(self.signature, memory, slots, self._view)
 
     def run(self, slot: int) -> None:
         """One task. Raises what the model raises, UsageError where its outputs are not those it was measured with."""
@@ -80,34 +71,38 @@ class LoadedModel:
         for output, view in zip(outputs, views, strict=True):
             if tuple(output.shape) != tuple(view.shape) or output.dtype != view.dtype:
                 raise UsageError(
-                    f"an output of {_spec_of(output)}, and {_spec_of(view)} when it was loaded",
+                    f"an output of {spec_of(output)}, and {spec_of(view)} when it was loaded",
                     "give the same shapes each time",
                 )
             view[...] = output
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         if not self.is_torch:
-            return [_as_array(output) for output in _flat(self._call(*inputs))]
+            return [_as_array(output) for output in flat_outputs(self._call(*inputs))]
         import torch
 
         with torch.inference_mode():
-            return _flat(self._call(*inputs))
+            return flat_outputs(self._call(*inputs))
 
     def _view(self, memory: Any, offset: int, spec: TensorSpec) -> Any:
         """A tensor or array over ``memory``."""
         if self.is_torch:
-            import torch
-
-            if not spec.nbytes:
-                return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
-            kind = getattr(torch, spec.dtype)
-            count = spec.nbytes // kind.itemsize
-            return torch.frombuffer(memory, dtype=kind, count=count, offset=offset).view(spec.shape)
+            return tensor_view(memory, offset, spec)
         import numpy as np
 
         if spec.dtype == "bfloat16":
             raise UsageError("numpy has no bfloat16", "use another element type, or a torch module")
         return np.ndarray(spec.shape, np.dtype(spec.dtype), memory, offset)
+
+
+def tensor_view(memory: Any, offset: int, spec: TensorSpec) -> Any:
+    """A tensor over ``memory``, of the host."""
+    import torch
+
+    kind = getattr(torch, spec.dtype)
+    if not spec.nbytes:
+        return torch.empty(spec.shape, dtype=kind)
+    return torch.frombuffer(memory, dtype=kind, count=spec.nbytes // kind.itemsize, offset=offset).view(spec.shape)
 
 
 class _OpenGate(OperatorGate):
@@ -123,7 +118,8 @@ class _OpenGate(OperatorGate):
 _OPEN = _OpenGate()
 
 
-def _is_module(made: Any) -> bool:
+def is_module(made: Any) -> bool:
+    """Whether it is a ``torch.nn.Module``, without importing torch."""
     import sys
 
     torch = sys.modules.get("torch")
@@ -134,12 +130,13 @@ def _yields(made: Any) -> bool:
     return inspect.isgeneratorfunction(made) or inspect.isgeneratorfunction(vars(type(made)).get("__call__"))
 
 
-def _nbytes(module: Any) -> int:
+def parameter_bytes(module: Any) -> int:
+    """Of a module's parameters and buffers."""
     tensors = [*module.parameters(), *module.buffers()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _flat(output: Any) -> list[Any]:
+def flat_outputs(output: Any) -> list[Any]:
     """Outputs in order: one, a sequence of them, or the values of a mapping (as the models of transformers give)."""
     if isinstance(output, Mapping):
         return [value for value in output.values() if value is not None]
@@ -152,7 +149,8 @@ def _as_array(output: Any) -> Any:
     return np.asarray(output)
 
 
-def _spec_of(output: Any) -> TensorSpec:
+def spec_of(output: Any) -> TensorSpec:
+    """Form of a tensor or array. Raises UsageError for anything else."""
     if not hasattr(output, "dtype") or not hasattr(output, "shape"):
         raise UsageError(f"an output of type {type(output).__name__}", "return tensors or arrays")
     return TensorSpec(str(output.dtype).removeprefix("torch."), tuple(output.shape))

@@ -1,0 +1,243 @@
+"""The loop of a device's worker: requests of all queues, what the device has done, reports. One thread, which polls while there
+is work (a thread that sleeps wakes 36 to 125 µs late) and sleeps when there has been none for a while; models are made in
+another one, so that real-time work goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ....base.errors import UsageError
+from ...transport import memory
+from ...transport import messages as ms
+from ...transport.tensors import SlotLayout
+from ...worker.main import describe
+from .queues import ChainQueue, ClientQueue, GraphQueue, RefusedQueue
+
+SPIN_S = 0.02
+"""How long it polls after the last work: 20 ms, a fiftieth of a core for a client that asks once a second."""
+SWITCH_S = 0.0002
+"""Longest that the thread which makes models keeps the interpreter from the one that polls (sys.setswitchinterval)."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Device(Protocol):
+    """What the loop needs of a device. Models are made in a thread of their own, all else in the loop's."""
+
+    ready: ms.DeviceReady
+
+    def chain_queue(self) -> ChainQueue:
+        """A best-effort queue. Raises UsageError where there is no room for another."""
+
+    def release(self, closed: ChainQueue) -> None:
+        """A best-effort queue is gone, and nothing of it is on the device."""
+
+    def make(self, request: ms.MakeModel, owner: ClientQueue) -> tuple[Any, ms.ModelMade]:
+        """A model for a queue. Raises what the factory and the compiler raise."""
+
+    def attach(self, model: Any, slots: Any, count: int) -> None:
+        """The memory of the slots of a model."""
+
+    def detach(self, model: Any) -> None:
+        """A model is gone."""
+
+
+class DeviceWorker:
+    """``control``: on which the runtime opens queues, and whose end ends the worker."""
+
+    def __init__(self, control: socket.socket, device: Device) -> None:
+        self.control, self.device = control, device
+        self.queues: dict[socket.socket, ClientQueue] = {}
+        self._closing: list[ClientQueue] = []
+        """Clients that are gone, with something on the device."""
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._made: deque[tuple[socket.socket, ClientQueue, ms.MakeModel, Any, Any]] = deque()
+        self._making: queue.SimpleQueue[tuple[socket.socket, ClientQueue, ms.MakeModel]] = queue.SimpleQueue()
+        self._awake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ended = False
+
+    def loop(self) -> None:
+        """Until the runtime closes the connection."""
+        sys.setswitchinterval(SWITCH_S)
+        threading.Thread(target=self._make_models, daemon=True).start()
+        self._watch(self.control.fileno(), self._opened)
+        self._watch(self._awake, self._take_models)
+        spin_until = 0.0
+        while not self._ended:
+            busy = any(each.out or not each.idle for each in (*self.queues.values(), *self._closing))
+            now = time.monotonic()
+            if busy:
+                spin_until = now + SPIN_S
+            for descriptor, _ in self._epoll.poll(0 if now < spin_until else None):
+                handler = self._handlers.get(descriptor)
+                if handler is not None:
+                    handler()
+            self._turn()
+
+    def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+        self._handlers[descriptor] = handler
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        del self._handlers[descriptor]
+        self._epoll.unregister(descriptor)
+
+    def _turn(self) -> None:
+        """Real-time queues first: what they launch, the others must know of."""
+        for connection, each in list(self.queues.items()):
+            if isinstance(each, GraphQueue):
+                each.turn(True)
+                self._report(connection, each)
+        running = [one.running for one in self.queues.values() if isinstance(one, GraphQueue)]
+        real_time = any(one is not None and one.model.closes_gates for one in running)
+        for connection, each in list(self.queues.items()):
+            if isinstance(each, ChainQueue):
+                each.turn(real_time)
+            self._report(connection, each)
+        for each in list(self._closing):
+            each.turn(real_time)
+            if each.running is None:
+                self._closing.remove(each)
+                self._forget(each)
+
+    def _report(self, connection: socket.socket, each: ClientQueue) -> None:
+        while each.out:
+            try:
+                ms.send(connection, each.out[0])
+            except BlockingIOError:
+                return  # the runtime is behind: once more in the next turn
+            except OSError:
+                each.out.clear()
+                return  # its end is read in a moment
+            del each.out[0]
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        try:
+            request, descriptors = ms.receive(self.control, ms.device_requests)
+        except ConnectionError:
+            self._ended = True
+            return
+        connection = socket.socket(fileno=descriptors[0])
+        connection.setblocking(False)
+        self.queues[connection] = self._queue(request.kind)
+        self._watch(connection.fileno(), lambda: self._asked(connection))
+
+    def _queue(self, kind: str) -> ClientQueue:
+        try:
+            return GraphQueue() if kind == "rt" else self.device.chain_queue()
+        except UsageError as error:
+            return RefusedQueue(str(error))
+
+    def _asked(self, connection: socket.socket) -> None:
+        owner = self.queues[connection]
+        try:
+            request, descriptors = ms.receive(connection, ms.worker_requests)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(connection)
+            return
+        if isinstance(request, ms.RunTask):
+            owner.run(request)
+        elif isinstance(request, ms.SkipTask):
+            owner.skip(request.task)
+        elif isinstance(request, ms.MakeModel) and isinstance(owner, RefusedQueue):
+            owner.out.append(ms.ModelFailed(request.model, owner.why))
+        elif isinstance(request, ms.MakeModel):
+            self._making.put((connection, owner, request))
+        elif isinstance(request, ms.AttachSlots):
+            self._attach(owner, request, descriptors[0])
+        elif isinstance(request, ms.DropModel):
+            self._drop(owner, request.model)
+        elif isinstance(owner, ChainQueue):
+            owner.stop(request.number) if isinstance(request, ms.StopQueue) else owner.resume()
+
+    def _close(self, connection: socket.socket) -> None:
+        """A client is gone: what it has on the device ends first."""
+        each = self.queues.pop(connection)
+        self._unwatch(connection.fileno())
+        connection.close()
+        each.abandon()
+        self._closing.append(each)
+
+    def _forget(self, each: ClientQueue) -> None:
+        for model in list(each.models):
+            self._drop(each, model)
+        if isinstance(each, ChainQueue):
+            each.close()
+            self.device.release(each)
+
+    def _drop(self, owner: ClientQueue, key: int) -> None:
+        model = owner.models.pop(key, None)
+        if model is not None:
+            self.device.detach(model)
+
+    # -- models -----------------------------------------------------------------------------------------------------
+
+    def _make_models(self) -> None:
+        """The other thread: one model after the other."""
+        while True:
+            connection, owner, request = self._making.get()
+            model: Any = None
+            report: ms.ModelMade | ms.ModelFailed
+            try:
+                model, report = self.device.make(request, owner)
+            except BaseException as caught:  # also SystemExit of the user's code: the client gets it as an error
+                report = ms.ModelFailed(request.model, describe(caught))
+            self._made.append((connection, owner, request, model, report))
+            os.eventfd_write(self._awake, 1)
+
+    def _take_models(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._awake)
+        while self._made:
+            connection, owner, request, model, report = self._made.popleft()
+            if self.queues.get(connection) is not owner:
+                if model is not None:
+                    self.device.detach(model)  # its client is gone
+                continue
+            if model is not None:
+                owner.models[request.model] = model
+            owner.out.append(report)
+
+    def _attach(self, owner: ClientQueue, request: ms.AttachSlots, descriptor: int) -> None:
+        model = owner.models[request.model]
+        size = SlotLayout.of(model.signature).nbytes * request.slots
+        self.device.attach(model, memory.attach(descriptor, size), request.slots)
+        os.close(descriptor)
+
+
+def main(open_device: Callable[[], Device]) -> None:
+    """Tell the runtime whether there is a device, then serve it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--connection", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    args = parser.parse_args()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != args.parent:
+        sys.exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime decides when its workers end
+    control = socket.socket(fileno=args.connection)
+    try:
+        device = open_device()
+    except UsageError as error:
+        ms.send(control, ms.DeviceFailed(error.message, error.remedy))
+        sys.exit(1)
+    ms.send(control, device.ready)
+    DeviceWorker(control, device).loop()

@@ -1,0 +1,242 @@
+"""Models on a CUDA device as the queues of its worker run them: compiled, captured, their slots in page-locked memory.
+
+Not run on a GPU yet: the ring ``gpu`` is what will show it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ....base.errors import UsageError, WorldError
+from ...transport.messages import DeviceReady, MakeModel, ModelMade
+from ...transport.tensors import Signature, TensorSpec, slot_views
+from ...worker.execution import flat_outputs, is_module, spec_of, tensor_view
+from ...worker.factory import make
+from ..compile import compile_gated, compile_plain, require_device
+from ..device import BEST_EFFORT, REAL_TIME, ControlBlocks, GatedChain, RealTimeGraph
+from .queues import ChainQueue, ClientQueue, GraphQueue
+
+QUEUES, LARGEST_GRID = 64, 65_536
+"""Best-effort queues of a device (REEF has 32), and CTAs of their largest kernels: 17 MB of control blocks."""
+
+
+class SlottedModel:
+    """What both kinds have: tensors of the device, and views of the slots in the host's memory."""
+
+    def __init__(self, signature: Signature, outputs: list[Any]) -> None:
+        import torch
+
+        self.signature, self.outputs = signature, outputs
+        self.slots: list[tuple[list[Any], list[Any]]] = []
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.locked: tuple[Any, int] | None = None
+        """The slots' memory and its address, while it is page-locked."""
+
+    def copies(self, slot: int) -> list[tuple[Any, Any]]:
+        """(target in the slot, output of the device)."""
+        return list(zip(self.slots[slot][1], self.outputs, strict=True))
+
+    def release(self) -> None:
+        """Free what it computes in."""
+        self.outputs = []
+
+
+class ChainModel(SlottedModel):
+    """A gated chain behind the interface of a queue."""
+
+    def __init__(self, chain: GatedChain, signature: Signature) -> None:
+        super().__init__(signature, flat_outputs(chain.outputs))
+        self.chain = chain
+
+    def begin(self, slot: int) -> None:
+        """Copy the inputs, and launch."""
+        self.chain.begin(*self.slots[slot][0])
+
+    def drained(self) -> bool:
+        """Whether nothing of it is on the device."""
+        return self.chain.step()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the task, which has drained, ran to its end."""
+        return self.chain.complete
+
+    def go_on(self) -> None:
+        """Launch what is left."""
+        self.chain.launch()
+
+    def deliver(self, slot: int) -> None:
+        """Begin to copy the outputs."""
+        import torch
+
+        with torch.cuda.stream(self.chain.stream):
+            for target, output in self.copies(slot):
+                target.copy_(output, non_blocking=True)
+            self._event.record(self.chain.stream)
+
+    def delivered(self) -> bool:
+        """Whether they are there."""
+        return bool(self._event.query())
+
+    def discard(self) -> None:
+        """Forget a task that was cut short."""
+        self.chain.discard()
+
+    def release(self) -> None:
+        """Free what it computes in."""
+        super().release()
+        self.chain.release()
+
+
+class GraphModel(SlottedModel):
+    """A real-time graph behind the interface of a queue."""
+
+    def __init__(self, graph: RealTimeGraph, signature: Signature, closes_gates: bool) -> None:
+        super().__init__(signature, flat_outputs(graph.outputs))
+        self.graph, self.closes_gates = graph, closes_gates
+
+    def begin(self, slot: int) -> None:
+        """Copy the inputs, run, copy the outputs."""
+        self.graph.launch(self.slots[slot][0], self.copies(slot))
+
+    def delivered(self) -> bool:
+        """Whether the outputs are there."""
+        return bool(self.graph.event.query())
+
+
+class CudaDevice:
+    """The device that PyTorch sees as the first. Raises UsageError where there is none."""
+
+    def __init__(self) -> None:
+        require_device()
+        import torch
+
+        properties = torch.cuda.get_device_properties(0)
+        self.ready = DeviceReady(properties.name, properties.multi_processor_count, properties.total_memory)
+        self.controls = ControlBlocks(QUEUES, LARGEST_GRID)
+        self._side = _stream(REAL_TIME)
+        self._free = list(range(QUEUES))
+        self._rows: dict[ClientQueue, int] = {}
+
+    def chain_queue(self) -> ChainQueue:
+        """A best-effort queue with a control block of its own. Raises UsageError where all are in use."""
+        if not self._free:
+            raise UsageError(f"{QUEUES} best-effort queues are open", "close some")
+        row = self._free.pop()
+
+        def close_gate(closed: bool) -> None:
+            import torch
+
+            with torch.cuda.stream(self._side):
+                self.controls.stop(row, closed)
+
+        found = ChainQueue(close_gate)
+        self._rows[found] = row
+        return found
+
+    def release(self, closed: ChainQueue) -> None:
+        """It is gone: its control block is as new."""
+        import torch
+
+        row = self._rows.pop(closed)
+        with torch.cuda.stream(self._side):  # behind the last write of its gate
+            self.controls.reset(row)
+        self._side.synchronize()
+        self._free.append(row)
+
+    def make(self, request: MakeModel, owner: ClientQueue) -> tuple[SlottedModel, ModelMade]:
+        """A model for a queue, in another thread than all else. Raises UsageError for what is no module, and what the factory
+        and the compiler raise. Without ``gated`` real-time work has the priority of its stream alone."""
+        import torch
+
+        made = make(request.source, request.folder)
+        if not is_module(made):
+            raise UsageError(
+                f"the factory made a {type(made).__name__}",
+                "return a torch.nn.Module: nothing else is compiled for a GPU",
+            )
+        with torch.no_grad():
+            before = torch.cuda.memory_allocated()
+            model = made.eval().cuda()
+            inputs = tuple(_zeros(spec) for spec in request.inputs)
+            if isinstance(owner, GraphQueue):
+                found, gates, run_ns = self._real_time(model, inputs, request)
+            else:
+                found, gates, run_ns = self._best_effort(model, inputs, request, self._rows[owner])
+            torch.cuda.synchronize()
+            nbytes = torch.cuda.memory_allocated() - before
+        return found, ModelMade(request.model, found.signature, nbytes, run_ns, gates)
+
+    def _real_time(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
+        function = compile_plain(model, inputs)
+        run_ns = _run_ns(function, inputs)
+        controls = self.controls if request.gated else None
+        graph = RealTimeGraph(function, inputs, controls, _stream(REAL_TIME))
+        return GraphModel(graph, _signature(request, graph.outputs), request.gated), 0, run_ns
+
+    def _best_effort(
+        self, model: Any, inputs: tuple[Any, ...], request: MakeModel, row: int
+    ) -> tuple[SlottedModel, int, int]:
+        gated = compile_gated(model, inputs)
+        run_ns = _run_ns(gated.function, inputs)
+        chain = GatedChain(gated, inputs, self.controls.row(row), _stream(BEST_EFFORT))
+        gates = sum(level.launches for level in gated.levels() if level.excluded is None)
+        return ChainModel(chain, _signature(request, chain.outputs)), gates, run_ns
+
+    def attach(self, model: SlottedModel, slots: Any, count: int) -> None:
+        """The memory of the slots of a model, page-locked, so that copies do not hold the caller up. Raises WorldError."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(slots))
+        status = _cudart().cudaHostRegister(address, len(slots), 0)
+        if int(status):
+            raise WorldError(f"{len(slots)} bytes of slots cannot be page-locked (cudaHostRegister: {status})")
+        model.locked = (slots, address)
+        model.slots = slot_views(model.signature, slots, count, tensor_view)
+
+    def detach(self, model: SlottedModel) -> None:
+        """A model is gone. The compiler keeps its code for good: what it computed in is freed here."""
+        if model.locked is not None:
+            model.slots = []
+            _cudart().cudaHostUnregister(model.locked[1])
+            model.locked = None
+        model.release()
+
+
+def open_device() -> CudaDevice:
+    """The device of this process. Raises UsageError."""
+    return CudaDevice()
+
+
+def _stream(priority: int) -> Any:
+    import torch
+
+    return torch.cuda.Stream(priority=priority)  # type: ignore[no-untyped-call]
+
+
+def _cudart() -> Any:
+    import torch
+
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _signature(request: MakeModel, outputs: Any) -> Signature:
+    return Signature(request.inputs, tuple(spec_of(output) for output in flat_outputs(outputs)))
+
+
+def _zeros(spec: TensorSpec) -> Any:
+    import torch
+
+    return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device="cuda")
+
+
+def _run_ns(function: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
+    """Of one call, launches by Python included."""
+    import torch
+
+    torch.cuda.synchronize()
+    began = time.monotonic_ns()
+    function(*inputs)
+    torch.cuda.synchronize()
+    return time.monotonic_ns() - began

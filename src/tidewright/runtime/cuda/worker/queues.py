@@ -1,0 +1,202 @@
+"""What clients' queues do on a CUDA device: tasks in order, stops and resumptions, cancels. Polled, never waiting.
+
+Real-time work closes the gate of all queues itself (its graph's first node); what a queue does about it is to launch nothing
+until it is over. A stop of one queue closes the gate of that queue alone, and only if its launch does not drain by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...transport.messages import RunTask, StoppedAtGate, TaskEnded
+
+
+class PreemptibleModel(Protocol):
+    """A model of a best-effort queue: a chain, and the slots that its tasks read and write."""
+
+    def begin(self, slot: int) -> None:
+        """Copy the inputs, and launch."""
+
+    def drained(self) -> bool:
+        """Whether nothing of it is on the device."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the task, which has drained, ran to its end."""
+
+    def go_on(self) -> None:
+        """Launch what is left of the task."""
+
+    def deliver(self, slot: int) -> None:
+        """Begin to copy the outputs."""
+
+    def delivered(self) -> bool:
+        """Whether they are there."""
+
+    def discard(self) -> None:
+        """Forget a task that was cut short and has drained."""
+
+
+class RealTimeModel(Protocol):
+    """A model of a real-time queue."""
+
+    closes_gates: bool
+    """Whether it stops best-effort work; else it has the priority of its stream alone."""
+
+    def begin(self, slot: int) -> None:
+        """Copy the inputs, run, copy the outputs: all in order on its stream."""
+
+    def delivered(self) -> bool:
+        """Whether the outputs are there."""
+
+
+@dataclass(slots=True)
+class _Running:
+    task: RunTask
+    model: Any
+    delivering: bool = False
+    abandoned: bool = False
+
+
+class ClientQueue(ABC):
+    """Tasks of one client, run in the order in which they came. ``out``: reports that are to be sent."""
+
+    def __init__(self) -> None:
+        self.models: dict[int, Any] = {}
+        self.waiting: deque[RunTask] = deque()
+        self.running: _Running | None = None
+        self.out: list[Any] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return self.running is None and not self.waiting
+
+    def run(self, task: RunTask) -> None:
+        """Take a task in. One of a model that is gone has failed."""
+        if task.model in self.models:
+            self.waiting.append(task)
+        else:
+            self.out.append(TaskEnded(task.task, f"there is no model {task.model}"))
+
+    def skip(self, task: int) -> None:
+        """Do not begin a task; one that has begun goes on to its end."""
+        found = next((one for one in self.waiting if one.task == task), None)
+        if found is not None:
+            self.waiting.remove(found)
+            self.out.append(TaskEnded(task, skipped=True))
+
+    def abandon(self) -> None:
+        """Its client is gone: begin nothing more."""
+        self.waiting.clear()
+
+    @abstractmethod
+    def turn(self, real_time: bool) -> None:
+        """Do what can be done now. ``real_time``: real-time work is on the device."""
+
+
+class RefusedQueue(ClientQueue):
+    """A queue that the device has no room for: nothing can be loaded on it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
+
+    def turn(self, real_time: bool) -> None:
+        """Nothing is ever waiting."""
+
+
+class GraphQueue(ClientQueue):
+    """A real-time queue: its tasks are launched at once, one after the other."""
+
+    def turn(self, real_time: bool) -> None:
+        """Launch the next task when the one before has delivered."""
+        if self.running is not None and self.running.model.delivered():
+            self.out.append(TaskEnded(self.running.task.task))
+            self.running = None
+        if self.running is None and self.waiting:
+            task = self.waiting.popleft()
+            self.running = _Running(task, self.models[task.model])
+            self.running.model.begin(task.slot)
+
+
+class ChainQueue(ClientQueue):
+    """A best-effort queue. ``close_gate``: close the gate of this queue on the device (True), or no longer."""
+
+    def __init__(self, close_gate: Callable[[bool], None]) -> None:
+        super().__init__()
+        self._close_gate = close_gate
+        self._closed = False
+        self._stop = 0
+        """The number of the stop in force."""
+        self._acknowledged = 0
+
+    def stop(self, number: int) -> None:
+        """Launch nothing until ``resume``; acknowledged when nothing is on the device."""
+        self._stop = number
+
+    def resume(self) -> None:
+        """The stop is over."""
+        self._stop = 0
+
+    def abandon(self) -> None:
+        """Its client is gone: the task that has begun is cut short and forgotten, if it is not complete already."""
+        super().abandon()
+        if self.running is not None:
+            self.running.abandoned = True
+
+    def close(self) -> None:
+        """Nothing of it is on the device any more: its gate is left open, for the queue that gets its control block."""
+        self._open()
+
+    def turn(self, real_time: bool) -> None:
+        """Go on with the task, or begin the next."""
+        if self.running is not None:
+            self._go_on(self.running, real_time)
+        if self.running is None:
+            self._acknowledge(0)
+            if self.waiting and not self._stop and not real_time:
+                self._open()
+                task = self.waiting.popleft()
+                self.running = _Running(task, self.models[task.model])
+                self.running.model.begin(task.slot)
+
+    def _go_on(self, running: _Running, real_time: bool) -> None:
+        model = running.model
+        if running.delivering:
+            if model.delivered():
+                self._end(running)
+        elif not model.drained():
+            if (self._stop or running.abandoned) and not real_time and not self._closed:
+                self._closed = True
+                self._close_gate(True)
+        elif model.complete:
+            running.delivering = True
+            model.deliver(running.task.slot)
+        elif running.abandoned:
+            model.discard()
+            self._end(running, skipped=True)
+        elif self._stop or real_time:
+            self._acknowledge(running.task.task)
+        else:
+            self._open()
+            model.go_on()
+
+    def _end(self, running: _Running, skipped: bool = False) -> None:
+        self.running = None
+        self.out.append(TaskEnded(running.task.task, skipped=skipped))
+
+    def _open(self) -> None:
+        if self._closed:
+            self._closed = False
+            self._close_gate(False)
+
+    def _acknowledge(self, task: int) -> None:
+        """Nothing of the queue is on the device."""
+        if self._stop and self._stop != self._acknowledged:
+            self._acknowledged = self._stop
+            self.out.append(StoppedAtGate(task, 0, self._stop))

@@ -1,0 +1,149 @@
+"""The worker of a whole device, shared by all clients, and one client's queue on it, as the runtime sees them.
+
+A CUDA device's streams and priorities belong to one context, so its clients have one process. When that is lost, all of them
+lose what they had launched; another one makes their models again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from msgspec import Struct
+
+from ...base.errors import UsageError, WorldError
+from ..ladder import StopLevel
+from ..transport import messages as ms
+from .queue_worker import QueueWorker
+from .settings import RuntimeSettings
+
+START_S = 120.0
+"""Importing torch and opening a device may take as long on a busy host with a cold disk."""
+
+
+class DeviceProcess:
+    """Started when it is made. Raises UsageError with what it says where it has no device, WorldError where it says nothing."""
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        self.exit_status: int | None = None
+        self.killed = False
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, *settings.device_worker]
+        command += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid())]
+        os.set_inheritable(theirs.fileno(), True)
+        defaults = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
+        self.pid = os.posix_spawn(sys.executable, command, os.environ, setsid=True, setsigmask=(), setsigdef=defaults)
+        theirs.close()
+
+    def await_ready(self) -> ms.DeviceReady:
+        """What device it has opened."""
+        if not select.select([self.control], [], [], START_S)[0]:
+            self.kill()
+            raise WorldError(f"the device's worker said nothing within {START_S:g} s")
+        try:
+            said, _ = ms.receive(self.control, ms.device_reports)
+        except OSError:
+            raise WorldError("the device's worker ended before it had opened the device; see the log") from None
+        if isinstance(said, ms.DeviceFailed):
+            raise UsageError(said.message, said.remedy)
+        found: ms.DeviceReady = said
+        return found
+
+    def open_queue(self, kind: Any) -> socket.socket:
+        """The connection of a new queue; one that is closed at once where the process is gone."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs, contextlib.suppress(OSError):  # it is reaped in a moment
+            ms.send(self.control, ms.OpenQueue(kind), (theirs.fileno(),))
+        return ours
+
+    def reap(self) -> bool:
+        """Whether it has ended."""
+        if self.exit_status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_status = os.waitstatus_to_exitcode(status)
+        return self.exit_status is not None
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        self.killed = True
+        if self.exit_status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class DeviceQueue(QueueWorker):
+    """A client's queue in the worker of a device. Real-time work is launched before stops are acknowledged: its graph closes the
+    gates itself, on the device."""
+
+    def __init__(self, process: DeviceProcess, kind: Any, level: StopLevel) -> None:
+        self.process, self.level = process, level
+        self.connection = process.open_queue(kind)
+        self.stop_number = 0
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        return self.process.exit_status
+
+    @property
+    def blameless(self) -> bool:
+        """Whether the process was killed for what another client did."""
+        return self.process.killed and not self._killed
+
+    def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
+        """Hand it a request. One that takes in nothing, though little is ever under way, hangs."""
+        try:
+            ms.send(self.connection, message, descriptors)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            pass  # it is reaped in a moment
+
+    def stop(self) -> bool:
+        """Stopped as far as others must wait: always at once."""
+        if self.level is not StopLevel.NONE:
+            self.stop_number = self.stop_number % 0xFFFFFFFF + 1
+            self.send(ms.StopQueue(self.stop_number))
+        return True
+
+    def resume(self) -> None:
+        if self.level is not StopLevel.NONE:
+            self.send(ms.ResumeQueue())
+
+    def has_stopped(self) -> bool:
+        """Never by a signal."""
+        return False
+
+    def await_stop(self) -> None:
+        """Nothing is waited for."""
+
+    def reap(self) -> bool:
+        """Whether the process has ended; of one that was left alone, whether there is nothing to wait for."""
+        return self.process.reap() or (self.connection.fileno() < 0 and not self._killed)
+
+    def kill(self) -> None:
+        """End the process of the device, with the queues of all clients."""
+        self._killed = True
+        self.process.kill()
+
+    def close(self) -> None:
+        """End this queue; what it has on the device is dropped there."""
+        self.connection.close()
+
+    def resident_bytes(self) -> int:
+        """0: the memory of the process is nobody's alone."""
+        return 0
+
+    def cpu_s(self) -> float:
+        """0, for the same reason."""
+        return 0.0

@@ -1,0 +1,82 @@
+"""What the runtime needs of whatever runs a client's tasks: a process of its own, or its queue in the worker of a device."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from typing import Any
+
+from msgspec import Struct
+
+from ..ladder import StopLevel
+from ..transport.messages import close_all, receive, worker_reports
+
+
+class QueueWorker(ABC):
+    """``level``: how its tasks are stopped. ``connection``: on which its reports come."""
+
+    level: StopLevel
+    connection: socket.socket
+    stop_number: int
+    """Of the latest stop at a gate: an acknowledgement names it, so that a late one is not taken for another's."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Of the process."""
+
+    @property
+    @abstractmethod
+    def exit_status(self) -> int | None:
+        """As subprocess gives it; None while it has not been reaped."""
+
+    @property
+    def blameless(self) -> bool:
+        """Whether its end is not its client's doing."""
+        return False
+
+    @abstractmethod
+    def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
+        """Hand it a request. One that is gone shows by its end."""
+
+    def receive(self) -> Any:
+        """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
+        report, descriptors = receive(self.connection, worker_reports)
+        close_all(descriptors)
+        return report
+
+    @abstractmethod
+    def stop(self) -> bool:
+        """Ask it to stop. Returns whether that need not be waited for; else ``has_stopped`` will say so, or its report."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """The stop is over."""
+
+    @abstractmethod
+    def has_stopped(self) -> bool:
+        """Whether a stop by signal has been carried out since the last question."""
+
+    @abstractmethod
+    def await_stop(self) -> None:
+        """Sleep until a stop by signal has been carried out, or it has ended."""
+
+    @abstractmethod
+    def reap(self) -> bool:
+        """Whether it has ended."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was shared with it, and end it where it is this client's alone."""
+
+    @abstractmethod
+    def resident_bytes(self) -> int:
+        """Memory that it uses now; 0 where it is gone, or not this client's alone."""
+
+    @abstractmethod
+    def cpu_s(self) -> float:
+        """Processor time that it has used; 0 where it is gone, or not this client's alone."""

@@ -1,0 +1,160 @@
+"""The worker that all clients of a device share, with real processes and a device of threads: the conformance kit, and what
+becomes of clients when one of them, or the worker, is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tidewright.base.errors import Conflict, UsageError
+from tidewright.runtime.client import RuntimeClient, TaskFailed
+from tidewright.testing import runtime_kit
+
+from ..conftest import RunningRuntime, Start, entry_of, until
+
+pytestmark = pytest.mark.processes
+MODELS, SIZE = runtime_kit.MODELS, runtime_kit.SIZE
+DAEMON = "tests.runtime.cuda.host_daemon"
+
+
+@pytest.fixture(scope="module")
+def runtime(start_runtime: Start) -> RunningRuntime:
+    return start_runtime(module=DAEMON)
+
+
+def test_outputs_are_exact_under_preemption(runtime: RunningRuntime) -> None:
+    assert runtime_kit.exact_under_preemption(runtime.socket, 200) >= 200
+
+
+def test_no_task_is_lost_or_doubled(runtime: RunningRuntime, tmp_path: Path) -> None:
+    runtime_kit.none_lost_or_doubled(runtime.socket, tmp_path, 100)
+
+
+def test_real_time_goes_first(runtime: RunningRuntime) -> None:
+    runtime_kit.real_time_goes_first(runtime.socket, 10)
+
+
+def test_what_is_cancelled_in_time_never_runs(runtime: RunningRuntime) -> None:
+    runtime_kit.cancelled_before_it_began(runtime.socket)
+
+
+def test_clients_share_one_worker_and_stops_are_measured_where_they_happen(runtime: RunningRuntime) -> None:
+    with RuntimeClient(runtime.socket, "be") as one, RuntimeClient(runtime.socket, "rt") as other:
+        assert one.device == other.device == "cuda"
+        assert (one.level, other.level) == ("G4 CTA gate", "stream of high priority")
+        assert entry_of(one)["worker_pid"] == entry_of(other)["worker_pid"]
+        found = one.stats()
+        assert (found["device"], found["gpu"], found["sms"]) == ("cuda", "host", 1)
+        assert found["stop_acknowledged_us"]["n"] > 100
+
+
+def test_a_client_that_is_killed_leaves_its_queue_to_others(runtime: RunningRuntime) -> None:
+    """More clients than the device has queues come and go, each with a task that has begun."""
+    program = (
+        "import os, signal, sys, numpy\nfrom tidewright.runtime.client import RuntimeClient\n"
+        f"client = RuntimeClient(sys.argv[1], 'be')\nmodel = client.load('{MODELS}:chain', [('float64', ({SIZE},))],\n"
+        f"    arguments={{'operators': 3000}})\nmodel.submit(numpy.zeros({SIZE}))\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", program, str(runtime.socket)], check=False, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+    with RuntimeClient(runtime.socket, "be") as client:
+        until(lambda: len(client.stats()["clients"]) == 1)
+        assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
+
+
+def test_more_queues_than_the_device_has_are_refused(start_runtime: Start) -> None:
+    runtime = start_runtime(module=DAEMON)
+    clients = [RuntimeClient(runtime.socket, "be") for _ in range(3)]
+    with RuntimeClient(runtime.socket, "be") as one, pytest.raises(UsageError, match="queues are open"):
+        one.load(f"{MODELS}:double", [("float32", (8,))])
+    (given,) = clients[0].load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))
+    assert given.sum() == 16, "the others are not disturbed"
+    for client in clients:
+        client.close()
+
+
+def test_a_worker_that_is_killed_fails_what_it_had_and_another_makes_the_models_again(start_runtime: Start) -> None:
+    runtime = start_runtime(module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as best_effort, RuntimeClient(runtime.socket, "rt") as real_time:
+        long = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 5_000})
+        quick = real_time.load(f"{MODELS}:double", [("float32", (8,))])
+        pending = long.submit(np.zeros(SIZE))
+        until(lambda: entry_of(best_effort)["stream"] == "running")
+        os.kill(entry_of(best_effort)["worker_pid"], signal.SIGKILL)
+        with pytest.raises(TaskFailed, match="SIGKILL"):
+            pending.result(30)
+        (given,) = quick.infer(np.ones(8, np.float32), timeout_s=30)
+        assert given.sum() == 16
+        assert runtime.process.poll() is None
+
+
+def test_a_task_that_hangs_costs_the_worker(start_runtime: Start) -> None:
+    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as hanging, RuntimeClient(runtime.socket, "be") as other:
+        model = hanging.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 600})
+        long = other.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.4})
+        for _ in range(4):  # more often than a queue may lose its worker by its own fault
+            pending, beside = model.submit(np.ones(1)), long.submit(np.ones(1))
+            with pytest.raises(TaskFailed, match="task-timeout"):
+                pending.result(30)
+            with contextlib.suppress(TaskFailed):
+                beside.result(30)
+            model.infer(np.zeros(1), timeout_s=30)
+        assert not entry_of(other)["broken"]
+
+
+def test_without_stops_best_effort_work_goes_on_beside_real_time_work(start_runtime: Start) -> None:
+    runtime = start_runtime("--stop", "none", module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as best_effort, RuntimeClient(runtime.socket, "rt") as real_time:
+        assert best_effort.level == "G1 stream priority"
+        chain = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 2000})
+        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 3.0})
+        begun = chain.submit(np.zeros(SIZE))
+        until(lambda: entry_of(best_effort)["stream"] == "running")
+        ahead = busy.submit(np.ones(1))
+        begun.result(30)
+        assert not ahead.done(), "the best-effort task was stopped"
+        ahead.result(30)
+
+
+def test_where_there_is_no_device_it_does_not_start() -> None:
+    command = [sys.executable, "-m", DAEMON, "--socket", "/tmp/none"]
+    done = subprocess.run(
+        command, env={**os.environ, "HOST_DEVICE_MISSING": "1"}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == UsageError.exit_code
+    assert "there is no host device" in done.stderr and "leave the variable out" in done.stderr
+
+
+def test_a_model_is_loaded_while_real_time_work_goes_on(runtime: RunningRuntime, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef make():\n    time.sleep(1.5)\n    return lambda x: x\n")
+    with RuntimeClient(runtime.socket, "be") as loading, RuntimeClient(runtime.socket, "rt") as real_time:
+        quick = real_time.load(f"{MODELS}:double", [("float32", (8,))])
+        import threading
+
+        thread = threading.Thread(target=lambda: loading.load(f"{slow}:make", [("float32", (1,))]))
+        thread.start()
+        done = 0
+        while thread.is_alive():
+            quick.infer(np.ones(8, np.float32), timeout_s=30)
+            done += 1
+        assert done > 20, "real-time work waited for a model that was being made"
+
+
+def test_unload_while_busy(runtime: RunningRuntime) -> None:
+    with RuntimeClient(runtime.socket, "be") as client:
+        model = client.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 500})
+        pending = model.submit(np.zeros(SIZE))
+        model.unload()
+        pending.result(30)
+        with pytest.raises((Conflict, UsageError, TaskFailed)):
+            model.infer(np.zeros(SIZE), timeout_s=30)
