@@ -29,6 +29,7 @@ def test_every_network_of_every_workload_is_there() -> None:
 
 def test_rows_are_found_by_name_and_explained() -> None:
     assert [row.label for row in disb.rows_of(())] == [row.label for row in CPU_ROWS] == list(disb.ABOUT)
+    assert [row.label for row in disb.rows_of((), "cuda")] == ["RT-only", "SEQ", "STREAM", "PRIO", "ours"]
     with pytest.raises(UsageError, match="ours"):
         disb.rows_of(["theirs"])
 
@@ -90,4 +91,4 @@ def test_every_workload_in_every_row(workload: str, loop: list[str], tmp_path: P
 def test_a_gpu_is_refused_with_what_is_missing() -> None:
     command = [sys.executable, "-c", "from tidewright.cli import main; main()", "bench", "disb", "--device", "cuda"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "cannot run yet" in done.stderr
+    assert done.returncode == 2 and "CUDA device" in done.stderr, done.stderr

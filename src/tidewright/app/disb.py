@@ -8,9 +8,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from ..base.errors import UsageError
-from ..runtime.disb.device_run import CPU_ROWS, DeviceRow, Loop, run_row, standalone_ns
+from ..runtime.cuda.compile import require_device
+from ..runtime.disb.device_run import CPU_ROWS, CUDA_ROWS, DeviceRow, Loop, run_row, standalone_ns
 from ..runtime.disb.networks import source
 from ..runtime.disb.report import html, table
 from ..runtime.disb.result import DisbMatrix
@@ -23,21 +25,22 @@ ABOUT = {
     "RT-only": "the device has real-time clients alone",
     "SEQ": "one task after the other, nothing is stopped",
     "STREAM": "no classes: all clients at once",
-    "PRIO": "real-time work in SCHED_FIFO; no new best-effort task while there is any, but none is stopped",
+    "PRIO": "real-time work first by priority alone; no new best-effort task while there is any, but none is stopped",
     "gate": "best-effort work stops between two operators (as REEF-N does between kernels)",
-    "ours": "best-effort work is stopped anywhere, by signal",
+    "ours": "best-effort work is stopped anywhere by a signal (cores), or at each CTA by its gate (CUDA)",
     "ours+padding": "the same, but for work that a measured table admits beside",
 }
 Progress = Callable[[str], None]
 
 
-def rows_of(names: Sequence[str]) -> list[DeviceRow]:
-    """Rows by their labels; all where none is named. Raises UsageError."""
-    by_label = {row.label: row for row in CPU_ROWS}
+def rows_of(names: Sequence[str], device: str = "cpu") -> list[DeviceRow]:
+    """Rows of a kind of device by their labels; all where none is named. Raises UsageError."""
+    rows = CUDA_ROWS if device == "cuda" else CPU_ROWS
+    by_label = {row.label: row for row in rows}
     for name in names:
         if name not in by_label:
             raise UsageError(f"no row {name!r}", f"there are {', '.join(by_label)}")
-    return [by_label[name] for name in names] if names else list(CPU_ROWS)
+    return [by_label[name] for name in names] if names else list(rows)
 
 
 def run_disb(
@@ -45,18 +48,22 @@ def run_disb(
     rows: Sequence[DeviceRow],
     *,
     seconds: float,
+    device: str = "cpu",
     small: bool = True,
     seed: int = 0,
     loop: Loop = "closed",
     slowdowns: Path | None = None,
     progress: Progress = lambda text: None,
 ) -> DisbMatrix:
-    """Every row on every workload, on the cores of this process. ``slowdowns``: a table for the row that pads; measured
-    first where there is none. Raises UsageError, also where torch is missing."""
+    """Every row on every workload, on the cores of this process or its GPU. ``slowdowns``: a table for the row that pads;
+    measured first where there is none. Raises UsageError, also where torch or the GPU is missing."""
+    options: dict[str, Any] = {"device": device}
+    if device == "cuda":
+        require_device()
     cores = tuple(sorted(os.sched_getaffinity(0)))
     loaded = [load_workload(name) for name in workloads]
     progress("latency of each network alone")
-    alone = standalone_ns(loaded, small)
+    alone = standalone_ns(loaded, small, **options)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for row in rows if len(cores) > 1 or "padding" not in row.options]
         if slowdowns is None and any("padding" in row.options for row in rows):
@@ -76,10 +83,17 @@ def run_disb(
                         seed=seed,
                         loop=loop,
                         table=str(slowdowns or ""),
+                        options=options,
                     )
                 )
-    device = f"{len(cores)} cores of {fingerprint(len(cores), 1).device}, {'small' if small else 'full'} networks"
-    return DisbMatrix(device, tuple(results), _facts())
+    where = _gpu() if device == "cuda" else f"{len(cores)} cores of {fingerprint(len(cores), 1).device}"
+    return DisbMatrix(f"{where}, {'small' if small else 'full'} networks", tuple(results), _facts())
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def page(matrix: DisbMatrix) -> str:

@@ -41,14 +41,11 @@ def run_disb(
     tide bench disb -w A -w D --seconds 30 --report disb.html
     """
     from ..app import disb
-    from ..base.errors import UsageError
     from .simulate import check_report
 
-    if device == "cuda":
-        raise UsageError("DISB on a GPU needs the CUDA device of the runtime, which cannot run yet", "use --device cpu")
     check_report(report)
     matrix = disb.run_disb(
-        workloads or ("A",), disb.rows_of(rows), seconds=seconds, small=not full, seed=seed,
+        workloads or ("A",), disb.rows_of(rows, device), seconds=seconds, device=device, small=not full, seed=seed,
         loop="open" if open_loop else "closed", slowdowns=table, progress=out.note,
     )  # fmt: skip
     if output == "json":

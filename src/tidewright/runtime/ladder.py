@@ -33,6 +33,13 @@ def level_name(device: str, level: StopLevel) -> str:
     return _NAMES[device, level]
 
 
+def real_time_level(device: str, fifo: bool) -> str:
+    """How real-time work comes first, for users."""
+    if device == "cuda":
+        return "stream of high priority"
+    return "SCHED_FIFO" if fifo else "usual class; best-effort work in SCHED_IDLE"
+
+
 STOP_BOUND_MS = {StopLevel.SIGNAL: 1.0, StopLevel.GATE: 5.0, StopLevel.CTA: 1.0, StopLevel.NONE: 1.0}
 """Longest that real-time work waits for stops. A process that was sent SIGSTOP computes nothing more from the moment in which its
 processor has taken the interrupt, microseconds later; on a busy host it may take long until it gets a processor to say so."""

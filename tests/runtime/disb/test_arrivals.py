@@ -7,7 +7,16 @@ from itertools import islice, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.runtime.disb.arrivals import ClosedLoop, IntendedLaunch, OpenLoop, intended_times, stagger
+from tidewright.runtime.disb.arrivals import (
+    ClosedLoop,
+    DependentLoop,
+    IntendedLaunch,
+    OpenLoop,
+    followers,
+    intended_times,
+    make_loop,
+    stagger,
+)
 from tidewright.runtime.disb.workload import DisbClient, DisbLoad, DisbTask
 
 MS = 1_000_000
@@ -114,3 +123,22 @@ def test_a_client_has_one_request_outstanding_and_accounts_for_every_intended_la
         assert len(made) + loop.dropped == sum(at <= made[-1] for at in intended) - intended.count(
             made[-1]
         ) + made.count(made[-1])
+
+
+def test_a_dependent_client_follows_the_nth_request_of_each() -> None:
+    follower = task(DisbLoad("dependent", prev_task_ids=("a", "b")), "c")
+    loop = make_loop(follower, "closed", END)
+    assert isinstance(loop, DependentLoop) and loop.waits
+    loop.received("a", 5)
+    loop.received("a", 7)
+    assert loop.next_launch(8) is None, "b has completed nothing"
+    loop.received("b", 10)
+    loop.received("b", 20)
+    assert loop.next_launch(30) == IntendedLaunch(10, 30)
+    assert loop.next_launch(31) == IntendedLaunch(20, 31), "what came while it was busy is kept"
+    assert loop.next_launch(32) is None and loop.dropped == 0
+    loop.received("a", END)
+    loop.received("b", END)
+    assert loop.next_launch(END) is None
+    assert followers([follower]) == {"a": [follower], "b": [follower]}
+    assert not make_loop(follower, "open", END).waits

@@ -14,7 +14,7 @@ from tidewright.runtime.device_model.published_rows import ROWS
 from tidewright.runtime.device_model.synthetic import SYNTHETIC_MODELS, synthetic_model
 from tidewright.runtime.disb.model_run import ModelledDevice, model_table, run_matrix, run_row
 from tidewright.runtime.disb.result import DisbMatrix, DisbResult, over_dedicated
-from tidewright.runtime.disb.workload import load_workload
+from tidewright.runtime.disb.workload import DisbClient, DisbLoad, DisbTask, DisbWorkload, load_workload
 from tidewright.runtime.padding.reef_models import DISB_TO_REEF
 
 BY_LABEL = {row.label: row for row in ROWS}
@@ -134,3 +134,15 @@ def test_rows_on_reefs_profiles_are_ordered_as_published() -> None:
     assert over["SEQ"] > 1 and over["STREAM"] > 1
     assert max(over["REEF-reset"], over["REEF"], over["gate"]) < 0.03
     assert done["RT-only"] < done["SEQ"] < done["REEF-reset"] < done["REEF"] < done["STREAM"]
+
+
+@pytest.mark.parametrize("loop", ["closed", "open"])
+def test_a_graph_of_models_runs_each_as_often_as_what_it_follows(loop: str) -> None:
+    load = DisbLoad("periodic", frequency=100)
+    after = DisbLoad("dependent", prev_task_ids=("first_rt",))
+    client = DisbClient("vgg19-imagenet")
+    tasks = (DisbTask("first_rt", load, client), DisbTask("second_rt", after, client))
+    workload = DisbWorkload(1, tasks, "graph")
+    found = run_row(synthetic(padded=False), workload, BY_LABEL["gate"], seconds=0.5, loop=loop)  # type: ignore[arg-type]
+    first, second = found.clients
+    assert first.completed > 40 and first.completed - 1 <= second.completed <= first.completed

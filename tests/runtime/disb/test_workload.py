@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.runtime.reef_data import DATA
@@ -23,7 +25,19 @@ def test_the_published_workloads() -> None:
     assert loads["E"] == [*((f"{name}_rt", "poisson", 20.0) for name in FIVE), *closed]
     assert loads["REAL"] == [*((f"{name}_rt", "trace", 0.0) for name in FIVE), *closed]
     assert loads["B-220"] == [("vgg19_rt", "periodic", 220.0), ("resnet152_be", "periodic", 220.0)]
-    assert [load_workload(name).time for name in NAMES] == [60, 60, 60, 60, 60, 38, 60]
+    assert [load_workload(name).time for name in NAMES] == [60, 60, 60, 60, 60, 38, 60, 60]
+
+
+def test_the_artifact_repeats_one_second_of_e() -> None:
+    tasks = {task.id: task for task in load_workload("E-1s").tasks}
+    assert {name: len(task.load.trace) for name, task in tasks.items() if task.realtime} == {
+        "vgg_rt": 1020, "densenet_rt": 1260, "resnet152_rt": 1140, "inception_rt": 1260, "bert_rt": 1560,
+    }  # fmt: skip
+    trace = tasks["vgg_rt"].load.trace
+    assert trace[17:34] == tuple(1000 + at for at in trace[:17]) and trace[-1] == 59_915
+    assert {(task.load.type, task.load.frequency) for task in tasks.values() if not task.realtime} == {
+        ("periodic", 100)
+    }
 
 
 def test_the_trace_of_real() -> None:
@@ -35,7 +49,7 @@ def test_the_trace_of_real() -> None:
 
 
 @pytest.mark.skipif(not DISB.is_dir(), reason=f"no workloads of DISB in {DISB}; set TIDEWRIGHT_DATA")
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "B-220"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("B-220", "E-1s")])
 def test_what_ships_is_what_was_published(name: str) -> None:
     assert parse_workload((DISB / f"{name}.json").read_bytes(), name) == load_workload(name)
 
@@ -53,6 +67,28 @@ def test_other_loads_are_refused(load: str) -> None:
     data = f'{{"time": 1, "tasks": [{{"id": "a", "load": {load}, "client": {{"model_name": "m"}}}}]}}'
     with pytest.raises(UsageError):
         parse_workload(data.encode(), "mine")
+
+
+def clients(**before: list[str]) -> bytes:
+    loads = {
+        name: {"type": "dependent", "prev_task_ids": others} if others else {"type": "continuous"}
+        for name, others in before.items()
+    }
+    tasks = [{"id": name, "load": load, "client": {"model_name": "m"}} for name, load in loads.items()]
+    return json.dumps({"time": 1, "tasks": tasks}).encode()
+
+
+def test_clients_may_follow_others() -> None:
+    found = parse_workload(clients(a=[], b=[], c=["a", "b"], d=["c"]), "graph")
+    assert [task.load.prev_task_ids for task in found.tasks] == [(), (), ("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    "before", [{"a": ["b"]}, {"a": ["a"]}, {"a": [], "b": ["c", "a"], "c": ["b"]}], ids=["missing", "itself", "circle"]
+)
+def test_clients_that_would_never_ask_are_refused(before: dict[str, list[str]]) -> None:
+    with pytest.raises(UsageError, match=r"depends on|wait for each other"):
+        parse_workload(clients(**before), "graph")
 
 
 def test_unknown_names_are_refused() -> None:

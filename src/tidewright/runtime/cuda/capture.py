@@ -1,7 +1,7 @@
 """What a model launches, captured in CUDA graphs: one where every kernel is gated, else one for each part of the chain.
 
-A kernel without a gate would run after an aborted one as well. It is a part of its own (``wrapper.segments``), which whoever
-launches the chain submits when everything before it is complete.
+A kernel without a gate would run after an aborted one as well. It is a part of its own (``wrapper.segments``), to be
+submitted when everything before it is complete.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class GatedModel:
     modules: list[Any] = field(default_factory=list)
     largest_grid: int = 1
     open_block: Any = None
-    """A control block that nobody closes: for calls that no queue knows of."""
+    """A control block that is never closed: for calls that no queue knows of."""
 
     def bind(self, control: Any) -> None:
         """Launch with this control block from now on: an int32 tensor on the device, ``words_needed(largest_grid)`` long."""

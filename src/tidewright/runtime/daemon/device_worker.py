@@ -77,7 +77,7 @@ class DeviceProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class DeviceQueue(QueueWorker):
+class SharedWorkerQueue(QueueWorker):
     """A client's queue in the worker of a device. Real-time work is launched before stops are acknowledged: its graph closes the
     gates itself, on the device."""
 
@@ -141,7 +141,7 @@ class DeviceQueue(QueueWorker):
         self.connection.close()
 
     def resident_bytes(self) -> int:
-        """0: the memory of the process is nobody's alone."""
+        """0: the process is not this client's alone."""
         return 0
 
     def cpu_s(self) -> float:

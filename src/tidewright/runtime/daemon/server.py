@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...base.errors import TideError, UsageError
-from ..ladder import StopLevel, level_name
+from ..ladder import StopLevel, level_name, real_time_level
 from ..models import ModelPool
 from ..padding.cpu_rule import rule
 from ..scheduler import events as ev
@@ -226,16 +226,12 @@ class RuntimeServer(ModelRequests):
         self.step(ev.QueueOpened(queue, hello.kind, hello.weight))
         device = self.settings.device
         welcome = Welcome(
-            queue, device, level_name(device, worker.level) if hello.kind == "be" else self.real_time_level
+            queue,
+            device,
+            level_name(device, worker.level) if hello.kind == "be" else real_time_level(device, self.settings.fifo),
         )
         send(connection, welcome, (session.ring_memory, session.rings.submitted, session.rings.completed))
         log.info("%s (%s, pid %d) opened queue %d", session.name, hello.kind, pid, queue)
-
-    @property
-    def real_time_level(self) -> str:
-        if self.settings.device == "cuda":
-            return "stream of high priority"
-        return "SCHED_FIFO" if self.settings.fifo else "usual class; best-effort work in SCHED_IDLE"
 
     def spawn(self, hello: Hello) -> QueueWorker:
         """A worker for a queue of this client."""
@@ -360,7 +356,7 @@ class RuntimeServer(ModelRequests):
                 self.stopped(session)
 
     def acknowledged(self, session: ClientSession) -> None:
-        """The worker says that it has stopped at a gate. On a device with graphs nobody waits for that: it is measured."""
+        """The worker says that it has stopped at a gate. On a device with graphs it is measured, not waited for."""
         if session.worker.level is StopLevel.CTA:
             self.acknowledged_ns.append(time.monotonic_ns() - session.stopping_ns)
         elif session.stop_asked_ns:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ..transport.messages import Hello
-from .device_worker import DeviceProcess, DeviceQueue
+from .device_worker import DeviceProcess, SharedWorkerQueue
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 from .worker_process import WorkerProcess
@@ -34,7 +34,7 @@ class Workers:
             return WorkerProcess(settings, hello.kind, hello.threads or usual)
         if self._device.reap() or self._device.killed:
             self._device = DeviceProcess(settings)
-        return DeviceQueue(self._device, hello.kind, settings.stop)
+        return SharedWorkerQueue(self._device, hello.kind, settings.stop)
 
     def close(self) -> None:
         """Kill the worker of a device; those of clients are theirs to close."""

@@ -5,11 +5,13 @@ Pure: the next launch follows from ``now``, the seed and earlier calls. All time
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from math import log
 from random import Random
+from typing import Literal
 
 from ...base.rng import stream
 from .workload import DisbLoad, DisbTask
@@ -51,6 +53,9 @@ class ClosedLoop:
     Latencies under it hide queueing (coordinated omission): read them together with ``dropped``.
     """
 
+    waits = True
+    """Whether the next launch is known only when the client is idle."""
+
     def __init__(self, task: DisbTask, end: int, seed: int = 0, delay: int = 0) -> None:
         self.dropped = 0
         self._continuous = task.load.type == "continuous"
@@ -77,14 +82,60 @@ class OpenLoop:
 
     def __init__(self, task: DisbTask, end: int, seed: int = 0, delay: int = 0) -> None:
         self.dropped = 0
-        self.closed = task.load.type == "continuous"
+        self.waits = task.load.type == "continuous"
         self._end = end
         self._times = intended_times(task.load, seed, task.id, delay)
 
     def next_launch(self, now: int) -> IntendedLaunch | None:
         """The launch after that of ``now``; None when the load has ended."""
-        intended = now if self.closed else next(self._times, self._end)
+        intended = now if self.waits else next(self._times, self._end)
         return IntendedLaunch(intended, max(intended, now)) if intended < self._end else None
+
+
+class DependentLoop:
+    """Each request follows one of each of other clients (an inference graph). ``waits``: one request outstanding at a time, as in
+    DISB; results that arrive meanwhile are kept, none is dropped."""
+
+    dropped = 0
+
+    def __init__(self, task: DisbTask, end: int, waits: bool) -> None:
+        self.waits = waits
+        self._end = end
+        self._received = dict.fromkeys(task.load.prev_task_ids, 0)
+        self._ready: deque[int] = deque()
+
+    def received(self, client: str, now: int) -> None:
+        """A request of another client is complete."""
+        before = min(self._received.values())
+        self._received[client] += 1
+        if min(self._received.values()) > before:
+            self._ready.append(now)
+
+    def next_launch(self, now: int) -> IntendedLaunch | None:
+        """The launch after the client became idle at ``now``; None until it has something to follow."""
+        if not self._ready or now >= self._end:
+            return None
+        intended = self._ready.popleft()
+        return IntendedLaunch(intended, max(intended, now))
+
+
+DisbLoop = ClosedLoop | OpenLoop | DependentLoop
+
+
+def make_loop(task: DisbTask, loop: Literal["closed", "open"], end: int, seed: int = 0, delay: int = 0) -> DisbLoop:
+    """The launches of one client."""
+    if task.load.type == "dependent":
+        return DependentLoop(task, end, loop == "closed")
+    return OpenLoop(task, end, seed, delay) if loop == "open" else ClosedLoop(task, end, seed, delay)
+
+
+def followers(tasks: Iterable[DisbTask]) -> dict[str, list[DisbTask]]:
+    """Client to those that depend on it."""
+    found: dict[str, list[DisbTask]] = {}
+    for task in tasks:
+        for other in task.load.prev_task_ids:
+            found.setdefault(other, []).append(task)
+    return found
 
 
 def stagger(tasks: Iterable[DisbTask], standalone_ns: Mapping[str, int]) -> dict[str, int]:

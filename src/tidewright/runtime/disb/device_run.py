@@ -9,7 +9,7 @@ import heapq
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from ..client import PendingTask, RemoteModel, RuntimeClient
 from ..embedded import Runtime
 from ..padding.cpu_table import zeros
 from ..scheduler.tasks import TaskState
-from .arrivals import SECOND_NS, ClosedLoop, IntendedLaunch, OpenLoop, stagger
+from .arrivals import SECOND_NS, DependentLoop, DisbLoop, IntendedLaunch, followers, make_loop, stagger
 from .meter import DisbMeter, preemption_figures
 from .networks import source
 from .result import DisbResult, LatencySummary, PreemptionFigures
@@ -49,6 +49,14 @@ CPU_ROWS = (
     DeviceRow("ours+padding", {"stop": "signal", "padding": "TABLE"}),
 )
 """``gate`` stops between operators, as REEF-N does between kernels. ``TABLE`` is replaced by the file of a slow-down table."""
+CUDA_ROWS = (
+    DeviceRow("RT-only", {"stop": "none"}, best_effort=False),
+    DeviceRow("SEQ", {"stop": "none", "sequential": True}),
+    DeviceRow("STREAM", {"stop": "none"}, classes=False),
+    DeviceRow("PRIO", {"stop": "none"}),
+    DeviceRow("ours", {"stop": "cta"}),
+)
+"""All with the same kernels: Inductor's, gated for best-effort work."""
 
 
 class _Client:
@@ -145,8 +153,7 @@ def _run(
     delays = stagger(workload.tasks, by_client)
     before = clients[0].client.stats()
     driver = _Driver(clients, meter, end)
-    kind: Callable[..., ClosedLoop | OpenLoop] = OpenLoop if loop == "open" else ClosedLoop
-    driver.run({client.task.id: kind(client.task, end, seed, delays.get(client.task.id, 0)) for client in clients})
+    driver.run({one.task.id: make_loop(one.task, loop, end, seed, delays.get(one.task.id, 0)) for one in clients})
     after = clients[0].client.stats()
     dropped = {name: load.dropped for name, load in driver.loads.items()}
     return meter.result(
@@ -175,13 +182,18 @@ class _Driver:
 
     def __init__(self, clients: Sequence[_Client], meter: DisbMeter, end: int) -> None:
         self.clients, self.meter, self.end = clients, meter, end
-        self.loads: dict[str, ClosedLoop | OpenLoop] = {}
+        self.loads: dict[str, DisbLoop] = {}
+        numbers = {client.task.id: number for number, client in enumerate(clients)}
+        after = followers(client.task for client in clients)
+        self._followers = {client: [numbers[task.id] for task in tasks] for client, tasks in after.items()}
+        self._idle: set[int] = set()
+        """Clients that have nothing to follow at present."""
         self._agenda: list[tuple[int, int, IntendedLaunch]] = []
         self._poll = select.epoll()
         for client in clients:
             self._poll.register(client.client.doorbell, select.EPOLLIN)
 
-    def run(self, loads: dict[str, ClosedLoop | OpenLoop]) -> None:
+    def run(self, loads: dict[str, DisbLoop]) -> None:
         """Until the end of the run; what is outstanding then is waited for, and not counted."""
         self.loads = loads
         self._began = time.monotonic_ns()
@@ -201,13 +213,24 @@ class _Driver:
         return time.monotonic_ns() - self._began
 
     def _waits(self, number: int) -> bool:
-        load = self.loads[self.clients[number].task.id]
-        return isinstance(load, ClosedLoop) or load.closed
+        return self.loads[self.clients[number].task.id].waits
 
     def _next(self, number: int, now: int) -> None:
         launch = self.loads[self.clients[number].task.id].next_launch(now)
-        if launch is not None and launch.at < self.end:
+        if launch is None:
+            self._idle.add(number)
+        elif launch.at < self.end:
             heapq.heappush(self._agenda, (launch.at, number, launch))
+
+    def _follow(self, client: str, now: int) -> None:
+        """A request of a client is complete: those that depend on it may go on."""
+        for number in self._followers.get(client, ()):
+            load = self.loads[self.clients[number].task.id]
+            assert isinstance(load, DependentLoop)
+            load.received(client, now)
+            if number in self._idle:
+                self._idle.discard(number)
+                self._next(number, now)
 
     def _launch(self, number: int, launch: IntendedLaunch, now: int) -> None:
         client = self.clients[number]
@@ -223,6 +246,7 @@ class _Driver:
             now = self._now()
             if task.completion is not None and task.completion.state == TaskState.DONE:
                 self.meter.completed(client.task.id, launch, now)
+                self._follow(client.task.id, now)
             if self._waits(number):
                 self._next(number, now)
         client.launch()

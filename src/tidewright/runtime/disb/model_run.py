@@ -5,7 +5,7 @@ What comes out is a model's and is labelled so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,7 @@ from ..device_model.kernels import KernelChain
 from ..device_model.published_rows import ROWS
 from ..device_model.rows import ModelClient, SharingRow
 from ..padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable
-from .arrivals import SECOND_NS, ClosedLoop, IntendedLaunch, OpenLoop, stagger
+from .arrivals import SECOND_NS, DependentLoop, DisbLoop, IntendedLaunch, followers, make_loop, stagger
 from .meter import DisbMeter, preemption_figures
 from .result import DisbResult
 from .workload import DisbTask, DisbWorkload
@@ -101,24 +101,37 @@ class _ModelRun:
         alone = {task.id: device.standalone_ns(task.client.model_name) for task in workload.tasks}
         self.meter = DisbMeter(workload, alone, end)
         self.delays = stagger(workload.tasks, alone)
-        self.loads: dict[str, ClosedLoop | OpenLoop] = {}
+        self.loads: dict[str, DisbLoop] = {}
+        self.followers = followers(workload.tasks)
+        self.idle: set[str] = set()
+        """Clients that have nothing to follow at present."""
 
     def begin(self, loop: Loop, seed: int) -> None:
         for task in self.workload.tasks:
-            kind: Callable[..., ClosedLoop | OpenLoop] = OpenLoop if loop == "open" else ClosedLoop
-            self.loads[task.id] = kind(task, self.end, seed, self.delays.get(task.id, 0))
+            self.loads[task.id] = make_loop(task, loop, self.end, seed, self.delays.get(task.id, 0))
             self._next(task, 0)
 
     def _next(self, task: DisbTask, now: int) -> None:
         if launch := self.loads[task.id].next_launch(now):
             self.gpu.at(launch.at, self._launch, task, launch)
+        else:
+            self.idle.add(task.id)
+
+    def _follow(self, client: str, now: int) -> None:
+        for task in self.followers.get(client, ()):
+            load = self.loads[task.id]
+            assert isinstance(load, DependentLoop)
+            load.received(client, now)
+            if task.id in self.idle:
+                self.idle.discard(task.id)
+                self._next(task, now)
 
     def _launch(self, task: DisbTask, launch: IntendedLaunch) -> None:
-        load = self.loads[task.id]
-        waits = isinstance(load, ClosedLoop) or load.closed
+        waits = self.loads[task.id].waits
 
         def done(now: int) -> None:
             self.meter.completed(task.id, launch, now)
+            self._follow(task.id, now)
             if waits:
                 self._next(task, now)
 
