@@ -11,6 +11,8 @@ from typing import Any
 
 from ..base.errors import Conflict, NotFound, Unreachable, UsageError
 from ..runtime.client import RuntimeClient, ask, connect
+from ..runtime.cuda.inspection import inspect_kernels
+from ..runtime.cuda.ladder import level_lines
 from ..runtime.daemon.main import parse_cores
 from ..runtime.embedded import Runtime
 from ..runtime.ladder import StopLevel, level_name
@@ -173,6 +175,25 @@ def inspect(factory: str, inputs: Sequence[TensorSpec], arguments: dict[str, Any
                     raise
                 found["levels"].append({"level": level_name("cpu", level), "possible": False, "why": error.message})
     return found
+
+
+def inspect_for_gpu(
+    factory: str, inputs: Sequence[TensorSpec], arguments: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Each kernel that Inductor generates for the model, how it can be stopped, and why not better. Needs Triton and no GPU.
+    Raises UsageError."""
+    device, levels = inspect_kernels(ModelSource(factory, arguments), inputs, str(folder))
+    kernels = [
+        {
+            "kernel": one.kernel,
+            "launches": one.launches,
+            "level": one.level.code,
+            "reason": one.excluded.reason.value if one.excluded else "",
+            "why": one.sentence,
+        }
+        for one in levels
+    ]
+    return {"model": factory, "device": device, "kernels": kernels, "lines": list(level_lines(levels))}
 
 
 def _load(

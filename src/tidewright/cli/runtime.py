@@ -231,8 +231,15 @@ def summary(name: str, found: dict[str, Any]) -> str:
     help="e.g. float32:1x3x224x224; repeat in order.",
 )
 @click.option("--arguments", default="{}", metavar="JSON", help="Passed to the factory by name.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: how each kernel could be stopped there; code is generated for it, no GPU is needed.",
+)
 @out.json_option
-def inspect(factory: str, inputs: tuple[str, ...], arguments: str, output: str) -> None:
+def inspect(factory: str, inputs: tuple[str, ...], arguments: str, device: str, output: str) -> None:
     """Load MODEL (module:function or file.py:function) for a moment and print its signature, memory, run time, and each way
     to stop it, strongest first.
 
@@ -247,9 +254,14 @@ def inspect(factory: str, inputs: tuple[str, ...], arguments: str, output: str) 
         raise click.BadParameter(f"{error}; write a JSON object", param_hint="--arguments") from None
     if not isinstance(given, dict):
         raise click.BadParameter("write a JSON object", param_hint="--arguments")
-    found = runtime.inspect(factory, [runtime.parse_input(text) for text in inputs], given, Path.cwd())
+    specs = [runtime.parse_input(text) for text in inputs]
+    found = (runtime.inspect_for_gpu if device == "cuda" else runtime.inspect)(factory, specs, given, Path.cwd())
     if output == "json":
         out.print_json(found)
+        return
+    if device == "cuda":
+        out.print_facts([("Model", found["model"]), ("Device", f"{found['device']}, code only")])
+        out.echo("\n".join(found["lines"]))
         return
     facts = [("Model", found["model"]), ("Signature", found["signature"]), ("Memory", format_bytes(found["bytes"]))]
     out.print_facts([*facts, ("Run time", f"{found['run_us'] / 1000:.3f} ms")])

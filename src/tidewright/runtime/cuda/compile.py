@@ -58,14 +58,21 @@ class GatedModel:
         return [level for graph in self.graphs for level in kernel_levels(graph)]
 
 
-def require_device() -> None:
-    """Raises UsageError that says what is missing for a CUDA device."""
+def require_triton() -> None:
+    """Raises UsageError where PyTorch or Triton is missing."""
     try:
-        import torch
+        import torch  # noqa: F401
         import triton  # noqa: F401
     except ImportError as error:
         remedy = "install PyTorch's CUDA build, which brings Triton: pip install torch"
         raise UsageError(f"the CUDA device needs the package {error.name}", remedy) from None
+
+
+def require_device() -> None:
+    """Raises UsageError that says what is missing for a CUDA device."""
+    require_triton()
+    import torch
+
     if not torch.cuda.is_available():
         raise UsageError("PyTorch sees no CUDA device", "it needs an NVIDIA GPU, its driver and PyTorch's CUDA build")
     capability = torch.cuda.get_device_capability()
