@@ -22,6 +22,6 @@ pip() {
 # launchers with setuptools.
 echo 'setup_codegen: installing PyTorch (CUDA build), Triton, torchvision and transformers (about 3 GB)'
 pip 'torch==2.11.0' torchvision 'transformers>=5,<6' 'numpy==2.2.*' 'setuptools>=77' 'hypothesis>=6.100,<7' \
-    'pytest>=8.2,<10' 'pytest-timeout>=2.3,<3' 'psutil>=5.9,<8' || unavailable 'the packages cannot be installed here'
+    'msgspec>=0.19,<1' 'pytest>=8.2,<10' 'pytest-timeout>=2.3,<3' 'psutil>=5.9,<8' || unavailable 'the packages cannot be installed here'
 "$venv/bin/python" -c 'import torch, triton; assert torch.version.cuda, torch.__version__' ||
     unavailable 'the PyTorch that was installed is no CUDA build, or Triton is missing'

@@ -46,5 +46,5 @@ def test_kernels_are_listed_with_their_levels(folder: str) -> None:
     assert levels and {one.level.code for one in levels} == {"G4"}
     _, levels = inspect_kernels(ModelSource("mine.py:Sorts"), [TensorSpec("float32", (3, 20_000))], folder)
     assert any(one.excluded is not None and one.sentence for one in levels)
-    with pytest.raises(UsageError, match="module"):
+    with pytest.raises(UsageError, match="made a function"):
         inspect_kernels(ModelSource("mine.py:no_module"), [TensorSpec("float32", (3,))], folder)
