@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -305,6 +306,36 @@ def test_a_killed_rank_is_not_lost(play):
         await bench.launch("sleep", "600")
         await bench.state_is("running")
         os.kill(identity(bench, "started"), signal.SIGKILL)
+        ended = await bench.state_is("exited")
+        assert (ended.code, ended.lost) == (137, False)
+
+    play(body)
+
+
+def test_a_rank_whose_init_was_killed_is_lost(play):
+    """Nothing in its namespaces can do that: it is no failure of the program's."""
+
+    async def body(bench):
+        await bench.launch("sleep", "600")
+        await bench.state_is("running")
+        started = json.loads(next(bench.state.glob("ranks/*/0*/started")).read_text())
+        if not started.get("init"):
+            pytest.skip("ranks have no namespaces of their own here")
+        os.kill(started["init"], signal.SIGKILL)
+        ended = await bench.state_is("exited")
+        assert (ended.code, ended.lost) == (137, True)
+        assert "init" in ended.why
+
+    play(body)
+
+
+def test_a_rank_that_is_stopped_by_its_init_is_not_lost(play):
+    """A stop kills what lives by killing init: that is the stop's doing."""
+
+    async def body(bench):
+        await bench.launch("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+        await bench.state_is("running")
+        await bench.verb("stop", grace_us=0)
         ended = await bench.state_is("exited")
         assert (ended.code, ended.lost) == (137, False)
 

@@ -82,7 +82,8 @@ def test_everything_dies_with_the_shim_or_init(site: Site, victim: str):
     assert wait_until(lambda: not any((PROC / str(pid)).exists() for pid in found), 10)
     directory = site.root / "a" / "0.1"
     if victim == "init":
-        assert site.ended(directory)["signal"] == 9
+        ended = site.ended(directory)
+        assert ended["signal"] == 9 and ended["outside"]
     else:
         assert not (directory / "exit").exists()
 

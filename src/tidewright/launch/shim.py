@@ -139,12 +139,16 @@ def supervise(directory: str, ready: int) -> None:
     if (end := rank(spec, directory, log, grace_s, ready)) is None:
         return
     pid, status, ended = end
-    code = os.waitstatus_to_exitcode(status)
+    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     note = oom.verdict(killed_before, pid, code == -signal.SIGKILL) if code else ""
-    write_surely(directory, "exit", {"code": max(code, 0), "signal": max(-code, 0), "ended": ended, "note": note})
+    record = {"code": max(code, 0), "signal": max(-code, 0), "ended": ended, "note": note}
+    # Nothing in a namespace can kill its init; for want of memory the kernel can, and then the rank is to blame.
+    write_surely(directory, "exit", {**record, "outside": status is None and not note})
 
 
-def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int) -> tuple[int, int, float] | None:
+def bare(
+    spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int
+) -> tuple[int, int | None, float] | None:
     """A rank among all other processes: pid, wait status and when it ended, with all it left gone; None: never ran."""
     pid, failed = child.spawn(spec, log, tied=True)
     os.close(log)
@@ -162,8 +166,9 @@ def bare(spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: 
 
 def sandboxed(
     spec: dict[str, Any], directory: str, log: int, grace_s: float, ready: int
-) -> tuple[int, int, float] | None:
-    """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all."""
+) -> tuple[int, int | None, float] | None:
+    """Like ``bare``, for a rank with namespaces of its own: init does the waiting, and killing init ends them all. The status is
+    None where init was killed."""
     init = sibling("init")
     try:
         pid, speaking, life = init.start(spec, directory, grace_s, log)
@@ -185,7 +190,7 @@ def sandboxed(
         word, _, rest = lines.readline().strip().partition(" ")
     ended = time.time()
     os.waitpid(pid, 0)
-    return main, int(rest) if word == "ended" else signal.SIGKILL, ended
+    return main, int(rest) if word == "ended" else None, ended
 
 
 def unstarted(word: str, rest: str, spec: dict[str, Any]) -> dict[str, object]:

@@ -93,6 +93,8 @@ def _check_image(state: AttemptState, rank: int, outcome: RankOutcome) -> Genera
     """What CRIU or a fault of its device did to a rank is not its failure, whatever code it ended with."""
     if outcome.code == TRAPPED and state.may_be_trapped(rank):
         return RankOutcome(SIGKILL_CODE, lost=True)
+    if outcome.outside and not state.record.ending:
+        return replace(outcome, lost=True, cause="the init of its namespaces was killed")
     if outcome.code and not outcome.lost and not state.record.ending:
         why = yield FindDeviceFault(state.record.devices.get(rank, ()))
         return replace(outcome, lost=True, cause=why) if why else outcome

@@ -21,6 +21,8 @@ class RankOutcome(Struct, frozen=True, omit_defaults=True):
     ended: float = 0.0
     """Wall-clock seconds; 0: not known."""
     note: str = ""
+    outside: bool = False
+    """It was killed from outside its namespaces: by this agent, or by something that is not the program's doing."""
     cause: str = ""
     """What ended a rank that is ``lost``, where it is known."""
 

@@ -73,6 +73,8 @@ class ExitFile(Struct, frozen=True):
     ended: float
     note: str = ""
     """What else is known of the cause."""
+    outside: bool = False
+    """Init was killed, which nothing in the rank's namespaces can do."""
 
 
 def read(path: Path, kind: type[Struct]) -> Struct | None:
@@ -135,7 +137,7 @@ class Rank:
         living = self.shim_alive()  # asked first: the exit file is older than the shim's death
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
             code = 128 + ended.signal if ended.signal else ended.code
-            return None if living else RankOutcome(code, ended=ended.ended, note=ended.note)
+            return None if living else RankOutcome(code, ended=ended.ended, note=ended.note, outside=ended.outside)
         if isinstance(failed := read(self.directory / "error", RankOutcome), RankOutcome):
             return None if living else RankOutcome(127, error=failed.error, fault=failed.fault, image=failed.image)
         if living or self.shim is None:
