@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tempfile
@@ -209,6 +210,25 @@ def test_a_keeper_leaves_the_agent_of_an_earlier_controller_alone_unless_options
         asyncio.run(supervisor._replace_outdated())
         assert (supervisor.pid() == agent.pid) is not bool(now)
         agent.kill()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_agent_that_is_still_starting_is_ended_too(tmp_path: Path, earlier: bool) -> None:
+    """It has no lock yet by which it could be found; ``earlier``: a controller that is gone has started it."""
+    argv = [sys.executable, "-m", "tidewright.agent", "--state", str(tmp_path), "--backend", "cpu", "--slots", "1"]
+
+    async def run() -> int:
+        supervisor = AgentSupervisor(LocalAgent(tmp_path, argv, open_files=256))
+        supervisor._start()
+        assert supervisor._child is not None and supervisor.pid() is None
+        other = AgentSupervisor(LocalAgent(tmp_path, [])) if earlier else supervisor
+        if earlier:  # until the shell that sets its limit has become the agent
+            await asyncio.sleep(0.05)
+        await asyncio.gather(other.stop(), asyncio.to_thread(supervisor._child.wait, 20))
+        return supervisor._child.returncode
+
+    assert asyncio.run(run()) in (-signal.SIGTERM, 0)
 
 
 def test_an_event_published_while_earlier_ones_are_being_sent_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from ...wire.holder import holder
 from ...wire.state_files import make_private, open_own
 
 log = logging.getLogger(__name__)
+_MODULE = b"tidewright.agent"
 PAUSES_S = (0.2, 10.0)
 """Between two looks at an agent that is not connected: the first, and the longest."""
 
@@ -117,11 +119,28 @@ class AgentSupervisor:
             )
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """Ask the agent to end; its ranks run on."""
-        pid = self.pid()
-        if pid is None:
-            return
-        os.kill(pid, signal.SIGTERM)
+        """Ask the agent to end, also one that is still starting, perhaps for an earlier controller; its ranks run on."""
+        asked: set[int] = set()
         end = asyncio.get_running_loop().time() + timeout_s
-        while self.running() and asyncio.get_running_loop().time() < end:
+        while living := self._processes():
+            for pid in living - asked:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
+            asked |= living
+            if asyncio.get_running_loop().time() >= end:
+                return
             await asyncio.sleep(0.05)
+
+    def _processes(self) -> set[int]:
+        """Whatever serves this state directory, or is about to: an agent takes its lock only after a moment."""
+        found = {pid} if (pid := self.pid()) is not None else set()
+        if self._child is not None and self._child.poll() is None:
+            found.add(self._child.pid)
+        return found | {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._serves(pid)}
+
+    def _serves(self, pid: int) -> bool:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            return False
+        return _MODULE in words and any(os.fsencode(one) in words for one in (self._state, self._state.resolve()))
