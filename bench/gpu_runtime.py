@@ -35,7 +35,10 @@ def machine() -> dict[str, Any]:
     """GPU, software and the code that is measured: figures of others are not taken for these."""
     import torch
 
-    sources = [*sorted((ROOT / "src/tidewright/runtime/cuda").glob("*.py")), ROOT / "bench" / "gpu_steps.py"]
+    sources = [
+        *sorted((ROOT / "src/tidewright/runtime/cuda").glob("*.py")),
+        *sorted((ROOT / "bench").glob("gpu_[ds]*.py")),
+    ]
     return {
         "code": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16],
         "gpu": torch.cuda.get_device_name(),

@@ -13,13 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import gpu_disb
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
-from tidewright.runtime.cuda.compile import compile_gated, same_bits
+from tidewright.runtime.cuda.compile import compile_gated, compile_plain, same_bits
 from tidewright.runtime.disb.architectures import full, small
 
 EXACT_PREEMPTIONS, EXACT_S, SAMPLES = 10_000, 240.0, 300
 NETWORKS = ("vgg19-imagenet", "resnet152-imagenet", "densenet201-imagenet", "inceptionv3-imagenet", "distilbert")
+DISB = {"A": (NETWORKS[:1], NETWORKS[1:2], 0.01), "D": (NETWORKS, NETWORKS, 0.05)}
+"""Workload to its real-time and best-effort networks, and seconds between two requests of each real-time client."""
+DISB_S, LARGEST_GRID = 30.0, 65_536
 OVERHEAD_BAR, FIRST_KERNEL_BAR_US = 0.03, 50.0
 
 
@@ -181,6 +185,33 @@ def exactness(name: str) -> dict[str, Any]:
     return {**counts, "bar": EXACT_PREEMPTIONS, "missed": missed}
 
 
+def disb(workload: str) -> dict[str, Any]:
+    """DISB A (VGG-19, 100 requests a second, beside ResNet-152) or D (the five, 20 a second each, beside the five)."""
+    import torch
+
+    real_time, best_effort, every_s = DISB[workload]
+    controls = dev.ControlBlocks(len(best_effort), LARGEST_GRID)
+    chains = [_chain(name, controls, queue)[0] for queue, name in enumerate(best_effort)]
+    print("compiling the real-time networks ...", flush=True)
+    graphs: dict[bool, list[dev.RealTimeGraph]] = {True: [], False: []}
+    for name in real_time:
+        model, inputs = network(name)
+        function = compile_plain(model, inputs)
+        for raises in graphs:
+            stream = torch.cuda.Stream(priority=dev.REAL_TIME)
+            graphs[raises].append(dev.RealTimeGraph(function, inputs, controls if raises else None, stream))
+    rows = {}
+    for row in gpu_disb.ROWS:
+        raises = row == "ours"
+        clients = [
+            gpu_disb.RealTimeClient(graph, every_s, at * every_s / len(real_time))
+            for at, graph in enumerate(graphs[raises])
+        ]
+        rows[row] = gpu_disb.run(clients, [] if row == "RT-only" else chains, DISB_S, stops=raises)
+        print(f"{row:<8} {rows[row]}", flush=True)
+    return gpu_disb.judged(rows, gpu_disb.THROUGHPUT_BAR if workload == "A" else 0.0)
+
+
 # -- pieces -------------------------------------------------------------------------------------------------------------
 
 
@@ -193,26 +224,25 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {"n": float(len(ordered)), **at, "max": ordered[-1]}
 
 
-def _chain(name: str) -> tuple[dev.GatedChain, dev.ControlBlocks]:
+def _chain(
+    name: str, controls: dev.ControlBlocks | None = None, queue: int = 0
+) -> tuple[dev.GatedChain, dev.ControlBlocks]:
+    """With control blocks of its own, or as one queue of those that are given."""
     import torch
 
     print(f"{name}: compiling with gates ...", flush=True)
     model, inputs = network(name)
     gated = compile_gated(model, inputs)
-    control = dev.ControlBlocks(1, gated.largest_grid)
-    return dev.GatedChain(gated, inputs, control.row(0), torch.cuda.Stream(priority=dev.BEST_EFFORT)), control
+    controls = controls or dev.ControlBlocks(1, gated.largest_grid)
+    stream = torch.cuda.Stream(priority=dev.BEST_EFFORT)
+    return dev.GatedChain(gated, inputs, controls.row(queue), stream), controls
 
 
 def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
     import torch
 
-    from tidewright.runtime.cuda.settings import inductor_settings
-
-    torch.compiler.reset()
-    with torch.no_grad(), inductor_settings():
-        compiled = torch.compile(model, dynamic=False)
-        compiled(*inputs)
-        return dev.RealTimeGraph(compiled, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
+    function = compile_plain(model, inputs)
+    return dev.RealTimeGraph(function, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
 
 
 def _time_us(graph: dev.RealTimeGraph) -> float:
@@ -285,5 +315,6 @@ STEPS: dict[str, Callable[[], dict[str, Any]]] = {
     "preemption": preemption,
     **{f"overhead-{name}": partial(overhead, name) for name in NETWORKS},
     **{f"exactness-{name}": partial(exactness, name) for name in NETWORKS},
+    **{f"disb-{name}": partial(disb, name) for name in DISB},
 }
 """In the order in which they are run. Their figures have an entry ``missed``: the bars that were, in words."""

@@ -70,6 +70,69 @@ def test_every_network_has_its_steps(bench: ModuleType) -> None:
     from gpu_steps import NETWORKS, STEPS
 
     assert {f"{kind}-{name}" for kind in ("overhead", "exactness") for name in NETWORKS} <= set(STEPS)
+    assert {"disb-A", "disb-D"} <= set(STEPS)
+
+
+class _Device:
+    """In virtual time: a request takes a millisecond, a chain three, and one that is cut short goes on where it was."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        self.now += 2e-6
+        return self.now
+
+
+class _Graph:
+    def __init__(self, device: _Device) -> None:
+        self.device, self.ends, self.event = device, 0.0, self
+
+    def launch(self) -> None:
+        self.ends = self.device.now + 1e-3
+
+    def query(self) -> bool:
+        return self.device.now >= self.ends
+
+
+class _Chain:
+    def __init__(self, device: _Device) -> None:
+        self.device, self.ends, self.complete = device, 0.0, True
+
+    def step(self) -> bool:
+        self.complete = self.device.now >= self.ends
+        return self.complete
+
+    def launch(self) -> None:
+        self.ends = self.device.now + 3e-3
+
+    def finish(self) -> None:
+        pass
+
+
+def test_disb_counts_requests_drops_and_what_is_done_beside(bench: ModuleType) -> None:
+    import gpu_disb
+
+    device = _Device()
+    clients = [gpu_disb.RealTimeClient(_Graph(device), 0.01), gpu_disb.RealTimeClient(_Graph(device), 0.0005)]
+    found = gpu_disb.run(clients, [_Chain(device)], 1.0, stops=True, clock=device.clock)
+    assert len(clients[0].latencies_us) == 100 and clients[0].dropped == 0
+    assert clients[1].launched == len(clients[1].latencies_us) < 1000 and clients[1].dropped > 900
+    assert 0 < found["be_per_s"] < 300, "best-effort work is launched in the gaps alone"
+    idle = gpu_disb.run([], [_Chain(device)], 1.0, stops=True, clock=device.clock)
+    assert 320 < idle["be_per_s"] < 340
+
+
+def test_disb_names_the_bars_that_were_missed(bench: ModuleType) -> None:
+    import gpu_disb
+
+    def row(p50: float, p99: float, be: float) -> dict[str, float]:
+        return {"rt_per_s": 100.0, "be_per_s": be, "rt_p50_us": p50, "rt_p99_us": p99}
+
+    rows = {"RT-only": row(1000, 1100, 0), "PRIO": row(2000, 3000, 300), "ours": row(1010, 1150, 250)}
+    assert gpu_disb.judged(rows, 3.0)["missed"] == []
+    rows["ours"] = row(1030, 1300, 150)
+    assert [text.split()[0] for text in gpu_disb.judged(rows, 3.0)["missed"]] == ["p50", "p99", "throughput"]
 
 
 def test_without_a_gpu_it_says_why_and_measures_nothing(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
