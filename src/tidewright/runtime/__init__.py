@@ -5,7 +5,7 @@ Refuses to know jobs, nodes and the pool: who may be real-time here was decided 
 a device is opened.
 """
 
-MAY_IMPORT = ("base", "model", "devices")
+MAY_IMPORT = ("base", "model", "devices", "report")
 
 _LAZY = {"Runtime": "embedded", "RuntimeClient": "client"}
 """Loaded at first use: they bring numpy."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from .plots import COLOURS, svg
+from ..report.figure import draw
+from .plots import COLOURS
 from .report import duration, percent
 from .result import SimulationResult, TierResult
 
@@ -200,4 +201,4 @@ def plot(board: Sequence[LeaderboardEntry]) -> str:
             loc="upper center", bbox_to_anchor=(0.5, 1.13), ncols=len(policies), columnspacing=1.2, handlelength=1.2
         )
 
-    return svg("leaderboard", paint, size=(8.4, 4.0), ground="#ffffff")
+    return draw("leaderboard", paint, size=(8.4, 4.0), ground="#ffffff").decode()

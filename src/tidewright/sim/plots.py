@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..base.errors import UsageError
+from ..report.figure import inline_svg
 from .meter import Series
 from .result import SimulationResult
 
 # Okabe & Ito's palette: distinct for colour-blind readers too.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7f6a00", "#444b54")
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
-    "font.sans-serif": ["system-ui", "Segoe UI", "Helvetica", "Arial", "DejaVu Sans"],
-    "text.color": "#1c2733", "text.parse_math": False, "axes.labelcolor": "#5b6b7b", "axes.edgecolor": "#c3ccd4",
-    "xtick.color": "#5b6b7b", "ytick.color": "#5b6b7b", "axes.grid": True, "grid.color": "#e7ecf0",
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
-}  # fmt: skip
 _SPANS = (
     (1, "1s"),
     (10, "10s"),
@@ -37,31 +28,7 @@ _SPANS = (
 
 def draw(kind: str, results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
     """One of the kinds in ``_DRAW`` as an ``<svg>`` element. Raises UsageError when matplotlib is not installed."""
-    return _inline(svg(kind, lambda axes: _DRAW[kind](axes, results, colours)))
-
-
-def svg(salt: str, paint: Callable[[Any], None], size: tuple[float, float] = (6.4, 3.7), ground: str = "none") -> str:
-    """The text of an SVG file of what ``paint`` draws on matplotlib axes; ``size`` in inches, equal input equal text."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("plots need matplotlib, which is not installed", "pip install 'tidewright[report]'") from error
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
-        figure = Figure(figsize=size, layout="constrained", facecolor=ground)
-        axes = figure.subplots()
-        axes.set_facecolor("none")
-        paint(axes)
-        sheet = io.StringIO()
-        figure.savefig(sheet, format="svg", metadata={"Date": None})
-    return sheet.getvalue()
-
-
-def _inline(svg: str) -> str:
-    """Only the element, without metadata and name spaces (HTML needs neither): nothing points outside the page."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).strip()
+    return inline_svg(kind, lambda axes: _DRAW[kind](axes, results, colours))
 
 
 def _jct_cdf(axes: Any, results: Sequence[SimulationResult], colours: dict[str, str]) -> None:

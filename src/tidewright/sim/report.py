@@ -11,6 +11,8 @@ from html import escape
 from rich.table import Table
 
 from ..base.units import SECOND, format_duration
+from ..report.page import body_row, head_row, page, plot_section
+from ..report.page import table as page_table
 from .result import SimulationResult, TierResult
 
 Cell = Callable[[SimulationResult], str]
@@ -120,29 +122,6 @@ def _moved(result: SimulationResult) -> bool:
 
 # -- HTML -------------------------------------------------------------------------------------------------------------
 
-_STYLE = """
-:root { color-scheme: light; --ink: #1c2733; --soft: #5b6b7b; --line: #dde4ea; --ground: #f5f7f9; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", sans-serif; }
-main { max-width: 1240px; margin: 0 auto; padding: 36px 24px 56px; }
-h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -0.01em; }
-h2 { font-size: 17px; margin: 0 0 2px; }
-p { margin: 0 0 12px; color: var(--soft); }
-section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 20px 22px; margin-top: 18px; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 18px; margin-top: 18px; }
-.grid section { margin: 0; min-width: 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { padding: 7px 10px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { color: var(--soft); font-weight: 600; font-size: 12.5px; }
-th:first-child, td:first-child, .words th:nth-child(2), .words td:nth-child(2) { text-align: left; }
-tr:last-child td { border-bottom: 0; }
-tr.first td { border-top: 2px solid var(--line); }
-td .dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 8px; }
-svg { width: 100%; height: auto; display: block; }
-ul { color: var(--soft); margin: 10px 0 0; padding-left: 18px; }
-footer { color: var(--soft); font-size: 13px; margin-top: 22px; }
-"""
 _PLOTS = (
     ("jct_cdf", "Job completion time", "Share of jobs that ended within this time of submission."),
     ("tiers", "Delivered GPU fraction by tier", "Bar: mean. Whisker: worst twentieth. Dashed: what is promised."),
@@ -162,40 +141,26 @@ def html(results: Sequence[SimulationResult]) -> str:
     from .plots import COLOURS, draw
 
     colours = {result.policy: COLOURS[at % len(COLOURS)] for at, result in enumerate(results)}
-    plots = "".join(
-        f"<section><h2>{name}</h2><p>{text}</p>{draw(kind, results, colours)}</section>" for kind, name, text in _PLOTS
-    )
+    plots = "".join(plot_section(name, text, draw(kind, results, colours)) for kind, name, text in _PLOTS)
     remarks = "".join(f"<li>{escape(note)}</li>" for note in notes(results))
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title(results))}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><main>'
-        f"<h1>Simulation: {escape(', '.join(colours))}</h1><p>{escape(title(results))}</p>"
+    body = (
         f"<section>{_html_table(results, colours)}{f'<ul>{remarks}</ul>' if remarks else ''}</section>"
         f'<div class="grid">{plots}</div><section>{_html_tiers(results, colours)}</section>'
-        f"<footer>{escape(_FIGURES)}</footer></main></body></html>\n"
     )
-
-
-def _dot(policy: str, colours: dict[str, str]) -> str:
-    return f'<td><span class="dot" style="background:{colours[policy]}"></span>{escape(policy)}</td>'
+    return page(title(results), f"Simulation: {', '.join(colours)}", body, _FIGURES)
 
 
 def _html_table(results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
-    heads = "".join(f'<th title="{escape(text)}">{escape(name)}</th>' for name, text, _ in COLUMNS)
-    rows = ""
-    for result in results:
-        cells = "".join(f"<td>{escape(cell(result))}</td>" for _, _, cell in COLUMNS[1:])
-        rows += f"<tr>{_dot(result.policy, colours)}{cells}</tr>"
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rows = [
+        body_row(result.policy, colours[result.policy], [cell(result) for _, _, cell in COLUMNS[1:]])
+        for result in results
+    ]
+    return page_table(head_row((name, text) for name, text, _ in COLUMNS), rows)
 
 
 def _html_tiers(results: Sequence[SimulationResult], colours: dict[str, str]) -> str:
-    heads = "".join(f"<th>{escape(name)}</th>" for name in TIER_COLUMNS)
-    rows, before = "", ""
+    rows, before = [], ""
     for row in tier_rows(results):
-        first = ' class="first"' if before and row[0] != before else ""
-        rows += f"<tr{first}>{_dot(row[0], colours)}{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>"
+        rows.append(body_row(row[0], colours[row[0]], row[1:], "first" if before and row[0] != before else ""))
         before = row[0]
-    return (
-        f'<div class="scroll"><table class="words"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+    return page_table(head_row((name, "") for name in TIER_COLUMNS), rows, "words")

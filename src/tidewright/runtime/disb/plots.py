@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
 from math import log10
 from typing import Any
 
-from ...base.errors import UsageError
+from ...report import figure
 from .result import QUANTILES, DisbMatrix, DisbResult, over_dedicated
 
 # Okabe & Ito's palette, distinct for colour-blind readers too, and four more for as many rows as there are.
@@ -16,13 +14,6 @@ COLOURS = (
     "#444b54", "#b08d57", "#d55e00", "#e69f00", "#f0e442", "#cc79a7", "#9a6fb0", "#7f6a00",
     "#56b4e9", "#0072b2", "#5fbf8f", "#00694c",
 )  # fmt: skip
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
-    "font.sans-serif": ["system-ui", "Segoe UI", "Helvetica", "Arial", "DejaVu Sans"],
-    "text.color": "#1c2733", "text.parse_math": False, "axes.labelcolor": "#5b6b7b", "axes.edgecolor": "#c3ccd4",
-    "xtick.color": "#5b6b7b", "ytick.color": "#5b6b7b", "axes.grid": True, "grid.color": "#e7ecf0",
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
-}  # fmt: skip
 LEAST_PERCENT = 0.1
 """Increases are drawn on a logarithmic axis that begins here."""
 _WIDE, _NARROW = (12.6, 4.2), (6.4, 4.4)
@@ -46,41 +37,13 @@ def colours(matrix: DisbMatrix) -> dict[str, str]:
 def draw(kind: str, matrix: DisbMatrix) -> str:
     """One of ``KINDS`` as an ``<svg>`` element. Raises UsageError when matplotlib is not installed."""
     paint, size = KINDS[kind]
-    sheet = io.StringIO()
-    _figure(kind, matrix, paint, size, sheet, "svg")
-    svg = sheet.getvalue()
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    # HTML needs no name spaces: nothing points outside the page.
-    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).strip()
+    return figure.inline_svg(kind, lambda axes: paint(axes, matrix), size)
 
 
 def draw_png(kind: str, matrix: DisbMatrix) -> bytes:
     """The same as a PNG file. Raises UsageError when matplotlib is not installed."""
     paint, size = KINDS[kind]
-    sheet = io.BytesIO()
-    _figure(kind, matrix, paint, size, sheet, "png")
-    return sheet.getvalue()
-
-
-def _figure(
-    salt: str,
-    matrix: DisbMatrix,
-    paint: Callable[[Any, DisbMatrix], None],
-    size: tuple[float, float],
-    to: Any,
-    form: str,
-) -> None:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("plots need matplotlib, which is not installed", "pip install 'tidewright[report]'") from error
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
-        figure = Figure(figsize=size, layout="constrained", facecolor="none" if form == "svg" else "white")
-        axes = figure.subplots()
-        axes.set_facecolor("none")
-        paint(axes, matrix)
-        figure.savefig(to, format=form, metadata={"Date": None} if form == "svg" else {}, dpi=110)
+    return figure.draw(kind, lambda axes: paint(axes, matrix), size, "png", "white")
 
 
 def _grouped(

@@ -10,6 +10,8 @@ from html import escape
 
 from rich.table import Table
 
+from ...report.page import body_row, head_row, page, plot_section
+from ...report.page import table as page_table
 from .result import DisbMatrix, DisbResult, over_dedicated
 
 Cell = Callable[[DisbResult, DisbMatrix], str]
@@ -83,29 +85,6 @@ def table(matrix: DisbMatrix, columns: tuple[str, ...] = NARROW) -> Table:
 
 # -- HTML -------------------------------------------------------------------------------------------------------------
 
-_STYLE = """
-:root { color-scheme: light; --ink: #1c2733; --soft: #5b6b7b; --line: #dde4ea; --ground: #f5f7f9; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", sans-serif; }
-main { max-width: 1360px; margin: 0 auto; padding: 36px 24px 56px; }
-h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -0.01em; }
-h2 { font-size: 17px; margin: 0 0 2px; }
-p { margin: 0 0 12px; color: var(--soft); }
-p.model { color: #8a3b00; font-weight: 600; }
-section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 20px 22px; margin-top: 18px; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 18px; margin-top: 18px; }
-.grid section { margin: 0; min-width: 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 13px; }
-th, td { padding: 5px 8px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { color: var(--soft); font-weight: 600; font-size: 12px; }
-th:first-child, td:first-child { text-align: left; }
-tr:last-child td { border-bottom: 0; }
-td .dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 8px; }
-svg { width: 100%; height: auto; display: block; }
-ul { color: var(--soft); margin: 10px 0 0; padding-left: 18px; }
-footer { color: var(--soft); font-size: 13px; margin-top: 22px; }
-"""
 _WIDE = (
     (
         "increase",
@@ -119,9 +98,9 @@ _NARROW = (
     ("preemption", "Preemption latency", "From the preemption until no best-effort work is on the device."),
 )
 _FIGURES = (
-    "Workloads: DISB (SJTU IPADS, Apache-2.0); B-220 as in the artifact of REEF. In the closed loop a client has one request "
-    "outstanding and gives up launches that are late (dropped), as DISB does: its latencies hide queueing. Increase divides by "
-    "the latency of the model alone. Wasted: best-effort work that was killed or run again."
+    "Workloads: DISB (SJTU IPADS, Apache-2.0); B-220 and E-1s as in the artifact of REEF. In the closed loop a client has one "
+    "request outstanding and gives up launches that are late (dropped), as DISB does: its latencies hide queueing. Increase "
+    "divides by the latency of the model alone. Wasted: best-effort work that was killed or run again."
 )
 
 
@@ -129,22 +108,19 @@ def html(matrix: DisbMatrix, about: Mapping[str, str] | None = None) -> str:
     """A self-contained page; ``about`` says what each row is. Raises UsageError when matplotlib is missing."""
     from .plots import draw
 
-    def plots(kinds: tuple[tuple[str, str, str], ...]) -> list[str]:
-        return [f"<section><h2>{name}</h2><p>{text}</p>{draw(kind, matrix)}</section>" for kind, name, text in kinds]
+    def plots(kinds: tuple[tuple[str, str, str], ...]) -> str:
+        return "".join(plot_section(name, text, draw(kind, matrix)) for kind, name, text in kinds)
 
     tables = "".join(
         f"<section><h2>Workload {escape(workload)}</h2>{_html_table(results, matrix)}</section>"
         for workload, results in by_workload(matrix).items()
     )
-    note = f'<p class="model">{MODEL_NOTE}</p>' if matrix.modelled else ""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title(matrix))}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><main>'
-        f"<h1>Real-time and best-effort inference on one device</h1><p>{escape(title(matrix))}</p>{note}"
-        f'{"".join(plots(_WIDE))}<div class="grid">{"".join(plots(_NARROW))}</div>'
+    body = (
+        f'{plots(_WIDE)}<div class="grid">{plots(_NARROW)}</div>'
         f"{_html_list('Rows', about or {})}{tables}{_html_list('Facts', dict(matrix.facts))}"
-        f"<footer>{escape(_FIGURES)}</footer></main></body></html>\n"
     )
+    heading, warning = "Real-time and best-effort inference on one device", MODEL_NOTE if matrix.modelled else ""
+    return page(title(matrix), heading, body, _FIGURES, warning=warning, wide=True)
 
 
 def _html_list(name: str, entries: Mapping[str, str]) -> str:
@@ -158,9 +134,8 @@ def _html_table(results: list[DisbResult], matrix: DisbMatrix) -> str:
     from .plots import colours
 
     colour = colours(matrix)
-    heads = "".join(f'<th title="{escape(text)}">{escape(name)}</th>' for name, text, _ in COLUMNS)
-    rows = ""
-    for result in results:
-        dot = f'<td><span class="dot" style="background:{colour[result.row]}"></span>{escape(result.row)}</td>'
-        rows += f"<tr>{dot}{''.join(f'<td>{escape(cell(result, matrix))}</td>' for _, _, cell in COLUMNS[1:])}</tr>"
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rows = [
+        body_row(result.row, colour[result.row], [cell(result, matrix) for _, _, cell in COLUMNS[1:]])
+        for result in results
+    ]
+    return page_table(head_row((name, text) for name, text, _ in COLUMNS), rows)
