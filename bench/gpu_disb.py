@@ -43,6 +43,8 @@ def run(
     waiting: deque[tuple[RealTimeClient, float]] = deque()
     running: tuple[RealTimeClient, float] | None = None
     complete = 0
+    for chain in chains:
+        chain.launch()
     while (now := clock()) - began < seconds or running or waiting:
         if running is not None and running[0].graph.event.query():
             client, asked = running

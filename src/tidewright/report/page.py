@@ -36,7 +36,7 @@ footer { color: var(--soft); font-size: 13px; margin-top: 22px; }
 
 
 def page(title: str, heading: str, body: str, footer: str, *, warning: str = "", wide: bool = False) -> str:
-    """The whole page. ``title`` is also the line below the heading; ``body`` is HTML, all else text; ``wide`` for large tables."""
+    """The whole page. ``title`` is also the line below the heading; ``body`` is HTML, all else text. ``wide``: large tables."""
     note = f'<p class="warning">{escape(warning)}</p>' if warning else ""
     main = '<main class="wide">' if wide else "<main>"
     return (

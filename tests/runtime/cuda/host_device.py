@@ -117,6 +117,9 @@ class HostDevice:
     def __init__(self) -> None:
         if os.environ.get("HOST_DEVICE_MISSING"):
             raise UsageError("there is no host device", "leave the variable out")
+        gone = os.environ.get("HOST_DEVICE_GONE")
+        if gone and os.path.exists(gone):
+            raise UsageError("the host device is gone", "plug it in")
         self.ready = DeviceReady("host", 1, 0)
         self.flags = Flags()
         self.free = list(range(QUEUES))

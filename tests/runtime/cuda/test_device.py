@@ -3,7 +3,9 @@ however often real-time work cuts the chain short. On a GPU: ``test_device_gpu``
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -145,11 +147,10 @@ def test_each_cta_runs_once_however_often_the_chain_is_cut_short(foreign: tuple[
 
 
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize("foreign", [(), (4,)])
-def test_a_task_goes_on_in_another_lane_where_it_was_cut_short(foreign: tuple[int, ...]) -> None:
+def test_a_task_goes_on_in_another_lane_where_it_was_cut_short() -> None:
     moved = 0
     for seed in range(100):
-        chain, model, blocks = made(seed, 0.0, foreign)
+        chain, model, blocks = made(seed, 0.0)
         chain.add_lane(blocks.row(2), STREAM)
         model.runs.zero_()
         model.interrupts = 0.2
@@ -214,6 +215,27 @@ def test_a_launch_of_a_complete_task_runs_it_again() -> None:
         chain.launch()
         run(chain, model, blocks)
         assert (model.runs == task).all()
+
+
+@pytest.mark.usefixtures("host")
+def test_a_chain_with_parts_that_have_no_gate_has_one_lane() -> None:
+    chain, _, blocks = made(0, 0.0, (4,))
+    with pytest.raises(UsageError, match="one lane"):
+        chain.add_lane(blocks.row(2), STREAM)
+
+
+@pytest.mark.usefixtures("host")
+def test_a_graph_keeps_the_weights_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev, "capture", lambda body, stream: (Graph(body), body()))
+    model = torch.nn.Linear(2, 2)
+    weights = weakref.ref(model.weight)
+    graph = dev.RealTimeGraph(model.__call__, (torch.ones(2),), None, STREAM)
+    del model
+    gc.collect()
+    assert weights() is not None
+    graph.release()
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.usefixtures("host")

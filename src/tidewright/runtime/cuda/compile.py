@@ -108,10 +108,14 @@ def compile_gated(model: Any, inputs: tuple[Any, ...]) -> GatedModel:
             gated.modules.append(module)
             setattr(module, CONTROL, open_block)
 
-        with inductor_settings(), wrappers_changed(change, loaded):
-            outcome = gated.function(*inputs)
-    require_equal(plain, outcome)
-    gated.largest_grid = max(largest_grid(graph) for graph in gated.graphs)
+        try:
+            with inductor_settings(), wrappers_changed(change, loaded):
+                outcome = gated.function(*inputs)
+            require_equal(plain, outcome)
+            gated.largest_grid = max(largest_grid(graph) for graph in gated.graphs)
+        except BaseException:
+            gated.release()  # the compiler keeps the modules
+            raise
     return gated
 
 

@@ -17,7 +17,7 @@ from .compile import GatedModel
 from .control import ABORTED, CLOSED, GATE, MARKS, RT_ACTIVE, START, words_needed
 
 REAL_TIME, BEST_EFFORT = -5, 0
-"""Priorities of streams; a device that has fewer takes its highest (CUDA driver API, cuStreamCreateWithPriority)."""
+"""Priorities of streams; PyTorch takes the highest that it has itself for any that is higher (torch.cuda.Stream)."""
 _HALVES = 2
 
 
@@ -129,6 +129,9 @@ class GatedChain:
     def add_lane(self, control: Any, stream: Any) -> ChainLane:
         """Capture the chain once more, for another stream (one of a share of the SMs, say) and another control block. The model
         computes in the same memory in all lanes, so that a task that was cut short in one can go on in another."""
+        if self.lanes and not all(part.gated for part in self.lanes[0].parts):
+            # What a library allocates is new in each capture.
+            raise UsageError("a chain with kernels that have no gate has one lane", "run it in that one")
         lane = ChainLane(control, stream, [])
         # Calls that are not captured find the gate open and leave no marks in a block that may be in use.
         self._gated.bind_open()
@@ -164,7 +167,8 @@ class GatedChain:
         wanted, given = ([(one.shape, one.dtype) for one in each] for each in (self.inputs, values))
         if wanted != given:
             raise UsageError(f"inputs {given}", f"the model takes {wanted}")
-        self.stream.wait_stream(torch.cuda.current_stream())
+        if any(value.is_cuda for value in values):
+            self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             for place, value in zip(self.inputs, values, strict=True):
                 place.copy_(value, non_blocking=True)
@@ -255,6 +259,8 @@ class RealTimeGraph:
         import torch
 
         self.inputs, self.stream = inputs, stream
+        self.function: Any = function
+        """Holds the weights, which the graph reads."""
         self.event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
         def body() -> Any:
@@ -281,6 +287,11 @@ class RealTimeGraph:
             for target, output in into:
                 target.copy_(output, non_blocking=True)
             self.event.record(self.stream)
+
+    def release(self) -> None:
+        """It is not used any more: free its memory."""
+        self.graph = self.function = self.outputs = None
+        self.inputs = ()
 
 
 def _pinned(words: int) -> Any:

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+from collections import deque
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +23,8 @@ from ..transport import messages as ms
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 
+MOST_UNSENT = 10_000
+"""Requests that a queue of the worker is behind with before it is taken to hang."""
 START_S = 120.0
 """Importing torch and opening a device may take as long on a busy host with a cold disk."""
 
@@ -31,7 +34,7 @@ class DeviceProcess:
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.exit_status: int | None = None
-        self.killed = False
+        self.killed = self._ready = False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, *settings.device_worker]
         command += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid())]
@@ -39,6 +42,7 @@ class DeviceProcess:
         defaults = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
         self.pid = os.posix_spawn(sys.executable, command, os.environ, setsid=True, setsigmask=(), setsigdef=defaults)
         theirs.close()
+        self.control.setblocking(False)
 
     def await_ready(self) -> ms.DeviceReady:
         """What device it has opened."""
@@ -52,14 +56,36 @@ class DeviceProcess:
         if isinstance(said, ms.DeviceFailed):
             raise UsageError(said.message, said.remedy)
         found: ms.DeviceReady = said
+        self._ready = True
         return found
 
+    def failure(self) -> str:
+        """Why it never had a device, of one that has ended; empty for one that had."""
+        if self._ready:
+            return ""
+        try:
+            with contextlib.suppress(
+                ConnectionResetError
+            ):  # it left requests unread: said once, before what it has sent
+                self.control.recv(1, socket.MSG_PEEK)
+            said, _ = ms.receive(self.control, ms.device_reports)
+        except OSError:
+            return "its worker ended before it had opened the device"
+        return said.message if isinstance(said, ms.DeviceFailed) else ""
+
     def open_queue(self, kind: Any) -> socket.socket:
-        """The connection of a new queue; one that is closed at once where the process is gone."""
+        """The connection of a new queue; one that is closed at once where the process is gone. Raises UsageError where it takes
+        in no more at present."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        with theirs, contextlib.suppress(OSError):  # it is reaped in a moment
-            ms.send(self.control, ms.OpenQueue(kind), (theirs.fileno(),))
+        with theirs:
+            try:
+                ms.send(self.control, ms.OpenQueue(kind), (theirs.fileno(),))
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it is reaped in a moment
+            except OSError:
+                ours.close()
+                raise UsageError("the worker of the device is busy or starting", "connect again in a moment") from None
         return ours
 
     def reap(self) -> bool:
@@ -81,11 +107,14 @@ class SharedWorkerQueue(QueueWorker):
     """A client's queue in the worker of a device. Real-time work is launched before stops are acknowledged: its graph closes the
     gates itself, on the device."""
 
+    shared = True
+
     def __init__(self, process: DeviceProcess, kind: Any, level: StopLevel) -> None:
         self.process, self.level = process, level
         self.connection = process.open_queue(kind)
         self.stop_number = 0
         self._killed = False
+        self._unsent: deque[tuple[Struct, tuple[int, ...]]] = deque()
 
     @property
     def pid(self) -> int:
@@ -96,18 +125,32 @@ class SharedWorkerQueue(QueueWorker):
         return self.process.exit_status
 
     @property
-    def blameless(self) -> bool:
+    def killed_for_another(self) -> bool:
         """Whether the process was killed for what another client did."""
         return self.process.killed and not self._killed
 
     def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
-        """Hand it a request. One that takes in nothing, though little is ever under way, hangs."""
-        try:
-            ms.send(self.connection, message, descriptors)
-        except BlockingIOError:
+        """Hand it a request, in order; later (``flush``) where it is behind. One that stays behind hangs."""
+        self._unsent.append((message, descriptors))
+        self.flush()
+        if len(self._unsent) > MOST_UNSENT:
             self.kill()
+
+    def flush(self) -> None:
+        """Send what could not be sent before."""
+        try:
+            while self._unsent:
+                ms.send(self.connection, *self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            pass
         except OSError:
-            pass  # it is reaped in a moment
+            self._unsent.clear()  # it is reaped in a moment
+
+    def receive(self) -> Any:
+        """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
+        self.flush()
+        return super().receive()
 
     def stop(self) -> bool:
         """Stopped as far as others must wait: always at once."""

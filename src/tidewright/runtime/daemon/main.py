@@ -65,6 +65,8 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     device = args.device
     if device == "auto":
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
+    if device == "cuda" and args.padding != "never":
+        raise UsageError("a GPU has no padding yet", "leave --padding out")
     base = RuntimeSettings(args.socket, parse_cores(args.cores), device)
     stop = choose(args.stop, device)
     return replace(

@@ -15,7 +15,7 @@ from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task
 from ..transport import messages as ms
-from ..transport.tensors import SlotLayout, check_spec
+from ..transport.tensors import SlotLayout, check_outputs, check_spec
 from .queue_worker import QueueWorker
 from .session import ClientSession
 from .settings import RuntimeSettings
@@ -155,6 +155,8 @@ class ModelRequests(ABC):
         elif isinstance(report, ms.StoppedAtGate):
             if report.number == session.worker.stop_number:
                 self.acknowledged(session)
+        elif isinstance(report, ms.MakingModel):
+            session.making = report.model
         elif isinstance(report, ms.ModelMade):
             self._made(session, report)
         else:
@@ -177,16 +179,20 @@ class ModelRequests(ABC):
             self.stopped(session)  # it had just ended its last task: it comes to no gate, and nothing of it runs
 
     def _made(self, session: ClientSession, report: ms.ModelMade) -> None:
+        session.making = 0
         model = self.pool.models.get(report.model)
         if model is None:
+            session.worker.send(ms.DropModel(report.model))  # it was unloaded meanwhile
             return
         if report.model in session.remaking:
             self._made_again(session, report)
             return
         try:
+            check_outputs(report.signature)
             slots = SlotLayout.of(report.signature).nbytes * model.slots
             self.pool.loaded(model.id, report.signature, report.nbytes + slots, report.run_ns, report.gates)
         except UsageError as error:
+            self.pool.drop(report.model)
             session.worker.send(ms.DropModel(report.model))
             self._tell(session, ms.RequestRefused.of(error))
             return
@@ -211,6 +217,7 @@ class ModelRequests(ABC):
         self._remade(session, report.model)
 
     def _failed(self, session: ClientSession, report: ms.ModelFailed) -> None:
+        session.making = 0
         model = self.pool.models.get(report.model)
         if model is None:
             return
@@ -245,7 +252,8 @@ class ModelRequests(ABC):
             worker.kill()
             self.retire(worker)
         worker.close()
-        session.losses += not worker.blameless
+        session.losses += self._to_blame(session)
+        session.making = 0
         session.stop_asked_ns, session.running = 0, None
         loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
         for model in loading:
@@ -265,6 +273,12 @@ class ModelRequests(ABC):
             self._make(session, key)
         if not session.remaking:
             self.step(ev.StreamReady(session.queue))
+
+    def _to_blame(self, session: ClientSession) -> bool:
+        """Whether the end of a worker may be this client's doing: of one that others use, too, if something of it was there."""
+        if session.worker.killed_for_another:
+            return False
+        return not session.worker.shared or bool(session.making or self._at_work(session))
 
     @abstractmethod
     def retire(self, worker: QueueWorker) -> None:
@@ -287,6 +301,7 @@ class ModelRequests(ABC):
             return
         passed, self._looked_ns = min(now_ns - self._looked_ns, 2 * _WATCH_NS), now_ns
         for session in list(self.sessions.values()):
+            session.worker.flush()
             if session.stop_asked_ns and session.worker.has_stopped():
                 self.stopped(session)  # its signal should have come; real-time work must not depend on that alone
             self._check_time(session, passed)
@@ -331,7 +346,7 @@ class ModelRequests(ABC):
 
 def _ended_text(worker: QueueWorker) -> str:
     status = worker.exit_status
-    if worker.blameless:
+    if worker.killed_for_another:
         return "the worker of the device was ended because of another client"
     if status is None or status >= 0:
         return f"the worker ended with {status}"

@@ -30,10 +30,16 @@ class QueueWorker(ABC):
     def exit_status(self) -> int | None:
         """As subprocess gives it; None while it has not been reaped."""
 
+    shared = False
+    """Whether other clients use the process, too."""
+
     @property
-    def blameless(self) -> bool:
-        """Whether its end is not its client's doing."""
+    def killed_for_another(self) -> bool:
+        """Whether its process was killed for what another client did."""
         return False
+
+    def flush(self) -> None:  # noqa: B027 - most have nothing unsent
+        """Send what could not be sent before."""
 
     @abstractmethod
     def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:

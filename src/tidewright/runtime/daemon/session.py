@@ -34,6 +34,8 @@ class ClientSession:
     """Models whose unloading the client waits for."""
     running: tuple[int, int] | None = None
     """Task, and ns of device time until its limit, as of ``watched_ns``."""
+    making: int = 0
+    """The model that the worker of a device makes now."""
     losses: int = 0
     """Workers lost in a row, no task done between."""
     broken: str = ""

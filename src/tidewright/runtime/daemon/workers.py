@@ -6,11 +6,15 @@ import contextlib
 import os
 from typing import Any
 
+from ...base.errors import WorldError
 from ..transport.messages import Hello
 from .device_worker import DeviceProcess, SharedWorkerQueue
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 from .worker_process import WorkerProcess
+
+MOST_FAILURES = 3
+"""Starts of a device's worker in a row that have failed after which the runtime ends."""
 
 
 class Workers:
@@ -19,6 +23,7 @@ class Workers:
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self._settings = settings
+        self._failures = 0
         self._device = DeviceProcess(settings) if settings.device != "cpu" else None
         ready = self._device.await_ready() if self._device is not None else None
         self.facts: dict[str, Any] = {"device": settings.device}
@@ -33,8 +38,18 @@ class Workers:
             usual = settings.rt_threads if hello.kind == "rt" else settings.be_threads
             return WorkerProcess(settings, hello.kind, hello.threads or usual)
         if self._device.reap() or self._device.killed:
-            self._device = DeviceProcess(settings)
+            self._restart(settings)
         return SharedWorkerQueue(self._device, hello.kind, settings.stop)
+
+    def _restart(self, settings: RuntimeSettings) -> None:
+        """Raises WorldError where the device cannot be opened any more: the runtime ends, and its job is retried elsewhere."""
+        assert self._device is not None
+        why = "" if self._device.killed else self._device.failure()
+        self._failures = self._failures + 1 if why else 0
+        if self._failures >= MOST_FAILURES:
+            raise WorldError(f"the device cannot be opened again: {why}")
+        self._device.control.close()
+        self._device = DeviceProcess(settings)
 
     def close(self) -> None:
         """Kill the worker of a device; those of clients are theirs to close."""

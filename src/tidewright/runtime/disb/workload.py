@@ -84,7 +84,7 @@ def _check_dependent(workload: DisbWorkload, name: str) -> None:
     independent = {task.id for task in workload.tasks if task.load.type != "dependent"}
     for task in workload.tasks:
         missing = [other for other in task.load.prev_task_ids if other not in before]
-        if missing or (task.load.type == "dependent" and not task.load.prev_task_ids):
+        if missing or (task.load.type == "dependent") is not bool(task.load.prev_task_ids):
             raise UsageError(
                 f"client {task.id} of workload {name} depends on {missing or 'no client'}",
                 "name clients of the workload",

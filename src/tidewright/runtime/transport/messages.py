@@ -184,6 +184,12 @@ class OpenQueue(Struct, frozen=True, tag=True):
 # -- worker to runtime ------------------------------------------------------------------------------------------------
 
 
+class MakingModel(Struct, frozen=True, tag=True):
+    """The worker of a device has begun to make a model: what happens now may be its doing."""
+
+    model: int
+
+
 class ModelMade(Struct, frozen=True, tag=True):
     model: int
     signature: Signature
@@ -212,7 +218,7 @@ class StoppedAtGate(Struct, frozen=True, tag=True, gc=False):
     number: int
 
 
-WorkerReport = ModelMade | ModelFailed | TaskEnded | StoppedAtGate
+WorkerReport = MakingModel | ModelMade | ModelFailed | TaskEnded | StoppedAtGate
 
 
 class DeviceReady(Struct, frozen=True, tag=True):

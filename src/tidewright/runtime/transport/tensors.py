@@ -21,6 +21,10 @@ MOST_BYTES = 2**32
 """Of one tensor: what is larger is a mistake in a shape."""
 
 
+MOST_OUTPUTS = 256
+"""Of one model: its signature must fit in a message."""
+
+
 class TensorSpec(Struct, frozen=True):
     """One tensor: ``shape`` in elements, ``dtype`` by torch's name for it (without ``torch.``)."""
 
@@ -55,6 +59,14 @@ def check_spec(spec: TensorSpec) -> None:
         raise UsageError(
             f"{spec} is not a tensor that fits", f"give sizes of 0 or more, {MOST_BYTES} bytes at most in all"
         )
+
+
+def check_outputs(signature: Signature) -> None:
+    """Raise UsageError where a model gives what no slot holds."""
+    if len(signature.outputs) > MOST_OUTPUTS:
+        raise UsageError(f"it has {len(signature.outputs)} outputs", f"give {MOST_OUTPUTS} at most")
+    for spec in signature.outputs:
+        check_spec(spec)
 
 
 class SlotLayout(Struct, frozen=True):

@@ -15,6 +15,9 @@ from typing import Any
 from ...base.errors import UsageError
 from ..transport.messages import ModelSource
 
+MADE_FROM_FILE = "tidewright_model_"
+"""Names of modules that were loaded by their paths begin so."""
+
 
 def find(factory: str, folder: str) -> Callable[..., Any]:
     """The function that ``factory`` names. Raises UsageError where there is none."""
@@ -39,7 +42,7 @@ def _from_file(path: Path) -> Any:
         raise UsageError(f"there is no file {path}", "give the path of a Python file that this host has")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(f"tidewright_model_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{MADE_FROM_FILE}{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ....base.errors import UsageError
 from ...transport import memory
 from ...transport import messages as ms
-from ...transport.tensors import SlotLayout
+from ...transport.tensors import MOST_OUTPUTS, SlotLayout
+from ...worker.factory import MADE_FROM_FILE
 from ...worker.main import describe
 from .queues import ChainQueue, ClientQueue, GraphQueue, RefusedQueue
 
@@ -98,12 +99,13 @@ class DeviceWorker:
 
     def _turn(self) -> None:
         """Real-time queues first: what they launch, the others must know of."""
+        left = any(isinstance(each, GraphQueue) and each.running is not None for each in self._closing)
         for connection, each in list(self.queues.items()):
             if isinstance(each, GraphQueue):
-                each.turn(True)
+                each.turn(left)
                 self._report(connection, each)
-        running = [one.running for one in self.queues.values() if isinstance(one, GraphQueue)]
-        real_time = any(one is not None and one.model.closes_gates for one in running)
+        graphs = [each.running for each in (*self.queues.values(), *self._closing) if isinstance(each, GraphQueue)]
+        real_time = any(running is not None and running.model.closes_gates for running in graphs)
         for connection, each in list(self.queues.items()):
             if isinstance(each, ChainQueue):
                 each.turn(real_time)
@@ -193,15 +195,19 @@ class DeviceWorker:
     def _make_models(self) -> None:
         """The other thread: one model after the other."""
         while True:
-            connection, owner, request = self._making.get()
             model: Any = None
+            connection, owner, request = self._making.get()
+            self._made.append((connection, owner, request, None, ms.MakingModel(request.model)))
+            os.eventfd_write(self._awake, 1)
             report: ms.ModelMade | ms.ModelFailed
             try:
-                model, report = self.device.make(request, owner)
+                with own_modules():
+                    model, report = self.device.make(request, owner)
             except BaseException as caught:  # also SystemExit of the user's code: the client gets it as an error
                 report = ms.ModelFailed(request.model, describe(caught))
             self._made.append((connection, owner, request, model, report))
             os.eventfd_write(self._awake, 1)
+            del model, owner  # they would be kept as long as this thread waits
 
     def _take_models(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -212,15 +218,47 @@ class DeviceWorker:
                 if model is not None:
                     self.device.detach(model)  # its client is gone
                 continue
-            if model is not None:
+            if model is not None and len(report.signature.outputs) > MOST_OUTPUTS:
+                self.device.detach(model)
+                report = ms.ModelFailed(request.model, f"it has more than {MOST_OUTPUTS} outputs")
+            elif model is not None:
                 owner.models[request.model] = model
             owner.out.append(report)
 
     def _attach(self, owner: ClientQueue, request: ms.AttachSlots, descriptor: int) -> None:
-        model = owner.models[request.model]
+        model = owner.models.get(request.model)
+        if model is None:  # it was dropped meanwhile
+            os.close(descriptor)
+            return
         size = SlotLayout.of(model.signature).nbytes * request.slots
-        self.device.attach(model, memory.attach(descriptor, size), request.slots)
-        os.close(descriptor)
+        try:
+            self.device.attach(model, memory.attach(descriptor, size), request.slots)
+        except OSError as error:
+            self._drop(owner, request.model)  # its tasks fail: there is no such model
+            print(f"slots of model {request.model}: {error}", file=sys.stderr)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def own_modules() -> Iterator[None]:
+    """What is imported from a client's folders is that client's: another one may have other files of these names."""
+    before, path = set(sys.modules), list(sys.path)
+    try:
+        yield
+    finally:
+        folders = [folder for folder in sys.path if folder not in path]
+        sys.path[:] = path
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if name.startswith(MADE_FROM_FILE) or any(_lies_in(folder, name, file) for folder in folders):
+                del sys.modules[name]
+
+
+def _lies_in(folder: str, module: str, file: str) -> bool:
+    """Whether a module was found in this folder itself (an environment's packages may lie deeper in it)."""
+    inside = file.removeprefix(os.path.join(folder, ""))
+    return inside != file and inside.partition(os.sep)[0].removesuffix(".py") == module.partition(".")[0]
 
 
 def main(open_device: Callable[[], Device]) -> None:

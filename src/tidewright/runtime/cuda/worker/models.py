@@ -5,20 +5,26 @@ Not run on a GPU yet: the ring ``gpu`` is what will show it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
+import logging
+import os
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ....base.errors import UsageError, WorldError
+from ....base.errors import UsageError
 from ...transport.messages import DeviceReady, MakeModel, ModelMade
 from ...transport.tensors import Signature, TensorSpec, slot_views
-from ...worker.execution import flat_outputs, is_module, spec_of, tensor_view
+from ...worker.execution import flat_outputs, is_module, parameter_bytes, spec_of, tensor_view
 from ...worker.factory import make
 from ..compile import compile_gated, compile_plain, require_device
 from ..device import BEST_EFFORT, REAL_TIME, ControlBlocks, GatedChain, RealTimeGraph
 from .queues import ChainQueue, ClientQueue, GraphQueue
 
+log = logging.getLogger(__name__)
 QUEUES, LARGEST_GRID = 64, 65_536
 """Best-effort queues of a device (REEF has 32), and CTAs of their largest kernels: 17 MB of control blocks."""
 
@@ -98,6 +104,11 @@ class GraphModel(SlottedModel):
         super().__init__(signature, flat_outputs(graph.outputs))
         self.graph, self.closes_gates = graph, closes_gates
 
+    def release(self) -> None:
+        """Free what it computes in."""
+        super().release()
+        self.graph.release()
+
     def begin(self, slot: int) -> None:
         """Copy the inputs, run, copy the outputs."""
         self.graph.launch(self.slots[slot][0], self.copies(slot))
@@ -117,7 +128,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.ready = DeviceReady(properties.name, properties.multi_processor_count, properties.total_memory)
         self.controls = ControlBlocks(QUEUES, LARGEST_GRID)
-        self._side = _stream(REAL_TIME)
+        self._side = _stream(-1)  # one that no model shares: PyTorch deals those of a priority out in turn
         self._free = list(range(QUEUES))
         self._rows: dict[ClientQueue, int] = {}
 
@@ -150,14 +161,25 @@ class CudaDevice:
     def make(self, request: MakeModel, owner: ClientQueue) -> tuple[SlottedModel, ModelMade]:
         """A model for a queue, in another thread than all else. Raises UsageError for what is no module, and what the factory
         and the compiler raise. Without ``gated`` real-time work has the priority of its stream alone."""
-        import torch
-
         made = make(request.source, request.folder)
         if not is_module(made):
             raise UsageError(
                 f"the factory made a {type(made).__name__}",
                 "return a torch.nn.Module: nothing else is compiled for a GPU",
             )
+        try:
+            return self._loaded(made, request, owner)
+        except BaseException:
+            _end_if_unusable()
+            raise
+        finally:
+            # What was made lives long; a collection in the middle of a task would cost it milliseconds.
+            gc.collect()
+            gc.freeze()
+
+    def _loaded(self, made: Any, request: MakeModel, owner: ClientQueue) -> tuple[SlottedModel, ModelMade]:
+        import torch
+
         with torch.no_grad():
             before = torch.cuda.memory_allocated()
             model = made.eval().cuda()
@@ -167,7 +189,8 @@ class CudaDevice:
             else:
                 found, gates, run_ns = self._best_effort(model, inputs, request, self._rows[owner])
             torch.cuda.synchronize()
-            nbytes = torch.cuda.memory_allocated() - before
+            # Others free models meanwhile.
+            nbytes = max(parameter_bytes(model), torch.cuda.memory_allocated() - before)
         return found, ModelMade(request.model, found.signature, nbytes, run_ns, gates)
 
     def _real_time(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
@@ -181,18 +204,25 @@ class CudaDevice:
         self, model: Any, inputs: tuple[Any, ...], request: MakeModel, row: int
     ) -> tuple[SlottedModel, int, int]:
         gated = compile_gated(model, inputs)
-        run_ns = _run_ns(gated.function, inputs)
-        chain = GatedChain(gated, inputs, self.controls.row(row), _stream(BEST_EFFORT))
-        gates = sum(level.launches for level in gated.levels() if level.excluded is None)
-        return ChainModel(chain, _signature(request, chain.outputs)), gates, run_ns
+        try:
+            run_ns = _run_ns(gated.function, inputs)
+            chain = GatedChain(gated, inputs, self.controls.row(row), _stream(BEST_EFFORT))
+            gates = sum(level.launches for level in gated.levels() if level.excluded is None)
+            return ChainModel(chain, _signature(request, chain.outputs)), gates, run_ns
+        except BaseException:
+            gated.release()
+            raise
 
     def attach(self, model: SlottedModel, slots: Any, count: int) -> None:
-        """The memory of the slots of a model, page-locked, so that copies do not hold the caller up. Raises WorldError."""
+        """The memory of the slots of a model, page-locked, so that copies do not hold the caller up; as it is, where that cannot
+        be had."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(slots))
         status = _cudart().cudaHostRegister(address, len(slots), 0)
         if int(status):
-            raise WorldError(f"{len(slots)} bytes of slots cannot be page-locked (cudaHostRegister: {status})")
-        model.locked = (slots, address)
+            log.warning("%d bytes of slots cannot be page-locked (cudaHostRegister: %s): slower", len(slots), status)
+            _forget_error()
+        else:
+            model.locked = (slots, address)
         model.slots = slot_views(model.signature, slots, count, tensor_view)
 
     def detach(self, model: SlottedModel) -> None:
@@ -219,6 +249,25 @@ def _cudart() -> Any:
     import torch
 
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _forget_error() -> None:
+    """The error of a call that has failed would be raised by the next launch."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+
+
+def _end_if_unusable() -> None:
+    """A fault on the device makes its context unusable for good: another process must take over."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def _signature(request: MakeModel, outputs: Any) -> Signature:

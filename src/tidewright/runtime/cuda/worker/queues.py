@@ -114,11 +114,12 @@ class GraphQueue(ClientQueue):
     """A real-time queue: its tasks are launched at once, one after the other."""
 
     def turn(self, real_time: bool) -> None:
-        """Launch the next task when the one before has delivered."""
+        """Launch the next task when the one before has delivered. ``real_time``: work of a client that is gone is on the device;
+        its graph would open the gates under this one's."""
         if self.running is not None and self.running.model.delivered():
             self.out.append(TaskEnded(self.running.task.task))
             self.running = None
-        if self.running is None and self.waiting:
+        if self.running is None and self.waiting and not real_time:
             task = self.waiting.popleft()
             self.running = _Running(task, self.models[task.model])
             self.running.model.begin(task.slot)
