@@ -380,7 +380,7 @@ def test_every_option_of_the_command_line_is_read() -> None:
         "7",
     ]
     given += ["--stop-bound-ms", "8", "--clients", "9", "--cores", str(min(os.sched_getaffinity(0))), "--requeue"]
-    given += ["--padding", "always", "--padding-bound", "0.1"]
+    given += ["--padding", "always", "--padding-bound", "0.1", "--load-timeout", "9"]
     plain = settings_of(parser().parse_args(["--socket", "/x", "--device", "cpu"]))
     found = settings_of(parser().parse_args(["--socket", "/x", *given]))
     same = [name for name in plain.__slots__ if getattr(plain, name) == getattr(found, name)]

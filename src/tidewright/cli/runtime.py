@@ -52,13 +52,13 @@ def command() -> None:
 @click.option(
     "-g", "--devices", type=DEVICES, default="1", show_default=True, metavar="N", help="Devices that it owns."
 )
-@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
               help="What it runs tasks on. auto: what its job is given.")  # fmt: skip
 @click.option("--name", default="runtime", show_default=True, help="What tide runtime calls it.")
 @click.option("--sla", type=click.Choice(["premium", "standard", "basic"]), default="standard", show_default=True,
               help="The tier of its job.")  # fmt: skip
-@click.option("--stop", type=click.Choice(["auto", "signal", "gate", "none"]), default="auto", show_default=True,
-              help="How best-effort work is stopped.")  # fmt: skip
+@click.option("--stop", type=click.Choice(["auto", "signal", "gate", "cta", "none"]), default="auto", show_default=True,
+              help="How best-effort work is stopped: signal or gate on cores, cta on a GPU.")  # fmt: skip
 @click.option("--padding", default="never", show_default=True, metavar="FILE|always|never",
               help="Best-effort work beside real-time work: a table of tide runtime calibrate.")  # fmt: skip
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",

@@ -240,3 +240,99 @@ def test_a_gpu_has_no_padding(tmp_path: Path) -> None:
     command = [sys.executable, "-m", DAEMON, "--socket", str(tmp_path / "s"), "--padding", "always"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == UsageError.exit_code and "padding" in done.stderr
+
+
+FORGER = """
+import os, socket, time
+from tidewright.runtime.transport import messages as ms
+
+def make(task):
+    def forge():
+        for number in map(int, os.listdir("/proc/self/fd")):
+            try:
+                connection = socket.socket(fileno=os.dup(number))
+                ms.send(connection, ms.TaskEnded(task))
+                connection.close()
+            except OSError:
+                pass
+    def run(x):
+        if x[0]:
+            forge()
+            time.sleep(float(x[0]))
+        return x
+    return run
+"""
+
+
+def test_reports_of_tasks_that_a_worker_does_not_have_cost_it_its_life(start_runtime: Start, tmp_path: Path) -> None:
+    """The model's code may write to any descriptor of its process."""
+    runtime = start_runtime(module=DAEMON)
+    (tmp_path / "forger.py").write_text(FORGER)
+    with RuntimeClient(runtime.socket, "be") as client:
+        model = client.load(f"{tmp_path}/forger.py:make", [("float32", (1,))], arguments={"task": 4}, slots=8)
+        tasks = [model.submit(np.full(1, 0.2, np.float32)) for _ in range(4)]  # the last one waits in the runtime
+        ended = []
+        for task in tasks:
+            with contextlib.suppress(TaskFailed):
+                task.result(30)
+            assert task.completion is not None
+            ended.append(task.completion.error)
+        assert any("which it does not have" in error for error in ended)
+        assert runtime.process.poll() is None
+        assert model.infer(np.zeros(1, np.float32), timeout_s=30)[0][0] == 0
+
+
+def test_a_model_is_unloaded_while_models_are_made_again(start_runtime: Start, tmp_path: Path) -> None:
+    runtime = start_runtime(module=DAEMON)
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef make(factor):\n    time.sleep(0.3)\n    return lambda x: x * factor\n")
+    with RuntimeClient(runtime.socket, "be") as client:
+        models = [
+            client.load(f"{slow}:make", [("float32", (1,))], arguments={"factor": n}, name=str(n)) for n in (2, 3)
+        ]
+        os.kill(entry_of(client)["worker_pid"], signal.SIGKILL)
+        until(lambda: entry_of(client)["stream"] == "lost")
+        models[1].unload()
+        assert models[0].infer(np.ones(1, np.float32), timeout_s=30)[0][0] == 2
+
+
+def test_a_model_that_is_another_when_it_is_made_again_ends_its_queue(start_runtime: Start, tmp_path: Path) -> None:
+    runtime = start_runtime(module=DAEMON)
+    file = tmp_path / "changes.py"
+    file.write_text("import numpy\ndef make():\n    return lambda x: numpy.ones(16, 'float32')\n")
+    with RuntimeClient(runtime.socket, "be") as client, RuntimeClient(runtime.socket, "be") as other:
+        model = client.load(f"{file}:make", [("float32", (1,))])
+        kept = client.load(f"{MODELS}:double", [("float32", (8,))])
+        quiet = other.load(f"{MODELS}:double", [("float32", (8,))])
+        file.write_text("import numpy\ndef make():\n    return lambda x: numpy.ones(3, 'float32')\n")
+        os.kill(entry_of(client)["worker_pid"], signal.SIGKILL)
+        until(lambda: bool(entry_of(client)["broken"]))
+        assert "signature" in entry_of(client)["broken"]
+        for each in (model, kept):
+            with pytest.raises(TaskFailed):
+                each.infer(*(np.ones(spec.shape, np.float32) for spec in each.signature.inputs), timeout_s=30)
+        client.set_weight(3)
+        assert client.stats()["device"] == "cuda", "answers are those of the questions"
+        assert quiet.infer(np.ones(8, np.float32), timeout_s=30)[0].sum() == 16
+
+
+@pytest.mark.parametrize("close", ["sockets", "nothing"])
+def test_a_load_that_never_ends_is_ended(start_runtime: Start, tmp_path: Path, close: str) -> None:
+    """Because its factory never returns, or has closed what it would report on."""
+    runtime = start_runtime("--load-timeout", "1", module=DAEMON)
+    file = tmp_path / "stuck.py"
+    closing = "os.closerange(3, 60)" if close == "sockets" else "pass"
+    file.write_text(f"import os, time\ndef make():\n    {closing}\n    time.sleep(600)\n")
+    with RuntimeClient(runtime.socket, "be") as stuck, RuntimeClient(runtime.socket, "be") as other:
+        with pytest.raises(UsageError, match=r"load-timeout|closed its connection|ended with|killed"):
+            stuck.load(f"{file}:make", [("float32", (1,))])
+        until(lambda: other.stats() is not None)
+        quiet = other.load(f"{MODELS}:double", [("float32", (8,))])
+        assert quiet.infer(np.ones(8, np.float32), timeout_s=30)[0].sum() == 16
+
+
+@pytest.mark.parametrize("option", [["--task-timeout", "0"], ["--load-timeout", "nan"], ["--worker-memory", "1MiB"]])
+def test_settings_that_mean_nothing_on_a_gpu_are_refused(tmp_path: Path, option: list[str]) -> None:
+    command = [sys.executable, "-m", DAEMON, "--socket", str(tmp_path / "s"), *option]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == UsageError.exit_code and "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ lose what they had launched; another one makes their models again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -35,6 +36,7 @@ class DeviceProcess:
     def __init__(self, settings: RuntimeSettings) -> None:
         self.exit_status: int | None = None
         self.killed = self._ready = False
+        self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, *settings.device_worker]
         command += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid())]
@@ -64,9 +66,8 @@ class DeviceProcess:
         if self._ready:
             return ""
         try:
-            with contextlib.suppress(
-                ConnectionResetError
-            ):  # it left requests unread: said once, before what it has sent
+            with contextlib.suppress(ConnectionResetError):
+                # It left requests unread: that is said once, before what it has sent.
                 self.control.recv(1, socket.MSG_PEEK)
             said, _ = ms.receive(self.control, ms.device_reports)
         except OSError:
@@ -74,19 +75,24 @@ class DeviceProcess:
         return said.message if isinstance(said, ms.DeviceFailed) else ""
 
     def open_queue(self, kind: Any) -> socket.socket:
-        """The connection of a new queue; one that is closed at once where the process is gone. Raises UsageError where it takes
-        in no more at present."""
+        """The connection of a new queue. Of a process that is starting it is read later; of one that is gone it is closed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        with theirs:
-            try:
-                ms.send(self.control, ms.OpenQueue(kind), (theirs.fileno(),))
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it is reaped in a moment
-            except OSError:
-                ours.close()
-                raise UsageError("the worker of the device is busy or starting", "connect again in a moment") from None
+        self._unopened.append((ms.OpenQueue(kind), theirs))
+        self.flush()
         return ours
+
+    def flush(self) -> None:
+        """Ask for the queues that could not be asked for before."""
+        while self._unopened:
+            request, theirs = self._unopened[0]
+            try:
+                ms.send(self.control, request, (theirs.fileno(),))
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                    return
+            theirs.close()
+            self._unopened.popleft()
 
     def reap(self) -> bool:
         """Whether it has ended."""
@@ -138,6 +144,7 @@ class SharedWorkerQueue(QueueWorker):
 
     def flush(self) -> None:
         """Send what could not be sent before."""
+        self.process.flush()
         try:
             while self._unsent:
                 ms.send(self.connection, *self._unsent[0])

@@ -40,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--task-timeout", type=float, default=60.0, help="device time of a task, seconds")
     found.add_argument(
+        "--load-timeout", type=float, default=3600.0, help="until a model must be loaded on a GPU, seconds"
+    )
+    found.add_argument(
         "--streams", type=int, default=SchedulerSettings().streams, help="best-effort queues that run at once"
     )
     found.add_argument("--quantum-ms", type=float, default=20.0)
@@ -62,11 +65,15 @@ def parser() -> argparse.ArgumentParser:
 
 def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     """Raises UsageError."""
+    if not (args.task_timeout > 0 and args.load_timeout > 0):
+        raise UsageError("a timeout that is not above 0", "give seconds")
     device = args.device
     if device == "auto":
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
     if device == "cuda" and args.padding != "never":
         raise UsageError("a GPU has no padding yet", "leave --padding out")
+    if device == "cuda" and parse_bytes(args.worker_memory):
+        raise UsageError("the worker of a GPU is shared: no client's memory is known", "leave --worker-memory out")
     base = RuntimeSettings(args.socket, parse_cores(args.cores), device)
     stop = choose(args.stop, device)
     return replace(
@@ -78,6 +85,7 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         capacity=parse_bytes(args.memory),
         worker_memory=parse_bytes(args.worker_memory),
         task_timeout_s=args.task_timeout,
+        load_timeout_s=args.load_timeout,
         most_clients=args.clients,
         take_over=args.requeue,
         padding=args.padding,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -13,7 +14,8 @@ from ..models import ModelPool, ModelState
 from ..padding.cpu_rule import model_key
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
-from ..scheduler.tasks import Task
+from ..scheduler.queues import StreamState
+from ..scheduler.tasks import Task, TaskState
 from ..transport import messages as ms
 from ..transport.tensors import SlotLayout, check_outputs, check_spec
 from .queue_worker import QueueWorker
@@ -145,6 +147,7 @@ class ModelRequests(ABC):
             return  # an event of a descriptor that was closed since
         except OSError:
             self.unwatch(session.worker.connection.fileno())  # its end is seen when it is reaped
+            session.cut_off = True
             return
         except UsageError as error:
             # The model's code may write to any descriptor of its process.
@@ -156,14 +159,19 @@ class ModelRequests(ABC):
             if report.number == session.worker.stop_number:
                 self.acknowledged(session)
         elif isinstance(report, ms.MakingModel):
-            session.making = report.model
+            session.making, session.making_ns = report.model, time.monotonic_ns()
         elif isinstance(report, ms.ModelMade):
             self._made(session, report)
         else:
             self._failed(session, report)
 
     def _ended(self, session: ClientSession, report: ms.TaskEnded) -> None:
-        if report.task not in self.scheduler.tasks:
+        task = self.scheduler.tasks.get(report.task)
+        if task is None:
+            return
+        if task.queue != session.queue or task.state is not TaskState.LAUNCHED:
+            # The model's code may write to any descriptor of its process.
+            self.lost(session, f"the worker reported the end of task {report.task}, which it does not have")
             return
         if not report.error:
             session.losses = 0
@@ -183,10 +191,13 @@ class ModelRequests(ABC):
         model = self.pool.models.get(report.model)
         if model is None:
             session.worker.send(ms.DropModel(report.model))  # it was unloaded meanwhile
+            self._remade(session, report.model)
             return
         if report.model in session.remaking:
             self._made_again(session, report)
             return
+        if model.state is not ModelState.LOADING:
+            return  # of a queue that is broken: its client has this model, and waits for no answer
         try:
             check_outputs(report.signature)
             slots = SlotLayout.of(report.signature).nbytes * model.slots
@@ -213,6 +224,10 @@ class ModelRequests(ABC):
     def _made_again(self, session: ClientSession, report: ms.ModelMade) -> None:
         """By the worker that follows a lost one: the client's slots are as they were."""
         model = self.pool.models[report.model]
+        if report.signature != model.signature:
+            why = f"model {model.name!r} was made again with another signature: {report.signature}"
+            self._break(session, why)
+            return
         session.worker.send(ms.AttachSlots(model.id, model.slots), (session.slots[model.id],))
         self._remade(session, report.model)
 
@@ -246,14 +261,14 @@ class ModelRequests(ABC):
     def lost(self, session: ClientSession, why: str) -> None:
         """A worker has ended, or is killed now because of ``why``. Its tasks have failed; another one makes its models again."""
         worker = session.worker
-        why = why or _ended_text(worker)
+        why, blamed = why or _ended_text(worker), self._to_blame(session)
         self.unwatch(worker.connection.fileno())
         if worker.exit_status is None:
             worker.kill()
             self.retire(worker)
         worker.close()
-        session.losses += self._to_blame(session)
-        session.making = 0
+        session.losses += blamed
+        session.making, session.cut_off = 0, False
         session.stop_asked_ns, session.running = 0, None
         loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
         for model in loading:
@@ -264,6 +279,9 @@ class ModelRequests(ABC):
         final = session.losses >= MOST_LOSSES
         session.worker = self.spawn(session.hello)
         self.watch_worker(session)
+        for other in list(self.sessions.values()):
+            if other.worker.killed_for_another:  # it would be given requests until its end is seen
+                self.lost(other, "")
         if final:
             self._break(session, f"{why}, {session.losses} times in a row; nothing more runs on this queue")
             return
@@ -286,8 +304,13 @@ class ModelRequests(ABC):
 
     def _remade(self, session: ClientSession, key: int) -> None:
         session.remaking.discard(key)
-        if not session.remaking and not session.broken:
+        if not session.remaking and not session.broken and self._stream_lost(session):
             self.step(ev.StreamReady(session.queue))
+
+    def _stream_lost(self, session: ClientSession) -> bool:
+        """Whether the scheduler waits for the queue's worker."""
+        queue = self.scheduler.best_effort.get(session.queue)
+        return queue.stream is StreamState.LOST if queue is not None else not self.scheduler.real_time[session.queue]
 
     def _break(self, session: ClientSession, why: str) -> None:
         """The queue takes no more tasks; those it has have failed."""
@@ -302,6 +325,14 @@ class ModelRequests(ABC):
         passed, self._looked_ns = min(now_ns - self._looked_ns, 2 * _WATCH_NS), now_ns
         for session in list(self.sessions.values()):
             session.worker.flush()
+            if session.cut_off:
+                self.lost(session, "" if session.worker.reap() else "the worker has closed its connection")
+                continue
+            if session.making and now_ns - session.making_ns > self.settings.load_timeout_s * 1e9:
+                self.lost(
+                    session, f"a model took more than {self.settings.load_timeout_s:g} s to load (--load-timeout)"
+                )
+                continue
             if session.stop_asked_ns and session.worker.has_stopped():
                 self.stopped(session)  # its signal should have come; real-time work must not depend on that alone
             self._check_time(session, passed)

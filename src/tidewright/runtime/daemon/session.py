@@ -35,7 +35,10 @@ class ClientSession:
     running: tuple[int, int] | None = None
     """Task, and ns of device time until its limit, as of ``watched_ns``."""
     making: int = 0
-    """The model that the worker of a device makes now."""
+    """The model that the worker of a device makes now, since ``making_ns``."""
+    making_ns: int = 0
+    cut_off: bool = False
+    """Its worker has closed the connection; as a rule because it has ended."""
     losses: int = 0
     """Workers lost in a row, no task done between."""
     broken: str = ""

@@ -14,6 +14,8 @@ from ..scheduler.machine import SchedulerSettings
 class RuntimeSettings:
     """``socket``: where clients connect. ``cores``: those of the device. ``capacity``: bytes for models; 0: not limited.
 
+    ``load_timeout_s``: after which the worker of a device that still makes a model is killed.
+
     ``task_timeout_s``: device time after which a task's worker is killed. ``worker_memory``: resident bytes beyond what its
     models take after which a worker is killed; 0: not limited. ``fifo``: real-time workers in SCHED_FIFO, if allowed.
 
@@ -28,6 +30,7 @@ class RuntimeSettings:
     be_threads: int = 1
     capacity: int = 0
     task_timeout_s: float = 60.0
+    load_timeout_s: float = 3600.0
     worker_memory: int = 0
     padding: str = "never"
     padding_bound: float = 0.02
