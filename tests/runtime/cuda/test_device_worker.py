@@ -98,12 +98,14 @@ def test_a_worker_that_is_killed_fails_what_it_had_and_another_makes_the_models_
         assert runtime.process.poll() is None
 
 
-def test_a_task_that_hangs_costs_the_worker(start_runtime: Start) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.full)])
+def test_a_task_that_hangs_costs_the_worker(start_runtime: Start, times: int) -> None:
+    """Others lose what they had there, and are not to blame, however often (``MOST_LOSSES`` is 3)."""
     runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as hanging, RuntimeClient(runtime.socket, "be") as other:
         model = hanging.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 600})
         long = other.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.4})
-        for _ in range(4):  # more often than a queue may lose its worker by its own fault
+        for _ in range(times):
             pending, beside = model.submit(np.ones(1)), long.submit(np.ones(1))
             with pytest.raises(TaskFailed, match="task-timeout"):
                 pending.result(30)
@@ -118,7 +120,7 @@ def test_without_stops_best_effort_work_goes_on_beside_real_time_work(start_runt
     with RuntimeClient(runtime.socket, "be") as best_effort, RuntimeClient(runtime.socket, "rt") as real_time:
         assert best_effort.level == "G1 stream priority"
         chain = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 2000})
-        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 3.0})
+        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 1.5})
         begun = chain.submit(np.zeros(SIZE))
         until(lambda: entry_of(best_effort)["stream"] == "running")
         ahead = busy.submit(np.ones(1))
