@@ -56,13 +56,12 @@ def test_the_command_runs_rows_and_writes_figures(tmp_path: Path) -> None:
         "--seconds",
         "1",
     ]
-    rows = ["--row", "RT-only", "--row", "ours"]
+    rows = ["--row", "ours"]
     done = subprocess.run([*command, *rows, "-o", "json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     results = {one["row"]: one for one in json.loads(done.stdout)["results"]}
-    assert [one["source"] for one in results.values()] == ["measurement"] * 2
-    assert all(one["rt_per_second"] > 20 for one in results.values())
-    assert results["RT-only"]["be_per_second"] == 0 < results["ours"]["be_per_second"]
+    assert [one["source"] for one in results.values()] == ["measurement"]
+    assert results["ours"]["rt_per_second"] > 20 and results["ours"]["be_per_second"] > 0
     assert results["ours"]["preemption"]["latency"]["count"] > 0
 
 

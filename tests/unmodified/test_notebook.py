@@ -115,7 +115,13 @@ class Notebook:
 
 
 @pytest.mark.parametrize(
-    ("transport", "connected"), [("tcp", True), ("tcp", False), ("ipc", False)], ids=["tcp-connected", "tcp", "ipc"]
+    ("transport", "connected"),
+    [
+        ("tcp", True),
+        pytest.param("tcp", False, marks=pytest.mark.full),
+        pytest.param("ipc", False, marks=pytest.mark.full),
+    ],
+    ids=["tcp-connected", "tcp", "ipc"],
 )
 def test_an_idle_kernel_keeps_its_variables(pool: Pool, transport: str, connected: bool) -> None:
     """A client over loopback may stay connected: it finds its connections reset, and makes new ones by itself."""
