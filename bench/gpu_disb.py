@@ -63,7 +63,8 @@ def run(
             running[0].graph.launch()
         if running is None or not stops:
             complete += sum(map(_advance, chains)) if now - began < seconds else 0
-    _drain(chains)
+    for chain in chains:
+        chain.finish()
     return _figures(clients, complete, seconds)
 
 
@@ -76,25 +77,22 @@ def _advance(chain: Any) -> bool:
     return bool(done)
 
 
-def _drain(chains: Sequence[Any]) -> None:
-    for chain in chains:
-        chain.finish()
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of at least one value, ascending."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _figures(clients: Sequence[RealTimeClient], complete: int, seconds: float) -> dict[str, float]:
-    ordered = sorted(us for client in clients for us in client.latencies_us)
-
-    def quantile(share: float) -> float:
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
+    ordered = sorted(us for client in clients for us in client.latencies_us) or [0.0]
+    count = sum(len(client.latencies_us) for client in clients)
     return {
-        "rt_per_s": len(ordered) / seconds,
+        "rt_per_s": count / seconds,
         "be_per_s": complete / seconds,
         "dropped": float(sum(client.dropped for client in clients)),
-        "rt_p50_us": quantile(0.5),
-        "rt_p99_us": quantile(0.99),
-        "rt_p999_us": quantile(0.999),
-        "rt_max_us": ordered[-1] if ordered else 0.0,
+        "rt_p50_us": quantile(ordered, 0.5),
+        "rt_p99_us": quantile(ordered, 0.99),
+        "rt_p999_us": quantile(ordered, 0.999),
+        "rt_max_us": ordered[-1],
     }
 
 

@@ -218,9 +218,7 @@ def disb(workload: str) -> dict[str, Any]:
 def quantiles(values: list[float]) -> dict[str, float]:
     """n, p50, p99 and the largest."""
     ordered = sorted(values)
-    at = {
-        name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in (("p50", 0.5), ("p99", 0.99))
-    }
+    at = {name: gpu_disb.quantile(ordered, share) for name, share in (("p50", 0.5), ("p99", 0.99))}
     return {"n": float(len(ordered)), **at, "max": ordered[-1]}
 
 

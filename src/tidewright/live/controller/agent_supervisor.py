@@ -102,8 +102,12 @@ class AgentSupervisor:
 
     def _words(self) -> list[bytes]:
         """The command line of the agent that runs; empty when none does."""
+        return self._command_line(self._recorded())
+
+    def _command_line(self, pid: int | None) -> list[bytes]:
+        """Of a process that names this state directory; empty for any other, and for one that has ended."""
         try:
-            words = Path(f"/proc/{self._recorded()}/cmdline").read_bytes().split(b"\0")[:-1]
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
         except OSError:
             return []
         mine = os.fsencode(self._state) in words or os.fsencode(self._state.resolve()) in words
@@ -136,11 +140,5 @@ class AgentSupervisor:
         found = {pid} if (pid := self.pid()) is not None else set()
         if self._child is not None and self._child.poll() is None:
             found.add(self._child.pid)
-        return found | {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._serves(pid)}
-
-    def _serves(self, pid: int) -> bool:
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:  # it has ended
-            return False
-        return _MODULE in words and any(os.fsencode(one) in words for one in (self._state, self._state.resolve()))
+        running = map(int, filter(str.isdigit, os.listdir("/proc")))
+        return found | {pid for pid in running if _MODULE in self._command_line(pid)}

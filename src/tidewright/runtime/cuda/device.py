@@ -87,7 +87,7 @@ class GatedChain:
     complete, and runs to its end.
 
     ``outputs`` are overwritten by each task. ``step`` does not wait, and is what learns that a launch has drained. ``launch``
-    goes on with the next part: who launches decides whether this is the time for one that cannot be stopped (``stoppable``).
+    goes on with the next part: who launches decides whether this is the time for one that cannot be stopped.
     """
 
     def __init__(self, gated: GatedModel, inputs: tuple[Any, ...], control: Any, stream: Any) -> None:
@@ -175,11 +175,6 @@ class GatedChain:
                 if value.is_cuda:
                     value.record_stream(self.stream)  # it is not reused before it has been copied
         self.launch()
-
-    @property
-    def stoppable(self) -> bool:
-        """Whether the part that is launched next, or is on the device, has gates."""
-        return self.complete or self._lane.parts[self._next].gated
 
     def launch(self, lane: ChainLane | None = None) -> None:
         """Run the next part of the task, or what is left of it, in the order of a lane's stream: the one in use, if none is

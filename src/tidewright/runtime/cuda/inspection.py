@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...base.errors import UsageError
 from ..transport.messages import ModelSource
 from ..transport.tensors import TensorSpec
-from ..worker.execution import is_module
-from ..worker.factory import make
+from ..worker.execution import make_module
 from .compile import require_triton
 from .ladder import KernelLevel, kernel_levels
 from .wrapper import gate_wrapper
@@ -24,8 +21,6 @@ def inspect_kernels(source: ModelSource, inputs: Sequence[TensorSpec], folder: s
 
     from .pretend import H200, generate
 
-    made: Any = make(source, folder)
-    if not is_module(made):
-        raise UsageError(f"the factory made a {type(made).__name__}", "only a torch.nn.Module is compiled for a GPU")
+    model = make_module(source, folder)
     given = tuple(torch.zeros(one.shape, dtype=getattr(torch, one.dtype)) for one in inputs)
-    return H200.name, kernel_levels(gate_wrapper(generate(made.eval(), given, H200)))
+    return H200.name, kernel_levels(gate_wrapper(generate(model.eval(), given, H200)))

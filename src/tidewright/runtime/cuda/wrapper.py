@@ -112,7 +112,8 @@ def gate_wrapper(text: str, first_index: int = 1) -> GatedWrapper:
     tree = ast.parse(text)
     constants = dict(_definitions(tree))
     kernels = {name: prepare_kernel(name, str(constant.value)) for name, constant in constants.items()}
-    sites = list(_sites(_call_function(tree).body, kernels))
+    body = _call_function(tree).body
+    sites = list(_sites(body, kernels))
     # A gated kernel takes two arguments more at all of its launches, so one without an index keeps it from being gated.
     for site in sites:
         if not site.straight and site.kernel in kernels:
@@ -130,7 +131,7 @@ def gate_wrapper(text: str, first_index: int = 1) -> GatedWrapper:
         indent = " " * _indentation(statement, edits)
         edits.insert_before(statement, f"{BOUNDARY}({first}, False)\n{indent}")
         edits.insert_after(statement, f"\n{indent}{BOUNDARY}({last + 1}, True)")
-    for number, call in enumerate(_allocations(_call_function(tree).body)):
+    for number, call in enumerate(_allocations(body)):
         edits.replace(call.func, BUFFER)
         edits.first_arguments(call, f"{number}, ")
     edits.insert_before(next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)), HEADER)

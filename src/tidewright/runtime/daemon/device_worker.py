@@ -10,9 +10,7 @@ import contextlib
 import errno
 import os
 import select
-import signal
 import socket
-import sys
 from collections import deque
 from typing import Any
 
@@ -21,6 +19,7 @@ from msgspec import Struct
 from ...base.errors import UsageError, WorldError
 from ..ladder import StopLevel
 from ..transport import messages as ms
+from .child_process import ChildProcess
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 
@@ -30,21 +29,15 @@ START_S = 120.0
 """Importing torch and opening a device may take as long on a busy host with a cold disk."""
 
 
-class DeviceProcess:
+class DeviceProcess(ChildProcess):
     """Started when it is made. Raises UsageError with what it says where it has no device, WorldError where it says nothing."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
-        self.exit_status: int | None = None
         self.killed = self._ready = False
         self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, *settings.device_worker]
-        command += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid())]
-        os.set_inheritable(theirs.fileno(), True)
-        defaults = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
-        self.pid = os.posix_spawn(sys.executable, command, os.environ, setsid=True, setsigmask=(), setsigdef=defaults)
-        theirs.close()
         self.control.setblocking(False)
+        super().__init__(settings.device_worker, os.environ, theirs)
 
     def await_ready(self) -> ms.DeviceReady:
         """What device it has opened."""
@@ -94,19 +87,10 @@ class DeviceProcess:
             theirs.close()
             self._unopened.popleft()
 
-    def reap(self) -> bool:
-        """Whether it has ended."""
-        if self.exit_status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.exit_status = os.waitstatus_to_exitcode(status)
-        return self.exit_status is not None
-
     def kill(self) -> None:
-        """End it, whatever it is doing."""
+        """End it, whatever it is doing, and remember that it was this runtime."""
         self.killed = True
-        if self.exit_status is None:
-            os.kill(self.pid, signal.SIGKILL)
+        super().kill()
 
 
 class SharedWorkerQueue(QueueWorker):
@@ -114,6 +98,7 @@ class SharedWorkerQueue(QueueWorker):
     gates itself, on the device."""
 
     shared = True
+    process: DeviceProcess
 
     def __init__(self, process: DeviceProcess, kind: Any, level: StopLevel) -> None:
         self.process, self.level = process, level
@@ -121,14 +106,6 @@ class SharedWorkerQueue(QueueWorker):
         self.stop_number = 0
         self._killed = False
         self._unsent: deque[tuple[Struct, tuple[int, ...]]] = deque()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def exit_status(self) -> int | None:
-        return self.process.exit_status
 
     @property
     def killed_for_another(self) -> bool:
@@ -170,13 +147,6 @@ class SharedWorkerQueue(QueueWorker):
         if self.level is not StopLevel.NONE:
             self.send(ms.ResumeQueue())
 
-    def has_stopped(self) -> bool:
-        """Never by a signal."""
-        return False
-
-    def await_stop(self) -> None:
-        """Nothing is waited for."""
-
     def reap(self) -> bool:
         """Whether the process has ended; of one that was left alone, whether there is nothing to wait for."""
         return self.process.reap() or (self.connection.fileno() < 0 and not self._killed)
@@ -189,11 +159,3 @@ class SharedWorkerQueue(QueueWorker):
     def close(self) -> None:
         """End this queue; what it has on the device is dropped there."""
         self.connection.close()
-
-    def resident_bytes(self) -> int:
-        """0: the process is not this client's alone."""
-        return 0
-
-    def cpu_s(self) -> float:
-        """0, for the same reason."""
-        return 0.0

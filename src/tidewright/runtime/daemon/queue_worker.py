@@ -10,40 +10,41 @@ from msgspec import Struct
 
 from ..ladder import StopLevel
 from ..transport.messages import close_all, receive, worker_reports
+from .child_process import ChildProcess
 
 
 class QueueWorker(ABC):
     """``level``: how its tasks are stopped. ``connection``: on which its reports come."""
 
+    process: ChildProcess
     level: StopLevel
     connection: socket.socket
     stop_number: int
     """Of the latest stop at a gate: an acknowledgement names it, so that a late one is not taken for another's."""
-
-    @property
-    @abstractmethod
-    def pid(self) -> int:
-        """Of the process."""
-
-    @property
-    @abstractmethod
-    def exit_status(self) -> int | None:
-        """As subprocess gives it; None while it has not been reaped."""
-
     shared = False
     """Whether other clients use the process, too."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """As subprocess gives it; None while it has not been reaped."""
+        return self.process.exit_status
 
     @property
     def killed_for_another(self) -> bool:
         """Whether its process was killed for what another client did."""
         return False
 
-    def flush(self) -> None:  # noqa: B027 - most have nothing unsent
-        """Send what could not be sent before."""
-
     @abstractmethod
     def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Hand it a request. One that is gone shows by its end."""
+
+    def flush(self) -> None:  # noqa: B027 - most have nothing unsent
+        """Send what could not be sent before."""
 
     def receive(self) -> Any:
         """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
@@ -59,30 +60,29 @@ class QueueWorker(ABC):
     def resume(self) -> None:
         """The stop is over."""
 
-    @abstractmethod
     def has_stopped(self) -> bool:
         """Whether a stop by signal has been carried out since the last question."""
+        return False
 
-    @abstractmethod
-    def await_stop(self) -> None:
+    def await_stop(self) -> None:  # noqa: B027 - only a stop by signal is waited for
         """Sleep until a stop by signal has been carried out, or it has ended."""
 
-    @abstractmethod
     def reap(self) -> bool:
         """Whether it has ended."""
+        return self.process.reap()
 
-    @abstractmethod
     def kill(self) -> None:
         """End it, whatever it is doing."""
+        self.process.kill()
 
     @abstractmethod
     def close(self) -> None:
         """Close what was shared with it, and end it where it is this client's alone."""
 
-    @abstractmethod
     def resident_bytes(self) -> int:
         """Memory that it uses now; 0 where it is gone, or not this client's alone."""
+        return 0
 
-    @abstractmethod
     def cpu_s(self) -> float:
         """Processor time that it has used; 0 where it is gone, or not this client's alone."""
+        return 0.0

@@ -1,7 +1,4 @@
-"""A worker as its parent sees it: spawned, stopped and continued with acknowledgement, killed, reaped.
-
-The runtime must be the parent: only a parent learns that a child has stopped (waitid(2), WSTOPPED).
-"""
+"""The worker of one client on the host's cores, as its parent sees it: stopped and continued with acknowledgement."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 
 from msgspec import Struct
 
@@ -17,11 +13,11 @@ from ..ladder import StopLevel
 from ..transport import memory
 from ..transport.messages import send
 from ..worker.gate import FLAG_BYTES
+from .child_process import ChildProcess
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_DEFAULTS = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
 FIFO_WORKER, FIFO_RUNTIME = 50, 60
 """The runtime comes before its workers: it must be able to end one that spins."""
 
@@ -33,39 +29,19 @@ class WorkerProcess(QueueWorker):
         self.level = settings.stop if kind == "be" else StopLevel.NONE
         self._nice = settings.fifo
         self.fifo = FIFO_WORKER if kind == "rt" and settings.fifo else 0
-        self._exit_status: int | None = None
         self.stop_number = 0
         self._flag = self._resumed = -1
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.setblocking(False)
-        arguments, passed = self._arguments(kind, theirs)
+        arguments, passed = self._arguments(kind)
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-        for descriptor in passed:
-            os.set_inheritable(descriptor, True)
-        try:
-            self._pid = os.posix_spawn(
-                sys.executable, arguments, environment, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
-            )
-        finally:
-            for descriptor in passed:
-                os.set_inheritable(descriptor, False)
-            theirs.close()
+        self.process = ChildProcess(arguments, environment, theirs, passed)
         cores = settings.cores[:threads] if kind == "rt" else settings.cores
         with contextlib.suppress(OSError):  # it may have died already: that is seen when it is reaped
             os.sched_setaffinity(self.pid, cores)
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    @property
-    def exit_status(self) -> int | None:
-        return self._exit_status
-
-    def _arguments(self, kind: str, theirs: socket.socket) -> tuple[list[str], list[int]]:
-        arguments = [sys.executable, "-m", "tidewright.runtime.worker"]
-        arguments += ["--connection", str(theirs.fileno()), "--parent", str(os.getpid()), "--fifo", str(self.fifo)]
-        passed = [theirs.fileno()]
+    def _arguments(self, kind: str) -> tuple[list[str], list[int]]:
+        arguments, passed = ["-m", "tidewright.runtime.worker", "--fifo", str(self.fifo)], []
         if kind == "be":
             # In SCHED_IDLE a worker waits behind everything else on its core, also to stop: only where nothing better keeps it
             # out of the way of real-time work.
@@ -75,7 +51,7 @@ class WorkerProcess(QueueWorker):
             self._resumed = os.eventfd(0, os.EFD_CLOEXEC)
             self._page = memoryview(memory.attach(self._flag, FLAG_BYTES)).cast("I")
             arguments += ["--gate", str(self._flag), str(self._resumed)]
-            passed += [self._flag, self._resumed]
+            passed = [self._flag, self._resumed]
         return arguments, passed
 
     def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
@@ -114,19 +90,6 @@ class WorkerProcess(QueueWorker):
         """Sleep until a stop by signal has been carried out, or it has ended; what happened stays to be asked for."""
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
-    def reap(self) -> bool:
-        """Whether it has ended; ``exit_status`` as subprocess gives it."""
-        if self._exit_status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._exit_status = os.waitstatus_to_exitcode(status)
-        return self._exit_status is not None
-
-    def kill(self) -> None:
-        """End it, whatever it is doing. Large memory takes a while to be freed: it is reaped when it has (``reap``)."""
-        if self._exit_status is None:
-            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it and close what was shared with it."""

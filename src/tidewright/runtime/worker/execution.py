@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...base.errors import UsageError
+from ..transport.messages import ModelSource
 from ..transport.tensors import Signature, TensorSpec, slot_views
+from .factory import make
 from .gate import OperatorGate, through_gate, through_yields
 
 
@@ -116,6 +118,16 @@ class _OpenGate(OperatorGate):
 
 
 _OPEN = _OpenGate()
+
+
+def make_module(source: ModelSource, folder: str) -> Any:
+    """A model that is to be compiled. Raises UsageError where the factory makes no module, and what ``make`` raises."""
+    made = make(source, folder)
+    if not is_module(made):
+        raise UsageError(
+            f"the factory made a {type(made).__name__}", "return a torch.nn.Module: nothing else is compiled for a GPU"
+        )
+    return made
 
 
 def is_module(made: Any) -> bool:

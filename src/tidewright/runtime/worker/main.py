@@ -135,6 +135,15 @@ def real_time(priority: int) -> None:
             os.sched_setscheduler(int(thread), policy, os.sched_param(priority))
 
 
+def bind_to_runtime(parent: int) -> None:
+    """End with the runtime, and only when it says so."""
+    # A stopped worker would outlive the runtime otherwise: it never sees its connection end.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--connection", type=int, required=True)
@@ -144,10 +153,7 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
-    # A stopped worker would outlive the runtime otherwise: it never sees its connection end.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != args.parent:
-        sys.exit(1)
+    bind_to_runtime(args.parent)
     if args.idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.nice(args.nice)
@@ -156,6 +162,5 @@ def main() -> None:
     if args.gate:
         flag, resumed = args.gate
         gate = OperatorGate(memory.attach(flag, FLAG_BYTES), resumed, connection)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime decides when its workers end
     with contextlib.suppress(msgspec.MsgspecError):
         Worker(connection, args.fifo, gate).loop()

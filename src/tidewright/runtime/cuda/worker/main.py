@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import queue
 import select
-import signal
 import socket
 import sys
 import threading
@@ -25,14 +23,13 @@ from ...transport import memory
 from ...transport import messages as ms
 from ...transport.tensors import MOST_OUTPUTS, SlotLayout
 from ...worker.factory import MADE_FROM_FILE
-from ...worker.main import describe
+from ...worker.main import bind_to_runtime, describe
 from .queues import ChainQueue, ClientQueue, GraphQueue, RefusedQueue
 
 SPIN_S = 0.02
 """How long it polls after the last work: 20 ms, a fiftieth of a core for a client that asks once a second."""
 SWITCH_S = 0.0002
 """Longest that the thread which makes models keeps the interpreter from the one that polls (sys.setswitchinterval)."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Device(Protocol):
@@ -267,10 +264,7 @@ def main(open_device: Callable[[], Device]) -> None:
     parser.add_argument("--connection", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != args.parent:
-        sys.exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime decides when its workers end
+    bind_to_runtime(args.parent)
     control = socket.socket(fileno=args.connection)
     try:
         device = open_device()

@@ -18,8 +18,7 @@ from typing import Any
 from ....base.errors import UsageError
 from ...transport.messages import DeviceReady, MakeModel, ModelMade
 from ...transport.tensors import Signature, TensorSpec, slot_views
-from ...worker.execution import flat_outputs, is_module, parameter_bytes, spec_of, tensor_view
-from ...worker.factory import make
+from ...worker.execution import flat_outputs, make_module, parameter_bytes, spec_of, tensor_view
 from ..compile import compile_gated, compile_plain, require_device
 from ..device import BEST_EFFORT, REAL_TIME, ControlBlocks, GatedChain, RealTimeGraph
 from .queues import ChainQueue, ClientQueue, GraphQueue
@@ -161,12 +160,7 @@ class CudaDevice:
     def make(self, request: MakeModel, owner: ClientQueue) -> tuple[SlottedModel, ModelMade]:
         """A model for a queue, in another thread than all else. Raises UsageError for what is no module, and what the factory
         and the compiler raise. Without ``gated`` real-time work has the priority of its stream alone."""
-        made = make(request.source, request.folder)
-        if not is_module(made):
-            raise UsageError(
-                f"the factory made a {type(made).__name__}",
-                "return a torch.nn.Module: nothing else is compiled for a GPU",
-            )
+        made = make_module(request.source, request.folder)
         try:
             return self._loaded(made, request, owner)
         except BaseException:
