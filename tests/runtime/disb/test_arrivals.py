@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from tidewright.runtime.disb.arrivals import (
     ClosedLoop,
     DependentLoop,
+    DisbLoads,
     IntendedLaunch,
     OpenLoop,
-    followers,
     intended_times,
-    make_loop,
     stagger,
 )
 from tidewright.runtime.disb.workload import DisbClient, DisbLoad, DisbTask
@@ -127,7 +126,7 @@ def test_a_client_has_one_request_outstanding_and_accounts_for_every_intended_la
 
 def test_a_dependent_client_follows_the_nth_request_of_each() -> None:
     follower = task(DisbLoad("dependent", prev_task_ids=("a", "b")), "c")
-    loop = make_loop(follower, "closed", END)
+    loop = DisbLoads([follower], "closed", END).by_client["c"]
     assert isinstance(loop, DependentLoop) and loop.waits
     loop.received("a", 5)
     loop.received("a", 7)
@@ -140,5 +139,15 @@ def test_a_dependent_client_follows_the_nth_request_of_each() -> None:
     loop.received("a", END)
     loop.received("b", END)
     assert loop.next_launch(END) is None
-    assert followers([follower]) == {"a": [follower], "b": [follower]}
-    assert not make_loop(follower, "open", END).waits
+    assert not DisbLoads([follower], "open", END).by_client["c"].waits
+
+
+def test_those_that_wait_for_a_client_may_launch_when_it_is_done() -> None:
+    tasks = [task(DisbLoad("continuous"), "a"), task(DisbLoad("dependent", prev_task_ids=("a",)), "b")]
+    loads = DisbLoads(tasks, "closed", END)
+    assert loads.completed("a", 1) == [], "b has not asked yet"
+    assert loads.next_launch("b", 2) == IntendedLaunch(1, 2)
+    assert loads.next_launch("b", 3) is None
+    assert loads.completed("a", 4) == ["b"]
+    assert loads.completed("a", 5) == [], "b was told already"
+    assert loads.next_launch("b", 6) == IntendedLaunch(4, 6)

@@ -15,8 +15,8 @@ _DEFAULTS = (signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM)
 
 
 class ChildProcess:
-    """``arguments`` of the interpreter. The child gets ``connection``, closed here, and the descriptors ``passed``, and is told
-    the number of the first and this process (``--connection``, ``--parent``)."""
+    """``arguments`` of the interpreter. The child inherits ``connection``, which is closed here, and the descriptors ``passed``;
+    it finds the first and this process by ``--connection`` and ``--parent``."""
 
     def __init__(
         self,

@@ -122,20 +122,50 @@ class DependentLoop:
 DisbLoop = ClosedLoop | OpenLoop | DependentLoop
 
 
-def make_loop(task: DisbTask, loop: Literal["closed", "open"], end: int, seed: int = 0, delay: int = 0) -> DisbLoop:
-    """The launches of one client."""
+class DisbLoads:
+    """The launches of all clients of a workload, and which of them wait for others. ``by_client``: the load of each."""
+
+    def __init__(
+        self,
+        tasks: Iterable[DisbTask],
+        loop: Literal["closed", "open"],
+        end: int,
+        seed: int = 0,
+        delays: Mapping[str, int] = {},
+    ) -> None:
+        self.by_client: dict[str, DisbLoop] = {}
+        self._followers: dict[str, list[str]] = {}
+        self._idle: set[str] = set()
+        """Clients that have nothing to follow at present."""
+        for task in tasks:
+            self.by_client[task.id] = _loop_of(task, loop, end, seed, delays.get(task.id, 0))
+            for other in task.load.prev_task_ids:
+                self._followers.setdefault(other, []).append(task.id)
+
+    def next_launch(self, client: str, now: int) -> IntendedLaunch | None:
+        """The next launch of a client that may make one at ``now``; None where it has none, or none yet (``completed``)."""
+        launch = self.by_client[client].next_launch(now)
+        if launch is None:
+            self._idle.add(client)
+        return launch
+
+    def completed(self, client: str, now: int) -> list[str]:
+        """A request of a client is complete. Returns those that may launch again because of it."""
+        freed = []
+        for follower in self._followers.get(client, ()):
+            load = self.by_client[follower]
+            assert isinstance(load, DependentLoop)
+            load.received(client, now)
+            if follower in self._idle:
+                self._idle.discard(follower)
+                freed.append(follower)
+        return freed
+
+
+def _loop_of(task: DisbTask, loop: Literal["closed", "open"], end: int, seed: int, delay: int) -> DisbLoop:
     if task.load.type == "dependent":
         return DependentLoop(task, end, loop == "closed")
     return OpenLoop(task, end, seed, delay) if loop == "open" else ClosedLoop(task, end, seed, delay)
-
-
-def followers(tasks: Iterable[DisbTask]) -> dict[str, list[DisbTask]]:
-    """Client to those that depend on it."""
-    found: dict[str, list[DisbTask]] = {}
-    for task in tasks:
-        for other in task.load.prev_task_ids:
-            found.setdefault(other, []).append(task)
-    return found
 
 
 def stagger(tasks: Iterable[DisbTask], standalone_ns: Mapping[str, int]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from ..client import PendingTask, RemoteModel, RuntimeClient
 from ..embedded import Runtime
 from ..padding.cpu_table import zeros
 from ..scheduler.tasks import TaskState
-from .arrivals import SECOND_NS, DependentLoop, DisbLoop, IntendedLaunch, followers, make_loop, stagger
+from .arrivals import SECOND_NS, DisbLoads, IntendedLaunch, stagger
 from .meter import DisbMeter, preemption_figures
 from .networks import source
 from .result import DisbResult, LatencySummary, PreemptionFigures
@@ -152,10 +152,11 @@ def _run(
     meter = DisbMeter(workload, by_client, end)
     delays = stagger(workload.tasks, by_client)
     before = clients[0].client.stats()
-    driver = _Driver(clients, meter, end)
-    driver.run({one.task.id: make_loop(one.task, loop, end, seed, delays.get(one.task.id, 0)) for one in clients})
+    loads = DisbLoads((client.task for client in clients), loop, end, seed, delays)
+    driver = _Driver(clients, loads, meter, end)
+    driver.run()
     after = clients[0].client.stats()
-    dropped = {name: load.dropped for name, load in driver.loads.items()}
+    dropped = {name: load.dropped for name, load in loads.by_client.items()}
     return meter.result(
         row.label, "measurement", loop, seed, dropped, _busy(before, after, seconds), _preemption(after)
     )
@@ -180,22 +181,17 @@ def _preemption(stats: Mapping[str, Any]) -> PreemptionFigures:
 class _Driver:
     """Launches when they are due, results when they come. Times are ns since its beginning."""
 
-    def __init__(self, clients: Sequence[_Client], meter: DisbMeter, end: int) -> None:
+    def __init__(self, clients: Sequence[_Client], loads: DisbLoads, meter: DisbMeter, end: int) -> None:
         self.clients, self.meter, self.end = clients, meter, end
-        self.loads: dict[str, DisbLoop] = {}
-        numbers = {client.task.id: number for number, client in enumerate(clients)}
-        after = followers(client.task for client in clients)
-        self._followers = {client: [numbers[task.id] for task in tasks] for client, tasks in after.items()}
-        self._idle: set[int] = set()
-        """Clients that have nothing to follow at present."""
+        self.loads = loads
+        self._numbers = {client.task.id: number for number, client in enumerate(clients)}
         self._agenda: list[tuple[int, int, IntendedLaunch]] = []
         self._poll = select.epoll()
         for client in clients:
             self._poll.register(client.client.doorbell, select.EPOLLIN)
 
-    def run(self, loads: dict[str, DisbLoop]) -> None:
+    def run(self) -> None:
         """Until the end of the run; what is outstanding then is waited for, and not counted."""
-        self.loads = loads
         self._began = time.monotonic_ns()
         for number in range(len(self.clients)):
             self._next(number, 0)
@@ -213,24 +209,12 @@ class _Driver:
         return time.monotonic_ns() - self._began
 
     def _waits(self, number: int) -> bool:
-        return self.loads[self.clients[number].task.id].waits
+        return self.loads.by_client[self.clients[number].task.id].waits
 
     def _next(self, number: int, now: int) -> None:
-        launch = self.loads[self.clients[number].task.id].next_launch(now)
-        if launch is None:
-            self._idle.add(number)
-        elif launch.at < self.end:
+        launch = self.loads.next_launch(self.clients[number].task.id, now)
+        if launch is not None and launch.at < self.end:
             heapq.heappush(self._agenda, (launch.at, number, launch))
-
-    def _follow(self, client: str, now: int) -> None:
-        """A request of a client is complete: those that depend on it may go on."""
-        for number in self._followers.get(client, ()):
-            load = self.loads[self.clients[number].task.id]
-            assert isinstance(load, DependentLoop)
-            load.received(client, now)
-            if number in self._idle:
-                self._idle.discard(number)
-                self._next(number, now)
 
     def _launch(self, number: int, launch: IntendedLaunch, now: int) -> None:
         client = self.clients[number]
@@ -246,7 +230,8 @@ class _Driver:
             now = self._now()
             if task.completion is not None and task.completion.state == TaskState.DONE:
                 self.meter.completed(client.task.id, launch, now)
-                self._follow(client.task.id, now)
+                for follower in self.loads.completed(client.task.id, now):
+                    self._next(self._numbers[follower], now)
             if self._waits(number):
                 self._next(number, now)
         client.launch()

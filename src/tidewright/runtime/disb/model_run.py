@@ -15,7 +15,7 @@ from ..device_model.kernels import KernelChain
 from ..device_model.published_rows import ROWS
 from ..device_model.rows import ModelClient, SharingRow
 from ..padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable
-from .arrivals import SECOND_NS, DependentLoop, DisbLoop, IntendedLaunch, followers, make_loop, stagger
+from .arrivals import SECOND_NS, DisbLoads, IntendedLaunch, stagger
 from .meter import DisbMeter, preemption_figures
 from .result import DisbResult
 from .workload import DisbTask, DisbWorkload
@@ -101,37 +101,24 @@ class _ModelRun:
         alone = {task.id: device.standalone_ns(task.client.model_name) for task in workload.tasks}
         self.meter = DisbMeter(workload, alone, end)
         self.delays = stagger(workload.tasks, alone)
-        self.loads: dict[str, DisbLoop] = {}
-        self.followers = followers(workload.tasks)
-        self.idle: set[str] = set()
-        """Clients that have nothing to follow at present."""
+        self.tasks = {task.id: task for task in workload.tasks}
 
     def begin(self, loop: Loop, seed: int) -> None:
+        self.loads = DisbLoads(self.workload.tasks, loop, self.end, seed, self.delays)
         for task in self.workload.tasks:
-            self.loads[task.id] = make_loop(task, loop, self.end, seed, self.delays.get(task.id, 0))
             self._next(task, 0)
 
     def _next(self, task: DisbTask, now: int) -> None:
-        if launch := self.loads[task.id].next_launch(now):
+        if launch := self.loads.next_launch(task.id, now):
             self.gpu.at(launch.at, self._launch, task, launch)
-        else:
-            self.idle.add(task.id)
-
-    def _follow(self, client: str, now: int) -> None:
-        for task in self.followers.get(client, ()):
-            load = self.loads[task.id]
-            assert isinstance(load, DependentLoop)
-            load.received(client, now)
-            if task.id in self.idle:
-                self.idle.discard(task.id)
-                self._next(task, now)
 
     def _launch(self, task: DisbTask, launch: IntendedLaunch) -> None:
-        waits = self.loads[task.id].waits
+        waits = self.loads.by_client[task.id].waits
 
         def done(now: int) -> None:
             self.meter.completed(task.id, launch, now)
-            self._follow(task.id, now)
+            for follower in self.loads.completed(task.id, now):
+                self._next(self.tasks[follower], now)
             if waits:
                 self._next(task, now)
 
@@ -146,7 +133,7 @@ class _ModelRun:
         figures = preemption_figures(
             self.gpu.preemption_ns, self.gpu.restore_ns, wasted / executed if executed else 0.0
         )
-        dropped = {name: load.dropped for name, load in self.loads.items()}
+        dropped = {name: load.dropped for name, load in self.loads.by_client.items()}
         busy = self.gpu.busy / (self.gpu.capacity * self.end)
         return self.meter.result(self.row.label, "model", loop, seed, dropped, busy, figures)
 
