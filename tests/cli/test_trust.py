@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_up_down import Real
+from tests.ports import free_port
 from tidewright.base.errors import UsageError
 from tidewright.cli.pool import up
 from tidewright.cli.shell import run
@@ -29,11 +30,6 @@ def tide(tmp_path: Path) -> Iterator[Real]:
     real = Real(tmp_path / "state")
     yield real
     real("down", "--jobs")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def authority(folder: Path, name: str = "localhost") -> tuple[Path, Path, Path]:

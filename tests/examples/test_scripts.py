@@ -7,13 +7,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 # Looked for, not imported: each worker that collects this file would spend two seconds of processor time on it.
 pytestmark = [
@@ -120,10 +121,7 @@ def two_ranks(folder: Path, number: int) -> str:
     """The hash of two ranks started by hand with torchrun's variables."""
     out = folder / f"pair-{number}.json"
     command = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "3", "--batch", "8", "--out", str(out)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [subprocess.Popen(command, env=plain_environment(RANK=str(rank), **shared)) for rank in range(2)]
     try:
         assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]

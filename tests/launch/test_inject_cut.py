@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright import page as pg
 
@@ -34,12 +34,6 @@ LONG = {
     "groups": (4, ["groups.py", "100"]),
     "fsdp": (2, ["fsdp.py", "400"]),
 }
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def run(place: Path, size: int, argv: list[str], wrapped: bool, cuts: int, seed: int, pause_s: float = 0.1):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 from .gang import Gang, harass
-from .test_inject_cut import free_port
 
 pytestmark = pytest.mark.processes
 

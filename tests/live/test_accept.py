@@ -12,17 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tidewright.live.api import server
 from tidewright.wire.client import Client
 from tidewright.wire.connections import Limits
 
 HALF = b"GET /v1/info HTTP/1.1\r\nhost: x\r\nx-filler: "
-
-
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -59,7 +54,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sources", [1, 30])
 def test_half_requests_block_no_other_client(running, small, sources: int) -> None:  # type: ignore[no-untyped-def]
-    port = _port()
+    port = free_port()
     with running(listen=f"127.0.0.1:{port}") as server, _many(port, 120, HALF, sources), server.client() as client:
         assert client.info().policy == "first-fit"
         assert client.jobs().jobs == ()
@@ -69,7 +64,7 @@ def test_half_requests_block_no_other_client(running, small, sources: int) -> No
 
 
 def test_a_request_that_is_never_finished_is_cut_off(running, small) -> None:  # type: ignore[no-untyped-def]
-    port = _port()
+    port = free_port()
     body = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
     with running(listen=f"127.0.0.1:{port}"):
         for text in (b"", HALF, body):
@@ -94,7 +89,7 @@ def test_a_slow_body_on_the_socket_is_cut_off_and_a_steady_one_is_not(running, s
 
 
 def test_more_busy_connections_than_there_is_room_for_are_refused(running, small) -> None:  # type: ignore[no-untyped-def]
-    port = _port()
+    port = free_port()
     with running(listen=f"127.0.0.1:{port}") as server:
         token = (server.state / "token").read_text().strip()
         watch = f"GET /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n".encode()

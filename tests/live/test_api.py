@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.ports import free_port
 from tidewright.base.errors import Conflict, NotFound, UsageError
 from tidewright.model.job import ArrayMember, JobSpec
 from tidewright.wire import api
@@ -305,9 +306,7 @@ def test_a_state_directory_deeper_than_a_socket_address_works(tmp_path: Path) ->
 def test_tcp_wants_the_token(running) -> None:  # type: ignore[no-untyped-def]
     from tidewright.wire.client import Client
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with running(listen=f"127.0.0.1:{port}") as server:
         token = (server.state / "token").read_text().strip()
         with Client(url=f"http://127.0.0.1:{port}", token=token) as client:

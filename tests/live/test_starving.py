@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tidewright.base.errors import TideError
 from tidewright.wire.client import Client
 
@@ -24,9 +25,7 @@ def test_1200_half_requests_starve_neither_the_socket_nor_the_log(tmp_path: Path
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < STRANGERS + 500:
         pytest.skip(f"this machine allows {hard} open files")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     state, log = tmp_path / "state", tmp_path / "log"
     argv = [sys.executable, "-m", "tidewright.app.daemon", "--state", str(state), "--listen", f"127.0.0.1:{port}"]
     argv += ["--jobs-as", "nobody"] * (os.geteuid() == 0)

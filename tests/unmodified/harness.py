@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.unmodified.programs import Program
 
 LIMIT_S = 180.0
@@ -82,12 +82,6 @@ def user_environment(scratch: Path) -> dict[str, str]:
         "IPYTHONDIR": str(scratch / "ipython"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:

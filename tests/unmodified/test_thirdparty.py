@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unmodified.harness import LIMIT_S, Outcome, free_port, rank_environment
+from tests.ports import free_port
+from tests.unmodified.harness import LIMIT_S, Outcome, rank_environment
 from tests.unmodified.pool import FINAL, Ended, Event, Pool, Ride
 from tests.unmodified.test_programs import full_images
 from tests.unmodified.thirdparty import ThirdParty

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.ports import free_port
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.checkpoint.store import FsspecRemote, ImageDamaged, ImageMissing, ImageStore, Remote
 from tidewright.checkpoint.store.disk import scratch
@@ -28,9 +29,7 @@ SECRET = b"of the cluster"
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The endpoint of an S3 server on this machine, without a bucket."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
