@@ -14,6 +14,7 @@ import pytest
 from tests.checkpoint.site import Site
 from tidewright.checkpoint import cgroup
 from tidewright.checkpoint.cgroup import wait_until
+from tidewright.checkpoint.cuda.swap import write_flag
 from tidewright.checkpoint.processes import PROC, alive, grouped, members
 from tidewright.checkpoint.protocol import RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
@@ -146,13 +147,14 @@ for number in itertools.count():
 def test_a_file_of_the_agent_s_that_is_open_when_an_image_is_taken(site: Site, found: str):
     """The flag of a time slice: made again where a rank comes back to a device of its own, left alone where the agent made it."""
     gang = site.start(command=[sys.executable, "-I", "-c", READS])
-    (site.root / "a" / "0.1" / "box" / "turn").write_text("0")
+    write_flag(site.root / "turn.new", False)
+    (site.root / "turn.new").rename(site.root / "a" / "0.1" / "box" / "turn")  # never there and empty
     check_goes_on(lambda: len(site.output("a")), "at first")
     image = site.driver("a").save(gang)
     flag = site.root / "b" / "0.2" / "box" / "turn"
     if found:
         flag.parent.mkdir(parents=True)
-        flag.write_text(found)
+        write_flag(flag, found == "1")
     site.driver("b").restore(image, RestorePlacement(node="b"))
     check_goes_on(lambda: len(site.output("b")), "after the restore")
     assert flag.read_text() == (found or "0")
