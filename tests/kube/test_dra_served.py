@@ -245,9 +245,10 @@ def test_sockets_that_vanish_and_kubelets_that_refuse() -> None:
     async def main() -> None:
         async with driving() as found:
             await found.ready()
-            for path in (found.driver.places.found, found.driver.places.asked):
+            sockets = (found.driver.places.found, found.driver.places.asked)
+            for path in sockets:
                 path.unlink()
-                await until(path.exists)
+                await until(lambda: all(one.exists() for one in sockets))  # both are made anew, one after the other
                 assert await found.kubelet.look()
             found.kubelet.refuse = "not today"
             assert not await found.kubelet.look()
