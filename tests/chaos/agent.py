@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 from tidewright.agent.layout import AgentLayout
@@ -62,14 +63,23 @@ class Nursery:
         self._process.wait()
 
 
+class Plan(NamedTuple):
+    """When the lives of one play end: each at a side effect of its own, counted from one; later lives are whole."""
+
+    cuts: tuple[int, ...] = ()
+    after: bool = False
+    kind: str = ""
+    """Count only side effects of this name."""
+
+
 class Bench:
     """What outlives an agent: its directory, its ranks, and the controller that asks until it has heard every end."""
 
-    def __init__(self, root: Path, cuts: Iterator[int], after: bool, nursery: Nursery) -> None:
+    def __init__(self, root: Path, plan: Plan, nursery: Nursery) -> None:
         self.layout, self.work = AgentLayout(root / "state"), root / "work"
         self.layout.prepare()
         self.work.mkdir()
-        self.cuts, self.after, self.nursery = cuts, after, nursery
+        self.plan, self.cuts, self.nursery = plan, iter(plan.cuts), nursery
         self.fuses: list[Fuse] = []
         self.ended: dict[int, int] = {}
         """Exit code by job, once journaled."""
@@ -82,7 +92,7 @@ class Bench:
     async def play(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while len(self.forgotten) < len(SCRIPTS):
-                fuse = Fuse(next(self.cuts, 0), self.after)
+                fuse = Fuse(next(self.cuts, 0), self.plan.after, kind=self.plan.kind)
                 self.fuses.append(fuse)
                 task, death = begin(fuse, self._live()), asyncio.ensure_future(fuse.death())
                 await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,14 +187,14 @@ def spawning(nursery: Nursery) -> Iterator[None]:
         yield
 
 
-async def crashes(root: Path, nursery: Nursery, cuts: list[int], after: bool) -> Bench:
+async def crashes(root: Path, nursery: Nursery, plan: Plan) -> Bench:
     """Play the scenario in ``root`` with lives cut short, and check what is left."""
     root.mkdir(parents=True)
-    bench = Bench(root, iter(cuts), after, nursery)
+    bench = Bench(root, plan, nursery)
     try:
         await bench.play()
         bench.check()
     except BaseException as error:
         told = [(fuse.at, fuse.blown, fuse.effects[-5:]) for fuse in bench.fuses]
-        raise AssertionError(f"{'after' if after else 'before'} {told}: {error!r}") from error
+        raise AssertionError(f"{plan} {told}: {error!r}") from error
     return bench

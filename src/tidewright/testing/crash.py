@@ -36,11 +36,14 @@ class Crash(BaseException):
 class Fuse:
     """Counts the side effects of one life and blows at the ``at``-th (0: never), ``after`` it or before it.
 
-    ``on_blow`` is called at that very moment, e.g. to keep a copy of a directory.
+    With ``kind``, only side effects of that name count. ``on_blow`` is called at that very moment, e.g. to keep a copy of a
+    directory.
     """
 
-    def __init__(self, at: int = 0, after: bool = False, on_blow: Callable[[], object] = lambda: None) -> None:
-        self.at, self.after = at, after
+    def __init__(
+        self, at: int = 0, after: bool = False, on_blow: Callable[[], object] = lambda: None, kind: str = ""
+    ) -> None:
+        self.at, self.after, self.kind = at, after, kind
         self.effects: list[str] = []
         """Names of the side effects begun so far."""
         self.blown = ""
@@ -57,7 +60,7 @@ class Fuse:
         with self._guard:
             self._alive()
             self.effects.append(name)
-            mine = len(self.effects) == self.at
+            mine = self.kind in ("", name) and self._counted() == self.at
             if mine and not self.after:
                 self._blow(name)
         try:
@@ -65,6 +68,9 @@ class Fuse:
         finally:
             if mine:
                 self._blow(name)
+
+    def _counted(self) -> int:
+        return self.effects.count(self.kind) if self.kind else len(self.effects)
 
     def _alive(self) -> None:
         if self.blown:
