@@ -90,6 +90,11 @@ def test_wire_loads_neither_numpy_nor_a_server() -> None:
     assert not loaded_by(wire) & {"numpy", "starlette", "uvicorn", "rich"}
 
 
+def test_an_agent_starts_without_numpy() -> None:
+    """Half of the time of its start; the store of images brings it, once there are any."""
+    assert not loaded_by(["tidewright.agent.main"]) & {"numpy", "starlette", "uvicorn", "rich"}
+
+
 PLANTED = [
     "from ..live import loop",
     "from tidewright.live import loop",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 
 class Registry:
@@ -21,7 +22,12 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every known name, sorted."""
-        return sorted({*self._builtin, *(entry.name for entry in entry_points(group=self.group))})
+        return sorted({*self._builtin, *(entry.name for entry in self._entry_points())})
+
+    def _entry_points(self) -> EntryPoints:
+        from importlib.metadata import entry_points  # with email; a start that names built-ins does without
+
+        return entry_points(group=self.group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -31,9 +37,11 @@ class Registry:
         if name in self._builtin:
             module, _, attribute = self._builtin[name].partition(":")
             return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
-        for entry in entry_points(group=self.group):
+        for entry in self._entry_points():
             if entry.name == name:
                 return entry.load()  # type: ignore[no-any-return]
+        from difflib import get_close_matches
+
         near = get_close_matches(name, self.names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"no {self.kind} called {name!r}", f"{hint}known: {', '.join(self.names())}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -24,15 +24,19 @@ from ...base.errors import TideError, WorldError
 from ...base.paths import matching
 from ...checkpoint.files.space import is_full, refusal, require
 from ...checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
-from ...checkpoint.store import Erasable, ImageName, ImageStore, PutReport, Remote, StoreFull, is_key
+from ...checkpoint.store import Erasable, ImageName, PutReport, Remote, StoreFull, is_key
 from ...checkpoint.store.put_worker import Load, PutOrder, put_in_worker
 from ...wire.agent import FetchArgs, Peer
 from ..peer_rpc import FileBody, PeerClient
 from .image_copies import PeerRemote, hopeless
 from .image_leases import ReadLeases
 from .in_flight import ImageNotNeeded, InFlight
+from .lazy_store import LazyStore
 from .raw_images import FACTS, RawImages, image_of, inside, remove_whatever
 from .remote_gc import PendingDeletes
+
+if TYPE_CHECKING:
+    from ...checkpoint.store import ImageStore
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +55,7 @@ class Images(RawImages):
 
     def __init__(self, root: Path, token: str, quota_bytes: int = 0, remote: Erasable | None = None) -> None:
         super().__init__(root / "work")
-        self.store = ImageStore(root / "store", quota_bytes=quota_bytes, secret=token.encode())
-        self._order = PutOrder(str(root / "store"), quota_bytes, token.encode(), ())
+        self._lazy_store = LazyStore(PutOrder(str(root / "store"), quota_bytes, token.encode(), ()))
         self.remote = remote
         self.pending_deletes = PendingDeletes(root / "graves", self.store, remote) if remote is not None else None
         self._token = token
@@ -61,6 +64,11 @@ class Images(RawImages):
         self._in_flight, self._over = InFlight(), dict[int, None]()
 
     # the store
+
+    @property
+    def store(self) -> ImageStore:
+        """Raises OSError."""
+        return self._lazy_store.open()
 
     def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:
         """Take raw images into the store, once no node copies them any more. Raises WorldError (disk full, quota), and
@@ -97,7 +105,8 @@ class Images(RawImages):
             if left := loads[len(made) :]:
                 key = left[0].name.job, left[0].name.serial
                 more, why = put_in_worker(
-                    replace(self._order, loads=tuple(left)), functools.partial(self._in_flight.abort_by, *key)
+                    replace(self._lazy_store.order, loads=tuple(left)),
+                    functools.partial(self._in_flight.abort_by, *key),
                 )
                 made += more
                 if why is not None:
@@ -182,7 +191,7 @@ class Images(RawImages):
         other jobs stay, sorting out their pages takes its time, and is left to the next agent."""
         for job in list(self._over):
             self.drop_job(job)
-        if not self.store.names():
+        if not self._names():
             self.collect_due(0.0)
         if self.pending_deletes is not None and self.pending_deletes.waiting():
             self.pending_deletes.run()
@@ -211,7 +220,9 @@ class Images(RawImages):
                 self.store.drop(name)
 
     def _names(self, job: int | None = None) -> list[ImageName]:
-        return [name for name in self.store.names() if job is None or name.job == job]
+        """What is in the store; none is made for the question."""
+        names = self.store.names() if self._lazy_store.exists() else []
+        return [name for name in names if job is None or name.job == job]
 
     def listed(self) -> tuple[tuple[int, int, int], ...]:
         """(job, serial, rank) of everything that could be restored or fetched from here."""
@@ -229,7 +240,8 @@ class Images(RawImages):
         if self.pending_deletes is not None:
             self.pending_deletes.recover(lambda name: self.store.has(name))
         try:
-            self.store.gc()
+            if self._lazy_store.exists():
+                self.store.gc()
         except WorldError as error:  # a node with a damaged store is of use still
             log.warning("the image store is not cleared up: %s", error)
 

@@ -10,12 +10,16 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...base.errors import TideError
 from ...base.paths import matching
-from ...checkpoint.store import Erasable, ImageStore
+from ...checkpoint.store import Erasable
 from ...checkpoint.store.disk import Disk
 from ...checkpoint.store.names import ImageName, folder, parse_image, tenant_of
+
+if TYPE_CHECKING:
+    from ...checkpoint.store import ImageStore
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ anything else happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
+
+from msgspec import Struct
 
 from ...base.errors import TideError, WorldError
 from ...checkpoint.protocol import GangImage
@@ -40,13 +41,11 @@ class ActionFailed(WorldError):
         self.cause = cause or WorldError(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """Has no result."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionStep:
+class ActionStep(Struct, frozen=True):
     """Ends in ``StepDone`` or ``StepFailed``."""
 
     INSTANT: ClassVar[bool] = False
@@ -64,65 +63,56 @@ class Do(NamedTuple):
 # -- answers, reports, records, timers ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRequest(Effect):
+class AnswerRequest(Effect, frozen=True):
     """To the request ``ask``."""
 
     ask: int
     report: JobReport
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse(Effect):
+class Refuse(Effect, frozen=True):
     """The request ``ask``."""
 
     ask: int
     error: TideError
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReport(Effect):
+class PublishReport(Effect, frozen=True):
     """To every controller that is connected."""
 
     report: JobReport
 
 
-@dataclass(frozen=True, slots=True)
-class Log(Effect):
+class Log(Effect, frozen=True):
     """``bug``: a script of the machine failed; ``text`` is its traceback."""
 
     level: Literal["info", "warning", "error", "bug"]
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartTimer(Effect):
+class StartTimer(Effect, frozen=True):
     """``TimerFired(timer)`` after so many seconds."""
 
     timer: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTimer(Effect):
+class CancelTimer(Effect, frozen=True):
     timer: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRecord(Effect):
+class SaveRecord(Effect, frozen=True):
     """Put the record on disk where there is room: a full disk costs the next agent its memory, not the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRecord(ActionStep):
+class CommitRecord(ActionStep, frozen=True):
     """Put the record on disk; ``what`` depends on it. Fails on a full disk."""
 
     what: str = "the record"
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class CreateAttempt(ActionStep):
+class CreateAttempt(ActionStep, frozen=True):
     """Put a new attempt on disk, whole and once, and fill in ``cpus`` and ``memory_limit`` of its record. Result: path of each
     rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices) with nothing left."""
 
@@ -131,8 +121,7 @@ class CreateAttempt(ActionStep):
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSeats(ActionStep):
+class CheckSeats(ActionStep, frozen=True):
     """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``, and the path of each rank's
     log. Fails for devices that do not exist."""
 
@@ -141,8 +130,7 @@ class CheckSeats(ActionStep):
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveAttempt(Effect):
+class RemoveAttempt(Effect, frozen=True):
     """Drop its records; logs stay. ``last``: no other attempt of the job is here."""
 
     last: bool
@@ -151,39 +139,33 @@ class RemoveAttempt(Effect):
 # -- processes ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnRanks(ActionStep):
+class SpawnRanks(ActionStep, frozen=True):
     """Start every rank that was not started before. Result: outcome by rank, of those that could not be."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchRanks(Effect):
+class WatchRanks(Effect, frozen=True):
     """``RankGone`` when the shim of one of ``ranks`` is no more."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnwatchRanks(Effect):
+class UnwatchRanks(Effect, frozen=True):
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TerminateRanks(ActionStep):
+class TerminateRanks(ActionStep, frozen=True):
     """SIGTERM to everything of ``ranks`` but their shims."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRanks(ActionStep):
+class SweepRanks(ActionStep, frozen=True):
     """SIGKILL to everything of ``ranks`` but their shims, frozen or not, until nothing is left. Result: ranks that survive."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KillRanks(ActionStep):
+class KillRanks(ActionStep, frozen=True):
     """End ``ranks`` and their shims, without a record of how they ended."""
 
     ranks: tuple[int, ...]
@@ -196,16 +178,14 @@ class RankEnding(NamedTuple):
     outcome: RankOutcome | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEnding(ActionStep):
+class ReadEnding(ActionStep, frozen=True):
     """Result: a ``RankEnding``."""
 
     rank: int
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class TidyRank(ActionStep):
+class TidyRank(ActionStep, frozen=True):
     """Remove the freezer groups of a rank of ``generation``. Result: False while something is in them."""
 
     rank: int
@@ -213,15 +193,13 @@ class TidyRank(ActionStep):
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class FindDeviceFault(ActionStep):
+class FindDeviceFault(ActionStep, frozen=True):
     """Result: why a rank on these devices may have died through no fault of its own; empty when they are sound."""
 
     devices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLastLines(ActionStep):
+class ReadLastLines(ActionStep, frozen=True):
     """Result: the last lines of a rank's log."""
 
     rank: int
@@ -230,8 +208,7 @@ class ReadLastLines(ActionStep):
 # -- rendezvous and control pages ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WriteEndpoints(ActionStep):
+class WriteEndpoints(ActionStep, frozen=True):
     """Write the endpoint of the rendezvous for the ranks, once it is open for ``generation`` (empty: any). ``reset``: the ranks
     start from the beginning, and find no keys. Fails when the node that hosts the rendezvous does not answer."""
 
@@ -239,34 +216,29 @@ class WriteEndpoints(ActionStep):
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptRendezvous(Effect):
+class AdoptRendezvous(Effect, frozen=True):
     """Open the rendezvous for ranks that an earlier agent started."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackRendezvous(ActionStep):
+class PackRendezvous(ActionStep, frozen=True):
     """Result: the keys of the rendezvous here, to be stored with an image."""
 
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class FailRendezvous(Effect):
+class FailRendezvous(Effect, frozen=True):
     """The ranks are not restored here: other nodes need not wait for the rendezvous."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class FindControlPages(ActionStep):
+class FindControlPages(ActionStep, frozen=True):
     """Result: whether any rank has joined others through the wrapper, and can be quiesced by it."""
 
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class CutGang(ActionStep):
+class CutGang(ActionStep, frozen=True):
     """Quiesce the ranks of a gang, those of ``others`` (agents of its other nodes) included. Result: microseconds from the
     request to the standstill. Fails with all ranks running on. Without ``hurry`` longer steps are trained to their end."""
 
@@ -275,8 +247,7 @@ class CutGang(ActionStep):
     hurry: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendCutResult(ActionStep):
+class SendCutResult(ActionStep, frozen=True):
     """Send ``others`` the result of the cut; empty ``why``: it holds. Never fails: a node without a result releases its ranks."""
 
     others: tuple[Peer, ...]
@@ -284,13 +255,11 @@ class SendCutResult(ActionStep):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRanks(ActionStep):
+class ReleaseRanks(ActionStep, frozen=True):
     """Quiesced ranks build their connections anew and run on. Harmless for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrantHold(Effect):
+class GrantHold(Effect, frozen=True):
     """Another node may hold the ranks here for its cut: the answer to ``HoldRequested``."""
 
     ask: int
@@ -299,42 +268,36 @@ class GrantHold(Effect):
 # -- suspension ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLevel(ActionStep):
+class CheckLevel(ActionStep, frozen=True):
     """Result: why the ranks cannot be suspended by ``level`` now; empty when they can."""
 
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendByDriver(ActionStep):
+class SuspendByDriver(ActionStep, frozen=True):
     """By a level below FULL. Result: an ``Image``; None when they end by themselves within their grace. Fails with the ranks
     running as before."""
 
     level: Level
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeByDriver(ActionStep):
+class ResumeByDriver(ActionStep, frozen=True):
     """The other way."""
 
     level: Level
     image: GangImage
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardImage(ActionStep):
+class DiscardImage(ActionStep, frozen=True):
     """An image of a level below FULL will not be restored."""
 
     level: Level
     image: GangImage
 
 
-@dataclass(frozen=True, slots=True)
-class StartTimeSlices(Effect):
+class StartTimeSlices(Effect, frozen=True):
     """Start time slicing of ranks that share a device by swapping; ``DevicesLost`` when it fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopTimeSlices(ActionStep):
+class StopTimeSlices(ActionStep, frozen=True):
     """No time slice begins until the next ``StartTimeSlices``."""

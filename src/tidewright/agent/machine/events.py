@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ...wire.agent import LaunchArgs
 from .actions import ActionFailed, Key
@@ -11,29 +12,25 @@ from .outcomes import RankOutcome
 from .record import AttemptRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone(Event):
+class StepDone(Event, frozen=True):
     """The step ``number`` is done."""
 
     number: int
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepFailed(Event):
+class StepFailed(Event, frozen=True):
     """The step ``number`` failed."""
 
     number: int
     error: ActionFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Requested(Event):
+class Requested(Event, frozen=True):
     """A controller asks for a verb, ``args`` being its arguments (``wire.agent.ARGS``)."""
 
     ask: int
@@ -42,13 +39,11 @@ class Requested(Event):
     op_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired(Event):
+class TimerFired(Event, frozen=True):
     timer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted(Event):
+class Adopted(Event, frozen=True):
     """An attempt that an earlier agent left; ``outcomes`` of the ranks of one that is over."""
 
     args: LaunchArgs
@@ -57,8 +52,7 @@ class Adopted(Event):
     outcomes: dict[int, RankOutcome] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RankGone(Event):
+class RankGone(Event, frozen=True):
     """The shim of a rank is no more."""
 
     key: Key
@@ -66,16 +60,14 @@ class RankGone(Event):
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class DevicesLost(Event):
+class DevicesLost(Event, frozen=True):
     """Ranks of an attempt cannot have their devices back."""
 
     key: Key
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LevelCapped(Event):
+class LevelCapped(Event, frozen=True):
     """A wrapper could not wrap something: ``level`` is the highest that works."""
 
     key: Key
@@ -83,24 +75,21 @@ class LevelCapped(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted(Event):
+class Evicted(Event, frozen=True):
     """An attempt is to be ended for what it does."""
 
     key: Key
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeGiven(Event):
+class NoticeGiven(Event, frozen=True):
     """What the user of an attempt should know."""
 
     key: Key
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRequested(Event):
+class HoldRequested(Event, frozen=True):
     """The agent that leads ``cut`` wants to hold the ranks here (None: it does not say for which)."""
 
     ask: int
@@ -108,8 +97,7 @@ class HoldRequested(Event):
     cut: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CutDecided(Event):
+class CutDecided(Event, frozen=True):
     """The agent that leads a cut says what became of it; empty ``why``: it holds."""
 
     key: Key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ...checkpoint.protocol import GangImage
@@ -10,8 +9,7 @@ from ...wire.agent import FetchArgs
 from .actions import ActionStep, Effect
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureRanks(ActionStep):
+class MeasureRanks(ActionStep, frozen=True):
     """Result: device memory by rank, bytes, as far as it can be measured."""
 
 
@@ -22,8 +20,7 @@ class Dumped(NamedTuple):
     image: GangImage
 
 
-@dataclass(frozen=True, slots=True)
-class DumpRanks(ActionStep):
+class DumpRanks(ActionStep, frozen=True):
     """Dump quiesced ranks into raw images of number ``serial``; ``left`` travels with the first rank's. Result: ``Dumped``.
     Processes stay stopped."""
 
@@ -32,86 +29,74 @@ class DumpRanks(ActionStep):
     left: str
 
 
-@dataclass(frozen=True, slots=True)
-class UndoDump(ActionStep):
+class UndoDump(ActionStep, frozen=True):
     """Whatever a dump has come to: processes run, and have their devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishDump(ActionStep):
+class FinishDump(ActionStep, frozen=True):
     """The image stands for the processes: end them."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardRaw(ActionStep):
+class DiscardRaw(ActionStep, frozen=True):
     """The raw image ``serial`` is of no use."""
 
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveRaw(Effect):
+class RemoveRaw(Effect, frozen=True):
     """As ``DiscardRaw``, at leisure."""
 
     job: int
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreImage(ActionStep):
+class StoreImage(ActionStep, frozen=True):
     """Take the raw image into the store. Result: bytes that it added. Fails "unneeded" when the job ends meanwhile."""
 
     serial: int
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PushImage(ActionStep):
+class PushImage(ActionStep, frozen=True):
     """Copy an image in the store to the remote one. Result: False when none is configured."""
 
     serial: int
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PruneImages(ActionStep):
+class PruneImages(ActionStep, frozen=True):
     """Keep the newest images up to ``newest``, or it and ``previous``."""
 
     newest: int
     previous: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropImage(ActionStep):
+class DropImage(ActionStep, frozen=True):
     """An image that was made too late for any controller to know of it."""
 
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropJobImages(Effect):
+class DropJobImages(Effect, frozen=True):
     """The job ``job`` is over: none of the images that are here by now are kept."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchImages(ActionStep):
+class FetchImages(ActionStep, frozen=True):
     """Copies of images of a job that runs elsewhere. Result: bytes added."""
 
     args: FetchArgs
 
 
-@dataclass(frozen=True, slots=True)
-class HasRaw(ActionStep):
+class HasRaw(ActionStep, frozen=True):
     """Result: whether the raw image ``serial`` is here."""
 
     serial: int
     INSTANT: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyImages(ActionStep):
+class ReadyImages(ActionStep, frozen=True):
     """Bring the images of number ``serial`` here, and the keys of the rendezvous to its server. Result: device
     memory by rank, bytes. Fails "damaged image" when every copy is."""
 
@@ -124,8 +109,7 @@ class Renewed(NamedTuple):
     cpus: dict[int, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class MakeGeneration(ActionStep):
+class MakeGeneration(ActionStep, frozen=True):
     """Give the ranks directories of ``generation``, to come back from images in. Result: ``Renewed``. A half-made one is never
     looked at."""
 
@@ -133,18 +117,15 @@ class MakeGeneration(ActionStep):
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class EnterGeneration(Effect):
+class EnterGeneration(Effect, frozen=True):
     """The record names the new generation: from now on its ranks are those of the attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreRanks(ActionStep):
+class RestoreRanks(ActionStep, frozen=True):
     """Bring the ranks back from images ``serial``, quiesced as they were. Result: outcome by rank, of those that failed."""
 
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreDevices(ActionStep):
+class RestoreDevices(ActionStep, frozen=True):
     """Processes that used GPUs come back without: give them theirs."""

@@ -23,12 +23,12 @@ Any other event has no action. Pure: what the keys are for (``held``) is an argu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class GenerationRestored:
+
+class GenerationRestored(Struct, frozen=True):
     """Ranks come back from images. ``keys``: as the image of the first has them. ``on_one_node``: no rank is on another node."""
 
     job: int
@@ -39,8 +39,7 @@ class GenerationRestored:
     keys: str
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationLaunched:
+class GenerationLaunched(Struct, frozen=True):
     """Ranks start from the beginning."""
 
     job: int
@@ -49,8 +48,7 @@ class GenerationLaunched:
     held: str
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationAdopted:
+class GenerationAdopted(Struct, frozen=True):
     """An agent has found ranks that an earlier one left. ``settled``: they neither start nor come back just now."""
 
     job: int
@@ -61,8 +59,7 @@ class GenerationAdopted:
     held: str
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationFailed:
+class GenerationFailed(Struct, frozen=True):
     """The ranks here could not be restored."""
 
     job: int
@@ -70,15 +67,13 @@ class GenerationFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobLeft:
+class JobLeft(Struct, frozen=True):
     """No ranks of the job are here any more."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointPolled:
+class EndpointPolled(Struct, frozen=True):
     """Another node asks for the endpoint; ``generation`` is empty when any will do. ``old``: it is of a version that knows
     the token of the job alone, and ``own_token`` says that this does not open the keys."""
 
@@ -89,15 +84,13 @@ class EndpointPolled:
     own_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OpenKeys:
+class OpenKeys(Struct, frozen=True):
     """Ranks of the job may connect."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoadKeys:
+class LoadKeys(Struct, frozen=True):
     """Replace the keys, by none when there are no ``keys``, and cut off ranks that are connected."""
 
     job: int
@@ -105,33 +98,28 @@ class LoadKeys:
     keys: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NameGeneration:
+class NameGeneration(Struct, frozen=True):
     """The keys are for this generation, and the token of the job opens them, too."""
 
     job: int
     generation: str
 
 
-@dataclass(frozen=True, slots=True)
-class CloseKeys:
+class CloseKeys(Struct, frozen=True):
     """Forget the keys."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShowEndpoint:
+class ShowEndpoint(Struct, frozen=True):
     """Answer with the port."""
 
 
-@dataclass(frozen=True, slots=True)
-class HideEndpoint:
+class HideEndpoint(Struct, frozen=True):
     """Answer that it is not open yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseEndpoint:
+class RefuseEndpoint(Struct, frozen=True):
     """Answer that it will not open for this generation."""
 
     job: int

@@ -4,46 +4,41 @@ shell gives out, jobs are names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .store import KeyValueStore
 
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOpened:
+class ConnectionOpened(Struct, frozen=True):
     """``nonce``: the server's half of the challenge, fresh and random."""
 
     connection: int
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionClosed:
+class ConnectionClosed(Struct, frozen=True):
     """The peer has hung up, or the line broke. More than once does no harm."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(Struct, frozen=True):
     """A whole frame without its length. The next of a connection may come once ``RendezvousMachine.accepts`` it."""
 
     connection: int
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WaitExpired:
+class WaitExpired(Struct, frozen=True):
     """What ``ArmWait`` asked for."""
 
     connection: int
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobOpened:
+class JobOpened(Struct, frozen=True):
     """Ranks that show one of ``tokens`` may connect from now on, and no others. ``journal``: what an earlier agent has left
     of its keys, where the job is not open yet."""
 
@@ -52,23 +47,20 @@ class JobOpened:
     journal: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class JobClosed:
+class JobClosed(Struct, frozen=True):
     """No ranks of the job are here any more: its keys go."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreReplaced:
+class StoreReplaced(Struct, frozen=True):
     """The keys of an open job are others now. Ranks that are connected belong to those before, and are cut off."""
 
     job: str
     store: KeyValueStore
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationNamed:
+class GenerationNamed(Struct, frozen=True):
     """What the keys of an open job are for, where that is not known any more, and whether its ranks have a token of their own
     (``KeyValueStore.own_token``)."""
 
@@ -77,8 +69,7 @@ class GenerationNamed:
     own_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JournalFailed:
+class JournalFailed(Struct, frozen=True):
     """An append or a rewrite could not be carried out (a full disk); the file is not to be added to."""
 
     job: str
@@ -92,30 +83,26 @@ Event = (
 # Actions. They are carried out in order: what is journalled stands in the file before its answer is sent.
 
 
-@dataclass(frozen=True, slots=True)
-class SendFrame:
+class SendFrame(Struct, frozen=True):
     """``data`` is a whole frame with its length."""
 
     connection: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CloseConnection:
+class CloseConnection(Struct, frozen=True):
     """Once what was sent is out."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class AbortConnection:
+class AbortConnection(Struct, frozen=True):
     """At once."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class ArmWait:
+class ArmWait(Struct, frozen=True):
     """Say ``WaitExpired`` after ``delay_ms``. A connection has one timer at most."""
 
     connection: int
@@ -123,31 +110,27 @@ class ArmWait:
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelWait:
+class CancelWait(Struct, frozen=True):
     """The timer of the connection is not needed any more."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendJournal:
+class AppendJournal(Struct, frozen=True):
     """Add a record to the file."""
 
     job: str
     record: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteJournal:
+class RewriteJournal(Struct, frozen=True):
     """The file becomes ``snapshot``, in one step."""
 
     job: str
     snapshot: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteJournal:
+class DeleteJournal(Struct, frozen=True):
     """The file goes, if there is one."""
 
     job: str

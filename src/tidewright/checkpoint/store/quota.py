@@ -1,4 +1,4 @@
-"""The most that a store may take: bytes are counted as they are written, and what is beyond is refused."""
+"""What images take, and the most that a store may take: bytes are counted as they are written, and what is beyond is refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ Room = Callable[[int], None]
 """Counts bytes about to be written, and raises StoreFull when there is no room for them."""
 _OLDEST = 3
 """How many images a refusal names."""
+
+
+class PutReport(Struct, frozen=True, kw_only=True):
+    """``raw_bytes`` were read, ``new_bytes`` of them are pages not seen before, which take ``stored_bytes`` on disk."""
+
+    raw_bytes: int
+    new_bytes: int
+    stored_bytes: int
+    took_us: int
 
 
 class ImageEntry(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from ...base.errors import Conflict, UsageError, WorldError
 from . import check, gc, remote_gc
@@ -29,7 +28,7 @@ from .lock import StoreLock
 from .manifest import BadManifest, Header, ImageManifest, key_of, read_header
 from .names import INDEX, KEYS, PACKS, ImageName, folder, tenant_of
 from .pack import PackWriter
-from .quota import ImageEntry, Room, room
+from .quota import ImageEntry, PutReport, Room, room
 from .remote import Erasable, Remote
 from .restore_reader import Damage, materialise
 from .served import Objects
@@ -51,15 +50,6 @@ def _plainly(method: Callable[P, T]) -> Callable[P, T]:
             raise WorldError(f"the image store failed: {error}") from error
 
     return call
-
-
-class PutReport(Struct, frozen=True, kw_only=True):
-    """``raw_bytes`` were read, ``new_bytes`` of them are pages not seen before, which take ``stored_bytes`` on disk."""
-
-    raw_bytes: int
-    new_bytes: int
-    stored_bytes: int
-    took_us: int
 
 
 class ImageStore:
