@@ -16,15 +16,16 @@ import pytest
 
 from tests.agent.agent_bench import Bench
 from tests.agent.test_agent_images import stored
+from tests.criu_here import criu_here
 from tidewright.agent.processes.accounts import Account, lookup
 from tidewright.base.atomic import write_atomically
 from tidewright.base.errors import UsageError
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu
 from tidewright.fabric.protocol import Refused
 from tidewright.launch import account as acts
 from tidewright.model.job import Level
 
-FOUND = find_criu()
+FOUND = criu_here()
 PYTHON = "/usr/bin/python3"
 UID = 61234
 """A number without an entry, so that nothing of this machine belongs to it."""

@@ -16,13 +16,14 @@ import msgspec
 import pytest
 
 from tests.agent.agent_bench import ENV, bearing
+from tests.criu_here import criu_here
 from tidewright.agent.layout import AgentLayout
 from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.node_services import NodeServices
 from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
 from tidewright.checkpoint.cgroup import Signals
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu
 from tidewright.checkpoint.cuda.checkpoint import CudaState
 from tidewright.checkpoint.cuda.fake import FakeCuda
 from tidewright.checkpoint.processes import alive
@@ -30,7 +31,7 @@ from tidewright.devices.fake import FakeBackend
 from tidewright.model.job import Level
 from tidewright.wire.agent import CheckpointArgs, JobReport, LaunchArgs, RankSeat, ResumeArgs, StopArgs, SuspendArgs
 
-FOUND = find_criu()
+FOUND = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),

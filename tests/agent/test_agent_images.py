@@ -13,12 +13,13 @@ import msgspec
 import pytest
 
 from tests.agent.agent_bench import Bench, bearing
+from tests.criu_here import criu_here
 from tidewright.agent.layout import AgentLayout
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu
 from tidewright.model.job import Level
 from tidewright.wire.agent import JobReport, Peer
 
-FOUND = find_criu()
+FOUND = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),

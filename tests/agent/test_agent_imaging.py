@@ -14,14 +14,15 @@ import pytest
 from tests.agent.agent_bench import Bench, bearing
 from tests.agent.test_agent_images import args as resume_args
 from tests.agent.test_agent_images import expected, lines
+from tests.criu_here import criu_here
 from tidewright.agent.processes.rank import Identity
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu
 from tidewright.checkpoint.criu.program import VARIABLE, prefix_command
 from tidewright.checkpoint.files.shared import MARK
 from tidewright.launch.init import MAIN
 from tidewright.model.job import Level
 
-FOUND = find_criu()
+FOUND = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),

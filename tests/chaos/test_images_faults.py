@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tests.unmodified.harness import Outcome
 from tests.unmodified.pool import FINAL
 from tests.unmodified.programs import script
-from tidewright.checkpoint.criu.program import find_criu
 from tidewright.checkpoint.processes import send
 from tidewright.model.cause import Code
 from tidewright.wire.api import JobView
@@ -24,7 +24,7 @@ from .storm import Kind
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
+    pytest.mark.skipif(isinstance(criu_here(), str), reason="no CRIU here: tide setup criu"),
 ]
 QUICK = script("plain_numpy", "--batch", "64")
 GO = "go"

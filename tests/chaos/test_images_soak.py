@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tidewright.base.units import SECOND
-from tidewright.checkpoint.criu.program import find_criu
 from tidewright.live.api.cause_views import cause_view
 from tidewright.model.cause import Cause, Code, reported
 from tidewright.wire.api import JobView, StoryLine
@@ -19,7 +19,7 @@ from .storm import DISK_MB, Kind, Storm
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU here: tide setup criu"),
+    pytest.mark.skipif(isinstance(criu_here(), str), reason="no CRIU here: tide setup criu"),
 ]
 FEW = {"alone": Kind("plain_numpy", 1, 1500), "pair": Kind("ddp_mlp", 2, 100), "pool": Kind("pool", 1, 300)}
 MANY = {

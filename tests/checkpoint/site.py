@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.criu_here import criu_here
 from tidewright.checkpoint import cgroup
-from tidewright.checkpoint.criu.driver import Criu, CriuDriver, find_criu
+from tidewright.checkpoint.criu.driver import Criu, CriuDriver
 from tidewright.checkpoint.processes import alive, send
 from tidewright.checkpoint.protocol import Gang, RankHandle
 from tidewright.launch import shim
@@ -43,7 +44,7 @@ def chain(length: int) -> list[str]:
 
 def criu_or_skip() -> Criu:
     """The CRIU of this machine; without one the test is skipped, with the reason."""
-    found = find_criu()
+    found = criu_here()
     if isinstance(found, str):
         pytest.skip(found)
     return found

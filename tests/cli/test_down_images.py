@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tests.criu_here import criu_here
+from tidewright.checkpoint.criu.driver import Criu
 
-FOUND = find_criu()
+FOUND = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tests.small_disk import small_disk_at
-from tidewright.checkpoint.criu.driver import Criu, find_criu
+from tidewright.checkpoint.criu.driver import Criu
 from tidewright.cli.shell import run
 from tidewright.live.controller.disk_space import RESERVE, RESERVE_BYTES, free_bytes
 
@@ -84,7 +85,7 @@ def test_what_frees_a_full_disk_works_on_it(tide: Tide, small: Path) -> None:
 
     assert tide("suspend", "calm")[0] == tide("suspend", "usual")[0] == 0
     tide.until(lambda: tide("ps")[1].count(" held ") == 2)
-    imaged = isinstance(find_criu(), Criu)
+    imaged = isinstance(criu_here(), Criu)
     assert not imaged or "frozen, as there is no room for an image: no room on" in tide("show", "usual")[1]
     assert tide("resume", "usual")[0] == 0
     tide.until(lambda: tide("ps")[1].count(" held ") == 1 and tide("ps")[1].count(" running ") == 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.checkpoint.criu.driver import find_criu
+from tests.criu_here import criu_here
 from tidewright.model.job import JobSpec
 from tidewright.wire.api import JobView
 
@@ -20,7 +20,7 @@ from .machines import Site
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(bool(machines.possible()), reason=machines.possible() or "-"),
-    pytest.mark.skipif(isinstance(find_criu(), str), reason="no CRIU; tide setup criu"),
+    pytest.mark.skipif(isinstance(criu_here(), str), reason="no CRIU; tide setup criu"),
 ]
 STEPS = 300
 SCRIPT = """

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tests.unmodified.harness import differences, run_plain
 from tests.unmodified.pool import Pool
 from tests.unmodified.programs import PROGRAMS, Program
-from tidewright.checkpoint.criu.program import Criu, find_criu
+from tidewright.checkpoint.criu.program import Criu
 
 pytestmark = pytest.mark.processes
-CRIU = find_criu()
+CRIU = criu_here()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tests.unmodified.harness import LIMIT_S, differences, read, run_plain
 from tests.unmodified.pool import FINAL, Pool, places
 from tests.unmodified.programs import PROGRAMS, Program, script
 from tests.unmodified.test_programs import LONGER, MANY, prove
-from tidewright.checkpoint.criu.program import Criu, find_criu
+from tidewright.checkpoint.criu.program import Criu
 
-CRIU = find_criu()
+CRIU = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}"),

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.criu_here import criu_here
 from tests.unmodified.pool import FINAL, Pool, places
 from tidewright.base.errors import TideError
-from tidewright.checkpoint.criu.program import Criu, find_criu
+from tidewright.checkpoint.criu.program import Criu
 from tidewright.checkpoint.processes import send
 from tidewright.model.job import JobSpec
 from tidewright.wire.api import JobView
 
-CRIU = find_criu()
+CRIU = criu_here()
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.full,

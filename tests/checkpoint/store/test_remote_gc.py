@@ -14,7 +14,7 @@ from tidewright.checkpoint.store import Erasable, FsspecRemote, ImageStore
 from tidewright.checkpoint.store.remote_gc import FORGET_S, GRACE_S
 
 from .builders import image, name, read
-from .test_remote import SECRET, elsewhere, s3  # noqa: F401  (fixtures)
+from .test_remote import SECRET, elsewhere, s3  # noqa: F401  (fixtures; s3 has mark.processes)
 
 MakeRemote = Callable[[], Erasable]
 pytestmark = pytest.mark.usefixtures("small_packs")

@@ -4,6 +4,7 @@ however often real-time work cuts the chain short. On a GPU: ``test_device_gpu``
 from __future__ import annotations
 
 import gc
+import importlib.util
 import random
 import weakref
 from collections.abc import Callable
@@ -19,8 +20,16 @@ from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.capture import ChainPart, PartRecorder
 from tidewright.runtime.cuda.control import RT_ACTIVE, CtaDecision, decide
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here")
 KERNELS, CTAS = 6, 5
+torch: Any = None
+"""Imported with the first test: it takes seconds, and workers that run none of these need it not."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    global torch
+    torch = importlib.import_module("torch")
 
 
 class Words:
