@@ -93,7 +93,7 @@ def run_disb(
 def _gpu() -> str:
     import torch
 
-    return torch.cuda.get_device_name()
+    return str(torch.cuda.get_device_name())
 
 
 def page(matrix: DisbMatrix) -> str:

@@ -169,4 +169,4 @@ def same_bits(one: Any, other: Any) -> bool:
     import torch
 
     first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(first, second)
+    return bool(torch.equal(first, second))

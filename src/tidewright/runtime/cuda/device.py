@@ -102,7 +102,7 @@ class GatedChain:
         self.counts = ChainCounts()
         self._report = _pinned(MARKS)
         self._report[ABORTED] = CLOSED
-        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event: Any = torch.cuda.Event()
         self._busy = False
         # Made before the capture: what is made in it goes to the graph's pool again at once, and the head of a relaunch would
         # write over results of kernels that were complete.
@@ -256,7 +256,7 @@ class RealTimeGraph:
         self.inputs, self.stream = inputs, stream
         self.function: Any = function
         """Holds the weights, which the graph reads."""
-        self.event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.event: Any = torch.cuda.Event()
 
         def body() -> Any:
             if controls is not None:

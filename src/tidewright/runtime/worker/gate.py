@@ -41,7 +41,7 @@ def through_gate(module: Any, gate: OperatorGate) -> tuple[Callable[..., Any], i
 
     traced = torch.fx.symbolic_trace(module)
 
-    class GatedInterpreter(torch.fx.Interpreter):
+    class GatedInterpreter(torch.fx.Interpreter):  # type: ignore[misc]
         number = 0
 
         def run(self, *args: Any, **kwargs: Any) -> Any:

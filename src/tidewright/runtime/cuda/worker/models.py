@@ -36,7 +36,7 @@ class SlottedModel:
 
         self.signature, self.outputs = signature, outputs
         self.slots: list[tuple[list[Any], list[Any]]] = []
-        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event: Any = torch.cuda.Event()
         self.locked: tuple[Any, int] | None = None
         """The slots' memory and its address, while it is page-locked."""
 
@@ -236,13 +236,13 @@ def open_device() -> CudaDevice:
 def _stream(priority: int) -> Any:
     import torch
 
-    return torch.cuda.Stream(priority=priority)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(priority=priority)
 
 
 def _cudart() -> Any:
     import torch
 
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return torch.cuda.cudart()
 
 
 def _forget_error() -> None:
