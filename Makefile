@@ -50,6 +50,8 @@ test: lint
 # many of its tests wait, so it has twice the workers.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
 rings test-full: export PYTHONDONTWRITEBYTECODE =
+# Nor need hundreds of processes that import numpy start threads for its linear algebra; in the long matrices programs have them.
+rings: export OPENBLAS_NUM_THREADS = 1
 rings: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'

@@ -18,7 +18,7 @@ CRIU = criu_here()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = {("mesh_2d", 2): 2, ("tcp_pairs", 1): 3}
+QUICK = {("mesh_2d", 2): 1, ("tcp_pairs", 1): 3}
 """What make test has time for, and how many events: subgroups and messages, and TCP of a program's own. Files: tests/agent,
 tests/checkpoint; ranks that are moved after they were: tests/unmodified/test_spread.py."""
 MANY = 20
