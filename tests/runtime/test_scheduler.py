@@ -236,6 +236,16 @@ def test_without_preemption_real_time_work_waits_for_the_task_that_runs() -> Non
     assert world.rt_delays == [600 * US] and world.scheduler.counters.preemptions == 0
 
 
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_a_stop_that_interrupts_nothing_is_no_preemption(interrupts: bool) -> None:
+    world = device(window=1, interrupts=interrupts)
+    world.open(2, "be")
+    task = world.submit(2, 1_000)
+    world.at(400 * US, lambda: world.submit(1, 100) and None)
+    world.run()
+    assert world.scheduler.counters.preemptions == task.preemptions == int(interrupts)
+
+
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 1, 2)])
 def test_device_time_is_shared_by_weight(weights: tuple[int, ...]) -> None:
     world = device(streams=1, quantum_ns=500 * US)

@@ -127,6 +127,7 @@ def test_without_stops_best_effort_work_goes_on_beside_real_time_work(start_runt
         begun.result(30)
         assert not ahead.done(), "the best-effort task was stopped"
         ahead.result(30)
+        assert real_time.stats()["preemptions"] == 0
 
 
 def test_where_there_is_no_device_it_does_not_start() -> None:

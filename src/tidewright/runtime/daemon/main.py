@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
-from ..ladder import STOP_BOUND_MS, choose, may_use_fifo
+from ..ladder import STOP_BOUND_MS, StopLevel, choose, may_use_fifo
 from ..padding.slowdown import DEFAULT_BOUND
 from ..scheduler.machine import SchedulerSettings
 from .server import RuntimeServer
@@ -94,6 +94,7 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
             streams=1 if args.sequential else args.streams,
             window=1 if args.sequential else SchedulerSettings().window,
             preempt=not args.sequential,
+            interrupts=stop is not StopLevel.NONE,
             quantum_ns=int(args.quantum_ms * 1e6),
             stop_bound_ns=int((args.stop_bound_ms or STOP_BOUND_MS[stop]) * 1e6),
         ),

@@ -31,13 +31,15 @@ class SchedulerSettings:
     """``window``: tasks of a best-effort queue that the device has at once (REEF's device queue holds 2 kernels). ``streams``:
     best-effort streams that run at once. ``quantum_ns``: device time after which one makes way for another that waits.
     ``stop_bound_ns``: longest that a real-time task waits for stops to be acknowledged. Without ``preempt`` nothing is stopped:
-    a real-time task waits for the best-effort tasks that the device has (the baseline *sequential* of REEF's evaluation)."""
+    a real-time task waits for the best-effort tasks that the device has (the baseline *sequential* of REEF's evaluation).
+    Without ``interrupts`` a stop holds back what has not been launched, and what runs goes on: it is no preemption."""
 
     window: int = 2
     streams: int = 32
     quantum_ns: int = 20_000_000
     stop_bound_ns: int = 5_000_000
     preempt: bool = True
+    interrupts: bool = True
 
     def __post_init__(self) -> None:
         if min(self.window, self.streams, self.quantum_ns, self.stop_bound_ns) < 1:
@@ -217,7 +219,7 @@ class Scheduler:
         for queue in self.best_effort.values():
             if queue is not beside and queue.stream is StreamState.RUNNING:
                 self._stop(queue, now_ns)
-                self.counters.preemptions += 1
+                self.counters.preemptions += self.settings.interrupts
         if beside is not None:
             self._run(beside, now_ns, head)
         if self.rt_running is None:
@@ -306,7 +308,7 @@ class Scheduler:
         queue.become(StreamState.STOPPING, now_ns)
         queue.stop_asked_ns = now_ns
         for task in queue.launched:
-            task.preemptions += 1
+            task.preemptions += self.settings.interrupts
         self._out.append(ev.StopStream(queue.key))
 
     def _end(self, task: Task, state: TaskState, now_ns: int, error: str = "") -> None:
