@@ -72,6 +72,22 @@ def test_a_client_that_is_killed_leaves_its_queue_to_others(runtime: RunningRunt
         assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
 
 
+@pytest.mark.parametrize("kind", ["rt", "be"])
+def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runtime: Start, kind: str) -> None:
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
+    with RuntimeClient(runtime.socket, kind) as gone:
+        hangs = gone.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 100.0})
+        hangs.submit(np.ones(1))
+        until(lambda: entry_of(gone)["outstanding"])
+    with RuntimeClient(runtime.socket, kind) as client:
+        until(lambda: len(client.stats()["clients"]) == 1)
+        before = entry_of(client)["worker_pid"]
+        double = client.load(f"{MODELS}:double", [("float32", (8,))])
+        until(lambda: entry_of(client)["worker_pid"] != before)
+        assert double.infer(np.ones(8, np.float32), timeout_s=60)[0].sum() == 16
+    assert "a client that is gone" in runtime.log.read_text()
+
+
 def test_more_queues_than_the_device_has_are_refused(start_runtime: Start) -> None:
     runtime = start_runtime(module=DAEMON)
     clients = [RuntimeClient(runtime.socket, "be") for _ in range(3)]

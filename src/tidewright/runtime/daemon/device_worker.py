@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import select
 import socket
+import time
 from collections import deque
 from typing import Any
 
@@ -23,6 +25,8 @@ from .child_process import ChildProcess
 from .queue_worker import QueueWorker
 from .settings import RuntimeSettings
 
+log = logging.getLogger("tidewright.runtime")
+
 MOST_UNSENT = 10_000
 """Requests that a queue of the worker is behind with before it is taken to hang."""
 START_S = 120.0
@@ -34,6 +38,9 @@ class DeviceProcess(ChildProcess):
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.killed = self._ready = False
+        self._limit_s = settings.task_timeout_s
+        self._left_behind: dict[socket.socket, float] = {}
+        """Queues of clients that are gone, until the worker has nothing of theirs on the device, and when it must have."""
         self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
@@ -75,8 +82,35 @@ class DeviceProcess(ChildProcess):
         self.flush()
         return ours
 
+    def leave(self, connection: socket.socket) -> None:
+        """The client of a queue is gone. What it has on the device has the time of a task to end: a kernel that hangs would keep
+        all others from it for ever."""
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+        self._left_behind[connection] = time.monotonic() + self._limit_s
+
+    def _check_left_behind(self) -> None:
+        for connection, until in list(self._left_behind.items()):
+            try:
+                while connection.recv(1, socket.MSG_DONTWAIT):
+                    pass  # reports that it had sent before
+                over = True
+            except BlockingIOError:
+                over = False
+            except OSError:
+                over = True
+            if over:
+                connection.close()
+                del self._left_behind[connection]
+            elif time.monotonic() > until and not self.killed:
+                log.warning(
+                    "a task of a client that is gone did not end within %g s; the worker is replaced", self._limit_s
+                )
+                self.kill()
+
     def flush(self) -> None:
-        """Ask for the queues that could not be asked for before."""
+        """Ask for the queues that could not be asked for before, and see that none that was left behind keeps the device."""
+        self._check_left_behind()
         while self._unopened:
             request, theirs = self._unopened[0]
             try:
@@ -91,6 +125,11 @@ class DeviceProcess(ChildProcess):
         """End it, whatever it is doing, and remember that it was this runtime."""
         self.killed = True
         super().kill()
+
+    def close(self) -> None:
+        """Of one that has ended: what was shared with it."""
+        for connection in (self.control, *self._left_behind):
+            connection.close()
 
 
 class SharedWorkerQueue(QueueWorker):
@@ -158,4 +197,7 @@ class SharedWorkerQueue(QueueWorker):
 
     def close(self) -> None:
         """End this queue; what it has on the device is dropped there."""
-        self.connection.close()
+        if self.process.killed or self.process.exit_status is not None:
+            self.connection.close()
+        elif self.connection.fileno() >= 0:
+            self.process.leave(socket.socket(fileno=self.connection.detach()))

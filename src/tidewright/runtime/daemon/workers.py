@@ -48,7 +48,7 @@ class Workers:
         self._failures = self._failures + 1 if why else 0
         if self._failures >= MOST_FAILURES:
             raise WorldError(f"the device cannot be opened again: {why}")
-        self._device.control.close()
+        self._device.close()
         self._device = DeviceProcess(settings)
 
     def close(self) -> None:
@@ -57,4 +57,4 @@ class Workers:
             self._device.kill()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._device.pid, 0)
-            self._device.control.close()
+            self._device.close()

@@ -59,8 +59,8 @@ class DeviceWorker:
     def __init__(self, control: socket.socket, device: Device) -> None:
         self.control, self.device = control, device
         self.queues: dict[socket.socket, ClientQueue] = {}
-        self._closing: list[ClientQueue] = []
-        """Clients that are gone, with something on the device."""
+        self._closing: dict[ClientQueue, socket.socket] = {}
+        """Clients that are gone, with something on the device; the runtime waits for the end of the connection."""
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._made: deque[tuple[socket.socket, ClientQueue, ms.MakeModel, Any, Any]] = deque()
@@ -107,11 +107,12 @@ class DeviceWorker:
             if isinstance(each, ChainQueue):
                 each.turn(real_time)
             self._report(connection, each)
-        for each in list(self._closing):
+        for each, connection in list(self._closing.items()):
             each.turn(real_time)
             if each.running is None:
-                self._closing.remove(each)
+                del self._closing[each]
                 self._forget(each)
+                connection.close()
 
     def _report(self, connection: socket.socket, each: ClientQueue) -> None:
         while each.out:
@@ -171,9 +172,8 @@ class DeviceWorker:
         """A client is gone: what it has on the device ends first."""
         each = self.queues.pop(connection)
         self._unwatch(connection.fileno())
-        connection.close()
         each.abandon()
-        self._closing.append(each)
+        self._closing[each] = connection
 
     def _forget(self, each: ClientQueue) -> None:
         for model in list(each.models):
