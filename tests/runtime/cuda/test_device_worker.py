@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tidewright.base.errors import Conflict, UsageError
-from tidewright.runtime.client import RuntimeClient, TaskFailed
+from tidewright.runtime.client import RemoteModel, RuntimeClient, TaskFailed
 from tidewright.testing import runtime_kit
 
 from ..conftest import RunningRuntime, Start, entry_of, until
@@ -90,13 +90,33 @@ def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runti
 
 def test_more_queues_than_the_device_has_are_refused(start_runtime: Start) -> None:
     runtime = start_runtime(module=DAEMON)
-    clients = [RuntimeClient(runtime.socket, "be") for _ in range(3)]
-    with RuntimeClient(runtime.socket, "be") as one, pytest.raises(UsageError, match="queues are open"):
-        one.load(f"{MODELS}:double", [("float32", (8,))])
-    (given,) = clients[0].load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))
-    assert given.sum() == 16, "the others are not disturbed"
-    for client in clients:
+    what = f"{MODELS}:double", [("float32", (8,))]
+    idle, *clients = (RuntimeClient(runtime.socket, "be") for _ in range(4))
+    models = [client.load(*what) for client in clients]
+    with pytest.raises(UsageError, match="queues are open"):
+        idle.load(*what)
+    assert models[0].infer(np.ones(8, np.float32))[0].sum() == 16, "the others are not disturbed"
+    clients.pop(0).close()
+
+    def loads() -> bool:  # once the worker has cleared up
+        with contextlib.suppress(UsageError):
+            return bool(idle.load(*what).infer(np.ones(8, np.float32))[0].sum() == 16)
+        return False
+
+    until(loads)
+    os.kill(entry_of(idle)["worker_pid"], signal.SIGKILL)
+    with RuntimeClient(runtime.socket, "be"):  # it may come before the others are there again, and loads nothing
+        for model in models[1:]:
+            assert eventually_infers(model) == 16
+    for client in (idle, *clients):
         client.close()
+
+
+def eventually_infers(model: RemoteModel) -> float:
+    """What was under way when the worker was lost has failed."""
+    while True:
+        with contextlib.suppress(TaskFailed):
+            return float(model.infer(np.ones(8, np.float32), timeout_s=60)[0].sum())
 
 
 def test_a_worker_that_is_killed_fails_what_it_had_and_another_makes_the_models_again(start_runtime: Start) -> None:

@@ -24,7 +24,7 @@ from ...transport import messages as ms
 from ...transport.tensors import MOST_OUTPUTS, SlotLayout
 from ...worker.factory import MADE_FROM_FILE
 from ...worker.main import bind_to_runtime, describe
-from .queues import ChainQueue, ClientQueue, GraphQueue, RefusedQueue
+from .queues import ChainQueue, ClientQueue, GraphQueue, UnplacedQueue
 
 SPIN_S = 0.02
 """How long it polls after the last work: 20 ms, a fiftieth of a core for a client that asks once a second."""
@@ -135,14 +135,19 @@ class DeviceWorker:
             return
         connection = socket.socket(fileno=descriptors[0])
         connection.setblocking(False)
-        self.queues[connection] = self._queue(request.kind)
+        self.queues[connection] = GraphQueue() if request.kind == "rt" else UnplacedQueue()
         self._watch(connection.fileno(), lambda: self._asked(connection))
 
-    def _queue(self, kind: str) -> ClientQueue:
-        try:
-            return GraphQueue() if kind == "rt" else self.device.chain_queue()
-        except UsageError as error:
-            return RefusedQueue(str(error))
+    def _load(self, connection: socket.socket, owner: ClientQueue, request: ms.MakeModel) -> None:
+        if isinstance(owner, UnplacedQueue):
+            try:
+                placed = self.device.chain_queue()
+            except UsageError as error:
+                owner.out.append(ms.ModelFailed(request.model, str(error)))
+                return
+            placed.out, owner = owner.out, placed
+            self.queues[connection] = owner
+        self._making.put((connection, owner, request))
 
     def _asked(self, connection: socket.socket) -> None:
         owner = self.queues[connection]
@@ -157,10 +162,8 @@ class DeviceWorker:
             owner.run(request)
         elif isinstance(request, ms.SkipTask):
             owner.skip(request.task)
-        elif isinstance(request, ms.MakeModel) and isinstance(owner, RefusedQueue):
-            owner.out.append(ms.ModelFailed(request.model, owner.why))
         elif isinstance(request, ms.MakeModel):
-            self._making.put((connection, owner, request))
+            self._load(connection, owner, request)
         elif isinstance(request, ms.AttachSlots):
             self._attach(owner, request, descriptors[0])
         elif isinstance(request, ms.DropModel):

@@ -99,12 +99,8 @@ class ClientQueue(ABC):
         """Do what can be done now. ``real_time``: real-time work is on the device."""
 
 
-class RefusedQueue(ClientQueue):
-    """A queue that the device has no room for: nothing can be loaded on it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__()
-        self.why = why
+class UnplacedQueue(ClientQueue):
+    """A best-effort queue before its first model: it takes nothing of the device."""
 
     def turn(self, real_time: bool) -> None:
         """Nothing is ever waiting."""
