@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidewright.agent.checkpointing.images import Images
+from tidewright.base.errors import WorldError
 from tidewright.checkpoint.store import StoreFull
 
 JOB, TENANT = 7, "team"
@@ -40,3 +41,33 @@ def test_a_full_store_is_cleared_up_once(tmp_path: Path) -> None:
     shoot(found, 9)
     with pytest.raises(StoreFull, match="image 9 of job 7, rank 0 does not fit"):
         found.put(TENANT, JOB, 9, [0])
+
+
+def test_the_store_is_made_with_the_first_image(tmp_path: Path) -> None:
+    found = Images(tmp_path, "token")
+    found.sweep()
+    found.finish()
+    assert found.listed() == () and found.last_serial(JOB) == 0 and not (tmp_path / "store").exists()
+    shoot(found, 1)
+    assert found.listed() == ((JOB, 1, 0),)
+    found.put(TENANT, JOB, 1, [0])
+    assert Images(tmp_path, "token").listed() == ((JOB, 1, 0),)
+
+
+def test_a_store_that_cannot_be_made_costs_no_raw_image(tmp_path: Path) -> None:
+    found = Images(tmp_path, "token")
+    (tmp_path / "store").touch()
+    shoot(found, 1)
+    with pytest.raises(WorldError, match="cannot be opened"):
+        found.put(TENANT, JOB, 1, [0])
+    assert found.listed() == ((JOB, 1, 0),)
+
+
+def test_an_agent_that_cannot_read_its_store_does_not_say_that_it_has_no_images(tmp_path: Path) -> None:
+    found = Images(tmp_path, "token")
+    shoot(found, 1)
+    found.put(TENANT, JOB, 1, [0])
+    (tmp_path / "store" / "keys").rename(tmp_path / "keys")
+    (tmp_path / "store" / "keys").symlink_to("keys")  # a loop
+    with pytest.raises(WorldError, match="cannot be opened"):
+        Images(tmp_path, "token")

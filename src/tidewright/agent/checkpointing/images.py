@@ -67,7 +67,7 @@ class Images(RawImages):
 
     @property
     def store(self) -> ImageStore:
-        """Raises OSError."""
+        """Raises WorldError where it cannot be made."""
         return self._lazy_store.open()
 
     def put(self, tenant: str, job: int, serial: int, ranks: Iterable[int]) -> list[PutReport]:

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...base.errors import WorldError
 from ...checkpoint.store.put_worker import PutOrder
 
 if TYPE_CHECKING:
@@ -13,23 +14,29 @@ if TYPE_CHECKING:
 
 
 class LazyStore:
-    """What ``order`` describes. Safe to use from several threads."""
+    """What ``order`` describes. One that is there already is opened at once: an agent that cannot read its images must not say
+    that it has none. Safe to use from several threads. Raises WorldError."""
 
     def __init__(self, order: PutOrder) -> None:
         self.order = order
         self._guard = threading.Lock()
         self._store: ImageStore | None = None
+        if self.exists():
+            self.open()
 
     def exists(self) -> bool:
         """Whether it is on disk."""
         return Path(self.order.root).is_dir()
 
     def open(self) -> ImageStore:
-        """The store, made if there is none. Raises OSError."""
+        """The store, made if there is none. Raises WorldError."""
         with self._guard:
             if self._store is None:
                 from ...checkpoint.store import ImageStore
 
                 order = self.order
-                self._store = ImageStore(Path(order.root), quota_bytes=order.quota_bytes, secret=order.secret)
+                try:
+                    self._store = ImageStore(Path(order.root), quota_bytes=order.quota_bytes, secret=order.secret)
+                except OSError as error:
+                    raise WorldError(f"the image store in {order.root} cannot be opened: {error}") from error
             return self._store
