@@ -56,11 +56,12 @@ def test_the_store_is_made_with_the_first_image(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_made_costs_no_raw_image(tmp_path: Path) -> None:
     found = Images(tmp_path, "token")
-    (tmp_path / "store").touch()
     shoot(found, 1)
+    (tmp_path / "store").touch()
     with pytest.raises(WorldError, match="cannot be opened"):
         found.put(TENANT, JOB, 1, [0])
-    assert found.listed() == ((JOB, 1, 0),)
+    (tmp_path / "store").unlink()
+    assert found.listed() == ((JOB, 1, 0),) and len(found.put(TENANT, JOB, 1, [0])) == 1
 
 
 def test_an_agent_that_cannot_read_its_store_does_not_say_that_it_has_no_images(tmp_path: Path) -> None:
@@ -69,5 +70,11 @@ def test_an_agent_that_cannot_read_its_store_does_not_say_that_it_has_no_images(
     found.put(TENANT, JOB, 1, [0])
     (tmp_path / "store" / "keys").rename(tmp_path / "keys")
     (tmp_path / "store" / "keys").symlink_to("keys")  # a loop
+    with pytest.raises(WorldError, match="cannot be opened"):
+        Images(tmp_path, "token")
+
+
+def test_a_store_on_a_disk_that_is_not_there_is_no_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "not mounted")
     with pytest.raises(WorldError, match="cannot be opened"):
         Images(tmp_path, "token")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..conftest import RunningRuntime, Start, entry_of, until
 pytestmark = pytest.mark.processes
 MODELS, SIZE = runtime_kit.MODELS, runtime_kit.SIZE
 DAEMON = "tests.runtime.cuda.host_daemon"
+LEFT = "a client that is gone left on the device"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,73 @@ def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runti
         double = client.load(f"{MODELS}:double", [("float32", (8,))])
         until(lambda: entry_of(client)["worker_pid"] != before)
         assert double.infer(np.ones(8, np.float32), timeout_s=60)[0].sum() == 16
-    assert "a client that is gone" in runtime.log.read_text()
+    assert LEFT in runtime.log.read_text()
+
+
+def test_the_last_client_leaves_nothing_on_the_device_either(start_runtime: Start) -> None:
+    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    with RuntimeClient(runtime.socket, "rt") as gone:
+        gone.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 100.0}).submit(np.ones(1))
+        until(lambda: entry_of(gone)["outstanding"])
+    until(lambda: LEFT in runtime.log.read_text())
+
+
+FACTORIES = """
+import os, time
+def slow():
+    time.sleep(100)
+def forks():
+    if os.fork() == 0:
+        time.sleep(8)
+        os._exit(0)
+    return lambda x: x
+"""
+
+
+def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
+    start_runtime: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "made.py").write_text(FACTORIES)
+    runtime = start_runtime("--load-timeout", "2", module=DAEMON)
+    program = (
+        "import sys\nfrom tidewright.runtime.client import RuntimeClient\n"
+        "RuntimeClient(sys.argv[1], 'be').load(sys.argv[2], [('float32', (8,))])\n"
+    )
+    what = [sys.executable, "-c", program, str(runtime.socket), f"{tmp_path / 'made.py'}:slow"]
+    with RuntimeClient(runtime.socket, "be") as client, subprocess.Popen(what) as gone:
+        until(lambda: len(client.stats()["clients"]) == 2 and client.stats()["clients"][1]["models"])
+        gone.kill()
+        double = f"{MODELS}:double", [("float32", (8,))]
+        with pytest.raises(UsageError, match="because of another client"):
+            client.load(*double)
+        assert client.load(*double).infer(np.ones(8, np.float32))[0].sum() == 16
+    assert LEFT in runtime.log.read_text()
+
+
+def test_a_process_that_a_factory_forked_costs_nobody_the_worker(start_runtime: Start, tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(FACTORIES)
+    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as client:
+        before = entry_of(client)["worker_pid"]
+        with RuntimeClient(runtime.socket, "be", folder=tmp_path) as gone:
+            gone.load("made.py:forks", [("float32", (8,))])
+        time.sleep(1.5)
+        assert entry_of(client)["worker_pid"] == before and LEFT not in runtime.log.read_text()
+
+
+def test_the_time_of_what_is_left_begins_when_the_worker_has_a_device(start_runtime: Start) -> None:
+    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as client:
+        with RuntimeClient(runtime.socket, "be"):
+            first = entry_of(client)["worker_pid"]
+            os.kill(first, signal.SIGKILL)
+            until(lambda: entry_of(client)["worker_pid"] != first)
+            slow = entry_of(client)["worker_pid"]
+            os.kill(slow, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(slow, signal.SIGCONT)
+        assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
+        assert entry_of(client)["worker_pid"] == slow and LEFT not in runtime.log.read_text()
 
 
 def test_more_queues_than_the_device_has_are_refused(start_runtime: Start) -> None:
@@ -104,8 +172,12 @@ def test_more_queues_than_the_device_has_are_refused(start_runtime: Start) -> No
         return False
 
     until(loads)
-    os.kill(entry_of(idle)["worker_pid"], signal.SIGKILL)
-    with RuntimeClient(runtime.socket, "be"):  # it may come before the others are there again, and loads nothing
+    lost = entry_of(idle)["worker_pid"]
+    os.kill(lost, signal.SIGKILL)
+    with RuntimeClient(runtime.socket, "be") as late:
+        until(lambda: entry_of(late)["worker_pid"] != lost)
+        with pytest.raises(UsageError, match="queues are open"):
+            late.load(*what)  # those that had models have their places back first
         for model in models[1:]:
             assert eventually_infers(model) == 16
     for client in (idle, *clients):

@@ -196,13 +196,13 @@ class Images(RawImages):
         if self.pending_deletes is not None and self.pending_deletes.waiting():
             self.pending_deletes.run()
 
-    def _collect(self) -> None:
+    def _collect(self, least_s: float = COLLECT_S) -> None:
         self._garbage = True
-        self.collect_due()
+        self.collect_due(least_s)
 
     def collect_due(self, least_s: float = COLLECT_S) -> None:
         """Give back what dropped images took, now and then: it means to look at every image of the store."""
-        due = self._garbage and time.monotonic() - self._collected >= least_s
+        due = self._garbage and self._lazy_store.exists() and time.monotonic() - self._collected >= least_s
         if due and self._storing.acquire(blocking=False):
             try:
                 self._collected, self._garbage = time.monotonic(), False
@@ -296,9 +296,9 @@ class Images(RawImages):
         return any(self._pull(name, remote, why) and self._from_store(name, into, why) for remote in remotes)
 
     def _from_store(self, name: ImageName, into: Path, why: list[Exception]) -> bool:
-        if not self.store.has(name):
-            return False
         try:
+            if not (self._lazy_store.exists() and self.store.has(name)):
+                return False
             self.store.get(name, into)
             self.note(name.job, name.serial, name.rank, self.store.meta(name))
             return True
@@ -316,8 +316,7 @@ class Images(RawImages):
 
     def _clear_partial_copies(self) -> None:
         """After a copy that did not complete: no image needs the packs that were fetched, and the disk may be full."""
-        self._garbage = True
-        self.collect_due(0.0)
+        self._collect(0.0)
 
     def fetch(self, args: FetchArgs) -> int:
         """Take copies of rank images into this node's store; bytes added. Raises WorldError."""
@@ -364,11 +363,12 @@ class Images(RawImages):
 
     def handlers(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
         """What other nodes may ask of this one's images, for its depot."""
+        here = self._lazy_store.exists
         return {
             "raw_list": self.raw_list,
             "raw_file": self.raw_file,
-            "store_has": lambda args: sorted(self.store.objects.has(args["keys"])),
-            "store_list": lambda args: self.store.objects.list(str(args["prefix"])),
+            "store_has": lambda args: sorted(self.store.objects.has(args["keys"])) if here() else [],
+            "store_list": lambda args: self.store.objects.list(str(args["prefix"])) if here() else [],
             "store_read": self.store_read,
         }
 

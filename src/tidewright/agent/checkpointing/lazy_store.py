@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,8 @@ class LazyStore:
             self.open()
 
     def exists(self) -> bool:
-        """Whether it is on disk."""
-        return Path(self.order.root).is_dir()
+        """Whether there is one, if only a link to a disk that is not there: it is opened then, and says so."""
+        return self._store is not None or os.path.lexists(self.order.root)
 
     def open(self) -> ImageStore:
         """The store, made if there is none. Raises WorldError."""

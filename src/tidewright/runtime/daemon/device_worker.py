@@ -38,9 +38,10 @@ class DeviceProcess(ChildProcess):
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.killed = self._ready = False
-        self._limit_s = settings.task_timeout_s
-        self._left_behind: dict[socket.socket, float] = {}
-        """Queues of clients that are gone, until the worker has nothing of theirs on the device, and when it must have."""
+        self._refusal = ""
+        self.settings = settings
+        self._left_behind: dict[socket.socket, tuple[float, float]] = {}
+        """Queues of clients that are gone, until the worker has nothing of theirs: the time for that, and when it is over."""
         self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
@@ -61,50 +62,51 @@ class DeviceProcess(ChildProcess):
         self._ready = True
         return found
 
-    def failure(self) -> str:
-        """Why it never had a device, of one that has ended; empty for one that had."""
-        if self._ready:
-            return ""
+    def _hear(self) -> None:
+        """What a process that was started again says of its device."""
+        if self._ready or self._refusal:
+            return
         try:
-            with contextlib.suppress(ConnectionResetError):
-                # It left requests unread: that is said once, before what it has sent.
-                self.control.recv(1, socket.MSG_PEEK)
             said, _ = ms.receive(self.control, ms.device_reports)
         except OSError:
-            return "its worker ended before it had opened the device"
-        return said.message if isinstance(said, ms.DeviceFailed) else ""
+            return
+        self._ready = isinstance(said, ms.DeviceReady)
+        self._refusal = said.message if isinstance(said, ms.DeviceFailed) else ""
 
-    def open_queue(self, kind: Any) -> socket.socket:
+    def failure(self) -> str:
+        """Why it never had a device, of one that has ended; empty for one that had."""
+        self._hear()
+        self._hear()  # it may have left requests unread: that is said once, before what it has sent
+        if self._ready:
+            return ""
+        return self._refusal or "its worker ended before it had opened the device"
+
+    def open_queue(self, kind: Any, placed: bool = False) -> socket.socket:
         """The connection of a new queue. Of a process that is starting it is read later; of one that is gone it is closed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        self._unopened.append((ms.OpenQueue(kind), theirs))
+        self._unopened.append((ms.OpenQueue(kind, placed), theirs))
         self.flush()
         return ours
 
-    def leave(self, connection: socket.socket) -> None:
-        """The client of a queue is gone. What it has on the device has the time of a task to end: a kernel that hangs would keep
-        all others from it for ever."""
+    def leave(self, connection: socket.socket, limit_s: float) -> None:
+        """The client of a queue is gone. What it has on the device, or is loading, has this time to end: it would keep all others
+        from the device without end."""
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
-        self._left_behind[connection] = time.monotonic() + self._limit_s
+        self._left_behind[connection] = limit_s, time.monotonic() + limit_s
 
     def _check_left_behind(self) -> None:
-        for connection, until in list(self._left_behind.items()):
-            try:
-                while connection.recv(1, socket.MSG_DONTWAIT):
-                    pass  # reports that it had sent before
-                over = True
-            except BlockingIOError:
-                over = False
-            except OSError:
-                over = True
-            if over:
+        self._hear()
+        for connection, (limit_s, until) in list(self._left_behind.items()):
+            if _has_ended(connection):
                 connection.close()
                 del self._left_behind[connection]
+            elif not self._ready:  # it is still starting: the time has not begun
+                self._left_behind[connection] = limit_s, time.monotonic() + limit_s
             elif time.monotonic() > until and not self.killed:
                 log.warning(
-                    "a task of a client that is gone did not end within %g s; the worker is replaced", self._limit_s
+                    "what a client that is gone left on the device took more than %g s; a new worker starts", limit_s
                 )
                 self.kill()
 
@@ -139,9 +141,10 @@ class SharedWorkerQueue(QueueWorker):
     shared = True
     process: DeviceProcess
 
-    def __init__(self, process: DeviceProcess, kind: Any, level: StopLevel) -> None:
+    def __init__(self, process: DeviceProcess, kind: Any, level: StopLevel, placed: bool) -> None:
         self.process, self.level = process, level
-        self.connection = process.open_queue(kind)
+        self.connection = process.open_queue(kind, placed)
+        self._loading: set[int] = set()
         self.stop_number = 0
         self._killed = False
         self._unsent: deque[tuple[Struct, tuple[int, ...]]] = deque()
@@ -153,6 +156,8 @@ class SharedWorkerQueue(QueueWorker):
 
     def send(self, message: Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Hand it a request, in order; later (``flush``) where it is behind. One that stays behind hangs."""
+        if isinstance(message, ms.MakeModel):
+            self._loading.add(message.model)
         self._unsent.append((message, descriptors))
         self.flush()
         if len(self._unsent) > MOST_UNSENT:
@@ -173,7 +178,10 @@ class SharedWorkerQueue(QueueWorker):
     def receive(self) -> Any:
         """Its next report. Raises ConnectionError where it is gone, BlockingIOError where there is none."""
         self.flush()
-        return super().receive()
+        report = super().receive()
+        if isinstance(report, ms.ModelMade | ms.ModelFailed):
+            self._loading.discard(report.model)
+        return report
 
     def stop(self) -> bool:
         """Stopped as far as others must wait: always at once."""
@@ -200,4 +208,18 @@ class SharedWorkerQueue(QueueWorker):
         if self.process.killed or self.process.exit_status is not None:
             self.connection.close()
         elif self.connection.fileno() >= 0:
-            self.process.leave(socket.socket(fileno=self.connection.detach()))
+            settings = self.process.settings
+            limit_s = settings.load_timeout_s if self._loading else settings.task_timeout_s
+            self.process.leave(socket.socket(fileno=self.connection.detach()), limit_s)
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has closed it; reports that it had sent before are dropped."""
+    try:
+        while connection.recv(1, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -21,6 +21,7 @@ from ..transport.tensors import SlotLayout, check_outputs, check_spec
 from .queue_worker import QueueWorker
 from .session import ClientSession
 from .settings import RuntimeSettings
+from .workers import Workers
 
 MOST_SLOTS = 64
 MOST_LOSSES = 3
@@ -35,6 +36,7 @@ class ModelRequests(ABC):
     scheduler: Scheduler
     pool: ModelPool
     sessions: dict[int, ClientSession]
+    workers: Workers
     keys: dict[int, str]
     """Models that are ready, to what a slow-down table knows them by."""
     _looked_ns = 0
@@ -50,10 +52,6 @@ class ModelRequests(ABC):
     @abstractmethod
     def unwatch(self, descriptor: int) -> None:
         """Hear of a descriptor no more."""
-
-    @abstractmethod
-    def spawn(self, hello: ms.Hello) -> QueueWorker:
-        """A worker for a client."""
 
     @abstractmethod
     def watch_worker(self, session: ClientSession) -> None:
@@ -277,7 +275,7 @@ class ModelRequests(ABC):
                 session, ms.RequestRefused(f"model {model.name!r} was not loaded: {why}", "see the runtime's log")
             )
         final = session.losses >= MOST_LOSSES
-        session.worker = self.spawn(session.hello)
+        session.worker = self.workers.spawn(session.hello, bool(self.pool.of(session.queue)))
         self.watch_worker(session)
         for other in list(self.sessions.values()):
             if other.worker.killed_for_another:  # it would be given requests until its end is seen
@@ -323,6 +321,7 @@ class ModelRequests(ABC):
         if now_ns - self._looked_ns < _WATCH_NS:
             return
         passed, self._looked_ns = min(now_ns - self._looked_ns, 2 * _WATCH_NS), now_ns
+        self.workers.look_after()
         for session in list(self.sessions.values()):
             session.worker.flush()
             if session.cut_off:

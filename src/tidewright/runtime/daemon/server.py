@@ -58,7 +58,7 @@ class RuntimeServer(ModelRequests):
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
-        self._workers = Workers(settings)
+        self.workers = Workers(settings)
         self.keys: dict[int, str] = {}
         padding = rule(settings.padding, len(settings.cores), settings.rt_threads, self.keys, settings.padding_bound)
         self.scheduler = Scheduler(settings.scheduler, padding)
@@ -130,7 +130,7 @@ class RuntimeServer(ModelRequests):
         self._alarm.close()
         for queue in list(self.sessions):
             self.close(queue)
-        self._workers.close()
+        self.workers.close()
         for worker in self._dying:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(worker.pid, 0)
@@ -217,7 +217,7 @@ class RuntimeServer(ModelRequests):
                 f"give 1 to 1000, and up to {len(self.settings.cores)} threads",
             )
         queue, self._next_queue = self._next_queue, self._next_queue + 1
-        worker = self.spawn(hello)
+        worker = self.workers.spawn(hello)
         session = ClientSession.open(queue, connection, hello, pid, worker)
         self.sessions[queue] = session
         self._watch(connection.fileno(), lambda: self._spoken(session))
@@ -232,10 +232,6 @@ class RuntimeServer(ModelRequests):
         )
         send(connection, welcome, (session.ring_memory, session.rings.submitted, session.rings.completed))
         log.info("%s (%s, pid %d) opened queue %d", session.name, hello.kind, pid, queue)
-
-    def spawn(self, hello: Hello) -> QueueWorker:
-        """A worker for a queue of this client."""
-        return self._workers.spawn(hello)
 
     def retire(self, worker: QueueWorker) -> None:
         """It is being killed: it is reaped when it has ended."""
@@ -267,7 +263,7 @@ class RuntimeServer(ModelRequests):
         return Stats(
             collect(
                 self.settings,
-                self._workers.facts,
+                self.workers.facts,
                 self.scheduler,
                 self.pool,
                 sessions,

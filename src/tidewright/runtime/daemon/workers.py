@@ -31,15 +31,15 @@ class Workers:
         if ready is not None:
             self.facts |= {"gpu": ready.name, "sms": ready.multiprocessors, "memory": ready.memory_bytes}
 
-    def spawn(self, hello: Hello) -> QueueWorker:
-        """For a queue of this client."""
+    def spawn(self, hello: Hello, placed: bool = False) -> QueueWorker:
+        """For a queue of this client. ``placed``: it has models, which are to be made again."""
         settings = self._settings
         if self._device is None:
             usual = settings.rt_threads if hello.kind == "rt" else settings.be_threads
             return WorkerProcess(settings, hello.kind, hello.threads or usual)
         if self._device.reap() or self._device.killed:
             self._restart(settings)
-        return SharedWorkerQueue(self._device, hello.kind, settings.stop)
+        return SharedWorkerQueue(self._device, hello.kind, settings.stop, placed)
 
     def _restart(self, settings: RuntimeSettings) -> None:
         """Raises WorldError where the device cannot be opened any more: the runtime ends, and its job is retried elsewhere."""
@@ -50,6 +50,11 @@ class Workers:
             raise WorldError(f"the device cannot be opened again: {why}")
         self._device.close()
         self._device = DeviceProcess(settings)
+
+    def look_after(self) -> None:
+        """Now and then: what clients that are gone left on the device has its time, also when no other is there."""
+        if self._device is not None and self._device.exit_status is None:
+            self._device.flush()
 
     def close(self) -> None:
         """Kill the worker of a device; those of clients are theirs to close."""

@@ -179,6 +179,8 @@ class OpenQueue(Struct, frozen=True, tag=True):
     """To the worker of a whole device, with it: the connection on which this queue's requests and reports go."""
 
     kind: Literal["rt", "be"]
+    placed: bool = False
+    """It had models when the worker before this one was lost: it gets its place back before others get one."""
 
 
 # -- worker to runtime ------------------------------------------------------------------------------------------------

@@ -109,9 +109,11 @@ class DeviceWorker:
             self._report(connection, each)
         for each, connection in list(self._closing.items()):
             each.turn(real_time)
-            if each.running is None:
+            if each.running is None and not each.loading:
                 del self._closing[each]
                 self._forget(each)
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # a process that a model's factory forked may have it, too
                 connection.close()
 
     def _report(self, connection: socket.socket, each: ClientQueue) -> None:
@@ -136,18 +138,35 @@ class DeviceWorker:
         connection = socket.socket(fileno=descriptors[0])
         connection.setblocking(False)
         self.queues[connection] = GraphQueue() if request.kind == "rt" else UnplacedQueue()
+        if request.placed and request.kind == "be":
+            with contextlib.suppress(UsageError):  # its models are refused, and say so
+                self._place(connection)
         self._watch(connection.fileno(), lambda: self._asked(connection))
 
     def _load(self, connection: socket.socket, owner: ClientQueue, request: ms.MakeModel) -> None:
         if isinstance(owner, UnplacedQueue):
             try:
-                placed = self.device.chain_queue()
+                owner = self._place(connection)
             except UsageError as error:
                 owner.out.append(ms.ModelFailed(request.model, str(error)))
                 return
-            placed.out, owner = owner.out, placed
-            self.queues[connection] = owner
+        owner.loading += 1
         self._making.put((connection, owner, request))
+
+    def _place(self, connection: socket.socket) -> ClientQueue:
+        """Raises UsageError where the device has no room for another best-effort queue."""
+        placed = self.device.chain_queue()
+        placed.out = self.queues[connection].out
+        self.queues[connection] = placed
+        return placed
+
+    def _unplace(self, connection: socket.socket, owner: ClientQueue) -> None:
+        """A queue without models gives its place back."""
+        if isinstance(owner, ChainQueue) and owner.idle and not owner.models and not owner.loading:
+            bare = UnplacedQueue()
+            bare.out, owner.out = owner.out, []
+            self.queues[connection] = bare
+            self._forget(owner)
 
     def _asked(self, connection: socket.socket) -> None:
         owner = self.queues[connection]
@@ -168,6 +187,7 @@ class DeviceWorker:
             self._attach(owner, request, descriptors[0])
         elif isinstance(request, ms.DropModel):
             self._drop(owner, request.model)
+            self._unplace(connection, owner)
         elif isinstance(owner, ChainQueue):
             owner.stop(request.number) if isinstance(request, ms.StopQueue) else owner.resume()
 
@@ -197,6 +217,12 @@ class DeviceWorker:
         while True:
             model: Any = None
             connection, owner, request = self._making.get()
+            if owner.gone:
+                self._made.append(
+                    (connection, owner, request, None, ms.ModelFailed(request.model, "its client is gone"))
+                )
+                os.eventfd_write(self._awake, 1)
+                continue
             self._made.append((connection, owner, request, None, ms.MakingModel(request.model)))
             os.eventfd_write(self._awake, 1)
             report: ms.ModelMade | ms.ModelFailed
@@ -214,6 +240,8 @@ class DeviceWorker:
             os.eventfd_read(self._awake)
         while self._made:
             connection, owner, request, model, report = self._made.popleft()
+            if not isinstance(report, ms.MakingModel):
+                owner.loading -= 1
             if self.queues.get(connection) is not owner:
                 if model is not None:
                     self.device.detach(model)  # its client is gone
@@ -224,6 +252,8 @@ class DeviceWorker:
             elif model is not None:
                 owner.models[request.model] = model
             owner.out.append(report)
+            if isinstance(report, ms.ModelFailed):
+                self._unplace(connection, owner)
 
     def _attach(self, owner: ClientQueue, request: ms.AttachSlots, descriptor: int) -> None:
         model = owner.models.get(request.model)

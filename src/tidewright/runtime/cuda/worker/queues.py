@@ -70,6 +70,9 @@ class ClientQueue(ABC):
         self.waiting: deque[RunTask] = deque()
         self.running: _Running | None = None
         self.out: list[Any] = []
+        self.loading = 0
+        """Models that are being made, or are to be."""
+        self.gone = False
 
     @property
     def idle(self) -> bool:
@@ -92,6 +95,7 @@ class ClientQueue(ABC):
 
     def abandon(self) -> None:
         """Its client is gone: begin nothing more."""
+        self.gone = True
         self.waiting.clear()
 
     @abstractmethod
