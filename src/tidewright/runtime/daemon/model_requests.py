@@ -145,7 +145,7 @@ class ModelRequests(ABC):
             return  # an event of a descriptor that was closed since
         except OSError:
             self.unwatch(session.worker.connection.fileno())  # its end is seen when it is reaped
-            session.cut_off = True
+            session.cut_off_ns = time.monotonic_ns()
             return
         except UsageError as error:
             # The model's code may write to any descriptor of its process.
@@ -266,7 +266,7 @@ class ModelRequests(ABC):
             self.retire(worker)
         worker.close()
         session.losses += blamed
-        session.making, session.cut_off = 0, False
+        session.making = session.cut_off_ns = 0
         session.stop_asked_ns, session.running = 0, None
         loading = [model for model in self.pool.of(session.queue) if model.state is ModelState.LOADING]
         for model in loading:
@@ -324,8 +324,12 @@ class ModelRequests(ABC):
         self.workers.look_after()
         for session in list(self.sessions.values()):
             session.worker.flush()
-            if session.cut_off:
-                self.lost(session, "" if session.worker.reap() else "the worker has closed its connection")
+            if session.cut_off_ns and session.worker.reap():
+                self.lost(session, "")
+                continue
+            # As a rule it is about to end, and its exit status says more; a kill meanwhile would be put down to this client.
+            if session.cut_off_ns and now_ns - session.cut_off_ns > _WATCH_NS:
+                self.lost(session, "the worker has closed its connection")
                 continue
             if session.making and now_ns - session.making_ns > self.settings.load_timeout_s * 1e9:
                 self.lost(

@@ -37,8 +37,8 @@ class ClientSession:
     making: int = 0
     """The model that the worker of a device makes now, since ``making_ns``."""
     making_ns: int = 0
-    cut_off: bool = False
-    """Its worker has closed the connection; as a rule because it has ended."""
+    cut_off_ns: int = 0
+    """When its worker closed the connection, as a rule because it has ended; 0: it has not."""
     losses: int = 0
     """Workers lost in a row, no task done between."""
     broken: str = ""
