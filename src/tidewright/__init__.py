@@ -7,18 +7,16 @@ Names below are loaded on first use, so that ``import tidewright`` stays cheap.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from .base.lazy import lazy_attribute
 
 __version__ = "0.1.0"
 
-_LAZY = {"Client": "tidewright.wire.client", "JobSpec": "tidewright.model.job"}
+_LAZY = {"Client": "wire.client", "JobSpec": "model.job"}
 
 __all__ = ["Client", "JobSpec", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module 'tidewright' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    return lazy_attribute(__name__, _LAZY, name)

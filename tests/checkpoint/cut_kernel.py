@@ -34,7 +34,7 @@ class Memory(dict):
 
 
 class Owner:
-    """What has a store buffer: a process or an agent. ``frozen``: it does not run for now."""
+    """What has a store buffer: a process or an agent. ``frozen``: it stands still."""
 
     def __init__(self, name: str) -> None:
         self.name, self.alive, self.frozen = name, True, False

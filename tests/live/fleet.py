@@ -384,7 +384,7 @@ class Fleet:
         return msgspec.to_builtins(answer)
 
     async def copy(self, src_node: str, src: Path, dst_node: str, dst: Path, *, digest: str) -> None:
-        raise NotImplementedError
+        raise AssertionError("no controller copies files between nodes")
 
     async def close(self) -> None:
         self._on_node = self._on_report = None

@@ -5,6 +5,8 @@ Refuses to know jobs, nodes and the pool: who may be real-time here was decided 
 a device is opened.
 """
 
+from ..base.lazy import lazy_attribute
+
 MAY_IMPORT = ("base", "model", "devices", "report")
 
 _LAZY = {"Runtime": "embedded", "RuntimeClient": "client"}
@@ -12,8 +14,4 @@ _LAZY = {"Runtime": "embedded", "RuntimeClient": "client"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return lazy_attribute(__name__, _LAZY, name)

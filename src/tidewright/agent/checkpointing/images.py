@@ -202,13 +202,11 @@ class Images(RawImages):
 
     def collect_due(self, least_s: float = COLLECT_S) -> None:
         """Give back what dropped images took, now and then: it means to look at every image of the store."""
-        due = self._garbage and self._lazy_store.exists() and time.monotonic() - self._collected >= least_s
+        due = self._garbage and time.monotonic() - self._collected >= least_s
         if due and self._storing.acquire(blocking=False):
             try:
                 self._collected, self._garbage = time.monotonic(), False
-                self.store.gc()
-            except WorldError as error:
-                log.warning("the image store is not cleared up: %s", error)
+                self._gc()
             finally:
                 self._storing.release()
 
@@ -239,6 +237,9 @@ class Images(RawImages):
         self.sweep_raw()
         if self.pending_deletes is not None:
             self.pending_deletes.recover(lambda name: self.store.has(name))
+        self._gc()
+
+    def _gc(self) -> None:
         try:
             if self._lazy_store.exists():
                 self.store.gc()
@@ -266,7 +267,7 @@ class Images(RawImages):
                     list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))
             except BaseException:
                 self.forget_ranks(job, serial, missing)
-                self._clear_partial_copies()
+                self._collect(0.0)  # no image needs the packs that were fetched, and the disk may be full
                 raise
         return directory
 
@@ -314,10 +315,6 @@ class Images(RawImages):
             why.append(error)
             return False
 
-    def _clear_partial_copies(self) -> None:
-        """After a copy that did not complete: no image needs the packs that were fetched, and the disk may be full."""
-        self._collect(0.0)
-
     def fetch(self, args: FetchArgs) -> int:
         """Take copies of rank images into this node's store; bytes added. Raises WorldError."""
         before = self.store.stored_bytes()
@@ -327,7 +324,7 @@ class Images(RawImages):
                 why: list[Exception] = []
                 remotes = [PeerRemote(peer, self._token) for peer in args.sources]
                 if not self.store.whole(name) and not any(self._pull(name, remote, why) for remote in remotes):
-                    self._clear_partial_copies()
+                    self._collect(0.0)  # no image needs the packs that were fetched, and the disk may be full
                     raise WorldError("; ".join(map(str, why)) or "no node that has it is known")
         return self.store.stored_bytes() - before
 

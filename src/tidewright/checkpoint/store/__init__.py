@@ -6,6 +6,7 @@
 
 from typing import TYPE_CHECKING
 
+from ...base.lazy import lazy_attribute
 from .errors import ImageDamaged, ImageMissing, StoreFull
 from .names import ImageName, is_key
 from .quota import ImageEntry, PutReport
@@ -40,8 +41,4 @@ _LAZY = {"ImageStore": "store", "IntegrityFinding": "check", "Freed": "gc", "Mov
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return lazy_attribute(__name__, _LAZY, name)

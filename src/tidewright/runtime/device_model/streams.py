@@ -82,7 +82,7 @@ class ModelStream:
     kernel_gap_ns: int = 0
     """What the host adds before every kernel of this stream."""
     padding: SmPartition | None = None
-    """Where a gated stream goes on while the flag is up; None for nowhere."""
+    """Where a gated stream goes on while the flag is up; None: it waits."""
     stopped: bool = False
     """Whether chains that come to the head are parked instead of launched."""
     limit: int | None = None
