@@ -96,7 +96,8 @@ class DeviceProcess(ChildProcess):
             connection.shutdown(socket.SHUT_WR)
         self._left_behind[connection] = limit_s, time.monotonic() + limit_s
 
-    def _check_left_behind(self) -> None:
+    def check_left_behind(self) -> None:
+        """Now and then: see that no queue that was left behind keeps the device."""
         self._hear()
         for connection, (limit_s, until) in list(self._left_behind.items()):
             if _has_ended(connection):
@@ -111,8 +112,7 @@ class DeviceProcess(ChildProcess):
                 self.kill()
 
     def flush(self) -> None:
-        """Ask for the queues that could not be asked for before, and see that none that was left behind keeps the device."""
-        self._check_left_behind()
+        """Ask for the queues that could not be asked for before."""
         while self._unopened:
             request, theirs = self._unopened[0]
             try:

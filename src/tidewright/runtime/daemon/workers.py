@@ -54,7 +54,7 @@ class Workers:
     def look_after(self) -> None:
         """Now and then: what clients that are gone left on the device has its time, also when no other is there."""
         if self._device is not None and self._device.exit_status is None:
-            self._device.flush()
+            self._device.check_left_behind()
 
     def close(self) -> None:
         """Kill the worker of a device; those of clients are theirs to close."""

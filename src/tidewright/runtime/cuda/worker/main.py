@@ -65,6 +65,8 @@ class DeviceWorker:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._made: deque[tuple[socket.socket, ClientQueue, ms.MakeModel, Any, Any]] = deque()
         self._making: queue.SimpleQueue[tuple[socket.socket, ClientQueue, ms.MakeModel]] = queue.SimpleQueue()
+        self._made_for: ClientQueue | None = None
+        """Whose model the other thread makes."""
         self._awake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ended = False
 
@@ -109,7 +111,7 @@ class DeviceWorker:
             self._report(connection, each)
         for each, connection in list(self._closing.items()):
             each.turn(real_time)
-            if each.running is None and not each.loading:
+            if each.running is None and self._made_for is not each:
                 del self._closing[each]
                 self._forget(each)
                 with contextlib.suppress(OSError):
@@ -215,25 +217,32 @@ class DeviceWorker:
     def _make_models(self) -> None:
         """The other thread: one model after the other."""
         while True:
-            model: Any = None
             connection, owner, request = self._making.get()
+            self._made_for = owner  # first: the loop lets a client go, and asks for this then
             if owner.gone:
-                self._made.append(
-                    (connection, owner, request, None, ms.ModelFailed(request.model, "its client is gone"))
-                )
-                os.eventfd_write(self._awake, 1)
-                continue
-            self._made.append((connection, owner, request, None, ms.MakingModel(request.model)))
-            os.eventfd_write(self._awake, 1)
-            report: ms.ModelMade | ms.ModelFailed
-            try:
-                with own_modules():
-                    model, report = self.device.make(request, owner)
-            except BaseException as caught:  # also SystemExit of the user's code: the client gets it as an error
-                report = ms.ModelFailed(request.model, describe(caught))
-            self._made.append((connection, owner, request, model, report))
-            os.eventfd_write(self._awake, 1)
-            del model, owner  # they would be kept as long as this thread waits
+                self._made_for = None
+                os.eventfd_write(self._awake, 1)  # the loop may have asked already
+            else:
+                self._hand_over(connection, owner, request, None, ms.MakingModel(request.model))
+                made = self._make(owner, request)
+                self._made_for = None
+                self._hand_over(connection, owner, request, *made)
+                del made
+            del owner  # it would be kept as long as this thread waits
+
+    def _make(self, owner: ClientQueue, request: ms.MakeModel) -> tuple[Any, ms.ModelMade | ms.ModelFailed]:
+        try:
+            with own_modules():
+                return self.device.make(request, owner)
+        except BaseException as caught:  # also SystemExit of the user's code: the client gets it as an error
+            return None, ms.ModelFailed(request.model, describe(caught))
+
+    def _hand_over(
+        self, connection: socket.socket, owner: ClientQueue, request: ms.MakeModel, model: Any, report: Any
+    ) -> None:
+        """To the loop, and wake it."""
+        self._made.append((connection, owner, request, model, report))
+        os.eventfd_write(self._awake, 1)
 
     def _take_models(self) -> None:
         with contextlib.suppress(BlockingIOError):

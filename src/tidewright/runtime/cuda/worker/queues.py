@@ -104,7 +104,7 @@ class ClientQueue(ABC):
 
 
 class UnplacedQueue(ClientQueue):
-    """A best-effort queue before its first model: it takes nothing of the device."""
+    """A best-effort queue without models: it takes nothing of the device."""
 
     def turn(self, real_time: bool) -> None:
         """Nothing is ever waiting."""
