@@ -46,14 +46,14 @@ types: $(READY)
 test: lint
 	$(MAKE) --no-print-directory -j 2 types rings
 
-# Rings 1 and 2 first: they are quick to say what is wrong. Ring 3 starts real processes, in namespaces and folders of their own;
-# many of its tests wait, so it has twice the workers.
+# Rings 1 and 2 first: they are quick to say what is wrong. Some of their tests wait, so they have one worker more than there are
+# cores. Ring 3 starts real processes, in namespaces and folders of their own; many of its tests wait: twice the workers.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
 rings test-full: export PYTHONDONTWRITEBYTECODE =
 # Nor need hundreds of processes that import numpy start threads for its linear algebra; in the long matrices programs have them.
 rings: export OPENBLAS_NUM_THREADS = 1
 rings: $(READY)
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not processes and not gpu and not full'
+	$(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full'
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 # The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.

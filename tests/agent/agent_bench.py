@@ -138,9 +138,7 @@ class Bench:
         """Kill the agent and everything it ever started, by id, and remove its freezer groups."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
-        for pid in bearing(str(self.state)):
-            if pid != os.getpid():
-                os.kill(pid, signal.SIGKILL)
+        send((pid for pid in bearing(str(self.state)) if pid != os.getpid()), signal.SIGKILL)
         for group in groups(self.state):
             for number in (signal.SIGKILL, signal.SIGCONT):
                 send(grouped([str(group)]), number)

@@ -73,5 +73,5 @@ def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     tide("run", "--wait", "--", "sleep", "0.2")
     results, _ = _replayed(tide, "--cluster", "2x2:cpu")
     assert results[0]["jobs"] == 4 and results[0]["devices"] == 4, "engine settings were changed on the way"
-    tide("down")
+    tide("down", "--jobs")
     assert _replayed(tide, str(tide.state / "journal.db"))[0][0]["jobs"] == 4
