@@ -28,6 +28,7 @@ class SimulatedStream:
     stopped: bool = False
     alive: bool = True
     epoch: int = 0
+    share: int = 0
 
 
 class SimulatedDevice:
@@ -88,7 +89,7 @@ class SimulatedDevice:
         if not stream.alive:
             return
         self._pause(queue)
-        stream.alive, stream.stopped = False, False
+        stream.alive, stream.stopped, stream.share = False, False, 0
         stream.tasks.clear()
         stream.epoch += 1
         self.step(ev.StreamLost(queue, "lost"))
@@ -156,6 +157,9 @@ class SimulatedDevice:
         stream.stopped = False
         self._go(action.queue)
 
+    def _PadStream(self, action: ev.PadStream) -> None:  # noqa: N802
+        self.streams[action.queue].share = action.share
+
     def _ReportTask(self, action: ev.ReportTask) -> None:  # noqa: N802
         key = action.task.id
         assert key in self.submitted, f"task {key} was reported to a client that has left"
@@ -218,10 +222,13 @@ class SimulatedDevice:
                 for queue, stream in self.streams.items()
                 if stream.kind == "be" and stream.running_since >= 0 and not stream.stopped
             ]
-            allowed = [
-                q for q in beside if self.padding(model, tuple(dict.fromkeys(t.model for t in self.streams[q].tasks)))
-            ]
-            assert len(beside) <= 1 and beside == allowed, f"queues {beside} run beside real-time model {model}"
+            for queue in beside:
+                stream = self.streams[queue]
+                most = self.padding(model, tuple(dict.fromkeys(task.model for task in stream.tasks)))
+                assert 0 < stream.share <= most, (
+                    f"queue {queue} runs on {stream.share} beside model {model}, not {most}"
+                )
+            assert len(beside) <= 1, f"queues {beside} run beside real-time model {model}"
         window = self.scheduler.settings.window
         for queue, stream in self.streams.items():
             assert len(stream.tasks) <= (1 if stream.kind == "rt" else window), f"queue {queue} is over its window"
@@ -239,14 +246,15 @@ def random_story(seed: int, *, losses: bool = True, late: bool = True, pad: bool
     """Queues of both classes, bursts of tasks, cancels, clients that leave, workers that die. The device, run out."""
     dice = random.Random(seed)
     lengths = {model: dice.choice((5, 50, 400, 3_000)) * US for model in range(8)}
-    admitted = {(rt, be) for rt in range(4) for be in range(4, 8) if pad and dice.random() < 0.3}
+    pairs = [(rt, be) for rt in range(4) for be in range(4, 8)]
+    admitted = {pair: dice.choice((8, 16, 32)) if pad and dice.random() < 0.3 else 0 for pair in pairs}
     settings = SchedulerSettings(
         window=dice.choice((1, 2, 3)), streams=dice.choice((1, 2, 32)), quantum_ns=500 * US, stop_bound_ns=200 * US
     )
     slow = late and dice.random() < 0.3
     device = SimulatedDevice(
         settings,
-        lambda rt, be: all((rt, one) in admitted for one in be),
+        lambda rt, be: min(admitted[rt, one] for one in be),
         lengths.__getitem__,
         lambda: dice.choice((5, 20, 100, 1_000 if slow else 150)) * US,
     )

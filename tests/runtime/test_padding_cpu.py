@@ -13,8 +13,8 @@ import pytest
 
 from tidewright.base.errors import UsageError
 from tidewright.runtime import RuntimeClient
-from tidewright.runtime.padding import cpu_rule
-from tidewright.runtime.padding.slowdown import PairSlowdown, SlowdownTable, dump_table
+from tidewright.runtime.padding import admission
+from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable, dump_table
 from tidewright.runtime.transport.messages import ModelSource
 
 from .conftest import Start, entry_of, until
@@ -25,39 +25,59 @@ CORES = len(os.sched_getaffinity(0))
 
 def table(path: Path, *pairs: tuple[str, str, float], cores: int = CORES) -> Path:
     rows = tuple(PairSlowdown(rt, be, cores - 1, slowdown, 10) for rt, be, slowdown in pairs)
-    path.write_bytes(dump_table(SlowdownTable(cpu_rule.fingerprint(cores, 1), rows)))
+    path.write_bytes(dump_table(SlowdownTable(admission.fingerprint(cores, 1), rows)))
     return path
 
 
 def test_a_table_admits_the_pairs_that_it_has_below_the_bound(tmp_path: Path) -> None:
     file = str(table(tmp_path / "t", ("a", "b", 0.01), ("a", "c", 0.05), cores=4))
     keys = {1: "a", 2: "b", 3: "c"}
-    rule = cpu_rule.rule(file, 4, 1, keys)
-    assert rule(1, (2,)) and not rule(1, (3,)) and not rule(1, (2, 3)) and not rule(2, (1,)) and not rule(1, (9,))
-    assert cpu_rule.rule(file, 4, 1, keys, 0.1)(1, (2, 3))
-    assert not cpu_rule.rule("never", 4, 1, keys)(1, (2,)) and cpu_rule.rule("always", 4, 1, keys)(1, (3,))
+    here = admission.fingerprint(4, 1)
+    rule = admission.rule(file, here, 3, keys, 0.02)
+    assert rule(1, (2,)) == 3 and not rule(1, (3,)) and not rule(1, (2, 3)) and not rule(2, (1,)) and not rule(1, (9,))
+    assert admission.rule(file, here, 3, keys, 0.1)(1, (2, 3)) == 3
+    assert admission.rule("never", here, 3, keys, 0.02)(1, (2,)) == 0
+    assert admission.rule("always", here, 3, keys, 0.02)(1, (3,)) == 3
+    assert admission.rule("always", here, 0, keys, 0.02)(1, (3,)) == 0, "no core is left"
+
+
+def test_of_several_shares_the_largest_on_which_all_are_admitted_is_given(tmp_path: Path) -> None:
+    here = DeviceFingerprint("GPU", 132, "580.65.06", (("torch", "2.13.0"),))
+    measured = {("b", 8): 0.0, ("b", 16): 0.01, ("b", 32): 0.2, ("c", 8): 0.02, ("c", 16): 0.03}
+    pairs = tuple(PairSlowdown("a", be, share, slowdown, 10) for (be, share), slowdown in measured.items())
+    path = tmp_path / "t"
+    path.write_bytes(dump_table(SlowdownTable(here, pairs)))
+    rule = admission.rule(str(path), here, 16, {1: "a", 2: "b", 3: "c"}, 0.02)
+    assert [rule(1, be) for be in ((2,), (3,), (2, 3))] == [16, 8, 8]
+    assert admission.shares(str(path), 5) == (8, 16, 32)
+    assert (admission.shares("always", 5), admission.shares("never", 5)) == ((5,), ())
+    with pytest.raises(UsageError, match="another driver"):
+        admission.rule(str(path), DeviceFingerprint("GPU", 132, "600", here.software), 16, {}, 0.02)
 
 
 @pytest.mark.parametrize("cores", [2, 8])
 def test_the_table_of_another_device_is_refused(tmp_path: Path, cores: int) -> None:
     with pytest.raises(UsageError, match="measure the pairs again"):
-        cpu_rule.rule(str(table(tmp_path / "t", ("a", "b", 0.0), cores=4)), cores, 1, {})
+        file = str(table(tmp_path / "t", ("a", "b", 0.0), cores=4))
+        admission.rule(file, admission.fingerprint(cores, 1), cores - 1, {}, 0.02)
     with pytest.raises(UsageError, match="tide runtime calibrate"):
-        cpu_rule.rule(str(tmp_path / "nothing"), 4, 1, {})
+        admission.rule(str(tmp_path / "nothing"), admission.fingerprint(4, 1), 3, {}, 0.02)
 
 
 def test_a_model_is_known_by_its_factory_and_arguments() -> None:
     one, other = ModelSource("m:f", {"a": 1, "b": 2}), ModelSource("m:f", {"b": 2, "a": 1})
     assert (
-        cpu_rule.model_key(one) == cpu_rule.model_key(other) != cpu_rule.model_key(ModelSource("m:f", {"a": 2, "b": 2}))
+        admission.model_key(one)
+        == admission.model_key(other)
+        != admission.model_key(ModelSource("m:f", {"a": 2, "b": 2}))
     )
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
 def test_only_what_the_table_admits_runs_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
-    slow = cpu_rule.model_key(ModelSource(f"{MODELS}:busy", {"seconds": 0.4}))
-    admitted = cpu_rule.model_key(ModelSource(f"{MODELS}:chain", {"operators": 30}))
+    slow = admission.model_key(ModelSource(f"{MODELS}:busy", {"seconds": 0.4}))
+    admitted = admission.model_key(ModelSource(f"{MODELS}:chain", {"operators": 30}))
     runtime = start_runtime("--padding", str(table(tmp_path / "t", (slow, admitted, 0.0))))
     with (
         RuntimeClient(runtime.socket, "rt") as rt,

@@ -148,10 +148,20 @@ def resumes_before_it_stands_still(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_stop", early)
 
 
+def keeps_the_share_of_the_real_time_task_before(patch: pytest.MonkeyPatch) -> None:
+    share = Scheduler._share
+
+    def once(self: Scheduler, queue: BestEffortQueue, given: int) -> None:
+        if not (queue.share and given):
+            share(self, queue, given)
+
+    patch.setattr(Scheduler, "_share", once)
+
+
 DEFECTS = [
     launches_before_stops_are_acknowledged, never_stops_idle_looking_streams, pads_every_admitted_stream_at_once,
     forgets_stopped_streams, relaunches_what_was_preempted, loses_what_a_dead_worker_had, reports_a_cancelled_task_at_once,
-    serves_the_latest_first, resumes_before_it_stands_still,
+    serves_the_latest_first, resumes_before_it_stands_still, keeps_the_share_of_the_real_time_task_before,
 ]  # fmt: skip
 
 

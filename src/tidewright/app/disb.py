@@ -17,8 +17,8 @@ from ..runtime.disb.networks import source
 from ..runtime.disb.report import html, table
 from ..runtime.disb.result import DisbMatrix
 from ..runtime.disb.workload import DisbWorkload, load_workload
-from ..runtime.padding.cpu_rule import fingerprint
-from ..runtime.padding.cpu_table import ModelToMeasure, measure
+from ..runtime.padding.admission import fingerprint
+from ..runtime.padding.calibration import ModelToMeasure, measure, measure_gpu
 from ..runtime.padding.slowdown import dump_table
 
 ABOUT = {
@@ -65,10 +65,10 @@ def run_disb(
     progress("latency of each network alone")
     alone = standalone_ns(loaded, small, **options)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row for row in rows if len(cores) > 1 or "padding" not in row.options]
+        rows = [row for row in rows if device == "cuda" or len(cores) > 1 or "padding" not in row.options]
         if slowdowns is None and any("padding" in row.options for row in rows):
             slowdowns = Path(folder) / "table.json"
-            slowdowns.write_bytes(_measured(loaded, cores, small, progress))
+            slowdowns.write_bytes(_measured(loaded, device, cores, small, progress))
         results = []
         for workload in loaded:
             for row in rows:
@@ -101,12 +101,17 @@ def page(matrix: DisbMatrix) -> str:
     return html(matrix, {row: ABOUT[row] for row in dict.fromkeys(result.row for result in matrix.results)})
 
 
-def _measured(workloads: Sequence[DisbWorkload], cores: tuple[int, ...], small: bool, progress: Progress) -> bytes:
+def _measured(
+    workloads: Sequence[DisbWorkload], device: str, cores: tuple[int, ...], small: bool, progress: Progress
+) -> bytes:
     names = sorted({task.client.model_name for workload in workloads for task in workload.tasks})
     models = [ModelToMeasure(*source(name, small)) for name in names]
-    return dump_table(
-        measure(models, cores=cores, progress=lambda done, of: progress(f"slow-downs: pair {done + 1} of {of}"))
-    )
+
+    def pair(done: int, of: int) -> None:
+        progress(f"slow-downs: pair {done + 1} of {of}")
+
+    found = measure_gpu(models, progress=pair) if device == "cuda" else measure(models, cores=cores, progress=pair)
+    return dump_table(found)
 
 
 def _facts() -> tuple[tuple[str, str], ...]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from ..base.errors import Conflict, NotFound, Unreachable, UsageError
 from ..runtime.client import RuntimeClient, ask, connect
+from ..runtime.cuda.compile import require_device
 from ..runtime.cuda.inspection import inspect_kernels
 from ..runtime.cuda.ladder import level_lines
 from ..runtime.daemon.main import parse_cores
 from ..runtime.embedded import Runtime
 from ..runtime.ladder import StopLevel, level_name
-from ..runtime.padding.cpu_table import ModelToMeasure, measure
+from ..runtime.padding.calibration import ModelToMeasure, measure, measure_gpu
 from ..runtime.padding.slowdown import SlowdownTable, dump_table
 from ..runtime.transport.messages import GetStats, ModelSource, Shutdown
 from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
@@ -137,9 +138,15 @@ def parse_input(text: str) -> TensorSpec:
 
 
 def calibrate(
-    path: Path, cores: str, rt_threads: int, samples: int, progress: Callable[[int, int], None]
+    path: Path,
+    cores: str,
+    rt_threads: int,
+    samples: int,
+    progress: Callable[[int, int], None],
+    gpu_shares: Sequence[int] = (),
 ) -> SlowdownTable:
-    """The slow-down table of the models that a file of YAML lists. Raises UsageError, naming the entry that is wrong."""
+    """The slow-down table of the models that a file of YAML lists, on cores of this machine; with ``gpu_shares`` on its GPU, for
+    each of these numbers of multiprocessors. Raises UsageError, naming the entry that is wrong."""
     import yaml
 
     try:
@@ -149,8 +156,12 @@ def calibrate(
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path} lists no models", "write a list of entries with factory and inputs")
     models = [_entry(entry, number) for number, entry in enumerate(entries, 1)]
+    folder = Path.cwd()
+    if gpu_shares:
+        require_device()
+        return measure_gpu(models, shares=gpu_shares, samples=samples, folder=folder, progress=progress)
     return measure(
-        models, cores=parse_cores(cores), rt_threads=rt_threads, samples=samples, folder=Path.cwd(), progress=progress
+        models, cores=parse_cores(cores), rt_threads=rt_threads, samples=samples, folder=folder, progress=progress
     )
 
 

@@ -61,6 +61,8 @@ def command() -> None:
               help="How best-effort work is stopped: signal or gate on cores, cta on a GPU.")  # fmt: skip
 @click.option("--padding", default="never", show_default=True, metavar="FILE|always|never",
               help="Best-effort work beside real-time work: a table of tide runtime calibrate.")  # fmt: skip
+@click.option("--padding-sms", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
+              help="Of a GPU, with --padding always: multiprocessors for best-effort work.")  # fmt: skip
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Threads, and cores, of a real-time task.")  # fmt: skip
 @click.option("--memory", type=MEMORY, metavar="SIZE", help="For models, e.g. 8GiB. Default: not limited.")
@@ -72,7 +74,7 @@ def command() -> None:
 @pass_session
 def up(
     session: Session, devices: tuple[Any, int, int], device: str, name: str, sla: str, stop: str,
-    padding: str, rt_threads: int, memory: int | None,
+    padding: str, padding_sms: int, rt_threads: int, memory: int | None,
     worker_memory: int | None, task_timeout: float, streams: int,
 ) -> None:  # fmt: skip
     """Submit the runtime as a job that owns whole devices, and print the path that clients connect to.
@@ -100,6 +102,7 @@ def up(
     ]
     options += ["--memory", str(memory or 0), "--worker-memory", str(worker_memory or 0)]
     options += ["--rt-threads", str(rt_threads)]
+    options += ["--padding-sms", str(padding_sms)]
     options += ["--padding", padding if padding in ("always", "never") else str(Path(padding).absolute())]
     me = submitter()
     for job in session.client().jobs(name=name, user=me.user).jobs:
@@ -186,14 +189,21 @@ def top(session: Session, name: str, once: bool, output: str) -> None:
 @click.option("--cores", metavar="0,1", help="Of the device. Default: all of this process.")
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Threads, and cores, of a real-time task.")  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="What is measured: cores, or the GPU of this machine.")  # fmt: skip
+@click.option("--sms", default="8,16,32,64", show_default=True, metavar="8,16",
+              help="Of a GPU: multiprocessors for best-effort work, each measured.")  # fmt: skip
 @click.option(
     "--samples", type=click.IntRange(min=8), default=100, show_default=True, metavar="N", help="Requests for each pair."
 )
-def calibrate(models: Path, target: Path, cores: str | None, rt_threads: int, samples: int) -> None:
+def calibrate(
+    models: Path, target: Path, cores: str | None, rt_threads: int, device: str, sms: str, samples: int
+) -> None:
     """Run each model of MODELS in real time beside each as best-effort work, and write by how much it is slowed down.
 
     MODELS is YAML: a list of entries with factory, inputs (TYPE:SHAPE each) and, where needed, arguments and state. The
-    table is for this machine and software; tide runtime up --padding FILE takes it.
+    table is for this machine and software; tide runtime up --padding FILE takes it. With --device cuda each pair is measured for
+    each number of multiprocessors in --sms, which takes a runtime and minutes of compiling each.
 
     \b
     - factory: torchvision.models:resnet18
@@ -201,12 +211,17 @@ def calibrate(models: Path, target: Path, cores: str | None, rt_threads: int, sa
     """
     from ..app import runtime
 
+    try:
+        shares = [int(share) for share in sms.split(",")] if device == "cuda" else []
+    except ValueError:
+        raise click.BadParameter(f"{sms!r}: write numbers, as in 8,16", param_hint="--sms") from None
     table = runtime.calibrate(
-        models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}")
+        models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}"), shares
     )
     target.write_bytes(runtime.dump_table(table))
     for pair in table.pairs:
-        out.echo(f"{pair.slowdown:+7.1%}  {pair.be} beside {pair.rt}")
+        on = f" on {pair.share_sms} multiprocessors" if shares else ""
+        out.echo(f"{pair.slowdown:+7.1%}  {pair.be}{on} beside {pair.rt}")
 
 
 def summary(name: str, found: dict[str, Any]) -> str:

@@ -22,14 +22,14 @@ _GRACE_S = 20.0
 
 class Runtime:
     """Started when it is made, with the options of ``python -m tidewright.runtime.daemon`` (``stop="gate"`` is ``--stop gate``).
-    Raises WorldError with what the daemon says where it does not start."""
+    ``module``: another daemon, of a device of one's own. Raises WorldError with what the daemon says where it does not start."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, module: str = "tidewright.runtime.daemon", **options: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tidewright-runtime-")
         self.socket = Path(self._folder.name) / "socket"
         self.log = Path(self._folder.name) / "log"
         given = [text for name, value in options.items() for text in _option(name, value)]
-        command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(self.socket), *given]
+        command = [sys.executable, "-m", module, "--socket", str(self.socket), *given]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None

@@ -35,7 +35,8 @@ class Flags:
 class HostChain:
     """A model of a best-effort queue; its thread is the device."""
 
-    def __init__(self, model: LoadedModel, gate: Gate) -> None:
+    def __init__(self, model: LoadedModel, gate: Gate, shares: tuple[int, ...]) -> None:
+        self.shares, self.share = shares, 0
         self.model, self.signature, self._gate = model, model.signature, gate
         gate.chain = self
         self.complete = True
@@ -44,8 +45,9 @@ class HostChain:
         self.may_go_on = threading.Semaphore(0)
         self._thread = threading.Thread()
 
-    def begin(self, slot: int) -> None:
+    def begin(self, slot: int, share: int) -> None:
         assert self.complete and not self.busy
+        self.share = share
         self.complete, self.busy = False, True
         self._thread = threading.Thread(target=self._run, args=(slot,), daemon=True)
         self._thread.start()
@@ -58,8 +60,9 @@ class HostChain:
     def drained(self) -> bool:
         return not self.busy
 
-    def go_on(self) -> None:
+    def go_on(self, share: int) -> None:
         assert not self.complete and not self.busy
+        self.share = share
         self.busy = True
         self.may_go_on.release()
 
@@ -86,11 +89,14 @@ class Gate(OperatorGate):
 
     def check(self, gate: int) -> None:
         chain: Any = self.chain
-        while chain is not None and (self._flags.real_time or self._queue in self._flags.stopped):
+        while chain is not None and self._closed(chain):
             chain.busy = False
             chain.may_go_on.acquire()
             if chain.discarding:
                 raise Discarded
+
+    def _closed(self, chain: Any) -> bool:
+        return (self._flags.real_time and not chain.share) or self._queue in self._flags.stopped
 
 
 class HostGraph:
@@ -114,13 +120,14 @@ class HostGraph:
 
 
 class HostDevice:
-    def __init__(self) -> None:
+    def __init__(self, shares: tuple[int, ...]) -> None:
+        self.shares = shares
         if os.environ.get("HOST_DEVICE_MISSING"):
             raise UsageError("there is no host device", "leave the variable out")
         gone = os.environ.get("HOST_DEVICE_GONE")
         if gone and os.path.exists(gone):
             raise UsageError("the host device is gone", "plug it in")
-        self.ready = DeviceReady("host", 1, 0)
+        self.ready = DeviceReady("host", 100, 0)
         self.flags = Flags()
         self.free = list(range(QUEUES))
         self.rows: dict[ClientQueue, int] = {}
@@ -150,7 +157,7 @@ class HostDevice:
         else:
             gate = Gate(self.flags, self.rows[owner])
             model = LoadedModel(made, request.inputs, gate)
-            found = HostChain(model, gate)
+            found = HostChain(model, gate, self.shares)
         return found, ModelMade(request.model, model.signature, 1000, model.run_ns, model.gates)
 
     def attach(self, model: Any, slots: Any, count: int) -> None:

@@ -157,9 +157,9 @@ class GatedChain:
         control[ABORTED].copy_(self._closed)
         control[GATE].copy_(self._start)
 
-    def begin(self, *values: Any) -> None:
-        """A new task with these inputs (tensors like the captured ones), after what the caller's stream has been given. Raises
-        Conflict while one is under way, UsageError for other tensors."""
+    def begin(self, *values: Any, lane: ChainLane | None = None) -> None:
+        """A new task with these inputs (tensors like the captured ones), after what the caller's stream has been given; ``lane``:
+        as for ``launch``. Raises Conflict while one is under way, UsageError for other tensors."""
         import torch
 
         if not (self.step() and self.complete):
@@ -167,6 +167,7 @@ class GatedChain:
         wanted, given = ([(one.shape, one.dtype) for one in each] for each in (self.inputs, values))
         if wanted != given:
             raise UsageError(f"inputs {given}", f"the model takes {wanted}")
+        self._use(lane)
         if any(value.is_cuda for value in values):
             self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -185,18 +186,21 @@ class GatedChain:
             raise Conflict("the chain is on the device", "wait until it has drained")
         if self.complete:
             self._next = 0
-        if lane is not None and lane is not self._lane:
-            self._move(lane)
+        self._use(lane)
         with torch.cuda.stream(self.stream):
             self._lane.parts[self._next].graph.replay()
             self._event.record(self.stream)
         self._busy = True
 
-    def _move(self, lane: ChainLane) -> None:
+    def _use(self, lane: ChainLane | None) -> None:
         """Go on in another lane: it takes over where the task stands. The chain has drained."""
         import torch
 
+        if lane is None or lane is self._lane:
+            return
         before, self._lane = self._lane, lane
+        if lane.control.data_ptr() == before.control.data_ptr():
+            return  # lanes of one control block: it says where the task stands
         with torch.cuda.stream(lane.stream):
             lane.control[ABORTED].copy_(before.control[ABORTED])
             lane.control[MARKS:].copy_(before.control[MARKS:])

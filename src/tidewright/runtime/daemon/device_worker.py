@@ -45,7 +45,8 @@ class DeviceProcess(ChildProcess):
         self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
-        super().__init__(settings.device_worker, os.environ, theirs)
+        lanes = ("--shares", ",".join(map(str, settings.shares))) if settings.shares else ()
+        super().__init__((*settings.device_worker, *lanes), os.environ, theirs)
 
     def await_ready(self) -> ms.DeviceReady:
         """What device it has opened."""
@@ -193,6 +194,9 @@ class SharedWorkerQueue(QueueWorker):
     def resume(self) -> None:
         if self.level is not StopLevel.NONE:
             self.send(ms.ResumeQueue())
+
+    def pad(self, share: int) -> None:
+        self.send(ms.PadQueue(share))
 
     def reap(self) -> bool:
         """Whether the process has ended; of one that was left alone, whether there is nothing to wait for."""

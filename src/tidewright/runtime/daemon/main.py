@@ -14,6 +14,7 @@ from pathlib import Path
 from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
 from ..ladder import STOP_BOUND_MS, StopLevel, choose, may_use_fifo
+from ..padding.admission import shares
 from ..padding.slowdown import DEFAULT_BOUND
 from ..scheduler.machine import SchedulerSettings
 from .server import RuntimeServer
@@ -58,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--padding", default="never", help="best-effort beside real-time work: never, always or a table's file"
     )
+    found.add_argument(
+        "--padding-sms", type=int, default=16, help="of a GPU, for best-effort work with --padding always"
+    )
     found.add_argument("--padding-bound", type=float, default=DEFAULT_BOUND, help="largest slow-down that is admitted")
     found.add_argument("--clients", type=int, default=256)
     return found
@@ -70,11 +74,12 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     device = args.device
     if device == "auto":
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
-    if device == "cuda" and args.padding != "never":
-        raise UsageError("a GPU has no padding yet", "leave --padding out")
+    if args.padding_sms < 1:
+        raise UsageError(f"{args.padding_sms} multiprocessors for padding", "give at least 1 (--padding-sms)")
     if device == "cuda" and parse_bytes(args.worker_memory):
         raise UsageError("the worker of a GPU is shared: no client's memory is known", "leave --worker-memory out")
     base = RuntimeSettings(args.socket, parse_cores(args.cores), device)
+    share = args.padding_sms if device == "cuda" else len(base.cores) - args.rt_threads
     stop = choose(args.stop, device)
     return replace(
         base,
@@ -89,6 +94,8 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         most_clients=args.clients,
         take_over=args.requeue,
         padding=args.padding,
+        padding_share=share,
+        shares=shares(args.padding, share) if device == "cuda" else (),
         padding_bound=args.padding_bound,
         scheduler=SchedulerSettings(
             streams=1 if args.sequential else args.streams,

@@ -11,7 +11,7 @@ from ...base.errors import Conflict, UsageError
 from ...base.units import format_bytes
 from ..ladder import StopLevel
 from ..models import ModelPool, ModelState
-from ..padding.cpu_rule import model_key
+from ..padding.admission import model_key
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.queues import StreamState

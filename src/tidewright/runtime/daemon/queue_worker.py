@@ -60,6 +60,9 @@ class QueueWorker(ABC):
     def resume(self) -> None:
         """The stop is over."""
 
+    def pad(self, share: int) -> None:  # noqa: B027 - on cores the kernel's scheduler shares them out
+        """Real-time work runs, or is over: the queue may go on beside it with this share of the device; 0: no more."""
+
     def has_stopped(self) -> bool:
         """Whether a stop by signal has been carried out since the last question."""
         return False

@@ -21,7 +21,7 @@ from typing import Any
 from ...base.errors import TideError, UsageError
 from ..ladder import StopLevel, level_name, real_time_level
 from ..models import ModelPool
-from ..padding.cpu_rule import rule
+from ..padding.admission import rule
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task, TaskState
@@ -60,7 +60,8 @@ class RuntimeServer(ModelRequests):
         self.settings = settings
         self.workers = Workers(settings)
         self.keys: dict[int, str] = {}
-        padding = rule(settings.padding, len(settings.cores), settings.rt_threads, self.keys, settings.padding_bound)
+        here, share = self.workers.fingerprint, settings.padding_share
+        padding = rule(settings.padding, here, share, self.keys, settings.padding_bound)
         self.scheduler = Scheduler(settings.scheduler, padding)
         self.pool = ModelPool(settings.capacity)
         self.sessions: dict[int, ClientSession] = {}
@@ -81,7 +82,7 @@ class RuntimeServer(ModelRequests):
         self._epoll = select.epoll()
         self._actions: dict[type, Callable[[Any], None]] = {
             ev.LaunchTask: self._launch, ev.AbortTask: self._abort, ev.StopStream: self._stop, ev.ResumeStream: self._resume,
-            ev.ReportTask: self._report, ev.SetTimer: self._set_timer,
+            ev.PadStream: self._pad, ev.ReportTask: self._report, ev.SetTimer: self._set_timer,
         }  # fmt: skip
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -370,6 +371,9 @@ class RuntimeServer(ModelRequests):
         worker = self.sessions[action.queue].worker
         if worker.exit_status is None:
             worker.resume()
+
+    def _pad(self, action: ev.PadStream) -> None:
+        self.sessions[action.queue].worker.pad(action.share)
 
     def _set_timer(self, action: ev.SetTimer) -> None:
         self._timer_ns = action.at_ns

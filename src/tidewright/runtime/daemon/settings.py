@@ -19,7 +19,8 @@ class RuntimeSettings:
     ``task_timeout_s``: device time after which a task's worker is killed. ``worker_memory``: resident bytes beyond what its
     models take after which a worker is killed; 0: not limited. ``fifo``: real-time workers in SCHED_FIFO, if allowed.
 
-    ``padding``: never, always, or the file of a slow-down table, of which pairs at or below ``padding_bound`` are admitted."""
+    ``padding``: never, always, or the file of a slow-down table, of which pairs at or below ``padding_bound`` are admitted.
+    ``padding_share``: with always, cores or multiprocessors for best-effort work beside real-time work."""
 
     socket: Path
     cores: tuple[int, ...]
@@ -33,6 +34,9 @@ class RuntimeSettings:
     load_timeout_s: float = 3600.0
     worker_memory: int = 0
     padding: str = "never"
+    padding_share: int = 0
+    shares: tuple[int, ...] = ()
+    """All that ``padding`` may give to best-effort work of a GPU: their lanes are made with each model."""
     padding_bound: float = 0.02
     most_clients: int = 256
     take_over: bool = False

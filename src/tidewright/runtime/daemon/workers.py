@@ -6,7 +6,10 @@ import contextlib
 import os
 from typing import Any
 
-from ...base.errors import WorldError
+import msgspec
+
+from ...base.errors import UsageError, WorldError
+from ..padding.admission import fingerprint, gpu_fingerprint
 from ..transport.messages import Hello
 from .device_worker import DeviceProcess, SharedWorkerQueue
 from .queue_worker import QueueWorker
@@ -26,10 +29,20 @@ class Workers:
         self._failures = 0
         self._device = DeviceProcess(settings) if settings.device != "cpu" else None
         ready = self._device.await_ready() if self._device is not None else None
-        self.facts: dict[str, Any] = {"device": settings.device}
-        """Of the device, for those who ask."""
+        self.fingerprint = fingerprint(len(settings.cores), settings.rt_threads)
+        """Of the device, as slow-down tables know it."""
+        facts: dict[str, Any] = {"device": settings.device}
         if ready is not None:
-            self.facts |= {"gpu": ready.name, "sms": ready.multiprocessors, "memory": ready.memory_bytes}
+            facts |= {"gpu": ready.name, "sms": ready.multiprocessors, "memory": ready.memory_bytes}
+            self.fingerprint = gpu_fingerprint(ready)
+            largest = max(settings.shares, default=0)
+            if largest >= ready.multiprocessors:
+                raise UsageError(
+                    f"{largest} multiprocessors of {ready.multiprocessors} leave none to real-time work",
+                    "give best-effort work fewer (--padding-sms)",
+                )
+        self.facts = facts | {"fingerprint": msgspec.to_builtins(self.fingerprint)}
+        """Of the device, for those who ask."""
 
     def spawn(self, hello: Hello, placed: bool = False) -> QueueWorker:
         """For a queue of this client. ``placed``: it has models, which are to be made again."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ..client import PendingTask, RemoteModel, RuntimeClient
 from ..embedded import Runtime
-from ..padding.cpu_table import zeros
+from ..padding.calibration import zeros
 from ..scheduler.tasks import TaskState
 from .arrivals import SECOND_NS, DisbLoads, IntendedLaunch, stagger
 from .meter import DisbMeter, preemption_figures
@@ -55,6 +55,7 @@ CUDA_ROWS = (
     DeviceRow("STREAM", {"stop": "none"}, classes=False),
     DeviceRow("PRIO", {"stop": "none"}),
     DeviceRow("ours", {"stop": "cta"}),
+    DeviceRow("ours+padding", {"stop": "cta", "padding": "TABLE"}),
 )
 """All with the same kernels: Inductor's, gated for best-effort work."""
 

@@ -66,14 +66,20 @@ def dump_table(table: SlowdownTable) -> bytes:
     return msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(table, pairs=tuple(ordered))), indent=1)
 
 
-def load_table(data: bytes, here: DeviceFingerprint) -> SlowdownTable:
-    """The table of this device. Raises UsageError when it cannot be read or was made for another device, driver or software."""
+def read_table(data: bytes) -> SlowdownTable:
+    """Whatever device it is of. Raises UsageError when it cannot be read."""
     try:
         table = msgspec.json.decode(data, type=SlowdownTable)
     except msgspec.MsgspecError as error:
         raise UsageError(f"not a slow-down table: {error}", _MEASURE) from error
     if table.format != TABLE_FORMAT:
         raise UsageError(f"a slow-down table of format {table.format}, not {TABLE_FORMAT}", _MEASURE)
+    return table
+
+
+def load_table(data: bytes, here: DeviceFingerprint) -> SlowdownTable:
+    """The table of this device. Raises UsageError when it cannot be read or was made for another device, driver or software."""
+    table = read_table(data)
     if differing := _differences(table.fingerprint, here):
         raise UsageError(f"the slow-down table was made with another {', '.join(differing)}", _MEASURE)
     return table

@@ -98,6 +98,14 @@ class ResumeStream(Struct, frozen=True, gc=False):
     queue: int
 
 
+class PadStream(Struct, frozen=True, gc=False):
+    """While real-time work runs, the queue may go on with this ``share`` of the device (cores, or multiprocessors of a GPU);
+    0: no more. A stop that follows says so, too."""
+
+    queue: int
+    share: int
+
+
 class ReportTask(Struct, frozen=True, gc=False):
     """The task has ended: report it to its client. Each task of a queue that is open is reported exactly once."""
 
@@ -111,4 +119,4 @@ class SetTimer(Struct, frozen=True, gc=False):
     at_ns: int
 
 
-Action = LaunchTask | AbortTask | StopStream | ResumeStream | ReportTask | SetTimer
+Action = LaunchTask | AbortTask | StopStream | ResumeStream | PadStream | ReportTask | SetTimer

@@ -22,8 +22,9 @@ from .tasks import Task, TaskState
 
 _ABLE = frozenset({StreamState.IDLE, StreamState.RUNNING, StreamState.STOPPED})
 """Streams that can be given work now."""
-PaddingRule = Callable[[int, tuple[int, ...]], bool]
-"""(real-time model, best-effort models of one stream) to whether these may run beside it."""
+PaddingRule = Callable[[int, tuple[int, ...]], int]
+"""(real-time model, best-effort models of one stream) to the share of the device on which these may run beside it: cores, or
+multiprocessors of a GPU; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class Counters:
     late_stops: int = 0
 
 
-def never_pad(rt_model: int, be_models: tuple[int, ...]) -> bool:
+def never_pad(rt_model: int, be_models: tuple[int, ...]) -> int:
     """The rule of a device without a table of slow-downs."""
-    return False
+    return 0
 
 
 class Scheduler:
@@ -184,6 +185,7 @@ class Scheduler:
         queue = self.best_effort.get(event.queue)
         if queue is not None:
             queue.become(StreamState.LOST, now_ns)
+            queue.share = 0  # another worker takes over, and knows of none
             lost, queue.launched = list(queue.launched), deque()
         elif event.queue in self.real_time:
             self.real_time[event.queue] = False
@@ -217,10 +219,13 @@ class Scheduler:
             return
         beside = self._beside(head)
         for queue in self.best_effort.values():
-            if queue is not beside and queue.stream is StreamState.RUNNING:
-                self._stop(queue, now_ns)
-                self.counters.preemptions += self.settings.interrupts
+            if queue is not beside:
+                self._share(queue, 0)
+                if queue.stream is StreamState.RUNNING:
+                    self._stop(queue, now_ns)
+                    self.counters.preemptions += self.settings.interrupts
         if beside is not None:
+            self._share(beside, self._padded(head, beside))
             self._run(beside, now_ns, head)
         if self.rt_running is None:
             self._launch_real_time(head, now_ns)
@@ -230,11 +235,16 @@ class Scheduler:
         admitted = [queue for queue in self.best_effort.values() if queue.stream in _ABLE and self._padded(head, queue)]
         return min(admitted, key=lambda q: (q.stream is not StreamState.RUNNING, q.virtual_ns, q.key), default=None)
 
-    def _padded(self, head: Task, queue: BestEffortQueue) -> bool:
-        """Whether all that the stream has, or the next task of it, may run beside the real-time task."""
+    def _padded(self, head: Task, queue: BestEffortQueue) -> int:
+        """The share on which all that the stream has, or the next task of it, may run beside the real-time task."""
         tasks: Iterable[Task] = queue.launched or list(queue.waiting)[:1]
         models = tuple(dict.fromkeys(task.model for task in tasks))
-        return bool(models) and self.padding(head.model, models)
+        return self.padding(head.model, models) if models else 0
+
+    def _share(self, queue: BestEffortQueue, share: int) -> None:
+        if queue.share != share:
+            queue.share = share
+            self._out.append(ev.PadStream(queue.key, share))
 
     def _launch_real_time(self, head: Task, now_ns: int) -> None:
         """Launch it when every stop is acknowledged, and at the bound in any case."""
@@ -252,6 +262,8 @@ class Scheduler:
     # -- normal mode ------------------------------------------------------------------------------------------------
 
     def _serve_best_effort(self, now_ns: int) -> None:
+        for queue in self.best_effort.values():
+            self._share(queue, 0)
         ready = [queue for queue in self.best_effort.values() if queue.has_work and queue.stream in _ABLE]
         if len(ready) > self.settings.streams:
             ready = self._chosen(ready, now_ns)
@@ -291,7 +303,7 @@ class Scheduler:
             queue.become(StreamState.RUNNING if queue.launched else StreamState.IDLE, now_ns)
             self._out.append(ev.ResumeStream(queue.key))
         while queue.waiting and len(queue.launched) < self.settings.window:
-            if beside is not None and not self.padding(beside.model, (queue.waiting[0].model,)):
+            if beside is not None and self.padding(beside.model, (queue.waiting[0].model,)) < max(queue.share, 1):
                 break
             task = queue.waiting.popleft()
             queue.launched.append(task)

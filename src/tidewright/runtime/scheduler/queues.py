@@ -46,6 +46,7 @@ class BestEffortQueue:
         "key",
         "launched",
         "service_ns",
+        "share",
         "since_ns",
         "stop_asked_ns",
         "stream",
@@ -67,6 +68,8 @@ class BestEffortQueue:
         self.began_ns = 0
         """While it runs: since when without a break."""
         self.stop_asked_ns = 0
+        self.share = 0
+        """Of the device, on which it may go on beside real-time work."""
 
     @property
     def has_work(self) -> bool:

@@ -172,7 +172,13 @@ class ResumeQueue(Struct, frozen=True, tag=True, gc=False):
     """The stop is over."""
 
 
-WorkerRequest = MakeModel | AttachSlots | RunTask | SkipTask | DropModel | StopQueue | ResumeQueue
+class PadQueue(Struct, frozen=True, tag=True, gc=False):
+    """While real-time work runs, this best-effort queue may go on with so many multiprocessors; 0: no more."""
+
+    share: int
+
+
+WorkerRequest = MakeModel | AttachSlots | RunTask | SkipTask | DropModel | StopQueue | ResumeQueue | PadQueue
 
 
 class OpenQueue(Struct, frozen=True, tag=True):
@@ -229,6 +235,9 @@ class DeviceReady(Struct, frozen=True, tag=True):
     name: str
     multiprocessors: int
     memory_bytes: int
+    driver: str = ""
+    software: tuple[tuple[str, str], ...] = ()
+    """Name and version of what makes its kernels: what times depend on, as the two before."""
 
 
 class DeviceFailed(Struct, frozen=True, tag=True):

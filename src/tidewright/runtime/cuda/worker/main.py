@@ -191,7 +191,15 @@ class DeviceWorker:
             self._drop(owner, request.model)
             self._unplace(connection, owner)
         elif isinstance(owner, ChainQueue):
-            owner.stop(request.number) if isinstance(request, ms.StopQueue) else owner.resume()
+            self._govern(owner, request)
+
+    def _govern(self, owner: ChainQueue, request: ms.StopQueue | ms.ResumeQueue | ms.PadQueue) -> None:
+        if isinstance(request, ms.StopQueue):
+            owner.stop(request.number)
+        elif isinstance(request, ms.ResumeQueue):
+            owner.resume()
+        else:
+            owner.pad(request.share)
 
     def _close(self, connection: socket.socket) -> None:
         """A client is gone: what it has on the device ends first."""
@@ -300,16 +308,18 @@ def _lies_in(folder: str, module: str, file: str) -> bool:
     return inside != file and inside.partition(os.sep)[0].removesuffix(".py") == module.partition(".")[0]
 
 
-def main(open_device: Callable[[], Device]) -> None:
-    """Tell the runtime whether there is a device, then serve it."""
+def main(open_device: Callable[[tuple[int, ...]], Device]) -> None:
+    """Tell the runtime whether there is a device, then serve it. ``open_device`` gets the shares of it, in multiprocessors, on
+    which best-effort work may run beside real-time work."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--shares", type=lambda text: tuple(map(int, text.split(","))), default=())
     parser.add_argument("--connection", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
     bind_to_runtime(args.parent)
     control = socket.socket(fileno=args.connection)
     try:
-        device = open_device()
+        device = open_device(args.shares)
     except UsageError as error:
         ms.send(control, ms.DeviceFailed(error.message, error.remedy))
         sys.exit(1)

@@ -13,6 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ....base.errors import UsageError
@@ -20,7 +21,8 @@ from ...transport.messages import DeviceReady, MakeModel, ModelMade
 from ...transport.tensors import Signature, TensorSpec, slot_views
 from ...worker.execution import flat_outputs, make_module, parameter_bytes, spec_of, tensor_view
 from ..compile import compile_gated, compile_plain, require_device
-from ..device import BEST_EFFORT, REAL_TIME, ControlBlocks, GatedChain, RealTimeGraph
+from ..device import BEST_EFFORT, REAL_TIME, ChainLane, ControlBlocks, GatedChain, RealTimeGraph
+from ..shares import ShareStreams
 from .queues import ChainQueue, ClientQueue, GraphQueue
 
 log = logging.getLogger(__name__)
@@ -55,10 +57,19 @@ class ChainModel(SlottedModel):
     def __init__(self, chain: GatedChain, signature: Signature) -> None:
         super().__init__(signature, flat_outputs(chain.outputs))
         self.chain = chain
+        self.lanes: dict[int, ChainLane] = {0: chain.lanes[0]}
+        """By its multiprocessors; 0: all."""
+        self.share = 0
 
-    def begin(self, slot: int) -> None:
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """With which it can go on while real-time work runs."""
+        return tuple(share for share in self.lanes if share)
+
+    def begin(self, slot: int, share: int) -> None:
         """Copy the inputs, and launch."""
-        self.chain.begin(*self.slots[slot][0])
+        self.share = share
+        self.chain.begin(*self.slots[slot][0], lane=self.lanes[share])
 
     def drained(self) -> bool:
         """Whether nothing of it is on the device."""
@@ -69,9 +80,10 @@ class ChainModel(SlottedModel):
         """Whether the task, which has drained, ran to its end."""
         return self.chain.complete
 
-    def go_on(self) -> None:
+    def go_on(self, share: int) -> None:
         """Launch what is left."""
-        self.chain.launch()
+        self.share = share
+        self.chain.launch(self.lanes[share])
 
     def deliver(self, slot: int) -> None:
         """Begin to copy the outputs."""
@@ -93,6 +105,7 @@ class ChainModel(SlottedModel):
     def release(self) -> None:
         """Free what it computes in."""
         super().release()
+        self.lanes.clear()
         self.chain.release()
 
 
@@ -118,15 +131,16 @@ class GraphModel(SlottedModel):
 
 
 class CudaDevice:
-    """The device that PyTorch sees as the first. Raises UsageError where there is none."""
+    """The device that PyTorch sees as the first. ``shares``: multiprocessors with which best-effort work may go on beside
+    real-time work. Raises UsageError where there is no device, or it has no such shares."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: tuple[int, ...] = ()) -> None:
         require_device()
-        import torch
-
-        properties = torch.cuda.get_device_properties(0)
-        self.ready = DeviceReady(properties.name, properties.multi_processor_count, properties.total_memory)
+        self.ready = describe_device()
         self.controls = ControlBlocks(QUEUES, LARGEST_GRID)
+        self.shares = {share: ShareStreams(share) for share in shares}
+        self.beside = ControlBlocks(QUEUES, LARGEST_GRID) if shares else None
+        """Of the lanes on shares: real-time work does not close these."""
         self._side = _stream(-1)  # one that no model shares: PyTorch deals those of a priority out in turn
         self._free = list(range(QUEUES))
         self._rows: dict[ClientQueue, int] = {}
@@ -141,7 +155,8 @@ class CudaDevice:
             import torch
 
             with torch.cuda.stream(self._side):
-                self.controls.stop(row, closed)
+                for blocks in self._blocks():
+                    blocks.stop(row, closed)
 
         found = ChainQueue(close_gate)
         self._rows[found] = row
@@ -153,9 +168,13 @@ class CudaDevice:
 
         row = self._rows.pop(closed)
         with torch.cuda.stream(self._side):  # behind the last write of its gate
-            self.controls.reset(row)
+            for blocks in self._blocks():
+                blocks.reset(row)
         self._side.synchronize()
         self._free.append(row)
+
+    def _blocks(self) -> list[ControlBlocks]:
+        return [self.controls] if self.beside is None else [self.controls, self.beside]
 
     def make(self, request: MakeModel, owner: ClientQueue) -> tuple[SlottedModel, ModelMade]:
         """A model for a queue, in another thread than all else. Raises UsageError for what is no module, and what the factory
@@ -202,10 +221,20 @@ class CudaDevice:
             run_ns = _run_ns(gated.function, inputs)
             chain = GatedChain(gated, inputs, self.controls.row(row), _stream(BEST_EFFORT))
             gates = sum(level.launches for level in gated.levels() if level.excluded is None)
-            return ChainModel(chain, _signature(request, chain.outputs)), gates, run_ns
+            found = ChainModel(chain, _signature(request, chain.outputs))
+            self._add_lanes(found, row)
+            return found, gates, run_ns
         except BaseException:
             gated.release()
             raise
+
+    def _add_lanes(self, model: ChainModel, row: int) -> None:
+        """On each share, where the chain can be cut short throughout; one that cannot waits while real-time work runs."""
+        if self.beside is None or not all(part.gated for part in model.chain.lanes[0].parts):
+            return
+        for share, streams in self.shares.items():
+            stream = streams.take()
+            model.lanes[share] = model.chain.add_lane(self.beside.row(row), stream)
 
     def attach(self, model: SlottedModel, slots: Any, count: int) -> None:
         """The memory of the slots of a model, page-locked, so that copies do not hold the caller up; as it is, where that cannot
@@ -225,12 +254,28 @@ class CudaDevice:
             model.slots = []
             _cudart().cudaHostUnregister(model.locked[1])
             model.locked = None
+        if isinstance(model, ChainModel):
+            for share in model.shares:
+                self.shares[share].give(model.lanes[share].stream)
         model.release()
 
 
-def open_device() -> CudaDevice:
+def open_device(shares: tuple[int, ...]) -> CudaDevice:
     """The device of this process. Raises UsageError."""
-    return CudaDevice()
+    return CudaDevice(shares)
+
+
+def describe_device() -> DeviceReady:
+    """The device that PyTorch sees as the first, and what its times depend on."""
+    import torch
+    import triton
+
+    properties = torch.cuda.get_device_properties(0)
+    driver = Path("/sys/module/nvidia/version")  # not there under some hypervisors
+    version = driver.read_text().strip() if driver.exists() else str(torch._C._cuda_getDriverVersion())
+    software = (("torch", torch.__version__), ("triton", triton.__version__))
+    sms, memory = properties.multi_processor_count, properties.total_memory
+    return DeviceReady(properties.name, sms, memory, version, software)
 
 
 def _stream(priority: int) -> Any:

@@ -18,7 +18,14 @@ from ...transport.messages import RunTask, StoppedAtGate, TaskEnded
 class PreemptibleModel(Protocol):
     """A model of a best-effort queue: a chain, and the slots that its tasks read and write."""
 
-    def begin(self, slot: int) -> None:
+    shares: tuple[int, ...]
+    """Multiprocessors with which it can go on while real-time work runs."""
+
+    @property
+    def share(self) -> int:
+        """With which it was launched last; 0: with all of them, at gates that real-time work closes."""
+
+    def begin(self, slot: int, share: int) -> None:
         """Copy the inputs, and launch."""
 
     def drained(self) -> bool:
@@ -28,7 +35,7 @@ class PreemptibleModel(Protocol):
     def complete(self) -> bool:
         """Whether the task, which has drained, ran to its end."""
 
-    def go_on(self) -> None:
+    def go_on(self, share: int) -> None:
         """Launch what is left of the task."""
 
     def deliver(self, slot: int) -> None:
@@ -126,7 +133,10 @@ class GraphQueue(ClientQueue):
 
 
 class ChainQueue(ClientQueue):
-    """A best-effort queue. ``close_gate``: close the gate of this queue on the device (True), or no longer."""
+    """A best-effort queue. ``close_gate``: close the gates of this queue on the device (True), or no longer.
+
+    A share of the device that it was granted (``pad``) counts while real-time work runs: its chain, which that work has cut
+    short, goes on there, and is cut short once more when the device is its own again."""
 
     def __init__(self, close_gate: Callable[[bool], None]) -> None:
         super().__init__()
@@ -135,6 +145,18 @@ class ChainQueue(ClientQueue):
         self._stop = 0
         """The number of the stop in force."""
         self._acknowledged = 0
+        self._share = 0
+
+    def pad(self, share: int) -> None:
+        """Go on with so many multiprocessors while real-time work runs; 0: no more."""
+        self._share = share
+
+    def skip(self, task: int) -> None:
+        """Also one that has begun: it is cut short and forgotten."""
+        if self.running is not None and self.running.task.task == task and not self.running.delivering:
+            self.running.abandoned = True
+        else:
+            super().skip(task)
 
     def stop(self, number: int) -> None:
         """Launch nothing until ``resume``; acknowledged when nothing is on the device."""
@@ -160,19 +182,37 @@ class ChainQueue(ClientQueue):
             self._go_on(self.running, real_time)
         if self.running is None:
             self._acknowledge(0)
-            if self.waiting and not self._stop and not real_time:
-                self._open()
-                task = self.waiting.popleft()
-                self.running = _Running(task, self.models[task.model])
-                self.running.model.begin(task.slot)
+            if self.waiting:
+                self._begin(real_time)
+
+    def _begin(self, real_time: bool) -> None:
+        task = self.waiting[0]
+        model = self.models[task.model]
+        share = self._share_now(model, real_time)
+        if share is not None:
+            self._open()
+            self.waiting.popleft()
+            self.running = _Running(task, model)
+            model.begin(task.slot, share)
+
+    def _share_now(self, model: PreemptibleModel, real_time: bool) -> int | None:
+        """With which it may be launched; None: not now."""
+        if self._stop:
+            return None
+        if real_time:
+            return self._share if self._share in model.shares else None
+        return 0
 
     def _go_on(self, running: _Running, real_time: bool) -> None:
         model = running.model
+        share = self._share_now(model, real_time)
         if running.delivering:
             if model.delivered():
                 self._end(running)
         elif not model.drained():
-            if (self._stop or running.abandoned) and not real_time and not self._closed:
+            # Real-time work closes the gates of those that have all of the device, and opens them.
+            closing = not model.share and real_time
+            if (running.abandoned or share != model.share) and not closing and not self._closed:
                 self._closed = True
                 self._close_gate(True)
         elif model.complete:
@@ -181,11 +221,11 @@ class ChainQueue(ClientQueue):
         elif running.abandoned:
             model.discard()
             self._end(running, skipped=True)
-        elif self._stop or real_time:
+        elif share is None:
             self._acknowledge(running.task.task)
         else:
             self._open()
-            model.go_on()
+            model.go_on(share)
 
     def _end(self, running: _Running, skipped: bool = False) -> None:
         self.running = None

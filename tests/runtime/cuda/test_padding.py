@@ -1,0 +1,112 @@
+"""Padding on a device whose clients share one worker: the option, the table that it takes, and the measurement that makes one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.runtime import Runtime, RuntimeClient
+from tidewright.runtime.client import TaskCancelled
+from tidewright.runtime.padding import calibration
+from tidewright.runtime.padding.admission import model_key
+from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable, dump_table
+from tidewright.runtime.transport.messages import ModelSource
+from tidewright.runtime.transport.tensors import TensorSpec
+
+from ..conftest import Start, children_of, entry_of, until
+
+pytestmark = pytest.mark.processes
+MODELS = "tidewright.testing.runtime_models"
+DAEMON = "tests.runtime.cuda.host_daemon"
+HOST = DeviceFingerprint("host", 100, "")
+LONG = ModelSource(f"{MODELS}:busy", {"seconds": 0.4})
+ADMITTED = ModelSource(f"{MODELS}:chain", {"operators": 30})
+
+
+def table(path: Path, *shares: int, here: DeviceFingerprint = HOST) -> str:
+    pairs = tuple(PairSlowdown(model_key(LONG), model_key(ADMITTED), share, 0.0, 10) for share in shares)
+    path.write_bytes(dump_table(SlowdownTable(here, pairs)))
+    return str(path)
+
+
+def test_what_the_table_admits_goes_on_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
+    """Also with a worker that has taken over from one that was killed."""
+    runtime = start_runtime("--padding", table(tmp_path / "t", 8, 32), module=DAEMON)
+    with (
+        RuntimeClient(runtime.socket, "rt") as rt,
+        RuntimeClient(runtime.socket, "be") as good,
+        RuntimeClient(runtime.socket, "be") as bad,
+    ):
+        long = rt.load(LONG.factory, [("float64", (1,))], arguments=LONG.arguments)
+        inside = good.load(ADMITTED.factory, [("float64", (100,))], arguments=ADMITTED.arguments, slots=8)
+        outside = bad.load(ADMITTED.factory, [("float64", (100,))], arguments={"operators": 31}, slots=8)
+        for again in range(2):
+            task = long.submit(np.array([1.0]))
+            until(lambda: entry_of(rt)["outstanding"] == 1)
+            first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
+            first.result(30), second.result(30), task.result(30)
+            ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
+            assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
+            assert good.stats()["padded"] == again + 1
+            if not again:
+                (worker,) = children_of(runtime.process.pid)
+                os.kill(worker, signal.SIGKILL)
+                until(lambda gone=worker: entry_of(rt)["worker_pid"] != gone)  # type: ignore[misc]
+                inside.infer(np.zeros(100), timeout_s=30)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--padding", "always", "--padding-sms", "100"), "leave none to real-time work"),
+        (("--padding", "always", "--padding-sms", "0"), "give at least 1"),
+        (("--padding", "OTHER"), "the slow-down table was made with another sms"),
+        (("--padding", "/nowhere"), "tide runtime calibrate"),
+    ],
+)
+def test_padding_that_this_device_cannot_have_is_refused(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+    other = table(tmp_path / "t", 8, here=DeviceFingerprint("host", 132, ""))
+    given = [other if option == "OTHER" else option for option in options]
+    command = [sys.executable, "-m", DAEMON, "--socket", str(tmp_path / "s"), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == UsageError.exit_code and why in done.stderr and "Traceback" not in done.stderr
+
+
+def test_each_pair_is_measured_on_each_share(
+    monkeypatch: pytest.MonkeyPatch, start_runtime: Start, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(calibration, "Runtime", partial(Runtime, module=DAEMON))
+    models = [
+        calibration.ModelToMeasure(ModelSource(f"{MODELS}:double"), (TensorSpec("float32", (8,)),)),
+        calibration.ModelToMeasure(ADMITTED, (TensorSpec("float64", (100,)),)),
+    ]
+    seen: list[tuple[int, int]] = []
+    found = calibration.measure_gpu(models, shares=(32, 8), samples=8, progress=lambda *at: seen.append(at))
+    assert found.fingerprint == HOST and seen == [(number, 8) for number in range(8)]
+    assert {(pair.rt, pair.be, pair.share_sms) for pair in found.pairs} == {
+        (one.key, other.key, share) for one in models for other in models for share in (8, 32)
+    }
+    path = tmp_path / "t"
+    path.write_bytes(dump_table(found))
+    start_runtime("--padding", str(path), module=DAEMON)
+    with pytest.raises(UsageError):
+        calibration.measure_gpu(models, shares=())
+
+
+def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: Start) -> None:
+    runtime = start_runtime(module=DAEMON)
+    with RuntimeClient(runtime.socket, "be") as client:
+        model = client.load(ADMITTED.factory, [("float64", (2000,))], arguments={"operators": 200_000}, slots=2)
+        task = model.submit(np.zeros(2000))
+        until(lambda: entry_of(client)["stream"] == "running")
+        task.cancel()
+        with pytest.raises(TaskCancelled):
+            task.result(5)
