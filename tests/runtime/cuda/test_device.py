@@ -248,6 +248,24 @@ def test_a_graph_keeps_the_weights_that_it_reads(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("nbytes", "gated", "order"),
+    [(dev.HINT_BYTES, True, "flag copy flag clear"), (100, True, "copy flag clear"), (dev.HINT_BYTES, False, "copy")],
+)
+def test_gates_are_closed_before_large_inputs_are_copied(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, gated: bool, order: str
+) -> None:
+    monkeypatch.setattr(dev, "capture", lambda body, stream: (Graph(body), body()))
+    log: list[str] = []
+    place = SimpleNamespace(nbytes=nbytes, copy_=lambda value, non_blocking: log.append("copy"))
+    controls: Any = SimpleNamespace(raise_flag=lambda: log.append("flag"), clear_flag=lambda: log.append("clear"))
+    graph = dev.RealTimeGraph(lambda _: None, (place,), controls if gated else None, STREAM)
+    log.clear()
+    graph.launch((1,))
+    assert " ".join(log) == order
+
+
+@pytest.mark.usefixtures("host")
 def test_the_flag_is_one_for_all_queues_and_their_other_words_are_left_alone() -> None:
     blocks = dev.ControlBlocks(3, 4, "cpu")
     before = blocks.blocks.clone()

@@ -6,7 +6,7 @@ from tests.runtime.device_model.made import CheckedGpu, chain
 from tidewright.runtime.device_model.gpu import GpuModel
 from tidewright.runtime.device_model.kernels import CtaKernel, KernelChain
 from tidewright.runtime.device_model.published_rows import OrionRow
-from tidewright.runtime.device_model.rows import GatePaddingRow, ModelClient, SequentialRow
+from tidewright.runtime.device_model.rows import GateMergeRow, GatePaddingRow, ModelClient, SequentialRow
 from tidewright.runtime.padding.nvidia_rule import Roofline
 from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable
 
@@ -54,8 +54,27 @@ def test_nothing_is_padded_that_no_model_admits() -> None:
     assert padded(row) == {}
 
 
-def kernel(blocks: int, bound: Roofline) -> KernelChain:
-    return KernelChain(bound.value, (CtaKernel("k", blocks, (100_000,), bound),) * 2)
+def kernel(blocks: int, bound: Roofline, ns: int = 100_000) -> KernelChain:
+    return KernelChain(bound.value, (CtaKernel("k", blocks, (ns,), bound, alone_ns=ns),) * 2)
+
+
+def test_whole_kernels_that_fit_are_merged_into_the_real_time_graph() -> None:
+    for blocks, ns, bound, merged in (
+        (8, 40_000, Roofline.MEMORY, 2),
+        (17, 40_000, Roofline.MEMORY, 0),  # three waves on the 8 SMs that are left: too long to be taken whole
+        (8, 200_000, Roofline.MEMORY, 0),
+        (8, 40_000, Roofline.COMPUTE, 0),
+    ):
+        gpu = CheckedGpu(16)
+        real_time = ModelClient("r", kernel(6, Roofline.COMPUTE), True)
+        row = GateMergeRow(gpu, [real_time, ModelClient("b", kernel(blocks, bound, ns), False)])
+        row.request("r", lambda _: None)
+        row.request("b", lambda _: None)
+        gpu.run_until(190_000)
+        head = row.be["b"].head
+        assert (head.at if head is not None else 2) == merged, (blocks, ns, bound)
+        gpu.run_until(10**7)
+        assert row.be["b"].head is None, "what was merged in part never ended"
 
 
 def test_orion_admits_small_kernels_of_the_opposite_profile() -> None:

@@ -6,6 +6,7 @@ from ..padding.nvidia_rule import opposite
 from ..padding.reef_rule import WaitingKernel, select_padding
 from .gpu import GpuModel
 from .rows import (
+    GateMergeRow,
     GatePaddingRow,
     GateRow,
     GreenRow,
@@ -154,6 +155,7 @@ ROWS: tuple[type[SharingRow], ...] = (
     ResetRow,
     ReefRow,
     GateRow,
+    GateMergeRow,
     GatePaddingRow,
 )
 """Every row, in the order of tables."""

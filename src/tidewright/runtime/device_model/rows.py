@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..padding.nvidia_rule import GridKernel, select_on_leftover
 from ..padding.slowdown import SlowdownTable
 from .gpu import GpuModel
-from .kernels import KernelChain
-from .streams import ModelStream, OnDone, SmPartition
+from .kernels import CtaKernel, KernelChain
+from .streams import ChainRun, ChainState, ModelStream, OnDone, SmPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,42 @@ class GatePaddingRow(GateRow):
     def _admitted(self, name: str) -> int:
         rts = tuple(sorted(set(self.running)))
         return self.table.best_share(rts, self.clients[name].chain.name) if self.table else 0
+
+
+class GateMergeRow(GateRow):
+    """The gate, and best-effort kernels merged into the real-time graph: whole ones, beside kernels that leave them SMs.
+
+    Generous to merged graphs: what fits is chosen anew at each real-time kernel, where a graph is fixed when it is captured.
+    """
+
+    label = "gate+merge"
+    about = "CTA gate, and whole best-effort kernels merged into real-time graphs (upper bound; not built, see docs)"
+
+    def open(self) -> None:
+        super().open()
+        self.gpu.on_kernel = self._merge
+
+    def _merge(self, stream: ModelStream, run: ChainRun) -> None:
+        if stream is not self.rt:
+            return
+        guests = list(self.be.values())
+        found = select_on_leftover(_grid(run.kernel), [_head(guest) for guest in guests], self.gpu.sms, whole=True)
+        if found:
+            occupancy = guests[found.queue].head.kernel.occupancy  # type: ignore[union-attr]
+            waves = -(-found.ctas // (found.sms * occupancy))
+            self.gpu.pad(stream, guests[found.queue], found.ctas, waves, found.sms, found.time_ns)
+
+
+def _grid(kernel: CtaKernel) -> GridKernel:
+    return GridKernel(kernel.blocks, kernel.occupancy, kernel.cta_ns[-1], kernel.alone_ns, kernel.bound)
+
+
+def _head(stream: ModelStream) -> tuple[GridKernel, int] | None:
+    """The kernel that a drained chain goes on with, and its CTAs that are missing."""
+    run = stream.head
+    if run is None or run.state is not ChainState.PARKED or not run.waiting:
+        return None
+    return _grid(run.kernel), run.waiting
 
 
 class WaitingRow(RealTimeFirstRow):
