@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
     sources = [
         *sorted((ROOT / "src/tidewright/runtime/cuda").glob("*.py")),
-        *sorted((ROOT / "bench").glob("gpu_[ds]*.py")),
+        *sorted((ROOT / "bench").glob("gpu_[drs]*.py")),
     ]
     return {
         "code": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16],

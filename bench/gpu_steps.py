@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 
 import gpu_disb
+import gpu_rows
+import gpu_spin
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.compile import compile_gated, compile_plain, same_bits
@@ -23,7 +25,7 @@ EXACT_PREEMPTIONS, EXACT_S, SAMPLES = 10_000, 240.0, 300
 NETWORKS = ("vgg19-imagenet", "resnet152-imagenet", "densenet201-imagenet", "inceptionv3-imagenet", "distilbert")
 DISB = {"A": (NETWORKS[:1], NETWORKS[1:2], 0.01), "D": (NETWORKS, NETWORKS, 0.05)}
 """Workload to its real-time and best-effort networks, and seconds between two requests of each real-time client."""
-DISB_S, LARGEST_GRID = 30.0, 65_536
+DISB_S = 30.0
 OVERHEAD_BAR, FIRST_KERNEL_BAR_US = 0.03, 50.0
 
 
@@ -187,29 +189,38 @@ def exactness(name: str) -> dict[str, Any]:
 
 def disb(workload: str) -> dict[str, Any]:
     """DISB A (VGG-19, 100 requests a second, beside ResNet-152) or D (the five, 20 a second each, beside the five)."""
+    real_time, best_effort, every_s = DISB[workload]
+    found = gpu_rows.capture_all(network, real_time, best_effort)
+    for what, why in found.without.items():
+        print(f"left out: {what}: {why}")
+    table = gpu_rows.slowdowns(found, real_time, best_effort)
+    rows = gpu_rows.run_rows(found, table, best_effort, every_s, DISB_S)
+    bar = gpu_disb.THROUGHPUT_BAR if workload == "A" else 0.0
+    return {**gpu_disb.judged(rows, bar), "slowdowns": table, "left_out": found.without}
+
+
+def hint() -> dict[str, Any]:
+    """Microseconds of a request for VGG-19 whose inputs come from page-locked memory, beside a chain that keeps the device busy:
+    with the gates closed before the inputs are copied, and by the graph alone."""
     import torch
 
-    real_time, best_effort, every_s = DISB[workload]
-    controls = dev.ControlBlocks(len(best_effort), LARGEST_GRID)
-    chains = [_chain(name, controls, queue)[0] for queue, name in enumerate(best_effort)]
-    print("compiling the real-time networks ...", flush=True)
-    graphs: dict[bool, list[dev.RealTimeGraph]] = {True: [], False: []}
-    for name in real_time:
-        model, inputs = network(name)
-        function = compile_plain(model, inputs)
-        for raises in graphs:
-            stream = torch.cuda.Stream(priority=dev.REAL_TIME)
-            graphs[raises].append(dev.RealTimeGraph(function, inputs, controls if raises else None, stream))
-    rows = {}
-    for row in gpu_disb.ROWS:
-        raises = row == "ours"
-        clients = [
-            gpu_disb.RealTimeClient(graph, every_s, at * every_s / len(real_time))
-            for at, graph in enumerate(graphs[raises])
-        ]
-        rows[row] = gpu_disb.run(clients, [] if row == "RT-only" else chains, DISB_S, stops=raises)
-        print(f"{row:<8} {rows[row]}", flush=True)
-    return gpu_disb.judged(rows, gpu_disb.THROUGHPUT_BAR if workload == "A" else 0.0)
+    chain, control = _chain("resnet152-imagenet")
+    model, inputs = network("vgg19-imagenet")
+    function, dice = compile_plain(model, inputs), random.Random(3)
+    given = tuple(torch.zeros_like(one, device="cpu").pin_memory() for one in inputs)
+    graphs = {
+        label: dev.RealTimeGraph(function, inputs, control, torch.cuda.Stream(priority=dev.REAL_TIME), hint_bytes)
+        for label, hint_bytes in (("hint", 0), ("graph", 2**62))
+    }
+    times: dict[str, list[float]] = {label: [] for label in graphs}
+    for _ in range(SAMPLES):
+        for label, graph in graphs.items():
+            _advance(chain, dice.uniform(0.0, 0.003))
+            times[label].append(_time_us(graph, given))
+    chain.finish()
+    found = {f"{label}_us": quantiles(values) for label, values in times.items()}
+    print(f"inputs of {sum(one.nbytes for one in given)} bytes: {found}")
+    return found
 
 
 # -- pieces -------------------------------------------------------------------------------------------------------------
@@ -222,18 +233,16 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {"n": float(len(ordered)), **at, "max": ordered[-1]}
 
 
-def _chain(
-    name: str, controls: dev.ControlBlocks | None = None, queue: int = 0
-) -> tuple[dev.GatedChain, dev.ControlBlocks]:
-    """With control blocks of its own, or as one queue of those that are given."""
+def _chain(name: str) -> tuple[dev.GatedChain, dev.ControlBlocks]:
+    """With control blocks of its own."""
     import torch
 
     print(f"{name}: compiling with gates ...", flush=True)
     model, inputs = network(name)
     gated = compile_gated(model, inputs)
-    controls = controls or dev.ControlBlocks(1, gated.largest_grid)
+    controls = dev.ControlBlocks(1, gated.largest_grid)
     stream = torch.cuda.Stream(priority=dev.BEST_EFFORT)
-    return dev.GatedChain(gated, inputs, controls.row(queue), stream), controls
+    return dev.GatedChain(gated, inputs, controls.row(0), stream), controls
 
 
 def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
@@ -243,9 +252,9 @@ def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
     return dev.RealTimeGraph(function, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
 
 
-def _time_us(graph: dev.RealTimeGraph) -> float:
+def _time_us(graph: dev.RealTimeGraph, values: tuple[Any, ...] = ()) -> float:
     began = time.perf_counter_ns()
-    graph.launch()
+    graph.launch(values)
     while not graph.event.query():
         pass
     return (time.perf_counter_ns() - began) / 1000
@@ -311,6 +320,8 @@ STEPS: dict[str, Callable[[], dict[str, Any]]] = {
     "probe": probe,
     "latencies": latencies,
     "preemption": preemption,
+    "hint": hint,
+    "cta-length": gpu_spin.cta_length,
     **{f"overhead-{name}": partial(overhead, name) for name in NETWORKS},
     **{f"exactness-{name}": partial(exactness, name) for name in NETWORKS},
     **{f"disb-{name}": partial(disb, name) for name in DISB},

@@ -7,6 +7,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..runtime.disb.networks import source
 from ..runtime.disb.report import html, table
 from ..runtime.disb.result import DisbMatrix
 from ..runtime.disb.workload import DisbWorkload, load_workload
+from ..runtime.ladder import StopLevel
 from ..runtime.padding.admission import fingerprint
 from ..runtime.padding.calibration import ModelToMeasure, measure, measure_gpu
 from ..runtime.padding.slowdown import dump_table
@@ -26,6 +28,8 @@ ABOUT = {
     "SEQ": "one task after the other, nothing is stopped",
     "STREAM": "no classes: all clients at once",
     "PRIO": "real-time work first by priority alone; no new best-effort task while there is any, but none is stopped",
+    "REEF-N": "best-effort kernels are launched two at a time, none while there is real-time work (policy re-implementation)",
+    "Orion": "the same, but kernels that are short, small and bound by another resource go on (policy re-implementation)",
     "gate": "best-effort work stops between two operators (as REEF-N does between kernels)",
     "ours": "best-effort work is stopped anywhere by a signal (cores), or at each CTA by its gate (CUDA)",
     "ours+padding": "the same, but for work that a measured table admits beside",
@@ -66,7 +70,10 @@ def run_disb(
     alone = standalone_ns(loaded, small, **options)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for row in rows if device == "cuda" or len(cores) > 1 or "padding" not in row.options]
-        if slowdowns is None and any("padding" in row.options for row in rows):
+        if device == "cuda" and find_spec("cuda") is None:
+            progress("rows that launch kernel by kernel are left out: cuda-bindings is not installed")
+            rows = [row for row in rows if row.options.get("stop") != StopLevel.KERNEL.value]
+        if slowdowns is None and any(row.options.get("padding") == "TABLE" for row in rows):
             slowdowns = Path(folder) / "table.json"
             slowdowns.write_bytes(_measured(loaded, device, cores, small, progress))
         results = []

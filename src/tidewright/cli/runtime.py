@@ -57,10 +57,11 @@ def command() -> None:
 @click.option("--name", default="runtime", show_default=True, help="What tide runtime calls it.")
 @click.option("--sla", type=click.Choice(["premium", "standard", "basic"]), default="standard", show_default=True,
               help="The tier of its job.")  # fmt: skip
-@click.option("--stop", type=click.Choice(["auto", "signal", "gate", "cta", "none"]), default="auto", show_default=True,
-              help="How best-effort work is stopped: signal or gate on cores, cta on a GPU.")  # fmt: skip
-@click.option("--padding", default="never", show_default=True, metavar="FILE|always|never",
-              help="Best-effort work beside real-time work: a table of tide runtime calibrate.")  # fmt: skip
+@click.option("--stop", type=click.Choice(["auto", "signal", "gate", "cta", "kernel", "none"]), default="auto", show_default=True,
+              help="How best-effort work is stopped: signal or gate on cores, cta or kernel on a GPU.")  # fmt: skip
+@click.option("--padding", default="never", show_default=True, metavar="FILE|always|never|profile",
+              help="Best-effort work beside real-time work: a table of tide runtime calibrate; "
+                   "profile: with --stop kernel.")  # fmt: skip
 @click.option("--padding-sms", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
               help="Of a GPU, with --padding always: multiprocessors for best-effort work.")  # fmt: skip
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
@@ -103,7 +104,7 @@ def up(
     options += ["--memory", str(memory or 0), "--worker-memory", str(worker_memory or 0)]
     options += ["--rt-threads", str(rt_threads)]
     options += ["--padding-sms", str(padding_sms)]
-    options += ["--padding", padding if padding in ("always", "never") else str(Path(padding).absolute())]
+    options += ["--padding", padding if padding in ("always", "never", "profile") else str(Path(padding).absolute())]
     me = submitter()
     for job in session.client().jobs(name=name, user=me.user).jobs:
         if job.kind == "runtime" and job.state != "stopping":

@@ -11,11 +11,13 @@ from ..base.errors import UsageError
 class StopLevel(Enum):
     """Of a CPU device: ``SIGNAL`` stops the worker's process anywhere (SIGSTOP, acknowledged by waitid(2)), ``GATE`` between two
     operators, ``NONE`` not at all: real-time work then has its scheduling class alone. Of a CUDA device: ``CTA`` stops at the
-    gates of kernels, ``NONE`` not at all: real-time work has the priority of its stream."""
+    gates of kernels, ``KERNEL`` between two kernels, few of which are launched at once, ``NONE`` not at all: real-time work has
+    the priority of its stream."""
 
     SIGNAL = "signal"
     GATE = "gate"
     CTA = "cta"
+    KERNEL = "kernel"
     NONE = "none"
 
 
@@ -24,6 +26,7 @@ _NAMES = {
     ("cpu", StopLevel.GATE): "C2 operator gate",
     ("cpu", StopLevel.NONE): "C0 none",
     ("cuda", StopLevel.CTA): "G4 CTA gate",
+    ("cuda", StopLevel.KERNEL): "G2 launch throttle",
     ("cuda", StopLevel.NONE): "G1 stream priority",
 }
 
@@ -40,14 +43,20 @@ def real_time_level(device: str, fifo: bool) -> str:
     return "SCHED_FIFO" if fifo else "usual class; best-effort work in SCHED_IDLE"
 
 
-STOP_BOUND_MS = {StopLevel.SIGNAL: 1.0, StopLevel.GATE: 5.0, StopLevel.CTA: 1.0, StopLevel.NONE: 1.0}
+STOP_BOUND_MS = {
+    StopLevel.SIGNAL: 1.0,
+    StopLevel.GATE: 5.0,
+    StopLevel.CTA: 1.0,
+    StopLevel.KERNEL: 1.0,
+    StopLevel.NONE: 1.0,
+}
 """Longest that real-time work waits for stops. A process that was sent SIGSTOP computes nothing more from the moment in which its
 processor has taken the interrupt, microseconds later; on a busy host it may take long until it gets a processor to say so."""
 
 
 LEVELS = {
     "cpu": (StopLevel.SIGNAL, StopLevel.GATE, StopLevel.NONE),  # every POSIX system lets a parent stop its children
-    "cuda": (StopLevel.CTA, StopLevel.NONE),
+    "cuda": (StopLevel.CTA, StopLevel.KERNEL, StopLevel.NONE),
 }
 """Of each kind of device, strongest first."""
 

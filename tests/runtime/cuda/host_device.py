@@ -12,6 +12,7 @@ from typing import Any
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda.worker.main import main
 from tidewright.runtime.cuda.worker.queues import ChainQueue, ClientQueue, GraphQueue
+from tidewright.runtime.ladder import StopLevel
 from tidewright.runtime.transport.messages import DeviceReady, MakeModel, ModelMade
 from tidewright.runtime.worker.execution import LoadedModel
 from tidewright.runtime.worker.factory import make
@@ -120,7 +121,7 @@ class HostGraph:
 
 
 class HostDevice:
-    def __init__(self, shares: tuple[int, ...]) -> None:
+    def __init__(self, stop: StopLevel, shares: tuple[int, ...]) -> None:
         self.shares = shares
         if os.environ.get("HOST_DEVICE_MISSING"):
             raise UsageError("there is no host device", "leave the variable out")

@@ -235,7 +235,7 @@ def test_a_chain_with_parts_that_have_no_gate_has_one_lane() -> None:
 
 @pytest.mark.usefixtures("host")
 def test_a_graph_keeps_the_weights_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dev, "capture", lambda body, stream: (Graph(body), body()))
+    monkeypatch.setattr(dev, "capture", lambda body, stream, keep: (Graph(body), body()))
     model = torch.nn.Linear(2, 2)
     weights = weakref.ref(model.weight)
     graph = dev.RealTimeGraph(model.__call__, (torch.ones(2),), None, STREAM)
@@ -255,7 +255,7 @@ def test_a_graph_keeps_the_weights_that_it_reads(monkeypatch: pytest.MonkeyPatch
 def test_gates_are_closed_before_large_inputs_are_copied(
     monkeypatch: pytest.MonkeyPatch, nbytes: int, gated: bool, order: str
 ) -> None:
-    monkeypatch.setattr(dev, "capture", lambda body, stream: (Graph(body), body()))
+    monkeypatch.setattr(dev, "capture", lambda body, stream, keep: (Graph(body), body()))
     log: list[str] = []
     place = SimpleNamespace(nbytes=nbytes, copy_=lambda value, non_blocking: log.append("copy"))
     controls: Any = SimpleNamespace(raise_flag=lambda: log.append("flag"), clear_flag=lambda: log.append("clear"))

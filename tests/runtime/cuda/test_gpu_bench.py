@@ -98,16 +98,16 @@ class _Graph:
 class _Chain:
     def __init__(self, device: _Device) -> None:
         self.device, self.ends, self.complete = device, 0.0, True
+        self.lanes: list[Any] = ["all"]
+        self.launches: list[Any] = []
 
     def step(self) -> bool:
         self.complete = self.device.now >= self.ends
         return self.complete
 
-    def launch(self) -> None:
+    def launch(self, lane: Any) -> None:
+        self.launches.append(lane)
         self.ends = self.device.now + 3e-3
-
-    def finish(self) -> None:
-        pass
 
 
 def test_disb_counts_requests_drops_and_what_is_done_beside(bench: ModuleType) -> None:
@@ -115,12 +115,91 @@ def test_disb_counts_requests_drops_and_what_is_done_beside(bench: ModuleType) -
 
     device = _Device()
     clients = [gpu_disb.RealTimeClient(_Graph(device), 0.01), gpu_disb.RealTimeClient(_Graph(device), 0.0005)]
-    found = gpu_disb.run(clients, [_Chain(device)], 1.0, stops=True, clock=device.clock)
+    found = gpu_disb.run(clients, gpu_disb.between([_Chain(device)]), 1.0, clock=device.clock)
     assert len(clients[0].latencies_us) == 100 and clients[0].dropped == 0
     assert clients[1].launched == len(clients[1].latencies_us) < 1000 and clients[1].dropped > 900
     assert 0 < found["be_per_s"] < 300, "best-effort work is launched in the gaps alone"
-    idle = gpu_disb.run([], [_Chain(device)], 1.0, stops=True, clock=device.clock)
+    idle = gpu_disb.run([], gpu_disb.between([_Chain(device)]), 1.0, clock=device.clock)
     assert 320 < idle["be_per_s"] < 340
+    busy = [gpu_disb.RealTimeClient(_Graph(device), 0.0005)]
+    assert gpu_disb.run(busy, gpu_disb.always([_Chain(device)]), 1.0, clock=device.clock)["be_per_s"] > 320
+    busy = [gpu_disb.RealTimeClient(_Graph(device), 0.0005)]
+    assert gpu_disb.run(busy, gpu_disb.nothing, 1.0, clock=device.clock)["be_per_s"] == 0
+
+
+def test_a_padded_chain_has_its_lane_beside_requests_and_the_device_between_them(bench: ModuleType) -> None:
+    import gpu_disb
+
+    device = _Device()
+    guest, other = _Chain(device), _Chain(device)
+    gate: list[bool] = []
+    padded = gpu_disb.Padded([other, guest], 1, "share", gate.append)
+    for real_time in (False, True, False):
+        padded(real_time)
+        padded(real_time)
+        device.now += 0.01
+    padded(False)
+    assert guest.launches == ["all", "share", "all", "all"] and other.launches == ["all", "all", "all"]
+    padded.chains = [guest]
+    padded.index = 0
+    device.now += 0.01
+    padded(True)
+    padded(False)  # it runs on its share still
+    padded(False)
+    assert gate == [True]
+    device.now += 0.01
+    padded(False)
+    assert gate == [True, False] and guest.launches[-1] == "all"
+
+
+def test_kernels_are_launched_one_by_one_until_requests_come(bench: ModuleType) -> None:
+    import gpu_disb
+    from tidewright.runtime.cuda.throttle import RealTimeProgress, ThrottledChain
+    from tidewright.runtime.padding.nvidia_rule import GridKernel
+
+    device = _Device()
+    progress = RealTimeProgress(100, lambda: int(1e9 * device.now))
+    free_at = [0.0]
+
+    def launch(at: int) -> Any:
+        assert not progress.active
+        free_at[0] = ends = max(free_at[0], device.now) + 1e-4
+        return lambda: device.now >= ends
+
+    chain = ThrottledChain([GridKernel(1, 1, 100_000, 100_000)] * 30, launch, progress)
+    chain.begin()
+    advance = gpu_disb.one_by_one([chain])
+    hooks = {"launched": lambda graph: progress.begin([GridKernel(1, 1, 1, 1)]), "ended": progress.end}
+    idle = gpu_disb.run([], advance, 1.0, clock=device.clock, **hooks)
+    assert 300 < idle["be_per_s"] < 334
+    clients = [gpu_disb.RealTimeClient(_Graph(device), 0.002)]
+    beside = gpu_disb.run(clients, advance, 1.0, clock=device.clock, **hooks)
+    assert 100 < beside["be_per_s"] < 200 and beside["rt_per_s"] == 500
+
+
+def test_rounds_are_chosen_for_the_length_that_is_asked_for(bench: ModuleType) -> None:
+    import gpu_spin
+    from tidewright.runtime.cuda.gate import PARAMETERS, gate_source
+
+    rounds, took = gpu_spin.calibrated(lambda n: 3 + 0.02 * n, 100)
+    assert rounds == 4850 and took == 100
+    assert gpu_spin.calibrated(lambda n: 3 + 0.02 * n, 1)[0] == 1
+    assert f"def spin({', '.join(PARAMETERS)}" in gate_source(gpu_spin.SOURCE)
+
+
+def test_the_largest_share_that_slows_nothing_down_is_taken(bench: ModuleType) -> None:
+    import gpu_rows
+
+    measured = {("x", 8): (0.0, 0.01), ("x", 16): (0.0, 0.03), ("y", 8): (0.0, 0.0), ("y", 32): (0.5, 0.0)}
+    table = [
+        {"rt": rt, "be": be, "sms": sms, "slowdown": slowdown}
+        for (be, sms), both in measured.items()
+        for rt, slowdown in zip("rs", both, strict=True)
+    ]
+    assert gpu_rows.admitted(table, ["x", "y"]) == (0, 8)
+    assert gpu_rows.admitted(table, ["y", "x"]) == (0, 8)
+    assert gpu_rows.admitted([one for one in table if one["rt"] == "r"], ["x", "y"]) == (0, 16)
+    assert gpu_rows.admitted([one for one in table if one["sms"] == 32], ["x", "y"]) == (0, 0)
 
 
 def test_disb_names_the_bars_that_were_missed(bench: ModuleType) -> None:
@@ -129,10 +208,14 @@ def test_disb_names_the_bars_that_were_missed(bench: ModuleType) -> None:
     def row(p50: float, p99: float, be: float) -> dict[str, float]:
         return {"rt_per_s": 100.0, "be_per_s": be, "rt_p50_us": p50, "rt_p99_us": p99}
 
-    rows = {"RT-only": row(1000, 1100, 0), "PRIO": row(2000, 3000, 300), "ours": row(1010, 1150, 250)}
-    assert gpu_disb.judged(rows, 3.0)["missed"] == []
-    rows["ours"] = row(1030, 1300, 150)
-    assert [text.split()[0] for text in gpu_disb.judged(rows, 3.0)["missed"]] == ["p50", "p99", "throughput"]
+    rows = {"RT-only": row(1000, 1100, 0), "PRIO": row(2000, 3000, 300), "REEF-N": row(1010, 1150, 100)}
+    rows["ours"] = row(1010, 1150, 250)
+    found = gpu_disb.judged(rows, 3.0)
+    assert found["missed"] == [] and found["over_reef_n"] == 1.75
+    rows["ours+padding"] = row(1030, 1300, 150)
+    assert [text.split()[0] for text in gpu_disb.judged(rows, 3.0)["missed"]] == ["p50", "p99", "throughput", "over"]
+    del rows["REEF-N"]
+    assert gpu_disb.judged(rows, 0.0)["over_reef_n"] is None
 
 
 def test_without_a_gpu_it_says_why_and_measures_nothing(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

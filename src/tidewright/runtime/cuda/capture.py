@@ -40,14 +40,16 @@ def warm_up(body: Callable[[], Any], stream: Any) -> None:
     stream.synchronize()
 
 
-def capture(body: Callable[[], Any], stream: Any) -> tuple[Any, Any]:
-    """(graph, what ``body`` returned), captured on ``stream``. ``compile_gated`` of another model resets the compiler: this one's
-    function cannot be called again then, its graph is what stays."""
+def capture(body: Callable[[], Any], stream: Any, keep: bool = False) -> tuple[Any, Any]:
+    """(graph, what ``body`` returned), captured on ``stream``; ``keep``: its nodes can be looked at. ``compile_gated`` of another
+    model resets the compiler: this one's function cannot be called again then, its graph is what stays."""
     import torch
 
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph=True) if keep else torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph, stream=stream, capture_error_mode=MODE):
         outputs = body()
+    if keep:
+        graph.instantiate()  # else the first replay would
     return graph, outputs
 
 

@@ -252,7 +252,7 @@ class GatedChain:
 
 class RealTimeGraph:
     """A model in one graph on a stream of high priority, between raising and clearing the flag of all best-effort queues;
-    ``controls`` None: it leaves the flag alone.
+    ``controls`` None: it leaves the flag alone. ``keep``: the graph's nodes can be looked at.
 
     Inputs of ``hint_bytes`` or more are copied with the flag raised already, so that best-effort work drains meanwhile
     (GPreempt's early hint, USENIX ATC'25). The hint goes the way of the graph, on its stream: one on another stream could come
@@ -265,6 +265,7 @@ class RealTimeGraph:
         controls: ControlBlocks | None,
         stream: Any,
         hint_bytes: int = HINT_BYTES,
+        keep: bool = False,
     ) -> None:
         import torch
 
@@ -285,7 +286,7 @@ class RealTimeGraph:
 
         # Without the flag: other real-time work may be under way, and has its own use of it.
         warm_up(lambda: function(*inputs), stream)
-        self.graph, self.outputs = capture(body, stream)
+        self.graph, self.outputs = capture(body, stream, keep)
 
     def launch(self, values: Sequence[Any] = (), into: Sequence[tuple[Any, Any]] = ()) -> None:
         """Begin a task, with other ``values`` for its inputs; ``into``: (target, output) to copy when it is done. ``event`` is

@@ -45,8 +45,10 @@ class DeviceProcess(ChildProcess):
         self._unopened: deque[tuple[ms.OpenQueue, socket.socket]] = deque()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
-        lanes = ("--shares", ",".join(map(str, settings.shares))) if settings.shares else ()
-        super().__init__((*settings.device_worker, *lanes), os.environ, theirs)
+        options = ["--stop", settings.stop.value]
+        if settings.shares:
+            options += ["--shares", ",".join(map(str, settings.shares))]
+        super().__init__((*settings.device_worker, *options), os.environ, theirs)
 
     def await_ready(self) -> ms.DeviceReady:
         """What device it has opened."""

@@ -14,11 +14,14 @@ from pathlib import Path
 from ...base.errors import TideError, UsageError
 from ...base.units import parse_bytes
 from ..ladder import STOP_BOUND_MS, StopLevel, choose, may_use_fifo
-from ..padding.admission import shares
+from ..padding.admission import ALWAYS, NEVER, shares
+from ..padding.nvidia_rule import BY_PROFILE
 from ..padding.slowdown import DEFAULT_BOUND
 from ..scheduler.machine import SchedulerSettings
 from .server import RuntimeServer
 from .settings import RuntimeSettings
+
+PROFILE = "profile"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--cores", default="", help="of the device, as in 0,1 (default: all that this process may use)")
     found.add_argument(
-        "--stop", default="auto", help="how best-effort work is stopped: auto, none, signal or gate (cores), cta (CUDA)"
+        "--stop",
+        default="auto",
+        help="how best-effort work is stopped: auto, none, signal or gate (cores), cta or kernel (CUDA)",
     )
     found.add_argument("--no-fifo", action="store_true", help="real-time work in the usual scheduling class")
     found.add_argument("--rt-threads", type=int, default=1)
@@ -57,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
         "--sequential", action="store_true", help="one task at a time, none is stopped: a baseline to measure by"
     )
     found.add_argument(
-        "--padding", default="never", help="best-effort beside real-time work: never, always or a table's file"
+        "--padding",
+        default=NEVER,
+        help="best-effort beside real-time work: never, always, a table's file; with --stop kernel: profile",
     )
     found.add_argument(
         "--padding-sms", type=int, default=16, help="of a GPU, for best-effort work with --padding always"
@@ -74,13 +81,11 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
     device = args.device
     if device == "auto":
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
-    if args.padding_sms < 1:
-        raise UsageError(f"{args.padding_sms} multiprocessors for padding", "give at least 1 (--padding-sms)")
     if device == "cuda" and parse_bytes(args.worker_memory):
         raise UsageError("the worker of a GPU is shared: no client's memory is known", "leave --worker-memory out")
     base = RuntimeSettings(args.socket, parse_cores(args.cores), device)
-    share = args.padding_sms if device == "cuda" else len(base.cores) - args.rt_threads
     stop = choose(args.stop, device)
+    padding, share = padding_of(args, device, stop, len(base.cores))
     return replace(
         base,
         stop=stop,
@@ -93,9 +98,9 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
         load_timeout_s=args.load_timeout,
         most_clients=args.clients,
         take_over=args.requeue,
-        padding=args.padding,
+        padding=padding,
         padding_share=share,
-        shares=shares(args.padding, share) if device == "cuda" else (),
+        shares=shares(padding, share) if device == "cuda" else (),
         padding_bound=args.padding_bound,
         scheduler=SchedulerSettings(
             streams=1 if args.sequential else args.streams,
@@ -106,6 +111,19 @@ def settings_of(args: argparse.Namespace) -> RuntimeSettings:
             stop_bound_ns=int((args.stop_bound_ms or STOP_BOUND_MS[stop]) * 1e6),
         ),
     )
+
+
+def padding_of(args: argparse.Namespace, device: str, stop: StopLevel, cores: int) -> tuple[str, int]:
+    """(never, always or a table's file, what always gives). Raises UsageError."""
+    if args.padding_sms < 1:
+        raise UsageError(f"{args.padding_sms} multiprocessors for padding", "give at least 1 (--padding-sms)")
+    if stop is StopLevel.KERNEL and args.padding not in (NEVER, PROFILE):
+        raise UsageError("kernels that are launched one by one have no share", "choose --padding profile or never")
+    if args.padding != PROFILE:
+        return args.padding, args.padding_sms if device == "cuda" else cores - args.rt_threads
+    if stop is not StopLevel.KERNEL:
+        raise UsageError("--padding profile chooses kernel by kernel", "it goes with --device cuda --stop kernel")
+    return ALWAYS, BY_PROFILE
 
 
 def parse_cores(text: str) -> tuple[int, ...]:

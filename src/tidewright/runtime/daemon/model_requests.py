@@ -106,7 +106,7 @@ class ModelRequests(ABC):
 
     def _make(self, session: ClientSession, key: int) -> None:
         model = self.pool.models[key]
-        gated = session.worker.level in (StopLevel.GATE, StopLevel.CTA)
+        gated = session.worker.level in (StopLevel.GATE, StopLevel.CTA, StopLevel.KERNEL)
         session.worker.send(ms.MakeModel(key, model.source, model.inputs, session.hello.folder, gated))
 
     def _unload(self, session: ClientSession, key: int) -> Any:

@@ -354,7 +354,7 @@ class RuntimeServer(ModelRequests):
 
     def acknowledged(self, session: ClientSession) -> None:
         """The worker says that it has stopped at a gate. On a device with graphs it is measured, not waited for."""
-        if session.worker.level is StopLevel.CTA:
+        if session.worker.shared:
             self.acknowledged_ns.append(time.monotonic_ns() - session.stopping_ns)
         elif session.stop_asked_ns:
             self.stopped(session)

@@ -54,10 +54,13 @@ CUDA_ROWS = (
     DeviceRow("SEQ", {"stop": "none", "sequential": True}),
     DeviceRow("STREAM", {"stop": "none"}, classes=False),
     DeviceRow("PRIO", {"stop": "none"}),
+    DeviceRow("REEF-N", {"stop": "kernel"}),
+    DeviceRow("Orion", {"stop": "kernel", "padding": "profile"}),
     DeviceRow("ours", {"stop": "cta"}),
     DeviceRow("ours+padding", {"stop": "cta", "padding": "TABLE"}),
 )
-"""All with the same kernels: Inductor's, gated for best-effort work."""
+"""All with the same kernels: Inductor's, gated for best-effort work where gates are closed. REEF-N and Orion are those policies
+written again, not those systems."""
 
 
 class _Client:

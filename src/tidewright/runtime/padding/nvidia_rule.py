@@ -10,6 +10,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+BY_PROFILE = 1
+"""The share that a queue is granted where kernels are chosen one by one (Orion's policy): no number of multiprocessors."""
+
 
 class Roofline(enum.Enum):
     """What bounds a kernel: arithmetic, memory, or it is not known."""
@@ -52,6 +55,11 @@ class GridKernel:
     total_ns: int
     bound: Roofline = Roofline.UNKNOWN
 
+    @property
+    def sms(self) -> int:
+        """That it fills at its occupancy."""
+        return -(-self.grid // self.occupancy)
+
 
 @dataclass(frozen=True, slots=True)
 class SmPadding:
@@ -65,7 +73,14 @@ class SmPadding:
 
 def leftover_sms(rt: GridKernel, sms: int) -> int:
     """SMs that the real-time kernel does not need when its CTAs are packed at its occupancy."""
-    return max(sms - -(-rt.grid // rt.occupancy), 0)
+    return max(sms - rt.sms, 0)
+
+
+def orion_admits(rt: GridKernel, be: GridKernel, sms: int) -> bool:
+    """Orion's condition (EuroSys'24, section 5.2): the best-effort kernel fits on what the real-time one leaves, and is bound by
+    another resource, or it is not known by which."""
+    known = Roofline.UNKNOWN not in (rt.bound, be.bound)
+    return be.sms <= leftover_sms(rt, sms) and not (known and rt.bound is be.bound)
 
 
 def time_on(be: GridKernel, ctas: int, sms: int) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ....base.errors import UsageError
+from ...ladder import StopLevel
 from ...transport import memory
 from ...transport import messages as ms
 from ...transport.tensors import MOST_OUTPUTS, SlotLayout
@@ -308,10 +309,11 @@ def _lies_in(folder: str, module: str, file: str) -> bool:
     return inside != file and inside.partition(os.sep)[0].removesuffix(".py") == module.partition(".")[0]
 
 
-def main(open_device: Callable[[tuple[int, ...]], Device]) -> None:
-    """Tell the runtime whether there is a device, then serve it. ``open_device`` gets the shares of it, in multiprocessors, on
-    which best-effort work may run beside real-time work."""
+def main(open_device: Callable[[StopLevel, tuple[int, ...]], Device]) -> None:
+    """Tell the runtime whether there is a device, then serve it. ``open_device`` gets the way to stop best-effort work, and the
+    shares of the device, in multiprocessors, on which that may run beside real-time work."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--stop", type=StopLevel, default=StopLevel.CTA)
     parser.add_argument("--shares", type=lambda text: tuple(map(int, text.split(","))), default=())
     parser.add_argument("--connection", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -319,7 +321,7 @@ def main(open_device: Callable[[tuple[int, ...]], Device]) -> None:
     bind_to_runtime(args.parent)
     control = socket.socket(fileno=args.connection)
     try:
-        device = open_device(args.shares)
+        device = open_device(args.stop, args.shares)
     except UsageError as error:
         ms.send(control, ms.DeviceFailed(error.message, error.remedy))
         sys.exit(1)

@@ -46,6 +46,19 @@ class SlottedModel:
         """(target in the slot, output of the device)."""
         return list(zip(self.slots[slot][1], self.outputs, strict=True))
 
+    def deliver_on(self, stream: Any, slot: int) -> None:
+        """Begin to copy the outputs, in the order of a stream."""
+        import torch
+
+        with torch.cuda.stream(stream):
+            for target, output in self.copies(slot):
+                target.copy_(output, non_blocking=True)
+            self._event.record(stream)
+
+    def delivered(self) -> bool:
+        """Whether they are there."""
+        return bool(self._event.query())
+
     def release(self) -> None:
         """Free what it computes in."""
         self.outputs = []
@@ -87,16 +100,7 @@ class ChainModel(SlottedModel):
 
     def deliver(self, slot: int) -> None:
         """Begin to copy the outputs."""
-        import torch
-
-        with torch.cuda.stream(self.chain.stream):
-            for target, output in self.copies(slot):
-                target.copy_(output, non_blocking=True)
-            self._event.record(self.chain.stream)
-
-    def delivered(self) -> bool:
-        """Whether they are there."""
-        return bool(self._event.query())
+        self.deliver_on(self.chain.stream, slot)
 
     def discard(self) -> None:
         """Forget a task that was cut short."""
@@ -141,7 +145,7 @@ class CudaDevice:
         self.shares = {share: ShareStreams(share) for share in shares}
         self.beside = ControlBlocks(QUEUES, LARGEST_GRID) if shares else None
         """Of the lanes on shares: real-time work does not close these."""
-        self._side = _stream(-1)  # one that no model shares: PyTorch deals those of a priority out in turn
+        self._side = new_stream(-1)  # one that no model shares: PyTorch deals those of a priority out in turn
         self._free = list(range(QUEUES))
         self._rows: dict[ClientQueue, int] = {}
 
@@ -152,15 +156,18 @@ class CudaDevice:
         row = self._free.pop()
 
         def close_gate(closed: bool) -> None:
-            import torch
-
-            with torch.cuda.stream(self._side):
-                for blocks in self._blocks():
-                    blocks.stop(row, closed)
+            self._close_gates(row, closed)
 
         found = ChainQueue(close_gate)
         self._rows[found] = row
         return found
+
+    def _close_gates(self, row: int, closed: bool) -> None:
+        import torch
+
+        with torch.cuda.stream(self._side):
+            for blocks in self._blocks():
+                blocks.stop(row, closed)
 
     def release(self, closed: ChainQueue) -> None:
         """It is gone: its control block is as new."""
@@ -198,32 +205,34 @@ class CudaDevice:
             model = made.eval().cuda()
             inputs = tuple(_zeros(spec) for spec in request.inputs)
             if isinstance(owner, GraphQueue):
-                found, gates, run_ns = self._real_time(model, inputs, request)
+                found, gates, took = self.real_time_model(model, inputs, request)
             else:
-                found, gates, run_ns = self._best_effort(model, inputs, request, self._rows[owner])
+                found, gates, took = self.best_effort_model(model, inputs, request, self._rows[owner])
             torch.cuda.synchronize()
             # Others free models meanwhile.
             nbytes = max(parameter_bytes(model), torch.cuda.memory_allocated() - before)
-        return found, ModelMade(request.model, found.signature, nbytes, run_ns, gates)
+        return found, ModelMade(request.model, found.signature, nbytes, took, gates)
 
-    def _real_time(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
+    def real_time_model(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
+        """(the model, its gates, ns of one call)."""
         function = compile_plain(model, inputs)
-        run_ns = _run_ns(function, inputs)
+        took = run_ns(function, inputs)
         controls = self.controls if request.gated else None
-        graph = RealTimeGraph(function, inputs, controls, _stream(REAL_TIME))
-        return GraphModel(graph, _signature(request, graph.outputs), request.gated), 0, run_ns
+        graph = RealTimeGraph(function, inputs, controls, new_stream(REAL_TIME))
+        return GraphModel(graph, signature_of(request, graph.outputs), request.gated), 0, took
 
-    def _best_effort(
+    def best_effort_model(
         self, model: Any, inputs: tuple[Any, ...], request: MakeModel, row: int
     ) -> tuple[SlottedModel, int, int]:
+        """The same for a best-effort queue, whose control blocks are ``row``."""
         gated = compile_gated(model, inputs)
         try:
-            run_ns = _run_ns(gated.function, inputs)
-            chain = GatedChain(gated, inputs, self.controls.row(row), _stream(BEST_EFFORT))
+            took = run_ns(gated.function, inputs)
+            chain = GatedChain(gated, inputs, self.controls.row(row), new_stream(BEST_EFFORT))
             gates = sum(level.launches for level in gated.levels() if level.excluded is None)
-            found = ChainModel(chain, _signature(request, chain.outputs))
+            found = ChainModel(chain, signature_of(request, chain.outputs))
             self._add_lanes(found, row)
-            return found, gates, run_ns
+            return found, gates, took
         except BaseException:
             gated.release()
             raise
@@ -260,11 +269,6 @@ class CudaDevice:
         model.release()
 
 
-def open_device(shares: tuple[int, ...]) -> CudaDevice:
-    """The device of this process. Raises UsageError."""
-    return CudaDevice(shares)
-
-
 def describe_device() -> DeviceReady:
     """The device that PyTorch sees as the first, and what its times depend on."""
     import torch
@@ -278,7 +282,8 @@ def describe_device() -> DeviceReady:
     return DeviceReady(properties.name, sms, memory, version, software)
 
 
-def _stream(priority: int) -> Any:
+def new_stream(priority: int) -> Any:
+    """Of PyTorch's pool of this priority."""
     import torch
 
     return torch.cuda.Stream(priority=priority)
@@ -309,7 +314,8 @@ def _end_if_unusable() -> None:
         os._exit(1)
 
 
-def _signature(request: MakeModel, outputs: Any) -> Signature:
+def signature_of(request: MakeModel, outputs: Any) -> Signature:
+    """Of a model that gives ``outputs``. Raises UsageError for what is no tensor."""
     return Signature(request.inputs, tuple(spec_of(output) for output in flat_outputs(outputs)))
 
 
@@ -319,7 +325,7 @@ def _zeros(spec: TensorSpec) -> Any:
     return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device="cuda")
 
 
-def _run_ns(function: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
+def run_ns(function: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
     """Of one call, launches by Python included."""
     import torch
 

@@ -1,0 +1,250 @@
+"""What the rows of ``gpu_disb`` run: networks captured in each way, the slow-downs of padding, and each row by turns.
+
+A network is captured in all its ways before the next one is compiled: the compiler forgets it then.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gpu_disb
+from tidewright.base.errors import TideError
+from tidewright.runtime.cuda import device as dev
+from tidewright.runtime.cuda.capture import capture, warm_up
+from tidewright.runtime.cuda.compile import compile_gated, compile_plain
+from tidewright.runtime.cuda.kernels import GraphKernels
+from tidewright.runtime.cuda.shares import ShareStreams
+from tidewright.runtime.cuda.throttle import RealTimeProgress, ThrottledChain, facts
+
+SHARES = (8, 16, 32, 64)
+"""Multiprocessors that best-effort work may have beside real-time work."""
+SAMPLES, BOUND, LARGEST_GRID = 60, 0.02, 65_536
+Network = Callable[[str], tuple[Any, tuple[Any, ...]]]
+
+
+@dataclass
+class Captured:
+    """All networks of a workload. ``graphs``: real-time, by whether they close gates. ``lanes``: of a best-effort chain, by its
+    multiprocessors. ``kernels`` are empty where kernels cannot be launched one by one, ``without`` says why."""
+
+    controls: dev.ControlBlocks
+    beside: dev.ControlBlocks
+    graphs: dict[bool, list[Any]] = field(default_factory=lambda: {True: [], False: []})
+    chains: list[Any] = field(default_factory=list)
+    lanes: list[dict[int, Any]] = field(default_factory=list)
+    rt_kernels: list[list[Any]] = field(default_factory=list)
+    be_kernels: list[tuple[GraphKernels, Any]] = field(default_factory=list)
+    without: dict[str, str] = field(default_factory=dict)
+
+
+def capture_all(network: Network, real_time: Sequence[str], best_effort: Sequence[str]) -> Captured:
+    """The networks of these names."""
+    found = Captured(*(dev.ControlBlocks(len(best_effort), LARGEST_GRID) for _ in range(2)))
+    shares = _shares(found)
+    for queue, name in enumerate(best_effort):
+        print(f"{name}: compiling with gates ...", flush=True)
+        _best_effort(found, queue, *network(name), shares)
+    for name in dict.fromkeys([*real_time, *best_effort]):
+        print(f"{name}: compiling ...", flush=True)
+        model, inputs = network(name)
+        function = compile_plain(model, inputs)
+        if name in real_time:
+            _real_time(found, function, inputs)
+        if name in best_effort:
+            _one_by_one(found, function, inputs)
+    return found
+
+
+def _shares(found: Captured) -> dict[int, ShareStreams]:
+    shares = {}
+    for sms in SHARES:
+        try:
+            shares[sms] = ShareStreams(sms)
+        except TideError as error:
+            found.without[f"padding on {sms}"] = str(error)
+    return shares
+
+
+def _best_effort(
+    found: Captured, queue: int, model: Any, inputs: tuple[Any, ...], shares: dict[int, ShareStreams]
+) -> None:
+    gated = compile_gated(model, inputs)
+    stream = _stream(dev.BEST_EFFORT)
+    chain = dev.GatedChain(gated, inputs, found.controls.row(queue), stream)
+    found.chains.append(chain)
+    found.lanes.append({})
+    if all(part.gated for part in chain.lanes[0].parts):
+        row = found.beside.row(queue)
+        found.lanes[queue] = {sms: chain.add_lane(row, streams.take()) for sms, streams in shares.items()}
+
+
+def _real_time(found: Captured, function: Any, inputs: tuple[Any, ...]) -> None:
+    for raises, graphs in found.graphs.items():
+        controls = found.controls if raises else None
+        graphs.append(dev.RealTimeGraph(function, inputs, controls, _stream(dev.REAL_TIME), keep=not raises))
+    plain = found.graphs[False][-1]
+    kernels = _taken_apart(found, plain.graph, function, plain.stream)
+    found.rt_kernels.append(facts(kernels.kernels) if kernels else [])
+
+
+def _one_by_one(found: Captured, function: Any, inputs: tuple[Any, ...]) -> None:
+    stream = _stream(dev.BEST_EFFORT)
+    warm_up(lambda: function(*inputs), stream)
+    graph, _ = capture(lambda: function(*inputs), stream, keep=True)
+    kernels = _taken_apart(found, graph, function, stream)
+    if kernels:
+        found.be_kernels.append((kernels, stream))
+
+
+def _taken_apart(found: Captured, graph: Any, function: Any, stream: Any) -> GraphKernels | None:
+    try:
+        kernels = GraphKernels(graph, keep=function)
+        kernels.time(stream)
+        return kernels
+    except TideError as error:
+        found.without["kernels one by one"] = str(error)
+        return None
+
+
+# -- padding ------------------------------------------------------------------------------------------------------------
+
+
+def slowdowns(found: Captured, real_time: Sequence[str], best_effort: Sequence[str]) -> list[dict[str, Any]]:
+    """What each chain on each share adds to the slower requests (p90) of each real-time network, by turns with and without."""
+    table = []
+    for number, be in enumerate(best_effort):
+        for sms, lane in found.lanes[number].items():
+            for graph, rt in zip(found.graphs[True], real_time, strict=True):
+                slowdown = _slowdown(graph, found.chains[number], lane)
+                table.append({"rt": rt, "be": be, "sms": sms, "slowdown": slowdown})
+    return table
+
+
+def _slowdown(graph: Any, chain: Any, lane: Any) -> float:
+    alone, beside = [], []
+    for _ in range(3):
+        alone += [_request_us(graph, None, None) for _ in range(SAMPLES // 3)]
+        beside += [_request_us(graph, chain, lane) for _ in range(SAMPLES // 3)]
+        chain.finish()
+    upper = (statistics.quantiles(values, n=10)[-1] for values in (beside, alone))
+    return next(upper) / next(upper) - 1
+
+
+def _request_us(graph: Any, chain: Any, lane: Any) -> float:
+    """Of one request, with a chain kept busy in its lane meanwhile."""
+    began = time.perf_counter_ns()
+    graph.launch()
+    while not graph.event.query():
+        if chain is not None and chain.step():
+            chain.launch(lane)
+    return (time.perf_counter_ns() - began) / 1000
+
+
+def admitted(table: Sequence[dict[str, Any]], best_effort: Sequence[str]) -> tuple[int, int]:
+    """(chain, multiprocessors) that slow no real-time network down by more than the bound: of those with most multiprocessors the
+    first chain; (0, 0) where there is none."""
+    worst: dict[tuple[str, int], float] = {}
+    for one in table:
+        key = (one["be"], one["sms"])
+        worst[key] = max(worst.get(key, -1.0), one["slowdown"])
+    fitting = [(sms, -best_effort.index(be)) for (be, sms), slowdown in worst.items() if slowdown <= BOUND]
+    sms, place = max(fitting, default=(0, 0))
+    return -place, sms
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------------
+
+
+def run_rows(
+    found: Captured, table: Sequence[dict[str, Any]], best_effort: Sequence[str], every_s: float, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Each row that can be run here, in the order of tables."""
+    chains, progress = found.chains, RealTimeProgress(_sms())
+    rows: dict[str, dict[str, float]] = {}
+
+    def one(label: str, advance: gpu_disb.Advance, raises: bool = False, watched: bool = False) -> None:
+        graphs = found.graphs[raises]
+        clients = [
+            gpu_disb.RealTimeClient(graph, every_s, at * every_s / len(graphs)) for at, graph in enumerate(graphs)
+        ]
+        kernels = {id(graph): of for graph, of in zip(graphs, found.rt_kernels, strict=True)}
+
+        def launched(graph: Any) -> None:
+            if watched:
+                progress.begin(kernels[id(graph)])
+
+        rows[label] = gpu_disb.run(clients, advance, seconds, launched=launched, ended=progress.end)
+        print(f"{label:<12} {rows[label]}", flush=True)
+
+    one("RT-only", gpu_disb.nothing)
+    one("PRIO", gpu_disb.always(chains))
+    _finish(chains)
+    if len(found.be_kernels) == len(best_effort):
+        for label, by_profile in (("REEF-N", False), ("Orion", True)):
+            singly = [_throttled(kernels, stream, progress, by_profile) for kernels, stream in found.be_kernels]
+            one(label, gpu_disb.one_by_one(singly), watched=True)
+            _pump_out(singly)
+    one("ours", gpu_disb.between(chains), raises=True)
+    _finish(chains)
+    queue, sms = admitted(table, best_effort)
+    if sms:
+        side = _stream(-1)
+        padded = gpu_disb.Padded(chains, queue, found.lanes[queue][sms], _gate_of(found.beside, queue, side))
+        one("ours+padding", padded, raises=True)
+        padded.close(False)
+        _finish(chains)
+    return rows
+
+
+def _throttled(kernels: GraphKernels, stream: Any, progress: RealTimeProgress, by_profile: bool) -> ThrottledChain:
+    import torch
+
+    def launch(at: int) -> Callable[[], bool]:
+        event: Any = torch.cuda.Event()
+        kernels.kernels[at].launch(stream)
+        event.record(stream)
+        return event.query  # type: ignore[no-any-return]
+
+    chain = ThrottledChain(facts(kernels.kernels), launch, progress)
+    chain.by_profile = by_profile
+    chain.begin()
+    return chain
+
+
+def _gate_of(blocks: dev.ControlBlocks, queue: int, side: Any) -> Callable[[bool], None]:
+    import torch
+
+    def close(closed: bool) -> None:
+        with torch.cuda.stream(side):
+            blocks.stop(queue, closed)
+
+    return close
+
+
+def _finish(chains: Sequence[Any]) -> None:
+    import torch
+
+    torch.cuda.synchronize()
+    for chain in chains:
+        chain.finish()
+
+
+def _pump_out(chains: Sequence[ThrottledChain]) -> None:
+    while sum(not chain.pump(True) for chain in chains):
+        pass
+
+
+def _stream(priority: int) -> Any:
+    import torch
+
+    return torch.cuda.Stream(priority=priority)
+
+
+def _sms() -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)
