@@ -234,6 +234,13 @@ def test_a_chain_with_parts_that_have_no_gate_has_one_lane() -> None:
 
 
 @pytest.mark.usefixtures("host")
+def test_a_lane_with_a_control_block_of_another_size_is_refused() -> None:
+    chain, _, _ = made(1, 0.0)
+    with pytest.raises(UsageError):
+        chain.add_lane(dev.ControlBlocks(1, CTAS + 2, "cpu").row(0), STREAM)
+
+
+@pytest.mark.usefixtures("host")
 def test_a_graph_keeps_the_weights_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "capture", lambda body, stream, keep: (Graph(body), body()))
     model = torch.nn.Linear(2, 2)

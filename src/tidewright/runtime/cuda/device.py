@@ -134,6 +134,8 @@ class GatedChain:
         if self.lanes and not all(part.gated for part in self.lanes[0].parts):
             # What a library allocates is new in each capture.
             raise UsageError("a chain with kernels that have no gate has one lane", "run it in that one")
+        if self.lanes and len(control) != len(self.lanes[0].control):
+            raise UsageError("control blocks of two sizes", "open both for the same largest grid")
         lane = ChainLane(control, stream, [])
         # Calls that are not captured find the gate open and leave no marks in a block that may be in use.
         self._gated.bind_open()
