@@ -150,9 +150,11 @@ def mps(place: Place) -> Iterator[Environments]:
     pipes = place.folder / "mps"
     pipes.mkdir(mode=0o700)
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
+    # With this the daemon would number the devices anew, and clients that have it too would miss theirs.
+    every = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     with open(pipes / "out", "wb") as out:
         daemon = subprocess.Popen(
-            [CONTROL, "-f"], env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            [CONTROL, "-f"], env={**every, **own}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             preexec_fn=end_with_parent,
         )  # fmt: skip
     try:

@@ -6,7 +6,7 @@ for different attempts at once. Implementations pass ``tidewright.testing.checkp
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
