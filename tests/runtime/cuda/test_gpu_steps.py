@@ -86,7 +86,7 @@ def test_turns_are_held_to_bits_to_the_ideal_and_to_having_been_taken(step: Any)
         ("time", {"over_ideal": 0.061}),
     ):
         assert [text.split()[0].strip(":") for text in splice.judged("lock", turns(**changed))] == [missed]
-    assert [text.split(":")[0] for text in splice.judged("swap", turns(swaps=0))] == ["swaps"]
+    assert [text.split(":")[0] for text in splice.judged("swap", turns(swaps=4))] == ["swaps"]
     assert splice.judged("lock", turns(swaps=0)) == []
 
 
@@ -97,6 +97,7 @@ def test_the_ideal_is_both_ranks_one_after_the_other(step: Any) -> None:
     found = splice.summary(rounds)
     assert found["ideal_s"] == 4.0 and found["slices"] == 12
     assert found["over_ideal"] == pytest.approx(0.1), "a round is not held to its own ideal"
+    assert found["over_computing"] == pytest.approx(0.4)
 
 
 SHARE = 2**30
