@@ -329,7 +329,7 @@ def judged(rows: dict[str, Any], compute: dict[str, Any]) -> dict[str, Any]:
     """All figures, what was missed, and why the step counts as skipped if it does."""
     missed = [f"{level.title}: {text}" for level in LEVELS for text in memory_misses(rows[level.title], level.enforced)]
     control = rows[CONTROL_ROW.title]
-    if "failed" in control or control.get("one_byte_more") != "ok":
+    if "failed" in control or not control["one_byte_more"] == control["raw"] == "ok":
         missed.append("none: without any level a process does not get more than its share, so the trials prove nothing")
     missed += compute_misses(compute)
     enforcing = [level.title for level in LEVELS if level.enforced]

@@ -134,15 +134,16 @@ def test_isolation_is_skipped_where_nothing_enforces_it(step: Any) -> None:
     isolation = step("gpu_isolation")
     absent = {"not_tried": "not here"}
     rows = {level.title: absent for level in isolation.LEVELS}
-    rows |= {"none": {**HELD, "one_byte_more": "ok"}, "L1 cooperative": {**HELD, "raw": "ok"}}
+    rows |= {"none": {**HELD, "one_byte_more": "ok", "raw": "ok"}, "L1 cooperative": {**HELD, "raw": "ok"}}
     found = isolation.judged(rows, absent)
     assert found["missed"] == [] and found["skipped"].count("not here") == 3
     found = isolation.judged({**rows, "L3 MPS": HELD}, {"percents": [30, 70], "split": 0.3})
     assert found["missed"] == [] and "skipped" not in found
     found = isolation.judged({**rows, "L3 MPS": {"failed": "a client has ended"}}, absent)
     assert len(found["missed"]) == 1 and "skipped" not in found
-    found = isolation.judged({**rows, "none": HELD}, absent)
-    assert len(found["missed"]) == 1, "a level is credited with what the device does anyway"
+    for control in (HELD, {**HELD, "raw": "ok"}, {**HELD, "one_byte_more": "ok"}, {"failed": "it has ended"}):
+        found = isolation.judged({**rows, "none": control}, absent)
+        assert len(found["missed"]) == 1, "a level is credited with what the device does anyway"
 
 
 SEEN = {"uuid": "GPU-1", "name": "a GPU", "total": 80 << 30, "grown": 2**30, "mine": 2**30 + 1, "own_namespace": False}
