@@ -2,7 +2,7 @@
 
 Measures suspend (lock and checkpoint, until the device is free) and resume (restore and unlock) over sizes of device
 memory, and compares what the program computes with an undisturbed one, bit by bit. There is no bar: nobody has measured
-this on the project's hardware yet.
+this on the project's hardware yet. The step ``checkpoint`` of ``bench/gpu_runtime.py`` does the same with two sizes.
 
 Run: python bench/gpu_checkpoint.py [--rounds 5] [--gib 1,4,16]
 """
@@ -10,15 +10,15 @@ Run: python bench/gpu_checkpoint.py [--rounds 5] [--gib 1,4,16]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
-import subprocess
 import sys
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from facts import keep
+from gpu_lines import Lines
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cuda.checkpoint import CudaCheckpoint, open_api
 
@@ -42,35 +42,16 @@ for line in sys.stdin:
 """Trains as many steps as each line of its input says, and prints what would change if a byte of memory did."""
 
 
-class Program:
+class Program(Lines):
     """A PyTorch program that holds ``ballast`` bytes of device memory and does what it is told."""
 
     def __init__(self, ballast: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(ballast)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.device = self._line().removeprefix("ready").strip()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def ask(self, steps: int) -> None:
-        """Have it train; ``answer`` waits for the end."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> str:
-        return self._line()
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        super().__init__(["-c", PROGRAM, str(ballast)])
+        try:
+            self.device = self.answer().removeprefix("ready").strip()
+        except (EOFError, TimeoutError):
+            self.end()
+            raise
 
 
 def unavailable() -> str:
@@ -93,28 +74,37 @@ def driver_version() -> str:
         return "unknown"
 
 
-def measure(ballast: int, rounds: int) -> dict[str, object]:
+def measure(ballast: int, rounds: int) -> dict[str, Any]:
     """Medians in seconds, and whether the program computed what an undisturbed one did."""
     cuda = CudaCheckpoint(open_api())
-    disturbed, plain = Program(ballast), Program(ballast)
-    try:
+    disturbed = Program(ballast)
+    with contextlib.ExitStack() as stack:
+        stack.callback(disturbed.end)
+        plain = Program(ballast)
+        stack.callback(plain.end)
         took: dict[str, list[float]] = {"suspend": [], "resume": []}
         same = True
         for _ in range(rounds):
             for program in (disturbed, plain):
-                program.ask(STEPS)
+                program.ask(str(STEPS))
             began = time.perf_counter()
             cuda.suspend([disturbed.pid])
             halfway = time.perf_counter()
             cuda.resume([disturbed.pid])
             took["suspend"].append(halfway - began)
             took["resume"].append(time.perf_counter() - halfway)
-            same &= disturbed.answer() == plain.answer() != ""
+            same &= disturbed.answer() == plain.answer()
         medians = {f"{name}_s": statistics.median(values) for name, values in took.items()}
         return {"gib": ballast / 2**30, "device": plain.device, "same_bits": same, **medians}
-    finally:
-        disturbed.end()
-        plain.end()
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print a row."""
+    print(
+        f"{found['gib']:5.1f} GiB on {found['device']}: suspend {found['suspend_s']:.2f} s, "
+        f"resume {found['resume_s']:.2f} s, bits {'the same' if found['same_bits'] else 'DIFFER'}",
+        flush=True,
+    )
 
 
 def main() -> int:
@@ -127,10 +117,9 @@ def main() -> int:
         return 0
     found = [measure(int(float(gib) * 2**30), args.rounds) for gib in args.gib.split(",")]
     for each in found:
-        print(
-            f"{each['gib']:5.1f} GiB on {each['device']}: suspend {each['suspend_s']:.2f} s, "
-            f"resume {each['resume_s']:.2f} s, bits {'the same' if each['same_bits'] else 'DIFFER'}"
-        )
+        show(each)
+    from facts import keep  # needs packages of the project, which a step of gpu_runtime.py does without
+
     print(f"kept in {keep('gpu_checkpoint', {'driver': driver_version(), 'rounds': args.rounds, 'found': found})}")
     return 0 if all(each["same_bits"] for each in found) else 1
 

@@ -1,6 +1,8 @@
-"""What a device runtime can do on this GPU, step by step, each in a process of its own and in less than nine minutes.
+"""What this project can do on this GPU, step by step, each in a process of its own and in less than nine minutes: a device
+runtime, suspending, taking turns, isolation.
 
-Steps whose results are there for the same GPU and software are not run again: a run that was cut off goes on where it was.
+Steps whose results are there for the same GPU and software are not run again: a run that was cut off goes on where it was. A step
+that lacks something on this machine is skipped: the reason is kept as its result, and it is tried again the next time.
 Needs PyTorch >= 2.11 with Triton and nothing of this project but its sources: python3 bench/gpu_runtime.py [--again] [STEP ...]
 Results go to bench/results/gpu-STEP.json. Exits with 1 where a step failed or missed a bar, 0 (with a reason) where there is no
 GPU.
@@ -23,6 +25,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 LIMIT_S = 530
+RUNTIME = (
+    "src/tidewright/runtime/cuda/*.py",
+    "src/tidewright/runtime/padding/nvidia_rule.py",
+    "bench/gpu_disb.py",
+    "bench/gpu_rows.py",
+    "bench/gpu_steps.py",
+)
+"""What a step is about whose module does not say (``SOURCES``)."""
 
 
 def results(step: str) -> Path:
@@ -32,20 +42,26 @@ def results(step: str) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """GPU, software and the code that is measured: figures of others are not taken for these."""
+    """GPU and software: figures of others are not taken for these."""
     import torch
 
-    sources = [
-        *sorted((ROOT / "src/tidewright/runtime/cuda").glob("*.py")),
-        *sorted((ROOT / "bench").glob("gpu_[drs]*.py")),
-    ]
     return {
-        "code": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16],
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def code(step: str) -> str:
+    """A hash of the code that the step is about, for the same reason."""
+    from gpu_steps import STEPS
+
+    function = STEPS[step]
+    module = sys.modules[getattr(function, "func", function).__module__]
+    named = getattr(module, "SOURCES", RUNTIME)
+    sources = sorted({path for pattern in named for path in ROOT.glob(pattern)})
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 def unavailable() -> str:
@@ -60,14 +76,22 @@ def unavailable() -> str:
     return ""
 
 
+def kept(step: str) -> dict[str, Any]:
+    """What is kept of a step; nothing where that is damaged."""
+    try:
+        found: dict[str, Any] = json.loads(results(step).read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return found
+
+
 def done(step: str, here: dict[str, Any]) -> bool:
     """Whether the step was measured on this machine, and met its bars."""
-    try:
-        kept = json.loads(results(step).read_text())
-    except (OSError, json.JSONDecodeError):
-        return False
-    same = {name: kept.get("machine", {}).get(name) for name in here} == here
-    return same and not kept.get("measured", {}).get("missed")
+    found = kept(step)
+    wanted = {**here, "code": code(step)}
+    same = {name: found.get("machine", {}).get(name) for name in wanted} == wanted
+    measured = found.get("measured", {})
+    return same and not measured.get("missed") and not measured.get("skipped")
 
 
 def run_one(step: str) -> int:
@@ -81,31 +105,38 @@ def run_one(step: str) -> int:
         return 1
     path = results(step)
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**machine(), "date": datetime.date.today().isoformat()}
+    facts = {**machine(), "code": code(step), "date": datetime.date.today().isoformat()}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps({"machine": facts, "measured": measured}, indent=2) + "\n")
     partial.rename(path)
     missed = measured.get("missed", ())
+    if measured.get("skipped"):
+        print(f"{step}: SKIPPED: {measured['skipped']}")
     print(f"kept in {path}" + "".join(f"; MISSED: {text}" for text in missed))
     return 1 if missed else 0
 
 
 def run_all(steps: list[str], again: bool, here: dict[str, Any]) -> int:
-    """Each in a process of its own; a failure does not keep the others from being run. Returns how many failed."""
-    failed = 0
+    """Each in a process of its own; a failure does not keep the others from being run. Returns how many failed. Those that
+    were skipped are named at the end."""
+    failed, skipped = 0, []
     for step in steps:
         if not again and done(step, here):
             print(f"{step}: measured already, see {results(step)}", flush=True)
             continue
         print(f"{step} ...", flush=True)
         try:
-            code = subprocess.run(
+            ended = subprocess.run(
                 [sys.executable, __file__, "--in-process", step], timeout=LIMIT_S, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             print(f"{step}: not done within {LIMIT_S} s", flush=True)
-            code = 1
-        failed += bool(code)
+            ended = 1
+        failed += bool(ended)
+        if not ended and kept(step).get("measured", {}).get("skipped"):
+            skipped.append(step)
+    if skipped:
+        print(f"skipped, nothing is known of them: {', '.join(skipped)}", flush=True)
     return failed
 
 

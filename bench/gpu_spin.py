@@ -22,6 +22,7 @@ from tidewright.runtime.cuda.control import ControlBlock
 from tidewright.runtime.cuda.gate import CONTROL, gate_source
 from tidewright.runtime.cuda.wrapper import BOUNDARY, BUFFER
 
+SOURCES = ("bench/gpu_spin.py", "src/tidewright/runtime/cuda/*.py")
 LENGTHS_US = (5, 20, 50, 100, 200, 500)
 KERNELS, THREADS, WAVES, SAMPLES = 16, 1024, 4, 200
 SOURCE = """

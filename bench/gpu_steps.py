@@ -14,8 +14,12 @@ from functools import partial
 from typing import Any
 
 import gpu_disb
+import gpu_isolation
+import gpu_nvml
 import gpu_rows
 import gpu_spin
+import gpu_splice
+import gpu_suspend
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.compile import compile_gated, compile_plain, same_bits
@@ -325,5 +329,11 @@ STEPS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"overhead-{name}": partial(overhead, name) for name in NETWORKS},
     **{f"exactness-{name}": partial(exactness, name) for name in NETWORKS},
     **{f"disb-{name}": partial(disb, name) for name in DISB},
+    "nvml": gpu_nvml.nvml,
+    "checkpoint": gpu_suspend.checkpoint,
+    **gpu_splice.STEPS,
+    "isolation": gpu_isolation.isolation,
+    "criu": gpu_suspend.criu,
 }
-"""In the order in which they are run. Their figures have an entry ``missed``: the bars that were, in words."""
+"""In the order in which they are run. Their figures have an entry ``missed``: the bars that were, in words; of a step that lacks
+something ``skipped``: what."""

@@ -32,7 +32,8 @@ from tidewright.checkpoint.cuda.driver import DeviceSeat, GpuDriver, facts_of, s
 from tidewright.checkpoint.cuda.fake import FakeCuda
 from tidewright.checkpoint.freeze import FreezeDriver
 from tidewright.checkpoint.processes import members, send, stat
-from tidewright.checkpoint.protocol import DriverVerdict, Gang, RankHandle, RestorePlacement
+from tidewright.checkpoint.protocol import Gang, RankHandle, RestorePlacement
+from tidewright.checkpoint.verdict import DriverVerdict
 from tidewright.testing.checkpoint import check_driver
 
 A, B, C = (f"GPU-{UUID(int=number)}" for number in (1, 2, 3))

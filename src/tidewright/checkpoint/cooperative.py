@@ -10,7 +10,8 @@ import signal
 from ..base.errors import WorldError
 from ..model.job import Level
 from .processes import alive, send
-from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
+from .protocol import Gang, GangImage, RestorePlacement
+from .verdict import DriverVerdict
 
 
 class CooperativeDriver:

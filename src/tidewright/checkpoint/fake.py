@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..base.errors import WorldError
 from ..model.job import Level
-from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
+from .protocol import Gang, GangImage, RestorePlacement
+from .verdict import DriverVerdict
 
 
 class FakeDriver:

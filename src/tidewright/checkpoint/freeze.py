@@ -12,7 +12,8 @@ from ..base.units import format_bytes
 from ..model.job import Level
 from .cgroup import freezer_of
 from .processes import members, set_affinity
-from .protocol import DriverVerdict, Gang, GangImage, RestorePlacement
+from .protocol import Gang, GangImage, RestorePlacement
+from .verdict import DriverVerdict
 
 RESERVE_SHARE, RESERVE_LEAST = 20, 512 * 2**20
 """Host memory kept available for those that run on: a twentieth of it, and half a GiB at least."""

@@ -6,12 +6,13 @@ for different attempts at once. Implementations pass ``tidewright.testing.checkp
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from ..base.units import SECOND
 from ..model.job import Level
+from .verdict import DriverVerdict
 
 GANG_FREEZE_BOUND_US = 60 * SECOND
 """Longest hold of a gang without a barrier: far below torch's 30 minutes for gloo (10 for NCCL) process groups."""
@@ -65,13 +66,6 @@ class RestorePlacement(Struct, frozen=True, kw_only=True):
 
     node: str
     cpus: dict[int, tuple[int, ...]] = {}
-
-
-class DriverVerdict(NamedTuple):
-    """Whether a save would be tried, and if not why, in words for the user."""
-
-    ok: bool
-    reason: str = ""
 
 
 class Driver(Protocol):

@@ -36,13 +36,20 @@ def test_steps_that_were_measured_on_this_machine_are_not_run_again(
         return subprocess.CompletedProcess(command, command[-1] == "latencies")
 
     monkeypatch.setattr(bench.subprocess, "run", run)
-    for step, gpu, missed in (("probe", "a GPU", []), ("exact", "another GPU", []), ("short", "a GPU", ["too slow"])):
-        kept = {"machine": {**HERE, "gpu": gpu}, "measured": {"missed": missed}}
+    monkeypatch.setattr(bench, "code", lambda step: "changed" if step == "old" else "the same")
+    kinds = {
+        "probe": ("a GPU", []),
+        "exact": ("another GPU", []),
+        "short": ("a GPU", ["too slow"]),
+        "old": ("a GPU", []),
+    }
+    for step, (gpu, missed) in kinds.items():
+        kept = {"machine": {**HERE, "gpu": gpu, "code": "the same"}, "measured": {"missed": missed}}
         (tmp_path / f"gpu-{step}.json").write_text(json.dumps(kept))
     (tmp_path / "gpu-preemption.json").write_text('{"machine":')  # cut off
-    steps = ["probe", "latencies", "slow", "preemption", "exact", "short"]
+    steps = ["probe", "latencies", "slow", "preemption", "exact", "short", "old"]
     assert bench.run_all(steps, False, HERE) == 2, "a step that fails, or takes too long, is not counted"
-    assert ran == ["latencies", "slow", "preemption", "exact", "short"]
+    assert ran == ["latencies", "slow", "preemption", "exact", "short", "old"]
     ran.clear()
     assert bench.run_all(["probe"], True, HERE) == 0
     assert ran == ["probe"]
@@ -66,11 +73,45 @@ def test_a_step_that_fails_keeps_nothing(
     assert not bench.done("preemption", HERE)
 
 
+def test_a_skipped_step_keeps_its_reason_and_is_run_again(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gpu_steps
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, bench.run_one(command[-1]))
+
+    monkeypatch.setattr(bench, "machine", lambda: HERE)
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    monkeypatch.setitem(gpu_steps.STEPS, "criu", lambda: {"skipped": "there is no CRIU"})
+    monkeypatch.setitem(gpu_steps.STEPS, "probe", lambda: {"sms": 132})
+    assert bench.run_all(["criu", "probe"], False, HERE) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(": criu"), "what is not known is not named at the end"
+    assert json.loads((tmp_path / "gpu-criu.json").read_text())["measured"] == {"skipped": "there is no CRIU"}
+    assert bench.done("probe", HERE) and not bench.done("criu", HERE)
+    monkeypatch.setitem(gpu_steps.STEPS, "criu", lambda: {"missed": ["bits differ"], "skipped": "half of it"})
+    assert bench.run_all(["criu"], False, HERE) == 1, "a step that is skipped in part is a success"
+
+
+def test_what_a_step_is_about_is_there(bench: ModuleType) -> None:
+    from gpu_steps import STEPS
+
+    root = Path(BENCH).parent
+    for step, function in STEPS.items():
+        module = sys.modules[getattr(function, "func", function).__module__]
+        for pattern in getattr(module, "SOURCES", bench.RUNTIME):
+            assert list(root.glob(pattern)), f"{step}: {pattern}"
+    codes = {step: bench.code(step) for step in STEPS}
+    assert codes["probe"] == codes["disb-A"] and codes["splice-lock"] == codes["splice-swap"]
+    assert len({codes[step] for step in ("probe", "nvml", "checkpoint", "splice-lock", "isolation")}) == 5
+
+
 def test_every_network_has_its_steps(bench: ModuleType) -> None:
     from gpu_steps import NETWORKS, STEPS
 
     assert {f"{kind}-{name}" for kind in ("overhead", "exactness") for name in NETWORKS} <= set(STEPS)
     assert {"disb-A", "disb-D"} <= set(STEPS)
+    assert {"nvml", "checkpoint", "splice-lock", "splice-swap", "isolation", "criu"} <= set(STEPS)
 
 
 class _Device:

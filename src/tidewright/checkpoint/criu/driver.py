@@ -31,7 +31,8 @@ from ..files.shared import BeingWritten, Known, Others
 from ..host_features import host, host_differences
 from ..manifest import DamagedImage, read_manifest, read_meta, verify, write_manifest
 from ..processes import PROC, alive, send, stat
-from ..protocol import DriverVerdict, Gang, GangImage, RankHandle, RestorePlacement
+from ..protocol import Gang, GangImage, RankHandle, RestorePlacement
+from ..verdict import DriverVerdict
 from . import nsenter
 from .blockers import connected, obstacles, strays
 from .clocks import clocks

@@ -8,8 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-
-from msgspec import Struct
+from typing import NamedTuple
 
 LEAST, LEAST_SINCE_6_16 = (4, 1), (4, 2)
 """Oldest versions that serve. Linux 6.16 took away socket options that CRIU 4.1 asks every socket for (criu, number 2705)."""
@@ -18,7 +17,7 @@ ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 VARIABLE = "TIDEWRIGHT_CRIU"
 
 
-class Criu(Struct, frozen=True):
+class Criu(NamedTuple):
     """A CRIU that works here. ``command`` is the beginning of its command line."""
 
     command: tuple[str, ...]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ...base.errors import WorldError
 from ...base.units import SECOND, format_duration
-from ..protocol import DriverVerdict
+from ..verdict import DriverVerdict
 
 CHECKPOINTS, MOVES = 12_080, 13_000
 """cuDriverGetVersion of the first drivers that checkpoint (570) and that restore onto other devices (580). Bindings of

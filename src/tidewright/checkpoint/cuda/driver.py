@@ -22,7 +22,8 @@ from ..criu.blockers import obstacles
 from ..criu.driver import CriuDriver, DumpReport
 from ..freeze import host_available, host_reserve
 from ..processes import members
-from ..protocol import Driver, DriverVerdict, Gang, GangImage, RankHandle, RestorePlacement
+from ..protocol import Driver, Gang, GangImage, RankHandle, RestorePlacement
+from ..verdict import DriverVerdict
 from .checkpoint import CudaApi, CudaCheckpoint, DeviceStateLost, open_api, pairing
 
 DEVICE_FILES = "the device /dev/nvidia"
