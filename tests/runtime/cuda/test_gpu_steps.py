@@ -242,6 +242,7 @@ def test_two_ranks_take_turns_by_lock_and_compute_the_same_bits(step: Any) -> No
     assert len(found["digests"]) == 4 and found["slices"] >= 20
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_two_ranks_take_turns_by_swapping_against_a_driver_of_paper(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices and calls are real, device memory is not."""
@@ -272,6 +273,7 @@ def test_what_isolation_tries_runs_without_a_gpu_as_well(step: Any, tmp_path: Pa
         assert float(both[1].told("work 0.05 16")) > 0
 
 
+@pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.skipif(not isinstance(criu_here(), Criu), reason=f"no full images here: {criu_here()}")
 def test_a_program_comes_back_from_its_image(step: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
