@@ -15,7 +15,7 @@ import gpu_disb
 from tidewright.base.errors import TideError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.capture import capture, warm_up
-from tidewright.runtime.cuda.compile import compile_gated, compile_plain
+from tidewright.runtime.cuda.compile import GatedModel, compile_gated, compile_plain
 from tidewright.runtime.cuda.kernels import GraphKernels
 from tidewright.runtime.cuda.shares import ShareStreams
 from tidewright.runtime.cuda.throttle import RealTimeProgress, ThrottledChain, facts
@@ -29,50 +29,55 @@ Network = Callable[[str], tuple[Any, tuple[Any, ...]]]
 @dataclass
 class Captured:
     """All networks of a workload. ``graphs``: real-time, by whether they close gates. ``lanes``: of a best-effort chain, by its
-    multiprocessors. ``kernels`` are empty where kernels cannot be launched one by one, ``without`` says why."""
+    multiprocessors. ``be_kernels`` are empty where kernels cannot be launched one by one; ``notes`` say why."""
 
     controls: dev.ControlBlocks
     beside: dev.ControlBlocks
-    graphs: dict[bool, list[Any]] = field(default_factory=lambda: {True: [], False: []})
+    graphs: dict[bool, dict[str, Any]] = field(default_factory=lambda: {True: {}, False: {}})
     chains: list[Any] = field(default_factory=list)
     lanes: list[dict[int, Any]] = field(default_factory=list)
-    rt_kernels: list[list[Any]] = field(default_factory=list)
+    rt_kernels: dict[str, list[Any]] = field(default_factory=dict)
     be_kernels: list[tuple[GraphKernels, Any]] = field(default_factory=list)
-    without: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
-def capture_all(network: Network, real_time: Sequence[str], best_effort: Sequence[str]) -> Captured:
-    """The networks of these names."""
+def capture_all(
+    network: Network, real_time: Sequence[str], best_effort: Sequence[str], shares: Sequence[int] = SHARES
+) -> Captured:
+    """The networks of these names, best-effort ones on each of ``shares`` as well."""
     found = Captured(*(dev.ControlBlocks(len(best_effort), LARGEST_GRID) for _ in range(2)))
-    shares = _shares(found)
+    streams = _shares(found, shares)
     for queue, name in enumerate(best_effort):
         print(f"{name}: compiling with gates ...", flush=True)
-        _best_effort(found, queue, *network(name), shares)
-    for name in dict.fromkeys([*real_time, *best_effort]):
-        print(f"{name}: compiling ...", flush=True)
         model, inputs = network(name)
-        function = compile_plain(model, inputs)
-        if name in real_time:
-            _real_time(found, function, inputs)
-        if name in best_effort:
+
+        def plain(function: Any, name: str = name, inputs: tuple[Any, ...] = inputs) -> None:
+            if name in real_time:
+                _real_time(found, name, function, inputs)
             _one_by_one(found, function, inputs)
+
+        _best_effort(found, queue, compile_gated(model, inputs, plain), inputs, streams)
+    for name in real_time:
+        if name not in best_effort:
+            print(f"{name}: compiling ...", flush=True)
+            model, inputs = network(name)
+            _real_time(found, name, compile_plain(model, inputs), inputs)
     return found
 
 
-def _shares(found: Captured) -> dict[int, ShareStreams]:
-    shares = {}
-    for sms in SHARES:
+def _shares(found: Captured, wanted: Sequence[int]) -> dict[int, ShareStreams]:
+    streams = {}
+    for sms in wanted:
         try:
-            shares[sms] = ShareStreams(sms)
+            streams[sms] = ShareStreams(sms)
         except TideError as error:
-            found.without[f"padding on {sms}"] = str(error)
-    return shares
+            found.notes[f"padding on {sms}"] = str(error)
+    return streams
 
 
 def _best_effort(
-    found: Captured, queue: int, model: Any, inputs: tuple[Any, ...], shares: dict[int, ShareStreams]
+    found: Captured, queue: int, gated: GatedModel, inputs: tuple[Any, ...], shares: dict[int, ShareStreams]
 ) -> None:
-    gated = compile_gated(model, inputs)
     stream = _stream(dev.BEST_EFFORT)
     chain = dev.GatedChain(gated, inputs, found.controls.row(queue), stream)
     found.chains.append(chain)
@@ -82,13 +87,13 @@ def _best_effort(
         found.lanes[queue] = {sms: chain.add_lane(row, streams.take()) for sms, streams in shares.items()}
 
 
-def _real_time(found: Captured, function: Any, inputs: tuple[Any, ...]) -> None:
+def _real_time(found: Captured, name: str, function: Any, inputs: tuple[Any, ...]) -> None:
     for raises, graphs in found.graphs.items():
         controls = found.controls if raises else None
-        graphs.append(dev.RealTimeGraph(function, inputs, controls, _stream(dev.REAL_TIME), keep=not raises))
-    plain = found.graphs[False][-1]
+        graphs[name] = dev.RealTimeGraph(function, inputs, controls, _stream(dev.REAL_TIME), keep=not raises)
+    plain = found.graphs[False][name]
     kernels = _taken_apart(found, plain.graph, function, plain.stream)
-    found.rt_kernels.append(facts(kernels.kernels) if kernels else [])
+    found.rt_kernels[name] = facts(kernels.kernels) if kernels else []
 
 
 def _one_by_one(found: Captured, function: Any, inputs: tuple[Any, ...]) -> None:
@@ -106,7 +111,7 @@ def _taken_apart(found: Captured, graph: Any, function: Any, stream: Any) -> Gra
         kernels.time(stream)
         return kernels
     except TideError as error:
-        found.without["kernels one by one"] = str(error)
+        found.notes["kernels one by one"] = str(error)
         return None
 
 
@@ -118,8 +123,8 @@ def slowdowns(found: Captured, real_time: Sequence[str], best_effort: Sequence[s
     table = []
     for number, be in enumerate(best_effort):
         for sms, lane in found.lanes[number].items():
-            for graph, rt in zip(found.graphs[True], real_time, strict=True):
-                slowdown = _slowdown(graph, found.chains[number], lane)
+            for rt in real_time:
+                slowdown = _slowdown(found.graphs[True][rt], found.chains[number], lane)
                 table.append({"rt": rt, "be": be, "sms": sms, "slowdown": slowdown})
     return table
 
@@ -167,11 +172,11 @@ def run_rows(
     rows: dict[str, dict[str, float]] = {}
 
     def one(label: str, advance: gpu_disb.Advance, raises: bool = False, watched: bool = False) -> None:
-        graphs = found.graphs[raises]
+        graphs = list(found.graphs[raises].values())
         clients = [
             gpu_disb.RealTimeClient(graph, every_s, at * every_s / len(graphs)) for at, graph in enumerate(graphs)
         ]
-        kernels = {id(graph): of for graph, of in zip(graphs, found.rt_kernels, strict=True)}
+        kernels = {id(graph): found.rt_kernels[name] for name, graph in found.graphs[raises].items()}
 
         def launched(graph: Any) -> None:
             if watched:
@@ -186,6 +191,9 @@ def run_rows(
     if len(found.be_kernels) == len(best_effort):
         for label, by_profile in (("REEF-N", False), ("Orion", True)):
             singly = [_throttled(kernels, stream, progress, by_profile) for kernels, stream in found.be_kernels]
+            if not by_profile:  # how much of it is the price of launching one by one from Python
+                alone = gpu_disb.run([], gpu_disb.one_by_one(singly), min(seconds, 5.0))
+                found.notes["REEF-N without requests"] = f"{alone['be_per_s']:.0f} best-effort tasks a second"
             one(label, gpu_disb.one_by_one(singly), watched=True)
             _pump_out(singly)
     one("ours", gpu_disb.between(chains), raises=True)

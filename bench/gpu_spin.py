@@ -58,9 +58,10 @@ def _one(length_us: int) -> dict[str, Any]:
     chain, controls, cta_us = _chain_of(length_us)
     word = torch.zeros(1, dtype=torch.int32, device="cuda")
     row: dict[str, Any] = {"asked_us": length_us, "cta_us": cta_us}
+    dice = random.Random(length_us)
     for way, flags in (("gate", controls), ("priority", None)):
         request = dev.RealTimeGraph(lambda: word.add_(1), (), flags, torch.cuda.Stream(priority=dev.REAL_TIME))
-        times = sorted(_beside(chain, request, random.Random(length_us)) for _ in range(SAMPLES))
+        times = sorted(_beside(chain, request, dice) for _ in range(SAMPLES))
         row[way] = {"p50": times[len(times) // 2], "p99": times[int(0.99 * len(times))], "max": times[-1]}
     chain.finish()
     print(f"CTAs of {cta_us:.0f} us: {row['gate']} with gates, {row['priority']} by priority", flush=True)

@@ -380,11 +380,13 @@ def test_every_option_of_the_command_line_is_read() -> None:
         "7",
     ]
     given += ["--stop-bound-ms", "8", "--clients", "9", "--cores", str(min(os.sched_getaffinity(0))), "--requeue"]
-    given += ["--padding", "always", "--padding-bound", "0.1", "--load-timeout", "9"]
+    given += ["--padding-bound", "0.1", "--load-timeout", "9"]
     plain = settings_of(parser().parse_args(["--socket", "/x", "--device", "cpu"]))
     found = settings_of(parser().parse_args(["--socket", "/x", *given]))
-    same = [name for name in plain.__slots__ if getattr(plain, name) == getattr(found, name)]
-    assert set(same) <= {"socket", "device", "device_worker"}, same
+    padded = ["--device", "cuda", "--padding", "always", "--padding-sms", "24"]  # not with --sequential
+    gpu = settings_of(parser().parse_args(["--socket", "/x", *padded]))
+    same = [name for name in plain.__slots__ if getattr(plain, name) == getattr(found, name) == getattr(gpu, name)]
+    assert set(same) <= {"socket", "device_worker"}, same
     same = [
         name for name in plain.scheduler.__slots__ if getattr(plain.scheduler, name) == getattr(found.scheduler, name)
     ]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ import pytest
 from tidewright.base.errors import UsageError
 from tidewright.runtime import RuntimeClient
 from tidewright.runtime.padding import admission
+from tidewright.runtime.padding.admission import KnownModel
 from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable, dump_table
+from tidewright.runtime.transport import messages as ms
 from tidewright.runtime.transport.messages import ModelSource
 
 from .conftest import Start, entry_of, until
@@ -31,14 +34,13 @@ def table(path: Path, *pairs: tuple[str, str, float], cores: int = CORES) -> Pat
 
 def test_a_table_admits_the_pairs_that_it_has_below_the_bound(tmp_path: Path) -> None:
     file = str(table(tmp_path / "t", ("a", "b", 0.01), ("a", "c", 0.05), cores=4))
-    keys = {1: "a", 2: "b", 3: "c"}
+    keys = {1: KnownModel("a"), 2: KnownModel("b"), 3: KnownModel("c")}
     here = admission.fingerprint(4, 1)
     rule = admission.rule(file, here, 3, keys, 0.02)
     assert rule(1, (2,)) == 3 and not rule(1, (3,)) and not rule(1, (2, 3)) and not rule(2, (1,)) and not rule(1, (9,))
     assert admission.rule(file, here, 3, keys, 0.1)(1, (2, 3)) == 3
     assert admission.rule("never", here, 3, keys, 0.02)(1, (2,)) == 0
     assert admission.rule("always", here, 3, keys, 0.02)(1, (3,)) == 3
-    assert admission.rule("always", here, 0, keys, 0.02)(1, (3,)) == 0, "no core is left"
 
 
 def test_of_several_shares_the_largest_on_which_all_are_admitted_is_given(tmp_path: Path) -> None:
@@ -47,8 +49,17 @@ def test_of_several_shares_the_largest_on_which_all_are_admitted_is_given(tmp_pa
     pairs = tuple(PairSlowdown("a", be, share, slowdown, 10) for (be, share), slowdown in measured.items())
     path = tmp_path / "t"
     path.write_bytes(dump_table(SlowdownTable(here, pairs)))
-    rule = admission.rule(str(path), here, 16, {1: "a", 2: "b", 3: "c"}, 0.02)
-    assert [rule(1, be) for be in ((2,), (3,), (2, 3))] == [16, 8, 8]
+    models = {
+        1: KnownModel("a"),
+        2: KnownModel("b"),
+        3: KnownModel("c"),
+        4: KnownModel("b", (8, 32)),
+        5: KnownModel("b", ()),
+    }
+    rule = admission.rule(str(path), here, 16, models, 0.02)
+    assert [rule(1, be) for be in ((2,), (3,), (2, 3), (4,), (5,), (2, 5))] == [16, 8, 8, 8, 0, 0]
+    always = admission.rule("always", here, 16, models, 0.02)
+    assert [always(1, (be,)) for be in (2, 4, 5, 9)] == [16, 0, 0, 0]
     assert admission.shares(str(path), 5) == (8, 16, 32)
     assert (admission.shares("always", 5), admission.shares("never", 5)) == ((5,), ())
     with pytest.raises(UsageError, match="another driver"):
@@ -94,6 +105,62 @@ def test_only_what_the_table_admits_runs_beside_real_time_work(start_runtime: St
         ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
         assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
         assert good.stats()["padded"] >= 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("padding", ["always", "/nowhere"])
+def test_padding_is_refused_where_no_core_is_left(tmp_path: Path, padding: str) -> None:
+    options = ["--cores", str(min(os.sched_getaffinity(0))), "--padding", padding]
+    command = [sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(tmp_path / "s"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == UsageError.exit_code and "leave none beside real-time work" in done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
+def test_a_client_that_reads_no_answers_is_shut_out_alone(start_runtime: Start, tmp_path: Path) -> None:
+    """It is shut out by an action of the scheduler while others that concern it are still to be carried out."""
+    runtime = start_runtime("--padding", "always")
+    (tmp_path / "models.py").write_text(HELD)
+    held = {name: tmp_path / name for name in ("rt", "be")}
+    with RuntimeClient(runtime.socket, "rt") as rt, RuntimeClient(runtime.socket, "be") as other:
+        deaf = RuntimeClient(runtime.socket, "be")
+        models = {
+            name: client.load(f"{tmp_path}/models.py:held", [("float64", (1,))], arguments={"path": str(held[name])})
+            for name, client in (("rt", rt), ("be", deaf))
+        }
+        for path in held.values():
+            path.touch()
+        task = models["rt"].submit(np.array([1.0]))
+        until(lambda: entry_of(rt)["outstanding"] == 1)
+        models["be"].submit(np.array([1.0]))
+        until(lambda: other.stats()["padded"] == 1)
+        ms.send(deaf._connection, ms.UnloadModel(models["be"].key))  # answered when the task has ended
+        deaf._connection.setblocking(False)
+        refused = sent = 0
+        while refused < 20 and sent < 3000:  # answers that nothing reads
+            try:
+                ms.send(deaf._connection, ms.GetStats())
+                refused, sent = 0, sent + 1
+            except BlockingIOError:
+                refused += 1
+                time.sleep(0.01)
+        held["be"].unlink()
+        until(lambda: len(other.stats()["clients"]) == 2)
+        held["rt"].unlink()
+        task.result(30)
+        assert runtime.process.poll() is None
+
+
+HELD = """
+import os, time
+def held(path):
+    def run(x):
+        while os.path.exists(path):
+            time.sleep(0.005)
+        return x
+    return run
+"""
 
 
 @pytest.mark.processes

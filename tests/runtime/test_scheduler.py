@@ -256,6 +256,25 @@ def test_a_stop_that_interrupts_nothing_is_no_preemption(interrupts: bool) -> No
     assert world.scheduler.counters.preemptions == task.preemptions == int(interrupts)
 
 
+def test_a_task_joins_another_only_on_a_share_that_both_may_have() -> None:
+    """What is admitted on more multiprocessors need not be on fewer: figures are measured."""
+    admitted = {10: {8, 16}, 11: {32}, 12: {8, 64}, 13: {16, 64}}
+    world = SimulatedDevice(
+        SchedulerSettings(window=4),
+        lambda rt, be: max(set.intersection(*(admitted[one] for one in be)), default=0),
+        lambda model: 1000 * US if model >= 10 else 1500 * US,
+    )
+    world.open(1, "rt")
+    world.open(2, "be")
+    world.submit(1, 1)
+    tasks = [world.submit(2, model) for model in (10, 11, 12, 13)]
+    world.run(10 * US)
+    assert [task.state for task in tasks] == [TaskState.LAUNCHED, *[TaskState.WAITING] * 3]
+    assert world.streams[2].share == 16
+    world.run()
+    world.finished()
+
+
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 1, 2)])
 def test_device_time_is_shared_by_weight(weights: tuple[int, ...]) -> None:
     world = device(streams=1, quantum_ns=500 * US)

@@ -7,12 +7,12 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
 from ..runtime.cuda.compile import require_device
+from ..runtime.cuda.kernels import driver_api
 from ..runtime.disb.device_run import CPU_ROWS, CUDA_ROWS, DeviceRow, Loop, run_row, standalone_ns
 from ..runtime.disb.networks import source
 from ..runtime.disb.report import html, table
@@ -70,9 +70,7 @@ def run_disb(
     alone = standalone_ns(loaded, small, **options)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for row in rows if device == "cuda" or len(cores) > 1 or "padding" not in row.options]
-        if device == "cuda" and find_spec("cuda") is None:
-            progress("rows that launch kernel by kernel are left out: cuda-bindings is not installed")
-            rows = [row for row in rows if row.options.get("stop") != StopLevel.KERNEL.value]
+        rows = _launchable(rows, progress)
         if slowdowns is None and any(row.options.get("padding") == "TABLE" for row in rows):
             slowdowns = Path(folder) / "table.json"
             slowdowns.write_bytes(_measured(loaded, device, cores, small, progress))
@@ -95,6 +93,18 @@ def run_disb(
                 )
     where = _gpu() if device == "cuda" else f"{len(cores)} cores of {fingerprint(len(cores), 1).device}"
     return DisbMatrix(f"{where}, {'small' if small else 'full'} networks", tuple(results), _facts())
+
+
+def _launchable(rows: Sequence[DeviceRow], progress: Progress) -> list[DeviceRow]:
+    """Those that this installation can run."""
+    singly = [row for row in rows if row.options.get("stop") == StopLevel.KERNEL.value]
+    try:
+        if singly:
+            driver_api()
+    except UsageError as error:
+        progress(f"{', '.join(row.label for row in singly)} left out: {error.message}")
+        return [row for row in rows if row not in singly]
+    return list(rows)
 
 
 def _gpu() -> str:

@@ -216,10 +216,15 @@ def calibrate(
         shares = [int(share) for share in sms.split(",")] if device == "cuda" else []
     except ValueError:
         raise click.BadParameter(f"{sms!r}: write numbers, as in 8,16", param_hint="--sms") from None
+    if shares and (cores or rt_threads != 1):
+        raise click.UsageError("--cores and --rt-threads are of a device of cores; leave them out with --device cuda")
     table = runtime.calibrate(
         models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}"), shares
     )
     target.write_bytes(runtime.dump_table(table))
+    if left_out := sorted(set(shares) - {pair.share_sms for pair in table.pairs}):
+        out.note(f"nothing was measured on {', '.join(map(str, left_out))} multiprocessors: more than can be spared, "
+                 "or no model can be stopped throughout")  # fmt: skip
     for pair in table.pairs:
         on = f" on {pair.share_sms} multiprocessors" if shares else ""
         out.echo(f"{pair.slowdown:+7.1%}  {pair.be}{on} beside {pair.rt}")

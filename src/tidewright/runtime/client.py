@@ -36,7 +36,7 @@ class TaskFailed(WorldError):
 
 
 class TaskCancelled(WorldError):
-    """It was cancelled before the device began it."""
+    """It was cancelled before the device began it, or in the midst of it on a GPU."""
 
 
 class PendingTask:
@@ -68,7 +68,8 @@ class PendingTask:
         return self._outputs
 
     def cancel(self) -> bool:
-        """Ask for it not to be begun. Returns whether it has ended as cancelled; one that runs goes on to its end."""
+        """Ask for it not to be begun. Returns whether it has ended as cancelled. One that runs goes on to its end; a best-effort
+        one on a GPU is cut short, and ends as cancelled soon."""
         if self.completion is None:
             self._model.client.request(ms.CancelTask(self.key))
             self._model.client.collect(0)
@@ -89,6 +90,8 @@ class RemoteModel:
         self.client, self.name, self.key = client, name, loaded.model
         self.signature: Signature = loaded.signature
         self.nbytes, self.run_ns, self.gates = loaded.nbytes, loaded.run_ns, loaded.gates
+        self.shares = loaded.shares
+        """Multiprocessors of a GPU on which it can go on beside real-time work."""
         self._layout = SlotLayout.of(loaded.signature)
         self._memory = memory.attach(descriptor, self._layout.nbytes * loaded.slots)
         os.close(descriptor)

@@ -58,7 +58,7 @@ class HostChain:
             self.model.run(slot)
         self.complete, self.busy = True, False
 
-    def drained(self) -> bool:
+    def drained(self, more: bool) -> bool:
         return not self.busy
 
     def go_on(self, share: int) -> None:
@@ -158,8 +158,10 @@ class HostDevice:
         else:
             gate = Gate(self.flags, self.rows[owner])
             model = LoadedModel(made, request.inputs, gate)
-            found = HostChain(model, gate, self.shares)
-        return found, ModelMade(request.model, model.signature, 1000, model.run_ns, model.gates)
+            # As on a GPU, what has no points to stop at is not padded.
+            found = HostChain(model, gate, self.shares if model.gates else ())
+        shares = found.shares if isinstance(found, HostChain) else ()
+        return found, ModelMade(request.model, model.signature, 1000, model.run_ns, model.gates, shares)
 
     def attach(self, model: Any, slots: Any, count: int) -> None:
         model.model.attach(slots, count)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidewright.base.errors import UsageError, WorldError
-from tidewright.runtime.cuda.kernels import GraphKernels, bound_of
+from tidewright.runtime.cuda.kernels import GraphKernels, bound_of, scaled
 from tidewright.runtime.padding.nvidia_rule import Roofline
 
 
@@ -165,12 +165,18 @@ def test_what_cannot_be_taken_apart_is_refused_and_nothing_is_left(
         ("triton_tem_fused_convolution_3", Roofline.COMPUTE),
         ("sm90_xmma_gemm_f16f16", Roofline.COMPUTE),
         ("triton_red_fused_mean_1", Roofline.MEMORY),
+        ("triton_poi_fused__native_batch_norm_legit_no_training_convolution_relu_1", Roofline.MEMORY),
         ("_ZN2at6native29vectorized_elementwise_kernelI", Roofline.MEMORY),
         ("my_kernel", Roofline.UNKNOWN),
     ],
 )
 def test_what_bounds_a_kernel_is_guessed_from_its_name(name: str, bound: Roofline) -> None:
     assert bound_of(name) is bound
+
+
+def test_times_of_kernels_add_up_to_that_of_their_graph() -> None:
+    assert scaled([30, 20, 50], 50) == [15, 10, 25]
+    assert scaled([30, 20, 50], 200) == [30, 20, 50], "between kernels of a graph there may be gaps"
 
 
 PASSES = """

@@ -80,6 +80,20 @@ def test_padding_that_this_device_cannot_have_is_refused(tmp_path: Path, options
     assert done.returncode == UsageError.exit_code and why in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_model_that_cannot_be_padded_does_not_use_up_its_time_beside_real_time_work(start_runtime: Start) -> None:
+    runtime = start_runtime("--padding", "always", "--task-timeout", "0.6", module=DAEMON)
+    with RuntimeClient(runtime.socket, "rt") as rt, RuntimeClient(runtime.socket, "be") as be:
+        quick = rt.load(LONG.factory, [("float64", (1,))], arguments={"seconds": 0.4}, slots=2)
+        whole = be.load(f"{MODELS}:double", [("float32", (8,))])
+        assert whole.shares == ()
+        tasks = [quick.submit(np.array([1.0])) for _ in range(2)]
+        until(lambda: entry_of(rt)["outstanding"] == 2)
+        waiting = whole.submit(np.ones(8, np.float32))
+        tasks += [quick.submit(np.array([1.0])) for _ in range(2)]
+        assert [task.result(30) for task in tasks] and waiting.result(30)
+        assert be.stats()["padded"] == 0
+
+
 def test_each_pair_is_measured_on_each_share(
     monkeypatch: pytest.MonkeyPatch, start_runtime: Start, tmp_path: Path
 ) -> None:
@@ -89,16 +103,17 @@ def test_each_pair_is_measured_on_each_share(
         calibration.ModelToMeasure(ADMITTED, (TensorSpec("float64", (100,)),)),
     ]
     seen: list[tuple[int, int]] = []
-    found = calibration.measure_gpu(models, shares=(32, 8), samples=8, progress=lambda *at: seen.append(at))
+    found = calibration.measure_gpu(models, shares=(32, 8, 100), samples=8, progress=lambda *at: seen.append(at))
     assert found.fingerprint == HOST and seen == [(number, 8) for number in range(8)]
-    assert {(pair.rt, pair.be, pair.share_sms) for pair in found.pairs} == {
-        (one.key, other.key, share) for one in models for other in models for share in (8, 32)
-    }
+    # The first is in one piece, and never padded; 100 multiprocessors are all that there are.
+    measured = {(one.key, models[1].key, share) for one in models for share in (8, 32)}
+    assert {(pair.rt, pair.be, pair.share_sms) for pair in found.pairs} == measured
     path = tmp_path / "t"
     path.write_bytes(dump_table(found))
     start_runtime("--padding", str(path), module=DAEMON)
-    with pytest.raises(UsageError):
-        calibration.measure_gpu(models, shares=())
+    for shares in ((), (0,), (100, 200)):
+        with pytest.raises(UsageError):
+            calibration.measure_gpu(models, shares=shares)
 
 
 def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: Start) -> None:

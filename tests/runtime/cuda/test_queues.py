@@ -57,7 +57,7 @@ class NumberedModel:
             self.beside += self.gates.real_time
         self.on_device = self.left > 0 and self.draining < 2
 
-    def drained(self) -> bool:
+    def drained(self, more: bool) -> bool:
         return not self.on_device
 
     @property
@@ -72,7 +72,7 @@ class NumberedModel:
 
     def discard(self) -> None:
         assert not self.on_device and self.left
-        self.left = 0
+        self.left, self.on_device, self.draining = 0, True, 2  # it is on the device for a moment, too
 
 
 def made(work: int = 20, shares: tuple[int, ...] = SHARES) -> tuple[ChainQueue, NumberedModel, Gates]:

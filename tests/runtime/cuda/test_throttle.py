@@ -14,8 +14,10 @@ import pytest
 from tests.runtime.conftest import Start, children_of
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda.throttle import DEPTH, ORION_SHARE, RealTimeProgress, ThrottledChain
+from tidewright.runtime.cuda.worker.queues import ChainQueue
 from tidewright.runtime.daemon.main import parser, settings_of
-from tidewright.runtime.padding.nvidia_rule import GridKernel, Roofline
+from tidewright.runtime.padding.nvidia_rule import BY_PROFILE, GridKernel, Roofline
+from tidewright.runtime.transport.messages import RunTask, StoppedAtGate, TaskEnded
 
 SMS = 100
 C, M = Roofline.COMPUTE, Roofline.MEMORY
@@ -157,6 +159,8 @@ def test_orion_limits_what_is_outstanding() -> None:
         (["--stop", "kernel", "--padding", "always"], "no share"),
         (["--padding", "profile"], "--stop kernel"),
         (["--padding", "always", "--padding-sms", "24"], ("always", (24,))),
+        (["--stop", "none", "--padding", "always"], "no padding"),
+        (["--sequential", "--padding", "always"], "no padding"),
     ],
 )
 def test_profiles_go_with_kernels_that_are_launched_one_by_one(options: list[str], expected: Any) -> None:
@@ -167,6 +171,76 @@ def test_profiles_go_with_kernels_that_are_launched_one_by_one(options: list[str
     else:
         found = settings_of(args)
         assert (found.padding, found.shares) == expected
+
+
+class OneByOne:
+    """A model whose kernels are launched one by one, behind the interface of a queue."""
+
+    def __init__(self, chain: ThrottledChain, shares: tuple[int, ...]) -> None:
+        self.chain, self.shares, self.share = chain, shares, 0
+
+    def begin(self, slot: int, share: int) -> None:
+        self.chain.begin()
+        self.go_on(share)
+
+    def go_on(self, share: int) -> None:
+        self.share, self.chain.by_profile = share, bool(share)
+        self.chain.pump(False)
+
+    def drained(self, more: bool) -> bool:
+        return self.chain.pump(not more)
+
+    @property
+    def complete(self) -> bool:
+        return self.chain.complete
+
+    def deliver(self, slot: int) -> None:
+        assert self.complete
+
+    def delivered(self) -> bool:
+        return True
+
+    def discard(self) -> None:
+        self.chain.discard()
+
+
+@pytest.mark.parametrize("shares", [(), (BY_PROFILE,)])
+@pytest.mark.parametrize("seed", range(100))
+def test_no_kernel_is_launched_under_a_stop(seed: int, shares: tuple[int, ...]) -> None:
+    """From the turn on in which it has come, and also when real-time work ends while it is in force."""
+    dice = random.Random(seed)
+    device = Device([kernel(dice.randrange(5, 60), dice.choice((C, M))) for _ in range(20)])
+    progress = device.progress()
+    queue = ChainQueue(lambda closed: None)
+    queue.models[1] = OneByOne(device.chain(progress), shares)
+    stop = number = 0
+    for task in range(5):
+        queue.run(RunTask(task, 1, 0))
+    for _ in range(600):
+        what = dice.random()
+        if what < 0.05:
+            progress.end() if progress.active else progress.begin([kernel(100, C), kernel(100, M)])
+        elif what < 0.10:
+            stop = number = number + 1
+            queue.stop(number)
+        elif what < 0.25:
+            stop = 0
+            queue.resume()
+        elif what < 0.30:
+            queue.pad(dice.choice((0, BY_PROFILE)))
+        before = len(device.launched)
+        queue.turn(progress.active)
+        assert not (stop and len(device.launched) > before), "launched under a stop"
+        assert not any(isinstance(report, StoppedAtGate) for report in queue.out) or not device.on_device()
+        queue.out = [report for report in queue.out if isinstance(report, TaskEnded)]
+        device.now += dice.randrange(20)
+    queue.resume()
+    progress.end()
+    for _ in range(1000):
+        queue.turn(False)
+        device.now += 30
+    assert queue.out == [TaskEnded(task) for task in range(5)]
+    assert [at for at, _ in device.launched] == list(range(20)) * 5
 
 
 @pytest.mark.processes

@@ -82,9 +82,11 @@ def require_device() -> None:
         )
 
 
-def compile_gated(model: Any, inputs: tuple[Any, ...]) -> GatedModel:
+def compile_gated(
+    model: Any, inputs: tuple[Any, ...], with_plain: Callable[[Callable[..., Any]], None] = lambda function: None
+) -> GatedModel:
     """``model`` compiled with gates, and run once with ``inputs`` to check that it computes bit for bit what it does
-    without them.
+    without them. ``with_plain`` gets the one without before the compiler forgets it.
 
     The gate is open throughout, so that autotuning times whole kernels. Raises UsageError without a device, WorldError for a
     difference, and what Inductor raises.
@@ -93,7 +95,9 @@ def compile_gated(model: Any, inputs: tuple[Any, ...]) -> GatedModel:
     import torch
 
     with torch.no_grad():
-        plain = compile_plain(model, inputs)(*inputs)
+        function = compile_plain(model, inputs)
+        plain = function(*inputs)
+        with_plain(function)
         # Nothing is ever aborted here, so there are no marks to write.
         open_block = torch.tensor(ControlBlock(1).words, dtype=torch.int32, device=inputs[0].device)
         torch.compiler.reset()
@@ -126,7 +130,7 @@ def compile_plain(model: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:
 
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(model, dynamic=False, fullgraph=True)
-    with torch.no_grad(), inductor_settings():
+    with torch.no_grad(), inductor_settings(cached=True):
         try:
             compiled(*inputs)
         except torch._dynamo.exc.Unsupported as error:

@@ -105,7 +105,7 @@ class GatedChain:
         self._report = _pinned(MARKS)
         self._report[ABORTED] = CLOSED
         self._event: Any = torch.cuda.Event()
-        self._busy = False
+        self._busy = self._discarding = False
         # Made before the capture: what is made in it goes to the graph's pool again at once, and the head of a relaunch would
         # write over results of kernels that were complete.
         self._closed, self._zero, self._start = (
@@ -215,6 +215,10 @@ class GatedChain:
         """Whether the launch has drained; its outcome is counted once."""
         if self._busy and self._event.query():
             self._busy = False
+            if self._discarding:
+                self._discarding = False
+                self._next = len(self._lane.parts)
+                return True
             done = not self._lane.parts[self._next].gated or int(self._report[ABORTED]) == CLOSED
             self._next += done
             self.counts.complete += done
@@ -233,17 +237,17 @@ class GatedChain:
                 self.launch()
 
     def discard(self) -> None:
-        """Forget a task that was cut short. Raises Conflict before its launch has drained."""
+        """Forget a task that was cut short; it is forgotten when this has drained. Raises Conflict before its launch has."""
         import torch
 
         if not self.step():
             raise Conflict("the chain is on the device", "wait until it has drained")
         with torch.cuda.stream(self.stream):
             self.control[MARKS:].zero_()
-            self.control[ABORTED] = CLOSED
-        self.stream.synchronize()
+            self.control[ABORTED].copy_(self._closed)
+            self._event.record(self.stream)
         self._report[ABORTED] = CLOSED
-        self._next = len(self._lane.parts)
+        self._busy = self._discarding = True
 
     def release(self) -> None:
         """It is not used any more: free its memory. The compiler keeps the model's code for good."""

@@ -6,7 +6,7 @@ Source: CUDA Driver API, "Graph Management". Needs the package cuda-bindings. No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
@@ -15,9 +15,11 @@ from typing import Any
 from ...base.errors import UsageError, WorldError
 from ..padding.nvidia_rule import GridKernel, Roofline
 
+GENERATED = ("triton_poi", "triton_red", "triton_per")
+"""Inductor's kernels that are no templates. What is fused in them is part of their names, convolutions before them, too."""
 COMPUTING = ("_tem_", "_mm", "conv", "gemm", "cutlass", "cudnn", "attention", "flash")
-MOVING = ("triton_poi", "triton_red", "triton_per", "elementwise", "reduce", "copy", "softmax", "norm")
-"""Parts of names: of Inductor's templates and of libraries' products, and of Inductor's other kernels and PyTorch's own."""
+MOVING = ("elementwise", "reduce", "copy", "softmax", "norm")
+"""Parts of names: of Inductor's templates and of libraries' products, and of PyTorch's own kernels."""
 TIMED_AT_ONCE = 64
 _HELD_CYCLES = 4_000_000
 """For which the device is held while so many launches are queued, so that their times are not the host's: 2 ms at 2 GHz."""
@@ -25,9 +27,17 @@ _HELD_CYCLES = 4_000_000
 
 def bound_of(name: str) -> Roofline:
     """What bounds a kernel, by its name: no counters are read. A guess, as Orion's classes are where they were not profiled."""
+    if name.startswith(GENERATED):
+        return Roofline.MEMORY
     if any(part in name for part in COMPUTING):
         return Roofline.COMPUTE
     return Roofline.MEMORY if any(part in name for part in MOVING) else Roofline.UNKNOWN
+
+
+def scaled(times: Sequence[int], whole: int) -> list[int]:
+    """Nanoseconds of kernels that were timed one by one, launches and all, so that they add up to those of the whole graph."""
+    factor = min(1.0, whole / max(1, sum(times)))
+    return [max(1, round(one * factor)) for one in times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +86,30 @@ class GraphKernels:
         self._graph = self._keep = None
 
     def time(self, stream: Any, rounds: int = 5) -> None:
-        """Run all of them a few times and keep the shortest time of each, alone on the device."""
+        """Run all of them a few times and keep the shortest time of each, alone on the device: its part of the time of the whole
+        graph, in which no launch comes between two kernels."""
         best = [2**62] * len(self.kernels)
         for _ in range(rounds):
             for at, nanoseconds in enumerate(self._timed(stream)):
                 best[at] = min(best[at], nanoseconds)
+        whole = min(self._whole(stream) for _ in range(rounds))
+        best = scaled(best, whole)
         self.kernels = [
             replace(one, facts=replace(one.facts, total_ns=took, cta_ns=took))
             for one, took in zip(self.kernels, best, strict=True)
         ]
+
+    def _whole(self, stream: Any) -> int:
+        import torch
+
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(_HELD_CYCLES)
+            first.record(stream)
+            self._graph.replay()
+            last.record(stream)
+        stream.synchronize()
+        return max(1, round(1e6 * float(first.elapsed_time(last))))
 
     def _timed(self, stream: Any) -> Iterator[int]:
         import torch

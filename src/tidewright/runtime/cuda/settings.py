@@ -33,15 +33,18 @@ INDUCTOR: dict[str, Any] = {
     # What is fused must not be decided by timing code without the gate, and cannot be without a device.
     "benchmark_epilogue_fusion": False,
     "benchmark_fusion": False,
-    "fx_graph_cache": False,
 }
 
 
 @contextmanager
-def inductor_settings() -> Iterator[None]:
-    """Compile under ``INDUCTOR``; written-out attention stays written out, as the library's fused one could not be gated."""
+def inductor_settings(cached: bool = False) -> Iterator[None]:
+    """Compile under ``INDUCTOR``; written-out attention stays written out, as the library's fused one could not be gated.
+    ``cached``: take what Inductor has generated before, in any process; what is changed on its way cannot be."""
     from torch._inductor import config
     from torch._inductor.fx_passes import fuse_attention
 
-    with config.patch(INDUCTOR), mock.patch.object(fuse_attention, "_sfdp_init", lambda *args: None):
+    with (
+        config.patch(INDUCTOR | {"fx_graph_cache": cached}),
+        mock.patch.object(fuse_attention, "_sfdp_init", lambda *args: None),
+    ):
         yield

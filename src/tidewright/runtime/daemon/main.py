@@ -119,8 +119,13 @@ def padding_of(args: argparse.Namespace, device: str, stop: StopLevel, cores: in
         raise UsageError(f"{args.padding_sms} multiprocessors for padding", "give at least 1 (--padding-sms)")
     if stop is StopLevel.KERNEL and args.padding not in (NEVER, PROFILE):
         raise UsageError("kernels that are launched one by one have no share", "choose --padding profile or never")
+    if args.padding != NEVER and (args.sequential or (device == "cuda" and stop is StopLevel.NONE)):
+        raise UsageError("nothing is stopped for real-time work here, so there is no padding", "leave --padding out")
+    left = args.padding_sms if device == "cuda" else cores - args.rt_threads
+    if args.padding != NEVER and left < 1:
+        raise UsageError(f"{cores} cores leave none beside real-time work", "use more cores, or --padding never")
     if args.padding != PROFILE:
-        return args.padding, args.padding_sms if device == "cuda" else cores - args.rt_threads
+        return args.padding, left
     if stop is not StopLevel.KERNEL:
         raise UsageError("--padding profile chooses kernel by kernel", "it goes with --device cuda --stop kernel")
     return ALWAYS, BY_PROFILE

@@ -10,8 +10,8 @@ from typing import Any
 from ...base.errors import Conflict, UsageError
 from ...base.units import format_bytes
 from ..ladder import StopLevel
-from ..models import ModelPool, ModelState
-from ..padding.admission import model_key
+from ..models import ModelPool, ModelRecord, ModelState
+from ..padding.admission import KnownModel, model_key
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.queues import StreamState
@@ -37,7 +37,7 @@ class ModelRequests(ABC):
     pool: ModelPool
     sessions: dict[int, ClientSession]
     workers: Workers
-    keys: dict[int, str]
+    known: dict[int, KnownModel]
     """Models that are ready, to what a slow-down table knows them by."""
     _looked_ns = 0
 
@@ -121,7 +121,7 @@ class ModelRequests(ABC):
     def drop_model(self, session: ClientSession, key: int) -> None:
         """Nothing of it runs any more."""
         self.pool.drop(key)
-        self.keys.pop(key, None)
+        self.known.pop(key, None)
         session.worker.send(ms.DropModel(key))
         session.drop_slots(key)
         if key in session.unloading:
@@ -205,7 +205,7 @@ class ModelRequests(ABC):
             session.worker.send(ms.DropModel(report.model))
             self._tell(session, ms.RequestRefused.of(error))
             return
-        self.keys[model.id] = model_key(model.source)
+        self._know(model, report)
         descriptor = session.make_slots(model, slots)
         session.worker.send(ms.AttachSlots(model.id, model.slots), (descriptor,))
         loaded = ms.ModelLoaded(
@@ -216,8 +216,14 @@ class ModelRequests(ABC):
             report.run_ns,
             session.worker.level.value,
             report.gates,
+            report.shares,
         )
         self._tell(session, loaded, (descriptor,))
+
+    def _know(self, model: ModelRecord, report: ms.ModelMade) -> None:
+        """For padding. On cores every model has those that real-time work leaves."""
+        shares = None if self.settings.device == "cpu" else report.shares
+        self.known[model.id] = KnownModel(model_key(model.source), shares)
 
     def _made_again(self, session: ClientSession, report: ms.ModelMade) -> None:
         """By the worker that follows a lost one: the client's slots are as they were."""
@@ -226,6 +232,7 @@ class ModelRequests(ABC):
             why = f"model {model.name!r} was made again with another signature: {report.signature}"
             self._break(session, why)
             return
+        self._know(model, report)
         session.worker.send(ms.AttachSlots(model.id, model.slots), (session.slots[model.id],))
         self._remade(session, report.model)
 
@@ -251,7 +258,7 @@ class ModelRequests(ABC):
         session.worker.send(ms.RunTask(task.id, task.model, task.slot))
 
     def abort(self, session: ClientSession, task: Task) -> None:
-        """Skip a task that the worker has not begun."""
+        """Skip a task that the worker has not begun, or can cut short."""
         session.worker.send(ms.SkipTask(task.id))
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -365,6 +372,8 @@ class ModelRequests(ABC):
         queue = self.scheduler.best_effort.get(session.queue)
         if queue is None or not queue.launched or queue.stream.value != "running":
             return None
+        if queue.share and self.settings.stop is StopLevel.KERNEL:
+            return None  # whether any of its kernels is admitted beside real-time work is the worker's affair
         return queue.launched[0]
 
     def _check_memory(self, session: ClientSession) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from ...base.errors import TideError, UsageError
 from ..ladder import StopLevel, level_name, real_time_level
 from ..models import ModelPool
-from ..padding.admission import rule
+from ..padding.admission import KnownModel, rule
 from ..scheduler import events as ev
 from ..scheduler.machine import Scheduler
 from ..scheduler.tasks import Task, TaskState
@@ -59,9 +59,9 @@ class RuntimeServer(ModelRequests):
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
         self.workers = Workers(settings)
-        self.keys: dict[int, str] = {}
+        self.known: dict[int, KnownModel] = {}
         here, share = self.workers.fingerprint, settings.padding_share
-        padding = rule(settings.padding, here, share, self.keys, settings.padding_bound)
+        padding = rule(settings.padding, here, share, self.known, settings.padding_bound)
         self.scheduler = Scheduler(settings.scheduler, padding)
         self.pool = ModelPool(settings.capacity)
         self.sessions: dict[int, ClientSession] = {}
@@ -82,7 +82,8 @@ class RuntimeServer(ModelRequests):
         self._epoll = select.epoll()
         self._actions: dict[type, Callable[[Any], None]] = {
             ev.LaunchTask: self._launch, ev.AbortTask: self._abort, ev.StopStream: self._stop, ev.ResumeStream: self._resume,
-            ev.PadStream: self._pad, ev.ReportTask: self._report, ev.SetTimer: self._set_timer,
+            ev.PadStream: lambda action: self.sessions[action.queue].worker.pad(action.share),
+            ev.ReportTask: self._report, ev.SetTimer: self._set_timer,
         }  # fmt: skip
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -159,7 +160,9 @@ class RuntimeServer(ModelRequests):
             return  # called from an action: the loop below takes it
         while self._events:
             for action in self.scheduler.step(time.monotonic_ns(), self._events[0]):
-                self._actions[type(action)](action)
+                # An action before it may have shut a client out that does not read its answers.
+                if (queue := ev.queue_of(action)) is None or queue in self.sessions:
+                    self._actions[type(action)](action)
             if self._stopping:
                 self._await_stops()
             self._events.popleft()
@@ -283,7 +286,7 @@ class RuntimeServer(ModelRequests):
         session.close()
         self.retire(session.worker)
         for model in self.pool.of(queue):
-            self.keys.pop(model.id, None)
+            self.known.pop(model.id, None)
         self.pool.drop_queue(queue)
         self.step(ev.QueueClosed(queue))
         log.info("%s closed queue %d", session.name, queue)
@@ -371,9 +374,6 @@ class RuntimeServer(ModelRequests):
         worker = self.sessions[action.queue].worker
         if worker.exit_status is None:
             worker.resume()
-
-    def _pad(self, action: ev.PadStream) -> None:
-        self.sessions[action.queue].worker.pad(action.share)
 
     def _set_timer(self, action: ev.SetTimer) -> None:
         self._timer_ns = action.at_ns

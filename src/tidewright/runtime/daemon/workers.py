@@ -39,7 +39,7 @@ class Workers:
             if largest >= ready.multiprocessors:
                 raise UsageError(
                     f"{largest} multiprocessors of {ready.multiprocessors} leave none to real-time work",
-                    "give best-effort work fewer (--padding-sms)",
+                    "give best-effort work fewer (--padding-sms, or --sms of calibrate)",
                 )
         self.facts = facts | {"fingerprint": msgspec.to_builtins(self.fingerprint)}
         """Of the device, for those who ask."""

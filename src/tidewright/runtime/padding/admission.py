@@ -8,13 +8,21 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 from ...base.errors import UsageError
 from ..scheduler.machine import PaddingRule, never_pad
 from ..transport.messages import DeviceReady, ModelSource
-from .slowdown import DeviceFingerprint, load_table, read_table
+from .slowdown import DeviceFingerprint, SlowdownTable, load_table, read_table
 
 ALWAYS, NEVER = "always", "never"
+
+
+class KnownModel(NamedTuple):
+    """A loaded model. ``shares``: on which it can run beside real-time work; None: on any."""
+
+    key: str
+    shares: tuple[int, ...] | None = None
 
 
 def model_key(source: ModelSource) -> str:
@@ -57,25 +65,34 @@ def shares(padding: str, default: int) -> tuple[int, ...]:
     return tuple(sorted({pair.share_sms for pair in read_table(_data(padding)).pairs}))
 
 
-def rule(padding: str, here: DeviceFingerprint, default: int, keys: Mapping[int, str], bound: float) -> PaddingRule:
+def rule(
+    padding: str, here: DeviceFingerprint, default: int, models: Mapping[int, KnownModel], bound: float
+) -> PaddingRule:
     """The rule of the option ``--padding``: never, always (on ``default`` cores or multiprocessors), or a table's file, of
-    which pairs up to ``bound`` are admitted. ``keys``: each model's key, as it is now. Raises UsageError for a table of
+    which pairs up to ``bound`` are admitted. ``models``: those that are loaded, as it is now. Raises UsageError for a table of
     another device."""
-    if padding == NEVER or default < 1:
+    if padding == NEVER:
         return never_pad
-    if padding == ALWAYS:
-        return lambda rt, be: default
-    table = load_table(_data(padding), here)
-    admitted: dict[tuple[str, str], set[int]] = {}
+    admitted = None if padding == ALWAYS else _admitted(load_table(_data(padding), here), bound)
+
+    def beside(rt: int, be: int) -> set[int]:
+        """Shares on which one model may run beside another."""
+        if rt not in models or be not in models:
+            return set()
+        fast, slow = models[rt], models[be]
+        found = {default} if admitted is None else admitted.get((fast.key, slow.key), set())
+        return found if slow.shares is None else found & set(slow.shares)
+
+    return lambda rt, be: max(set.intersection(*(beside(rt, one) for one in be)), default=0)
+
+
+def _admitted(table: SlowdownTable, bound: float) -> dict[tuple[str, str], set[int]]:
+    """(real-time model, best-effort model) to the shares on which it is slowed down by no more than the bound."""
+    found: dict[tuple[str, str], set[int]] = {}
     for pair in table.pairs:
         if table.admits(pair.rt, pair.be, pair.share_sms, bound):
-            admitted.setdefault((pair.rt, pair.be), set()).add(pair.share_sms)
-
-    def largest(rt: int, be: tuple[int, ...]) -> int:
-        of_each = [admitted.get((keys.get(rt, ""), keys.get(one, "")), set()) for one in be]
-        return max(set.intersection(*of_each), default=0)
-
-    return largest
+            found.setdefault((pair.rt, pair.be), set()).add(pair.share_sms)
+    return found
 
 
 def _data(path: str) -> bytes:

@@ -7,6 +7,7 @@ to both.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,12 +68,35 @@ def measure_gpu(
     folder: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> SlowdownTable:
-    """Of the GPU of this process: the same for each number of multiprocessors in ``shares``. Raises WorldError with what the
-    runtime says where there is no GPU, or it cannot be split so."""
+    """Of the GPU of this process: the same for each number of multiprocessors in ``shares`` that it has, over requests beside
+    best-effort work that is not padded: to have its gates closed costs real-time work something in any case. Raises UsageError
+    where no share is left, WorldError with what the runtime says where there is no GPU, or it cannot be split so."""
     if not shares or min(shares) < 1:
         raise UsageError(f"shares {list(shares)}", "give numbers of multiprocessors, as in 8,16,32")
-    each = {share: {"device": "cuda", "padding_sms": share} for share in sorted(set(shares))}
-    return _measure(models, each, samples, folder, progress)
+    with _Measured(models, folder, device="cuda") as without:
+        sms = without.rt.stats()["sms"]
+        each = {share: {"device": "cuda", "padding_sms": share} for share in sorted(set(shares)) if share < sms}
+        if not each:
+            raise UsageError(f"the GPU has {sms} multiprocessors", "give best-effort work fewer (--sms)")
+        return _measure(models, each, samples, folder, progress, without)
+
+
+class _Measured:
+    """A runtime with all models loaded in both classes."""
+
+    def __init__(self, models: Sequence[ModelToMeasure], folder: Path | None, **options: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            runtime = stack.enter_context(Runtime(**options))
+            self.rt, be = (stack.enter_context(runtime.client(kind, folder=folder)) for kind in ("rt", "be"))
+            self.fast = {one.key: _load(self.rt, one) for one in models}
+            self.slow = {one.key: _load(be, one) for one in models}
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Measured:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 def _measure(
@@ -81,23 +105,22 @@ def _measure(
     samples: int,
     folder: Path | None,
     progress: Callable[[int, int], None],
+    without: _Measured | None = None,
 ) -> SlowdownTable:
-    """``shares``: each to the options of a runtime that gives it."""
+    """``shares``: each to the options of a runtime that gives it. ``without``: one that does not pad, beside whose best-effort
+    work requests are timed to compare with; None: they are timed alone."""
     pairs: list[PairSlowdown] = []
-    in_all = len({one.key for one in models}) ** 2 * len(shares)
-    here = None
+    names = list(dict.fromkeys(one.key for one in models))
+    number, in_all, here = 0, len(names) ** 2 * len(shares), None
     for share, options in shares.items():
-        with (
-            Runtime(padding=ALWAYS, **options) as runtime,
-            runtime.client("rt", folder=folder) as rt,
-            runtime.client("be", folder=folder) as be,
-        ):
-            here = msgspec.convert(rt.stats()["fingerprint"], DeviceFingerprint)
-            fast = {one.key: _load(rt, one) for one in models}
-            slow = {one.key: _load(be, one) for one in models}
-            for name, beside in ((a, b) for a in fast for b in slow):
-                progress(len(pairs), in_all)
-                slowdown = _pair(fast[name], slow[beside], samples)
+        with _Measured(models, folder, padding=ALWAYS, **options) as padded:
+            here = msgspec.convert(padded.rt.stats()["fingerprint"], DeviceFingerprint)
+            for name, beside in ((a, b) for a in names for b in names):
+                progress(number, in_all)
+                number += 1
+                if without is not None and share not in padded.slow[beside].shares:
+                    continue  # it has a kernel without a gate, and is never padded
+                slowdown = _pair(padded, without, name, beside, samples)
                 pairs.append(PairSlowdown(name, beside, share, slowdown, samples))
     assert here is not None
     return SlowdownTable(here, tuple(pairs))
@@ -109,22 +132,31 @@ def _load(client: RuntimeClient, model: ModelToMeasure) -> RemoteModel:
     )
 
 
-def _pair(rt: RemoteModel, be: RemoteModel, samples: int) -> float:
-    """The 90th percentile beside over that alone, less 1: best-effort work shows in the slower requests first."""
-    alone: list[float] = []
-    shared: list[float] = []
-    given, other = zeros(rt.signature.inputs), zeros(be.signature.inputs)
+def _pair(padded: _Measured, without: _Measured | None, name: str, beside: str, samples: int) -> float:
+    """The 90th percentile beside over that without padding, less 1: best-effort work shows in the slower requests first."""
+    times: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(_ROUNDS):
-        alone += [_timed(rt, given) for _ in range(-(-samples // _ROUNDS))]
-        pending = [be.submit(*other) for _ in range(be.slots)]
-        for _ in range(-(-samples // _ROUNDS)):
-            shared.append(_timed(rt, given))
-            while pending[0].done():
-                pending.pop(0)
-                pending.append(be.submit(*other))
-        for task in pending:
-            task.result()
-    return _upper(shared) / _upper(alone) - 1
+        for with_padding in (False, True):
+            runtime = padded if with_padding else without
+            rt = (runtime or padded).fast[name]
+            be = None if runtime is None else runtime.slow[beside]
+            times[with_padding] += _requests(rt, be, -(-samples // _ROUNDS))
+    return _upper(times[True]) / _upper(times[False]) - 1
+
+
+def _requests(rt: RemoteModel, be: RemoteModel | None, count: int) -> list[float]:
+    """Seconds of each request, with a best-effort model kept busy meanwhile."""
+    given, times = zeros(rt.signature.inputs), []
+    other = zeros(be.signature.inputs) if be is not None else []
+    pending = [be.submit(*other) for _ in range(be.slots)] if be is not None else []
+    for _ in range(count):
+        times.append(_timed(rt, given))
+        while be is not None and pending[0].done():
+            pending.pop(0)
+            pending.append(be.submit(*other))
+    for task in pending:
+        task.result()
+    return times
 
 
 def _timed(model: RemoteModel, given: Sequence[Any]) -> float:

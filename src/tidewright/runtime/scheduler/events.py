@@ -40,7 +40,8 @@ class CancelAsked(Struct, frozen=True, gc=False):
 
 
 class TaskFinished(Struct, frozen=True, gc=False):
-    """The device is done with a launched task. ``error`` is empty where it succeeded; ``skipped``: it was never begun."""
+    """The device is done with a launched task. ``error`` is empty where it succeeded; ``skipped``: it was never begun, or it
+    was cut short and forgotten."""
 
     task: int
     error: str = ""
@@ -83,7 +84,7 @@ class LaunchTask(Struct, frozen=True, gc=False):
 
 
 class AbortTask(Struct, frozen=True, gc=False):
-    """Skip the task if the stream has not begun it. Answered by ``TaskFinished`` in any case."""
+    """Skip the task if the stream has not begun it, or can cut it short. Answered by ``TaskFinished`` in any case."""
 
     task: Task
 
@@ -120,3 +121,10 @@ class SetTimer(Struct, frozen=True, gc=False):
 
 
 Action = LaunchTask | AbortTask | StopStream | ResumeStream | PadStream | ReportTask | SetTimer
+
+
+def queue_of(action: Action) -> int | None:
+    """The queue that an action concerns."""
+    if isinstance(action, LaunchTask | AbortTask | ReportTask):
+        return action.task.queue
+    return None if isinstance(action, SetTimer) else action.queue

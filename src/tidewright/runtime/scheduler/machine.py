@@ -241,6 +241,11 @@ class Scheduler:
         models = tuple(dict.fromkeys(task.model for task in tasks))
         return self.padding(head.model, models) if models else 0
 
+    def _admits(self, head: Task, queue: BestEffortQueue) -> bool:
+        """Whether the next task may run, with those that the stream has, on the share that it has."""
+        models = tuple(dict.fromkeys(task.model for task in (*queue.launched, queue.waiting[0])))
+        return self.padding(head.model, models) >= max(queue.share, 1)
+
     def _share(self, queue: BestEffortQueue, share: int) -> None:
         if queue.share != share:
             queue.share = share
@@ -303,7 +308,7 @@ class Scheduler:
             queue.become(StreamState.RUNNING if queue.launched else StreamState.IDLE, now_ns)
             self._out.append(ev.ResumeStream(queue.key))
         while queue.waiting and len(queue.launched) < self.settings.window:
-            if beside is not None and self.padding(beside.model, (queue.waiting[0].model,)) < max(queue.share, 1):
+            if beside is not None and not self._admits(beside, queue):
                 break
             task = queue.waiting.popleft()
             queue.launched.append(task)

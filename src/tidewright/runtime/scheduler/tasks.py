@@ -14,7 +14,7 @@ class TaskState(IntEnum):
 
         WAITING ----> LAUNCHED ----> DONE
            |             |  \\------> FAILED      the model raised, or its worker was lost
-           |             \\---------> CANCELLED   before the device began it
+           |             \\---------> CANCELLED   before the device began it, or cut short on a GPU
            \\-----------------------> CANCELLED
 
     A task that is preempted stays LAUNCHED: the device keeps where it was.

@@ -103,6 +103,8 @@ class ModelLoaded(Struct, frozen=True, tag=True):
     level: str
     gates: int = 0
     """Points between which it can be stopped, where it is stopped between operators."""
+    shares: tuple[int, ...] = ()
+    """As in ``ModelMade``."""
 
 
 class RequestDone(Struct, frozen=True, tag=True):
@@ -152,7 +154,7 @@ class RunTask(Struct, frozen=True, tag=True, gc=False):
 
 
 class SkipTask(Struct, frozen=True, tag=True):
-    """If it has not begun."""
+    """If it has not begun, or can be cut short."""
 
     task: int
 
@@ -204,6 +206,8 @@ class ModelMade(Struct, frozen=True, tag=True):
     nbytes: int
     run_ns: int
     gates: int = 0
+    shares: tuple[int, ...] = ()
+    """Of a GPU, on which it can go on beside real-time work."""
 
 
 class ModelFailed(Struct, frozen=True, tag=True):

@@ -42,6 +42,11 @@ class SlottedModel:
         self.locked: tuple[Any, int] | None = None
         """The slots' memory and its address, while it is page-locked."""
 
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """What it can be granted to go on with while real-time work runs."""
+        return ()
+
     def copies(self, slot: int) -> list[tuple[Any, Any]]:
         """(target in the slot, output of the device)."""
         return list(zip(self.slots[slot][1], self.outputs, strict=True))
@@ -84,7 +89,7 @@ class ChainModel(SlottedModel):
         self.share = share
         self.chain.begin(*self.slots[slot][0], lane=self.lanes[share])
 
-    def drained(self) -> bool:
+    def drained(self, more: bool) -> bool:
         """Whether nothing of it is on the device."""
         return self.chain.step()
 
@@ -211,7 +216,7 @@ class CudaDevice:
             torch.cuda.synchronize()
             # Others free models meanwhile.
             nbytes = max(parameter_bytes(model), torch.cuda.memory_allocated() - before)
-        return found, ModelMade(request.model, found.signature, nbytes, took, gates)
+        return found, ModelMade(request.model, found.signature, nbytes, took, gates, tuple(found.shares))
 
     def real_time_model(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
         """(the model, its gates, ns of one call)."""
@@ -241,9 +246,17 @@ class CudaDevice:
         """On each share, where the chain can be cut short throughout; one that cannot waits while real-time work runs."""
         if self.beside is None or not all(part.gated for part in model.chain.lanes[0].parts):
             return
-        for share, streams in self.shares.items():
-            stream = streams.take()
-            model.lanes[share] = model.chain.add_lane(self.beside.row(row), stream)
+        try:
+            for share, streams in self.shares.items():
+                # One whose capture fails is of no more use: it is dropped.
+                model.lanes[share] = model.chain.add_lane(self.beside.row(row), streams.take())
+        except BaseException:
+            self._give_back(model)
+            raise
+
+    def _give_back(self, model: ChainModel) -> None:
+        for share in model.shares:
+            self.shares[share].give(model.lanes[share].stream)
 
     def attach(self, model: SlottedModel, slots: Any, count: int) -> None:
         """The memory of the slots of a model, page-locked, so that copies do not hold the caller up; as it is, where that cannot
@@ -264,8 +277,7 @@ class CudaDevice:
             _cudart().cudaHostUnregister(model.locked[1])
             model.locked = None
         if isinstance(model, ChainModel):
-            for share in model.shares:
-                self.shares[share].give(model.lanes[share].stream)
+            self._give_back(model)
         model.release()
 
 

@@ -28,8 +28,9 @@ class PreemptibleModel(Protocol):
     def begin(self, slot: int, share: int) -> None:
         """Copy the inputs, and launch."""
 
-    def drained(self) -> bool:
-        """Whether nothing of it is on the device."""
+    def drained(self, more: bool) -> bool:
+        """Whether nothing of it is on the device. ``more``: it may go on (launch the next kernels, where they are launched one by
+        one)."""
 
     @property
     def complete(self) -> bool:
@@ -45,7 +46,7 @@ class PreemptibleModel(Protocol):
         """Whether they are there."""
 
     def discard(self) -> None:
-        """Forget a task that was cut short and has drained."""
+        """Forget a task that was cut short and has drained. It is done when that has drained, too."""
 
 
 class RealTimeModel(Protocol):
@@ -67,6 +68,7 @@ class _Running:
     model: Any
     delivering: bool = False
     abandoned: bool = False
+    discarded: bool = False
 
 
 class ClientQueue(ABC):
@@ -209,7 +211,10 @@ class ChainQueue(ClientQueue):
         if running.delivering:
             if model.delivered():
                 self._end(running)
-        elif not model.drained():
+        elif running.discarded:
+            if model.drained(False):
+                self._end(running, skipped=True)
+        elif not model.drained(share == model.share and not running.abandoned):
             # Real-time work closes the gates of those that have all of the device, and opens them.
             closing = not model.share and real_time
             if (running.abandoned or share != model.share) and not closing and not self._closed:
@@ -220,7 +225,7 @@ class ChainQueue(ClientQueue):
             model.deliver(running.task.slot)
         elif running.abandoned:
             model.discard()
-            self._end(running, skipped=True)
+            running.discarded = True
         elif share is None:
             self._acknowledge(running.task.task)
         else:

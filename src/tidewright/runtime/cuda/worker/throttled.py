@@ -20,7 +20,7 @@ from .models import CudaDevice, GraphModel, SlottedModel, new_stream, run_ns, si
 
 
 class KernelModel(SlottedModel):
-    """A model of a best-effort queue. ``held``: whether nothing of it may be launched. ``shares``: what the queue is granted
+    """A model of a best-effort queue. ``shares``: what the queue is granted
     where kernels are chosen by their profile while real-time work runs."""
 
     def __init__(
@@ -31,13 +31,17 @@ class KernelModel(SlottedModel):
         signature: Signature,
         stream: Any,
         progress: RealTimeProgress,
-        held: Callable[[], bool],
         shares: tuple[int, ...],
     ) -> None:
         super().__init__(signature, flat_outputs(outputs))
-        self._kernels, self._inputs, self._stream, self._held = kernels, inputs, stream, held
+        self._kernels, self._inputs, self._stream = kernels, inputs, stream
         self._chain = ThrottledChain(facts(kernels.kernels), self._launch, progress)
-        self.shares, self.share = shares, 0
+        self._shares, self.share = shares, 0
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """What it can be granted where kernels are chosen by their profile."""
+        return self._shares
 
     def _launch(self, at: int) -> Callable[[], bool]:
         import torch
@@ -60,11 +64,11 @@ class KernelModel(SlottedModel):
     def go_on(self, share: int) -> None:
         """Launch what may be launched."""
         self.share, self._chain.by_profile = share, bool(share)
-        self._chain.pump(self._held())
+        self._chain.pump(held=False)
 
-    def drained(self) -> bool:
-        """Whether nothing of it is on the device; launches more if it may."""
-        return self._chain.pump(self._held())
+    def drained(self, more: bool) -> bool:
+        """Whether nothing of it is on the device; launches ``more`` if it may."""
+        return self._chain.pump(held=not more)
 
     @property
     def complete(self) -> bool:
@@ -117,10 +121,9 @@ class ThrottledDevice(CudaDevice):
         super().__init__()
         self._granted = shares
         self._progress = RealTimeProgress(self.ready.multiprocessors)
-        self._held: set[int] = set()
 
     def _close_gates(self, row: int, closed: bool) -> None:
-        (self._held.add if closed else self._held.discard)(row)
+        """There are none: what is not launched is held back."""
 
     def real_time_model(self, model: Any, inputs: tuple[Any, ...], request: MakeModel) -> tuple[SlottedModel, int, int]:
         function = compile_plain(model, inputs)
@@ -145,6 +148,6 @@ class ThrottledDevice(CudaDevice):
         kernels.time(stream)
         found = KernelModel(
             kernels, inputs, outputs, signature_of(request, outputs), stream, self._progress,
-            lambda: row in self._held, self._granted,
+            self._granted,
         )  # fmt: skip
         return found, len(kernels.kernels), took
