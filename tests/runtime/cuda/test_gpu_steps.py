@@ -233,6 +233,7 @@ def test_a_program_that_ends_or_hangs_is_noticed(step: Any) -> None:
         assert each.process.returncode == 0, "its input has not ended before it was killed"
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_two_ranks_take_turns_by_lock_and_compute_the_same_bits(step: Any) -> None:
     pytest.importorskip("torch")
@@ -263,6 +264,7 @@ def test_two_ranks_take_turns_by_swapping_against_a_driver_of_paper(step: Any, m
     assert [name for name, _ in cuda.calls].count("checkpoint") == found["swaps"]
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_what_isolation_tries_runs_without_a_gpu_as_well(step: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")

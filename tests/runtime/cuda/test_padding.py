@@ -116,12 +116,29 @@ def test_each_pair_is_measured_on_each_share(
             calibration.measure_gpu(models, shares=shares)
 
 
-def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: Start) -> None:
+def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: Start, tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    (tmp_path / "models.py").write_text(HELD)
     runtime = start_runtime(module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as client:
-        model = client.load(ADMITTED.factory, [("float64", (2000,))], arguments={"operators": 200_000}, slots=2)
-        task = model.submit(np.zeros(2000))
+        model = client.load(f"{tmp_path}/models.py:held", [("float64", (8,))], arguments={"path": str(held)}, slots=2)
+        held.touch()
+        task, behind = model.submit(np.zeros(8)), model.submit(np.ones(8))
         until(lambda: entry_of(client)["stream"] == "running")
         task.cancel()
         with pytest.raises(TaskCancelled):
-            task.result(5)
+            task.result(20)
+        held.unlink()
+        assert behind.result(20)[0].sum() == 8
+
+
+HELD = """
+import os, time
+def held(path):
+    def run(x):
+        while os.path.exists(path):
+            time.sleep(0.002)
+            yield
+        return x
+    return run
+"""

@@ -148,9 +148,12 @@ def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(real_time: bool
     assert queue.out == [TaskEnded(7, skipped=True), TaskEnded(8)] and model.slots == [0, 1]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_whatever_comes_each_task_is_done_once_and_never_beside_what_it_may_not(seed: int) -> None:
-    dice = random.Random(seed)
+def test_whatever_comes_each_task_is_done_once_and_never_beside_what_it_may_not() -> None:
+    for seed in range(300):
+        _story(random.Random(seed))
+
+
+def _story(dice: random.Random) -> None:
     queue, model, gates = made(dice.choice((1, 4, 15)), dice.choice(((), (8,), SHARES)))
     granted = stopped = number = 0
     ended: list[int] = []

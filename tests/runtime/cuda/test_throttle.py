@@ -52,9 +52,12 @@ class Device:
         return RealTimeProgress(SMS, lambda: self.now)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_each_kernel_runs_once_in_order_and_never_while_it_is_held_back(seed: int) -> None:
-    dice = random.Random(seed)
+def test_each_kernel_runs_once_in_order_and_never_while_it_is_held_back() -> None:
+    for seed in range(200):
+        _held_back_at_random(random.Random(seed))
+
+
+def _held_back_at_random(dice: random.Random) -> None:
     device = Device([kernel(dice.randrange(1, 50)) for _ in range(30)])
     progress = device.progress()
     chain = device.chain(progress)
@@ -205,10 +208,13 @@ class OneByOne:
 
 
 @pytest.mark.parametrize("shares", [(), (BY_PROFILE,)])
-@pytest.mark.parametrize("seed", range(100))
-def test_no_kernel_is_launched_under_a_stop(seed: int, shares: tuple[int, ...]) -> None:
+def test_no_kernel_is_launched_under_a_stop(shares: tuple[int, ...]) -> None:
     """From the turn on in which it has come, and also when real-time work ends while it is in force."""
-    dice = random.Random(seed)
+    for seed in range(100):
+        _stopped_at_random(random.Random(seed), shares)
+
+
+def _stopped_at_random(dice: random.Random, shares: tuple[int, ...]) -> None:
     device = Device([kernel(dice.randrange(5, 60), dice.choice((C, M))) for _ in range(20)])
     progress = device.progress()
     queue = ChainQueue(lambda closed: None)
