@@ -36,6 +36,7 @@ def test_rows_are_found_by_name_and_explained() -> None:
         disb.rows_of(["theirs"])
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_the_small_networks_compute() -> None:
     torch = pytest.importorskip("torch")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tidewright.app.runtime import calibrate
 from tidewright.base.errors import UsageError
 from tidewright.runtime import RuntimeClient
 from tidewright.runtime.padding import admission
@@ -178,7 +179,11 @@ def test_calibrate_writes_a_table_that_a_runtime_takes(start_runtime: Start, tmp
     pairs = json.loads((tmp_path / "t").read_bytes())["pairs"]
     assert len(pairs) == 4 and done.stdout.count(" beside ") == 4
     start_runtime("--padding", str(tmp_path / "t"))
-    for text in ("[]", "- 3", "- factory: x\n", "- {factory: x, inputs: ['float99:1']}", "{"):
-        models.write_text(text)
-        done = subprocess.run([*command, str(models), "--to", str(tmp_path / "u")], capture_output=True, text=True)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("text", ["[]", "- 3", "- factory: x\n", "- {factory: x, inputs: ['float99:1']}", "{"])
+def test_a_file_that_lists_no_models_is_refused(tmp_path: Path, text: str) -> None:
+    models = tmp_path / "models.yaml"
+    models.write_text(text)
+    with pytest.raises(UsageError):
+        calibrate(models, "", 1, 8, lambda done, of: None)
