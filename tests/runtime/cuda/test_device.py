@@ -145,20 +145,20 @@ def run(chain: dev.GatedChain, model: Model, blocks: dev.ControlBlocks, lanes: b
 @pytest.mark.parametrize("foreign", [(), (3,), (1,), (6,), (2, 3, 5), (1, 2, 3, 4, 5, 6)])
 def test_each_cta_runs_once_however_often_the_chain_is_cut_short(foreign: tuple[int, ...]) -> None:
     aborted = 0
-    for seed in range(100):
+    for seed in range(40):
         chain, model, blocks = made(seed, 0.1, foreign)
         for task in range(1, 4):
             chain.begin(torch.ones(2))
             run(chain, model, blocks)
             assert (model.runs == task).all(), f"seed {seed}"
         aborted += chain.counts.aborted
-    assert aborted > 50 or len(foreign) == KERNELS
+    assert aborted > 20 or len(foreign) == KERNELS
 
 
 @pytest.mark.usefixtures("host")
 def test_a_task_goes_on_in_another_lane_where_it_was_cut_short() -> None:
     moved = 0
-    for seed in range(100):
+    for seed in range(40):
         chain, model, blocks = made(seed, 0.0)
         chain.add_lane(blocks.row(2), STREAM)
         model.runs.zero_()
@@ -169,7 +169,7 @@ def test_a_task_goes_on_in_another_lane_where_it_was_cut_short() -> None:
             run(chain, model, blocks, lanes=True)
             moved += before != chain.control.data_ptr()
             assert (model.runs == task).all(), f"seed {seed}"
-    assert moved > 50
+    assert moved > 20
 
 
 @pytest.mark.usefixtures("host")

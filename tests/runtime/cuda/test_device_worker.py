@@ -40,7 +40,7 @@ def test_no_task_is_lost_or_doubled(runtime: RunningRuntime, tmp_path: Path) -> 
 
 
 def test_real_time_goes_first(runtime: RunningRuntime) -> None:
-    runtime_kit.real_time_goes_first(runtime.socket, 10)
+    runtime_kit.real_time_goes_first(runtime.socket, 5)
 
 
 def test_what_is_cancelled_in_time_never_runs(runtime: RunningRuntime) -> None:
