@@ -18,10 +18,9 @@ from tidewright.runtime.cuda.capture import capture, warm_up
 from tidewright.runtime.cuda.compile import GatedModel, compile_gated, compile_plain
 from tidewright.runtime.cuda.kernels import GraphKernels
 from tidewright.runtime.cuda.shares import ShareStreams
-from tidewright.runtime.cuda.throttle import RealTimeProgress, ThrottledChain, facts
+from tidewright.runtime.cuda.throttle import RealTimeProgress, ThrottledChain
+from tidewright.runtime.padding.nvidia_rule import GPU_SHARES
 
-SHARES = (8, 16, 32, 64)
-"""Multiprocessors that best-effort work may have beside real-time work."""
 SAMPLES, BOUND, LARGEST_GRID = 60, 0.02, 65_536
 Network = Callable[[str], tuple[Any, tuple[Any, ...]]]
 
@@ -42,7 +41,7 @@ class Captured:
 
 
 def capture_all(
-    network: Network, real_time: Sequence[str], best_effort: Sequence[str], shares: Sequence[int] = SHARES
+    network: Network, real_time: Sequence[str], best_effort: Sequence[str], shares: Sequence[int] = GPU_SHARES
 ) -> Captured:
     """The networks of these names, best-effort ones on each of ``shares`` as well."""
     found = Captured(*(dev.ControlBlocks(len(best_effort), LARGEST_GRID) for _ in range(2)))
@@ -93,7 +92,7 @@ def _real_time(found: Captured, name: str, function: Any, inputs: tuple[Any, ...
         graphs[name] = dev.RealTimeGraph(function, inputs, controls, _stream(dev.REAL_TIME), keep=not raises)
     plain = found.graphs[False][name]
     kernels = _taken_apart(found, plain.graph, function, plain.stream)
-    found.rt_kernels[name] = facts(kernels.kernels) if kernels else []
+    found.rt_kernels[name] = kernels.facts if kernels else []
 
 
 def _one_by_one(found: Captured, function: Any, inputs: tuple[Any, ...]) -> None:
@@ -209,15 +208,7 @@ def run_rows(
 
 
 def _throttled(kernels: GraphKernels, stream: Any, progress: RealTimeProgress, by_profile: bool) -> ThrottledChain:
-    import torch
-
-    def launch(at: int) -> Callable[[], bool]:
-        event: Any = torch.cuda.Event()
-        kernels.kernels[at].launch(stream)
-        event.record(stream)
-        return event.query  # type: ignore[no-any-return]
-
-    chain = ThrottledChain(facts(kernels.kernels), launch, progress)
+    chain = ThrottledChain(kernels.facts, lambda at: kernels.start(at, stream), progress)
     chain.by_profile = by_profile
     chain.begin()
     return chain

@@ -24,11 +24,12 @@ from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.compile import compile_gated, compile_plain, same_bits
 from tidewright.runtime.disb.architectures import full, small
+from tidewright.runtime.padding.nvidia_rule import GPU_SHARES
 
 EXACT_PREEMPTIONS, EXACT_S, SAMPLES = 10_000, 240.0, 300
 NETWORKS = ("vgg19-imagenet", "resnet152-imagenet", "densenet201-imagenet", "inceptionv3-imagenet", "distilbert")
 DISB = {
-    "A": (NETWORKS[:1], NETWORKS[1:2], 0.01, 30.0, gpu_rows.SHARES),
+    "A": (NETWORKS[:1], NETWORKS[1:2], 0.01, 30.0, GPU_SHARES),
     "D": (NETWORKS, NETWORKS, 0.05, 15.0, (16, 32)),
 }
 """Workload to its real-time and best-effort networks, seconds between two requests of each real-time client, seconds of a row,

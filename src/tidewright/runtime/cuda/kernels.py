@@ -75,6 +75,20 @@ class GraphKernels:
             self.release()
             raise
 
+    @property
+    def facts(self) -> list[GridKernel]:
+        """Of each kernel, in order."""
+        return [one.facts for one in self.kernels]
+
+    def start(self, at: int, stream: Any) -> Callable[[], bool]:
+        """Launch kernel ``at`` on a stream. Returns what is asked whether it has ended."""
+        import torch
+
+        event: Any = torch.cuda.Event()
+        self.kernels[at].launch(stream)
+        event.record(stream)
+        return event.query  # type: ignore[no-any-return]
+
     def release(self) -> None:
         """Free what was made. Nothing of it is on the device."""
         for graph, executable in self._made:

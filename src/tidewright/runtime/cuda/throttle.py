@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..padding.nvidia_rule import GridKernel, orion_admits
 
@@ -100,8 +99,3 @@ class ThrottledChain:
             return not self._progress.active
         beside_ns = sum(took for _, took in self._flight)
         return self._progress.admits(self._kernels[self._next], beside_ns)
-
-
-def facts(kernels: Sequence[Any]) -> list[GridKernel]:
-    """Of ``GraphKernel``s."""
-    return [one.facts for one in kernels]

@@ -22,11 +22,10 @@ from ..embedded import Runtime
 from ..transport.messages import ModelSource
 from ..transport.tensors import TensorSpec
 from .admission import ALWAYS, model_key
+from .nvidia_rule import GPU_SHARES
 from .slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable
 
 _ROUNDS = 4
-GPU_SHARES = (8, 16, 32, 64)
-"""Multiprocessors, in what a GPU of compute capability 9.0 can split."""
 
 
 class ModelToMeasure(msgspec.Struct, frozen=True):

@@ -237,14 +237,15 @@ class Scheduler:
 
     def _padded(self, head: Task, queue: BestEffortQueue) -> int:
         """The share on which all that the stream has, or the next task of it, may run beside the real-time task."""
-        tasks: Iterable[Task] = queue.launched or list(queue.waiting)[:1]
-        models = tuple(dict.fromkeys(task.model for task in tasks))
-        return self.padding(head.model, models) if models else 0
+        return self._share_for(head, queue.launched or list(queue.waiting)[:1])
 
     def _admits(self, head: Task, queue: BestEffortQueue) -> bool:
         """Whether the next task may run, with those that the stream has, on the share that it has."""
-        models = tuple(dict.fromkeys(task.model for task in (*queue.launched, queue.waiting[0])))
-        return self.padding(head.model, models) >= max(queue.share, 1)
+        return self._share_for(head, (*queue.launched, queue.waiting[0])) >= max(queue.share, 1)
+
+    def _share_for(self, head: Task, tasks: Iterable[Task]) -> int:
+        models = tuple(dict.fromkeys(task.model for task in tasks))
+        return self.padding(head.model, models) if models else 0
 
     def _share(self, queue: BestEffortQueue, share: int) -> None:
         if queue.share != share:

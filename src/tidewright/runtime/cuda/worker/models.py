@@ -13,6 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +160,7 @@ class CudaDevice:
         if not self._free:
             raise UsageError(f"{QUEUES} best-effort queues are open", "close some")
         row = self._free.pop()
-
-        def close_gate(closed: bool) -> None:
-            self._close_gates(row, closed)
-
-        found = ChainQueue(close_gate)
+        found = ChainQueue(partial(self._close_gates, row))
         self._rows[found] = row
         return found
 

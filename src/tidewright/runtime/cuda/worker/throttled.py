@@ -5,7 +5,6 @@ Not run on a GPU yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...transport.messages import MakeModel
@@ -15,13 +14,13 @@ from ..capture import capture, warm_up
 from ..compile import compile_plain
 from ..device import BEST_EFFORT, REAL_TIME, RealTimeGraph
 from ..kernels import GraphKernels, driver_api
-from ..throttle import RealTimeProgress, ThrottledChain, facts
+from ..throttle import RealTimeProgress, ThrottledChain
 from .models import CudaDevice, GraphModel, SlottedModel, new_stream, run_ns, signature_of
 
 
 class KernelModel(SlottedModel):
-    """A model of a best-effort queue. ``shares``: what the queue is granted
-    where kernels are chosen by their profile while real-time work runs."""
+    """A model of a best-effort queue. ``shares``: what the queue is granted where kernels are chosen by
+    their profile while real-time work runs."""
 
     def __init__(
         self,
@@ -35,21 +34,13 @@ class KernelModel(SlottedModel):
     ) -> None:
         super().__init__(signature, flat_outputs(outputs))
         self._kernels, self._inputs, self._stream = kernels, inputs, stream
-        self._chain = ThrottledChain(facts(kernels.kernels), self._launch, progress)
+        self._chain = ThrottledChain(kernels.facts, lambda at: kernels.start(at, stream), progress)
         self._shares, self.share = shares, 0
 
     @property
     def shares(self) -> tuple[int, ...]:
         """What it can be granted where kernels are chosen by their profile."""
         return self._shares
-
-    def _launch(self, at: int) -> Callable[[], bool]:
-        import torch
-
-        event: Any = torch.cuda.Event()
-        self._kernels.kernels[at].launch(self._stream)
-        event.record(self._stream)
-        return event.query  # type: ignore[no-any-return]
 
     def begin(self, slot: int, share: int) -> None:
         """Copy the inputs, and launch the first kernels."""
@@ -97,7 +88,7 @@ class WatchedGraphModel(GraphModel):
         self, graph: RealTimeGraph, signature: Signature, kernels: GraphKernels, progress: RealTimeProgress
     ) -> None:
         super().__init__(graph, signature, closes_gates=True)
-        self._facts, self._progress = facts(kernels.kernels), progress
+        self._facts, self._progress = kernels.facts, progress
 
     def begin(self, slot: int) -> None:
         """Copy the inputs, run, copy the outputs."""
@@ -147,7 +138,6 @@ class ThrottledDevice(CudaDevice):
         kernels = GraphKernels(graph, keep=function)
         kernels.time(stream)
         found = KernelModel(
-            kernels, inputs, outputs, signature_of(request, outputs), stream, self._progress,
-            self._granted,
-        )  # fmt: skip
+            kernels, inputs, outputs, signature_of(request, outputs), stream, self._progress, self._granted
+        )
         return found, len(kernels.kernels), took
