@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_timing import quantile
+
 P50_BAR, P99_BAR, THROUGHPUT_BAR, THROTTLED_BAR = 0.02, 0.10, 3.0, 1.5
 
 
@@ -142,11 +144,6 @@ def advance_chain(chain: Any) -> bool:
     done = chain.complete
     chain.launch(chain.lanes[0])
     return bool(done)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of at least one value, ascending."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _figures(clients: Sequence[RealTimeClient], complete: int, seconds: float) -> dict[str, float]:

@@ -6,12 +6,12 @@ A network is captured in all its ways before the next one is compiled: the compi
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gpu_disb
+from gpu_timing import request_us
 from tidewright.base.errors import TideError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.capture import capture, warm_up
@@ -44,7 +44,8 @@ def capture_all(
     network: Network, real_time: Sequence[str], best_effort: Sequence[str], shares: Sequence[int] = GPU_SHARES
 ) -> Captured:
     """The networks of these names, best-effort ones on each of ``shares`` as well."""
-    found = Captured(*(dev.ControlBlocks(len(best_effort), LARGEST_GRID) for _ in range(2)))
+    queues = len(best_effort)
+    found = Captured(dev.ControlBlocks(queues, LARGEST_GRID), dev.ControlBlocks(queues, LARGEST_GRID))
     streams = _shares(found, shares)
     for queue, name in enumerate(best_effort):
         print(f"{name}: compiling with gates ...", flush=True)
@@ -129,23 +130,16 @@ def slowdowns(found: Captured, real_time: Sequence[str], best_effort: Sequence[s
 
 
 def _slowdown(graph: Any, chain: Any, lane: Any) -> float:
+    """With the chain kept busy in its lane."""
     alone, beside = [], []
     for _ in range(3):
-        alone += [_request_us(graph, None, None) for _ in range(SAMPLES // 3)]
-        beside += [_request_us(graph, chain, lane) for _ in range(SAMPLES // 3)]
+        alone += [request_us(graph) for _ in range(SAMPLES // 3)]
+        beside += [
+            request_us(graph, meanwhile=lambda: chain.step() and chain.launch(lane)) for _ in range(SAMPLES // 3)
+        ]
         chain.finish()
     upper = (statistics.quantiles(values, n=10)[-1] for values in (beside, alone))
     return next(upper) / next(upper) - 1
-
-
-def _request_us(graph: Any, chain: Any, lane: Any) -> float:
-    """Of one request, with a chain kept busy in its lane meanwhile."""
-    began = time.perf_counter_ns()
-    graph.launch()
-    while not graph.event.query():
-        if chain is not None and chain.step():
-            chain.launch(lane)
-    return (time.perf_counter_ns() - began) / 1000
 
 
 def admitted(table: Sequence[dict[str, Any]], best_effort: Sequence[str]) -> tuple[int, int]:

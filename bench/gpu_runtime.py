@@ -31,6 +31,7 @@ RUNTIME = (
     "bench/gpu_disb.py",
     "bench/gpu_rows.py",
     "bench/gpu_steps.py",
+    "bench/gpu_timing.py",
 )
 """What a step is about whose module does not say (``SOURCES``)."""
 

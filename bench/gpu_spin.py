@@ -10,19 +10,19 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from gpu_timing import keep_busy, quantiles, request_us
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.compile import GatedModel
 from tidewright.runtime.cuda.control import ControlBlock
 from tidewright.runtime.cuda.gate import CONTROL, gate_source
 from tidewright.runtime.cuda.wrapper import BOUNDARY, BUFFER
 
-SOURCES = ("bench/gpu_spin.py", "src/tidewright/runtime/cuda/*.py")
+SOURCES = ("bench/gpu_spin.py", "bench/gpu_timing.py", "src/tidewright/runtime/cuda/*.py")
 LENGTHS_US = (5, 20, 50, 100, 200, 500)
 KERNELS, THREADS, WAVES, SAMPLES = 16, 1024, 4, 200
 SOURCE = """
@@ -61,8 +61,7 @@ def _one(length_us: int) -> dict[str, Any]:
     dice = random.Random(length_us)
     for way, flags in (("gate", controls), ("priority", None)):
         request = dev.RealTimeGraph(lambda: word.add_(1), (), flags, torch.cuda.Stream(priority=dev.REAL_TIME))
-        times = sorted(_beside(chain, request, dice) for _ in range(SAMPLES))
-        row[way] = {"p50": times[len(times) // 2], "p99": times[int(0.99 * len(times))], "max": times[-1]}
+        row[way] = quantiles([_beside(chain, request, dice) for _ in range(SAMPLES)])
     chain.finish()
     print(f"CTAs of {cta_us:.0f} us: {row['gate']} with gates, {row['priority']} by priority", flush=True)
     return row
@@ -70,15 +69,8 @@ def _one(length_us: int) -> dict[str, Any]:
 
 def _beside(chain: dev.GatedChain, request: dev.RealTimeGraph, dice: random.Random) -> float:
     """Microseconds of a request, launched at a random moment of a chain that keeps the device busy."""
-    ends = time.perf_counter() + dice.uniform(0.0, 0.002)
-    while time.perf_counter() < ends:
-        if chain.step():
-            chain.launch()
-    began = time.perf_counter_ns()
-    request.launch()
-    while not request.event.query():
-        pass
-    return (time.perf_counter_ns() - began) / 1000
+    keep_busy(chain, dice.uniform(0.0, 0.002))
+    return request_us(request)
 
 
 def _chain_of(length_us: int) -> tuple[dev.GatedChain, dev.ControlBlocks, float]:

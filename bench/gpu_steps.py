@@ -20,6 +20,7 @@ import gpu_rows
 import gpu_spin
 import gpu_splice
 import gpu_suspend
+from gpu_timing import keep_busy, quantiles, request_us
 from tidewright.base.errors import UsageError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.compile import compile_gated, compile_plain, same_bits
@@ -154,8 +155,8 @@ def preemption() -> dict[str, Any]:
     idle = _timed(request)
     busy, dice = [], random.Random(1)
     for _ in range(SAMPLES):
-        _advance(chain, dice.uniform(0.0, 0.003))
-        busy.append(_time_us(request))
+        keep_busy(chain, dice.uniform(0.0, 0.003))
+        busy.append(request_us(request))
     floor, beside = quantiles(idle), quantiles(busy)
     above = beside["p99"] - floor["p99"]
     print(f"first kernel: {above:.0f} us above the floor at p99 (bar {FIRST_KERNEL_BAR_US:.0f})")
@@ -223,8 +224,8 @@ def hint() -> dict[str, Any]:
     times: dict[str, list[float]] = {label: [] for label in graphs}
     for _ in range(SAMPLES):
         for label, graph in graphs.items():
-            _advance(chain, dice.uniform(0.0, 0.003))
-            times[label].append(_time_us(graph, given))
+            keep_busy(chain, dice.uniform(0.0, 0.003))
+            times[label].append(request_us(graph, given))
     chain.finish()
     found = {f"{label}_us": quantiles(values) for label, values in times.items()}
     print(f"inputs of {sum(one.nbytes for one in given)} bytes: {found}")
@@ -232,13 +233,6 @@ def hint() -> dict[str, Any]:
 
 
 # -- pieces -------------------------------------------------------------------------------------------------------------
-
-
-def quantiles(values: list[float]) -> dict[str, float]:
-    """n, p50, p99 and the largest."""
-    ordered = sorted(values)
-    at = {name: gpu_disb.quantile(ordered, share) for name, share in (("p50", 0.5), ("p99", 0.99))}
-    return {"n": float(len(ordered)), **at, "max": ordered[-1]}
 
 
 def _chain(name: str) -> tuple[dev.GatedChain, dev.ControlBlocks]:
@@ -260,18 +254,10 @@ def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
     return dev.RealTimeGraph(function, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
 
 
-def _time_us(graph: dev.RealTimeGraph, values: tuple[Any, ...] = ()) -> float:
-    began = time.perf_counter_ns()
-    graph.launch(values)
-    while not graph.event.query():
-        pass
-    return (time.perf_counter_ns() - began) / 1000
-
-
 def _timed(graph: dev.RealTimeGraph) -> list[float]:
     for _ in range(20):
-        _time_us(graph)
-    return [_time_us(graph) for _ in range(SAMPLES)]
+        request_us(graph)
+    return [request_us(graph) for _ in range(SAMPLES)]
 
 
 def _drain_us(chain: dev.GatedChain) -> float:
@@ -293,16 +279,6 @@ def _graphs_ms(graphs: list[Any], stream: Any) -> float:
         last.record(stream)
     last.synchronize()
     return float(first.elapsed_time(last))
-
-
-def _advance(chain: dev.GatedChain, seconds: float) -> None:
-    """Keep the chain on the device for so long."""
-    ends = time.monotonic() + seconds
-    while True:
-        if chain.step():
-            chain.launch()
-        if time.monotonic() >= ends:
-            return
 
 
 def _another(tensor: Any, seed: int) -> Any:
