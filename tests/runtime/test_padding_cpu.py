@@ -20,6 +20,7 @@ from tidewright.runtime.padding.admission import KnownModel
 from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable, dump_table
 from tidewright.runtime.transport import messages as ms
 from tidewright.runtime.transport.messages import ModelSource
+from tidewright.testing import runtime_kit
 
 from .conftest import Start, entry_of, until
 
@@ -88,24 +89,9 @@ def test_a_model_is_known_by_its_factory_and_arguments() -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
 def test_only_what_the_table_admits_runs_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
-    slow = admission.model_key(ModelSource(f"{MODELS}:busy", {"seconds": 0.4}))
-    admitted = admission.model_key(ModelSource(f"{MODELS}:chain", {"operators": 30}))
-    runtime = start_runtime("--padding", str(table(tmp_path / "t", (slow, admitted, 0.0))))
-    with (
-        RuntimeClient(runtime.socket, "rt") as rt,
-        RuntimeClient(runtime.socket, "be") as good,
-        RuntimeClient(runtime.socket, "be") as bad,
-    ):
-        long = rt.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.4})
-        inside = good.load(f"{MODELS}:chain", [("float64", (100,))], arguments={"operators": 30}, slots=8)
-        outside = bad.load(f"{MODELS}:chain", [("float64", (100,))], arguments={"operators": 31}, slots=8)
-        task = long.submit(np.array([1.0]))
-        until(lambda: entry_of(rt)["outstanding"] == 1)
-        first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
-        first.result(30), second.result(30), task.result(30)
-        ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
-        assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
-        assert good.stats()["padded"] >= 1
+    pair = (admission.model_key(runtime_kit.LONG), admission.model_key(runtime_kit.ADMITTED), 0.0)
+    runtime = start_runtime("--padding", str(table(tmp_path / "t", pair)))
+    assert runtime_kit.only_what_is_admitted_goes_on(runtime.socket)[-1] >= 1
 
 
 @pytest.mark.processes
@@ -122,12 +108,11 @@ def test_padding_is_refused_where_no_core_is_left(tmp_path: Path, padding: str) 
 def test_a_client_that_reads_no_answers_is_shut_out_alone(start_runtime: Start, tmp_path: Path) -> None:
     """It is shut out by an action of the scheduler while others that concern it are still to be carried out."""
     runtime = start_runtime("--padding", "always")
-    (tmp_path / "models.py").write_text(HELD)
     held = {name: tmp_path / name for name in ("rt", "be")}
     with RuntimeClient(runtime.socket, "rt") as rt, RuntimeClient(runtime.socket, "be") as other:
         deaf = RuntimeClient(runtime.socket, "be")
         models = {
-            name: client.load(f"{tmp_path}/models.py:held", [("float64", (1,))], arguments={"path": str(held[name])})
+            name: client.load(f"{MODELS}:held", [("float64", (1,))], arguments={"path": str(held[name])})
             for name, client in (("rt", rt), ("be", deaf))
         }
         for path in held.values():
@@ -151,17 +136,6 @@ def test_a_client_that_reads_no_answers_is_shut_out_alone(start_runtime: Start, 
         held["rt"].unlink()
         task.result(30)
         assert runtime.process.poll() is None
-
-
-HELD = """
-import os, time
-def held(path):
-    def run(x):
-        while os.path.exists(path):
-            time.sleep(0.005)
-        return x
-    return run
-"""
 
 
 @pytest.mark.processes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..runtime.client import RemoteModel, RuntimeClient, TaskCancelled
 from ..runtime.scheduler.tasks import TaskState
+from ..runtime.transport.messages import ModelSource
 
 MODELS = "tidewright.testing.runtime_models"
 SIZE = 2000
@@ -140,6 +142,38 @@ def real_time_goes_first(path: Path | str, tasks: int) -> None:
             assert behind.completion.preemptions >= 1, "best-effort work was not stopped"
 
 
+LONG, ADMITTED = ModelSource(f"{MODELS}:busy", {"seconds": 0.4}), ModelSource(f"{MODELS}:chain", {"operators": 30})
+"""Models of ``only_what_is_admitted_goes_on``: the second may run beside the first, and nothing else beside it."""
+
+
+def only_what_is_admitted_goes_on(
+    path: Path | str, rounds: int = 1, between: Callable[[RuntimeClient, RemoteModel], None] = lambda rt, inside: None
+) -> list[int]:
+    """Beside real-time work an admitted model runs to its end, another waits. ``between`` two rounds gets the real-time client
+    and the admitted model. Returns how many tasks had run beside real-time work after each round."""
+    padded = []
+    with (
+        RuntimeClient(path, "rt") as rt,
+        RuntimeClient(path, "be") as good,
+        RuntimeClient(path, "be") as bad,
+    ):
+        long = rt.load(LONG.factory, [("float64", (1,))], arguments=LONG.arguments)
+        inside = good.load(ADMITTED.factory, [("float64", (100,))], arguments=ADMITTED.arguments, slots=8)
+        outside = bad.load(ADMITTED.factory, [("float64", (100,))], arguments={"operators": 31}, slots=8)
+        for number in range(rounds):
+            if number:
+                between(rt, inside)
+            task = long.submit(np.array([1.0]))
+            while _entry(rt)["outstanding"] != 1:
+                pass
+            first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
+            first.result(30), second.result(30), task.result(30)
+            ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
+            assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
+            padded.append(good.stats()["padded"])
+    return padded
+
+
 def shares_follow_weights(path: Path | str, weights: tuple[int, ...], seconds: float) -> list[float]:
     """Device time of busy best-effort queues over their weights. The runtime has one stream at once (``--streams 1``)."""
     clients = [RuntimeClient(path, "be", name=f"weight {weight}", weight=weight) for weight in weights]
@@ -189,7 +223,10 @@ def cancelled_before_it_began(path: Path | str) -> None:
 
 
 def _until_running(client: RuntimeClient) -> None:
-    while not any(
-        entry["stream"] == "running" for entry in client.stats()["clients"] if entry["queue"] == client.queue
-    ):
+    while _entry(client)["stream"] != "running":
         pass
+
+
+def _entry(client: RuntimeClient) -> dict[str, Any]:
+    """What the runtime says of this client."""
+    return next(entry for entry in client.stats()["clients"] if entry["queue"] == client.queue)

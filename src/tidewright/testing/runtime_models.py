@@ -65,6 +65,18 @@ def busy(seconds: float) -> Model:
     return run
 
 
+def held(path: str) -> Model:
+    """Runs as long as there is a file at ``path``, with a gate at each look."""
+
+    def run(x: Any) -> Generator[None, None, Any]:
+        while os.path.exists(path):
+            time.sleep(0.002)
+            yield
+        return x
+
+    return run
+
+
 def raising() -> Model:
     """Raises for inputs above 0."""
 

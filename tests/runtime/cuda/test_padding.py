@@ -14,12 +14,13 @@ import pytest
 
 from tidewright.base.errors import UsageError
 from tidewright.runtime import Runtime, RuntimeClient
-from tidewright.runtime.client import TaskCancelled
+from tidewright.runtime.client import RemoteModel, TaskCancelled
 from tidewright.runtime.padding import calibration
 from tidewright.runtime.padding.admission import model_key
 from tidewright.runtime.padding.slowdown import DeviceFingerprint, PairSlowdown, SlowdownTable, dump_table
 from tidewright.runtime.transport.messages import ModelSource
 from tidewright.runtime.transport.tensors import TensorSpec
+from tidewright.testing import runtime_kit
 
 from ..conftest import Start, children_of, entry_of, until
 
@@ -27,8 +28,7 @@ pytestmark = pytest.mark.processes
 MODELS = "tidewright.testing.runtime_models"
 DAEMON = "tests.runtime.cuda.host_daemon"
 HOST = DeviceFingerprint("host", 100, "")
-LONG = ModelSource(f"{MODELS}:busy", {"seconds": 0.4})
-ADMITTED = ModelSource(f"{MODELS}:chain", {"operators": 30})
+LONG, ADMITTED = runtime_kit.LONG, runtime_kit.ADMITTED
 
 
 def table(path: Path, *shares: int, here: DeviceFingerprint = HOST) -> str:
@@ -40,27 +40,14 @@ def table(path: Path, *shares: int, here: DeviceFingerprint = HOST) -> str:
 def test_what_the_table_admits_goes_on_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
     """Also with a worker that has taken over from one that was killed."""
     runtime = start_runtime("--padding", table(tmp_path / "t", 8, 32), module=DAEMON)
-    with (
-        RuntimeClient(runtime.socket, "rt") as rt,
-        RuntimeClient(runtime.socket, "be") as good,
-        RuntimeClient(runtime.socket, "be") as bad,
-    ):
-        long = rt.load(LONG.factory, [("float64", (1,))], arguments=LONG.arguments)
-        inside = good.load(ADMITTED.factory, [("float64", (100,))], arguments=ADMITTED.arguments, slots=8)
-        outside = bad.load(ADMITTED.factory, [("float64", (100,))], arguments={"operators": 31}, slots=8)
-        for again in range(2):
-            task = long.submit(np.array([1.0]))
-            until(lambda: entry_of(rt)["outstanding"] == 1)
-            first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
-            first.result(30), second.result(30), task.result(30)
-            ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
-            assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
-            assert good.stats()["padded"] == again + 1
-            if not again:
-                (worker,) = children_of(runtime.process.pid)
-                os.kill(worker, signal.SIGKILL)
-                until(lambda gone=worker: entry_of(rt)["worker_pid"] != gone)  # type: ignore[misc]
-                inside.infer(np.zeros(100), timeout_s=30)
+
+    def lose_the_worker(rt: RuntimeClient, inside: RemoteModel) -> None:
+        (worker,) = children_of(runtime.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: entry_of(rt)["worker_pid"] != worker)
+        inside.infer(np.zeros(100), timeout_s=30)
+
+    assert runtime_kit.only_what_is_admitted_goes_on(runtime.socket, 2, lose_the_worker) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +103,9 @@ def test_each_pair_is_measured_on_each_share(
 
 def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: Start, tmp_path: Path) -> None:
     held = tmp_path / "held"
-    (tmp_path / "models.py").write_text(HELD)
     runtime = start_runtime(module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as client:
-        model = client.load(f"{tmp_path}/models.py:held", [("float64", (8,))], arguments={"path": str(held)}, slots=2)
+        model = client.load(f"{MODELS}:held", [("float64", (8,))], arguments={"path": str(held)}, slots=2)
         held.touch()
         task, behind = model.submit(np.zeros(8)), model.submit(np.ones(8))
         until(lambda: entry_of(client)["stream"] == "running")
@@ -128,15 +114,3 @@ def test_a_task_that_has_begun_is_cut_short_when_it_is_cancelled(start_runtime: 
             task.result(20)
         held.unlink()
         assert behind.result(20)[0].sum() == 8
-
-
-HELD = """
-import os, time
-def held(path):
-    def run(x):
-        while os.path.exists(path):
-            time.sleep(0.002)
-            yield
-        return x
-    return run
-"""

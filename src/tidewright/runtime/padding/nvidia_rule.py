@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 GPU_SHARES = (8, 16, 32, 64)
-"""Multiprocessors that best-effort work is tried with beside real-time work, as a GPU of compute capability 9.0 can split them."""
+"""Multiprocessors that best-effort work is tried with beside real-time work, as a GPU of compute capability 9.0 can split
+them."""
 BY_PROFILE = 1
 """The share that a queue is granted where kernels are chosen one by one (Orion's policy): no number of multiprocessors."""
 
