@@ -1,15 +1,13 @@
 /* A libcuda that knows the checkpoint calls and one process state, to see what the Python bindings really pass.
    Structures as in cuda.h of CUDA 13.0. Prints every call to standard error. */
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "stub_libcuda.h"
 
 typedef struct { unsigned char bytes[16]; } uuid;
 typedef struct { uuid old, new; } gpu_pair;
 typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } lock_args;
 typedef struct { gpu_pair *pairs; unsigned count; char reserved[52]; } restore_args;
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600 };
+enum { INVALID_VALUE = 1, ILLEGAL_STATE = 401, NOT_READY = 600 };
 enum { RUNNING, LOCKED, CHECKPOINTED };
 enum { BYSTANDER = 1, STUCK = 9 };
 static int state = RUNNING;
@@ -61,23 +59,14 @@ static int unlock(int pid, const void *args) {
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **found, int at_version, uint64_t flags, int *status) {
-    static const struct { const char *name; void *call; } known[] = {
+    static const known_call known[] = {
         {"cuInit", init}, {"cuDriverGetVersion", version}, {"cuCheckpointProcessGetState", get_state},
         {"cuCheckpointProcessLock", lock}, {"cuCheckpointProcessCheckpoint", checkpoint},
         {"cuCheckpointProcessRestore", restore}, {"cuCheckpointProcessUnlock", unlock},
         {"cuGetProcAddress", cuGetProcAddress_v2},
     };
     (void)at_version, (void)flags;
-    for (unsigned at = 0; at < sizeof known / sizeof *known; at++) {
-        if (strcmp(known[at].name, symbol) == 0) {
-            *found = known[at].call;
-            if (status) *status = 0;
-            return SUCCESS;
-        }
-    }
-    *found = NULL;
-    if (status) *status = 1;
-    return NOT_FOUND;
+    return look_up(known, sizeof known / sizeof *known, symbol, found, status);
 }
 
 int cuGetProcAddress(const char *symbol, void **found, int at_version, uint64_t flags) {

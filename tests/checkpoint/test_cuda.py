@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.stub_libcuda import stub_libcuda
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint import cgroup
 from tidewright.checkpoint.cuda import checkpoint as cuda
@@ -500,15 +499,10 @@ except Exception as error:
 @pytest.mark.processes
 def test_the_bindings_pass_it_all_on_to_the_driver(tmp_path):
     """Through the real bindings into a library that has the driver's interface, and no device."""
-    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or not hasattr(driver, "CUcheckpointGpuPair"):
-        pytest.skip("no C compiler, or bindings older than 13.0")
-    source = Path(__file__).with_name("libcuda.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    environment = stub_libcuda(Path(__file__).with_name("libcuda.c"), tmp_path)
     ran = subprocess.run(
         [sys.executable, "-c", PASSES % (A, B, B, A)],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        env=environment,
         capture_output=True,
         text=True,
         check=False,

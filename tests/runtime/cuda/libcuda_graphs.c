@@ -1,8 +1,6 @@
 /* A libcuda that knows one captured graph, a kernel, a fill and a kernel of a library in a line, to see what the Python bindings
    really pass. Structures as in cuda.h of CUDA 13.0. Prints every call that makes or launches something to standard error. */
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "stub_libcuda.h"
 
 typedef struct {
     void *function;
@@ -13,7 +11,7 @@ typedef struct {
 typedef struct { uint64_t target; size_t pitch; unsigned value, element; size_t width, height; } memset_params;
 typedef struct { unsigned char from_port, to_port, type, reserved[5]; } edge;
 
-enum { SUCCESS = 0, NOT_FOUND = 500, KERNEL = 0, MEMSET = 2, CAPTURED = 7, CONTEXT = 77, LAST = 3 };
+enum { KERNEL = 0, MEMSET = 2, CAPTURED = 7, CONTEXT = 77, LAST = 3 };
 static uint64_t made = 100;
 static int first_argument = 42;
 static void *arguments[] = {&first_argument};
@@ -84,7 +82,7 @@ static int memset_add(void **node, void *graph, const void **before, size_t coun
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **found, int at_version, uint64_t flags, int *status) {
-    static const struct { const char *name; void *call; } known[] = {
+    static const known_call known[] = {
         {"cuCtxGetCurrent", current}, {"cuGraphGetRootNodes", roots}, {"cuGraphNodeGetDependentNodes", dependents},
         {"cuGraphNodeGetType", type}, {"cuGraphCreate", create}, {"cuGraphDestroy", destroy},
         {"cuGraphInstantiate", instantiate}, {"cuGraphInstantiateWithFlags", instantiate},
@@ -95,14 +93,5 @@ int cuGetProcAddress_v2(const char *symbol, void **found, int at_version, uint64
         {"cuGraphAddMemsetNode", memset_add}, {"cuGetProcAddress", cuGetProcAddress_v2},
     };
     (void)at_version, (void)flags;
-    for (unsigned at = 0; at < sizeof known / sizeof *known; at++) {
-        if (strcmp(known[at].name, symbol) == 0) {
-            *found = known[at].call;
-            if (status) *status = 0;
-            return SUCCESS;
-        }
-    }
-    *found = NULL;
-    if (status) *status = 1;
-    return NOT_FOUND;
+    return look_up(known, sizeof known / sizeof *known, symbol, found, status);
 }

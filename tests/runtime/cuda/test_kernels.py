@@ -3,8 +3,6 @@ left. That CUDA's own answers so, a GPU will show."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.stub_libcuda import stub_libcuda
 from tidewright.base.errors import UsageError, WorldError
 from tidewright.runtime.cuda.kernels import GraphKernels, bound_of, scaled
 from tidewright.runtime.padding.nvidia_rule import Roofline
@@ -193,13 +192,7 @@ found.release()
 @pytest.mark.processes
 def test_the_bindings_pass_it_all_on_to_the_driver(tmp_path: Path) -> None:
     """Through the real bindings into a library that has the driver's interface, and no device."""
-    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or not hasattr(driver, "CUcheckpointGpuPair"):
-        pytest.skip("no C compiler, or bindings older than 13.0")
-    source = Path(__file__).with_name("libcuda_graphs.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", tmp_path / "libcuda.so.1", source], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    environment = stub_libcuda(Path(__file__).with_name("libcuda_graphs.c"), tmp_path)
     command = [sys.executable, "-c", PASSES]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.stdout.splitlines() == [
