@@ -46,3 +46,13 @@ def test_the_command_line_wins() -> None:
 @pytest.mark.parametrize("key", ["planning_retry", "think_retry"])
 def test_a_setting_is_known_by_the_name_it_had_before(key: str) -> None:
     assert parse_settings(f"engine:\n  {key}: 7s\n", "config.yaml").engine.planning_retry_us == 7 * SECOND
+
+
+def test_rates_are_read_from_the_file_that_is_named(tmp_path):
+    table = tmp_path / "rates.yaml"
+    table.write_text("kinds: {h100: 2}\n")
+    found = parse_settings(f"rates: {table}\n", "config.yaml")
+    assert found.engine.rates.kinds == {"h100": 2.0}
+    assert parse_settings("rates: gavel\n", "config.yaml").engine.rates.throughputs
+    with pytest.raises(UsageError, match=r"config\.yaml:2: rates: cannot read rates missing\.yaml"):
+        parse_settings("policy: sla\nrates: missing.yaml\n", "config.yaml")

@@ -57,6 +57,7 @@ def test_every_key_fills_its_field() -> None:
         placement: one-node
         env: {DEBUG: on, EPOCHS: 0x10, EMPTY: }
         workdir: sub
+        workload: bert
         output: out/%j.log
         after: [afterok:17, "18"]
         """
@@ -83,6 +84,7 @@ def test_every_key_fills_its_field() -> None:
         placement="one-node",
         env={"PATH": "/usr/bin", "DEBUG": "on", "EPOCHS": "0x10", "EMPTY": ""},
         workdir="/home/me/work/sub",
+        workload="bert",
         output="out/%j.log",
         after=(Dependency("afterok", 17), Dependency("afterok", 18)),
     )
@@ -254,3 +256,14 @@ def test_a_file_that_is_no_text(tmp_path: object) -> None:
     path.write_bytes(b"command: x\nname: \xff\n")
     with pytest.raises(UsageError, match=r"x\.yaml:2: not UTF-8"):
         load_file(path, ME)
+
+
+def test_phases_have_a_workload_and_a_length() -> None:
+    (spec,) = load("command: [x]\nphases:\n  - {workload: a, work: 2h}\n  - {workload: b}\n").specs
+    assert [(phase.workload, phase.work_us) for phase in spec.phases] == [("a", 2 * HOUR), ("b", 0)]
+    for text, line, piece in (
+        ("command: [x]\nphases: a\n", 2, "a list of"),
+        ("command: [x]\nphases:\n  - {workload: a, work: 2h}\n  - {work: 1h}\n", 4, "a phase has a workload"),
+        ("command: [x]\nphases:\n  - {workload: a}\n  - {workload: b}\n", 2, "phase 1 has no length"),
+    ):
+        assert any(at == line and piece in said for at, said in mistakes(text)), (text, mistakes(text))

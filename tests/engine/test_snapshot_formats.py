@@ -28,7 +28,7 @@ OF_SENTENCES = [f"format2-{number}" for number in range(4)]
 ALWAYS = {"spec", "state"}
 HOURS = {"rollback_free_us"}
 """Says nothing in worlds of a few seconds."""
-LATER = {"runtime_job", "runtime_clients"}
+LATER = {"runtime_job", "runtime_clients", "reference", "phase_at"}
 """Fields that these formats do not have."""
 
 
@@ -64,8 +64,8 @@ def test_what_a_snapshot_lacks_of_a_record_is_as_in_a_fresh_one() -> None:
 
 
 def test_another_format_is_refused_and_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="snapshot format 4, expected 3"):
-        Engine.restore(msgspec.msgpack.encode({"format": 4}))
+    with pytest.raises(UsageError, match="snapshot format 5, expected 4"):
+        Engine.restore(msgspec.msgpack.encode({"format": 5}))
     with pytest.raises(UsageError, match="not a snapshot"):
         Engine.restore(b"\xc1")
 

@@ -169,12 +169,12 @@ def test_a_gang_shrinks_in_turns_and_grows_back() -> None:
     assert not scale(pool, job, 2).error
     assert where(pool, job) == {"n0": 2}
     row = pool.engine.book.table.row[job]
-    assert pool.engine.book.table.rate[row] == 471, "two turns, six per cent dearer"
+    assert pool.engine.book.table.rate[row] == 471_000, "two turns, six per cent dearer"
     before = pool.engine.view().jobs.ideal_now[row]
     pool.later(10 * SECOND)
     assert pool.engine.view().jobs.ideal_now[row] - before == 4_710_000
     assert not scale(pool, job, 0).error
-    assert where(pool, job) == {"n0": 4} and pool.engine.book.table.rate[row] == 1000
+    assert where(pool, job) == {"n0": 4} and pool.engine.book.table.rate[row] == 1_000_000
 
 
 def test_a_wish_holds_until_another_and_binds_planners() -> None:

@@ -22,7 +22,7 @@ _LOWER: dict[str, str] = {
     "policy": "base model plan estimate placement",
     "runtime": "base model devices report",
     "launch": "base",
-    "engine": "base model plan placement",
+    "engine": "base model plan estimate placement",
     "drive": "base model plan engine",
     "wire": "base model",
     "fabric": "base model wire",

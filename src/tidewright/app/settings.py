@@ -19,6 +19,7 @@ from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
+from ..sim.rate_files import load_rates
 from ..wire.state_files import name_of
 from .jobspec import fields, located
 from .jobspec.located import Mistakes, Scalar, Sequence, Value
@@ -34,6 +35,7 @@ class Settings:
     is how many CPU slots stand in where there is no GPU (0: one per core); ``backend`` names the device layer;
     ``images`` is an fsspec URL that takes copies of job images; ``image_quota`` is how many bytes of images a node keeps at
     most (0: as many as its disk takes); ``log_limit`` is how much of a rank's log is kept (0: all of it);
+    ``rates`` names a table of how fast jobs run on which kind of device (docs/rates.md);
     ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere."""
 
     policy: str = "sla"
@@ -47,6 +49,7 @@ class Settings:
     image_quota: int = 0
     log_limit: int = LIMIT_BYTES
     node_timeout_us: int = 30 * SECOND
+    rates: str = ""
     engine: EngineSettings = field(default_factory=live_settings)
 
 
@@ -78,6 +81,8 @@ def parse_settings(text: str, file: str) -> Settings:
             mistakes.add(document.line, "settings are written as `key: value` lines")
     mistakes.check(_REMEDY)
     engine = values.pop("engine", {})
+    if values.get("rates"):
+        engine["rates"] = load_rates(values["rates"])
     if "node_timeout" in values:
         values["node_timeout_us"] = values.pop("node_timeout")
     return Settings(**values, engine=live_settings(**engine))
@@ -134,6 +139,11 @@ def _read(
     return found
 
 
+def _existing_rates(text: str) -> str:
+    load_rates(text)
+    return text
+
+
 def _address(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
@@ -143,6 +153,7 @@ def _address(text: str) -> str:
 
 _TOP: dict[str, Callable[[Value], Any]] = {
     "policy": lambda value: _text(value, str),
+    "rates": lambda value: _text(value, _existing_rates),
     "listen": lambda value: _text(value, _address),
     "tls_cert": lambda value: _text(value, str),
     "tls_key": lambda value: _text(value, str),

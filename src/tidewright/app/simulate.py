@@ -15,6 +15,7 @@ from ..policy.registry import make
 from ..sim import report
 from ..sim.clusters import load_cluster
 from ..sim.faults import parse_faults
+from ..sim.rate_files import load_rates
 from ..sim.result import SimulationResult as SimulationResult
 from ..sim.result import to_json
 from ..sim.run import Options, simulate
@@ -43,10 +44,11 @@ def policies(text: str) -> list[str]:
 
 def run_trace(
     trace: str, cluster: str, policy: str, *, seed: int = 1, jobs: int = 0, estimate_error: float = 0.0,
-    faults: str = "", checkpoints: bool | None = None, progress: Progress | None = None,
+    faults: str = "", checkpoints: bool | None = None, rates: str = "", progress: Progress | None = None,
 ) -> list[SimulationResult]:  # fmt: skip
     """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start.
 
+    ``rates``: how fast jobs run where, as ``sim.rate_files.load_rates`` reads it.
     ``faults`` as in ``sim.faults.parse_faults``; ``checkpoints``: whether running jobs are imaged (None: when something fails).
     """
     names = policies(policy)
@@ -56,6 +58,10 @@ def run_trace(
         loaded = head(loaded, jobs)
     loaded = with_estimates(loaded, estimate_error, seed)
     options = Options(cluster=cluster, faults=parse_faults(faults, seed), checkpoints=checkpoints)
+    if rates:
+        options = msgspec.structs.replace(
+            options, engine=msgspec.structs.replace(options.engine, rates=load_rates(rates))
+        )
     return _each(names, loaded, nodes, options, progress)
 
 

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
     default=None,
     help="Image running jobs now and then [default: when nodes or ranks fail].",
 )
+@click.option(
+    "--rates",
+    metavar="NAME|FILE",
+    help="How fast jobs run on which kind of device: gavel, or a file; see docs/rates.md.",
+)
 @out.report_option
 @out.json_option
 def command(
@@ -69,6 +74,7 @@ def command(
     estimate_error: float,
     faults: str,
     checkpoints: bool | None,
+    rates: str | None,
     report: Path | None,
     output: str,
 ) -> None:
@@ -84,7 +90,7 @@ def command(
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
             trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error, faults=faults,
-            checkpoints=checkpoints,
+            checkpoints=checkpoints, rates=rates or "",
             progress=lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
         )  # fmt: skip
     present(results, output, report)

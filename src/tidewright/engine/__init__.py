@@ -4,4 +4,4 @@
 which policy is in force: time is an argument, a decision is an event.
 """
 
-MAY_IMPORT = ("base", "model", "plan", "placement")
+MAY_IMPORT = ("base", "model", "plan", "estimate", "placement")

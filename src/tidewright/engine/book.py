@@ -22,6 +22,7 @@ from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from ..plan.render import render
 from ..plan.request import Request, row_request
+from . import rates
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
@@ -77,6 +78,7 @@ class Book(ImageCatalog):
         self.wake = Wake()
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
+        self.policy_state: tuple[str, bytes] = ("", b"")
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
@@ -88,7 +90,8 @@ class Book(ImageCatalog):
         """Everything a planner may know, frozen now. Costs microseconds."""
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
-            self.avoided,
+            self.avoided, rates.estimator(self),
+            self.policy_state,
         )  # fmt: skip
 
     def own(self) -> None:
@@ -241,7 +244,7 @@ class Book(ImageCatalog):
     def begin_service(self, job: int) -> None:
         """The job makes progress from now on."""
         row = self.table.row[job]
-        start_service(self.table, row, self.specs[job], self.allocations[job], self.now, self.settings.splice_milli)
+        start_service(self.table, row, self.allocations[job], self.now, rates.begin(self, job, row))
         if self.table.first_start.item(row) < 0:
             self.table.first_start[row] = self.now
         limit = self.table.limit.item(row)
@@ -290,7 +293,8 @@ class Book(ImageCatalog):
         layout, table = self.board.layout, self.table
         for job, spec in self.specs.items():
             row = table.row[job]
-            table.kinds[row] = layout.kind_mask(spec.device_types)
+            table.kinds[row] = rates.kinds_of(self, spec)
+            table.reference[row] = layout.kind_index(self.jobs[job].reference)
             kind_index = table.restore_kind.item(row)
             if kind_index >= 0:
                 table.restore_kind[row] = layout.kind_index(before[kind_index])

@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import Bug
 from ..model.view import View
 from . import events as ev
-from . import periodic, reports, runtime_clients
+from . import periodic, rates, reports, runtime_clients
 from .apply_plan import apply_plan
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -67,7 +67,11 @@ class Engine:
 
     def enforce(self, settings: EngineSettings) -> None:
         """From the next step on these settings hold. They are no event: the owner of the journal records them beside it."""
+        changed = settings.rates != self.settings.rates or settings.splice_milli != self.settings.splice_milli
         self.settings = self.book.settings = settings
+        if changed:
+            self.book.own()
+            rates.refresh(self.book)
 
     def replan(self) -> None:
         """The next step asks for a plan, whatever the last plan waits for and whether or not another one is being made."""
@@ -141,6 +145,8 @@ class Engine:
         book.planning = False
         book.wake = plan.wake
         book.blocked = {blocked.job: blocked for blocked in plan.blocked}
+        if plan.state is not None:
+            book.policy_state = plan.state.policy, plan.state.data
         self._set_wake()
         for job in apply_plan(book, plan):
             if job in book.reservations:  # a later move of the same plan may have stopped it

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..model.job import JobSpec
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count, milli_devices
-from ..model.splice import speed_milli
+from ..model.rate import progress_us
 from ..model.table import JobTable
 
 _MOST = 2**63 - 1
@@ -71,22 +70,19 @@ def accrue(table: JobTable, row: int, now: int) -> None:
     rate = table.rate.item(row)
     if rate:
         elapsed = now - table.accrued.item(row)
-        table.ideal[row] = table.ideal.item(row) + elapsed * rate // 1000
+        table.ideal[row] = table.ideal.item(row) + progress_us(elapsed, rate)
         # 64 bits are full after 52 days on 2,048 devices.
         table.attained[row] = min(table.attained.item(row) + elapsed * table.held_milli.item(row), _MOST)
     table.accrued[row] = now
 
 
-def start_service(
-    table: JobTable, row: int, spec: JobSpec, allocation: Allocation, now: int, splice_milli: int
-) -> None:
-    """The job runs on ``allocation`` from now on; ranks that share a device take turns, which costs ``splice_milli``."""
+def start_service(table: JobTable, row: int, allocation: Allocation, now: int, rate: int) -> None:
+    """The job runs on ``allocation`` from now on, at a rate in millionths of full speed."""
     table.accrued[row] = now
     table.run_since[row] = now
-    held = device_count(allocation)
-    table.held[row] = held
+    table.held[row] = device_count(allocation)
     table.held_milli[row] = milli_devices(allocation)
-    table.rate[row] = speed_milli(spec.ranks, held, spec.devices, splice_milli)
+    table.rate[row] = rate
 
 
 def stop_service(table: JobTable, row: int, now: int) -> None:

@@ -7,6 +7,7 @@ import math
 from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.job_record import LevelCap
+from ..model.rate import progress_us
 from . import events as ev
 from . import images
 from .book import RUNNING, Book
@@ -96,7 +97,7 @@ def checkpointed(book: Book, event: ev.Checkpointed) -> None:
     job, saving = event.job, book.jobs[event.job].saving
     assert saving is not None
     book.accrue(row)
-    stood = min(event.save_us, book.now - saving.at) * book.table.rate.item(row) // 1000
+    stood = progress_us(min(event.save_us, book.now - saving.at), book.table.rate.item(row))
     book.table.ideal[row] = max(saving.ideal_us, book.table.ideal.item(row) - stood)
     learn(book, job, row, event.save_us)
     images.record(book, job, row, event.save_us, event.size_bytes)

@@ -6,7 +6,7 @@ from ..model.cause import Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
-from . import images, periodic
+from . import images, periodic, rates
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .lifecycle import transition
 from .nodes import refusals
@@ -301,6 +301,8 @@ def _job_timer(book: Book, kind: str, job: int, token: int) -> None:
         hold.due(book, job)
     elif kind == "checkpoint" and record.checkpoint_at == token:
         periodic.due(book, job, row)
+    elif kind == "phase" and record.phase_at == token and book.table.run_since[row] >= 0:
+        rates.next_phase(book, job, row)
     elif kind == "suspend" and record.hold_retry is not None and record.hold_retry.at == token:
         hold.retry(book, job)
     elif kind == "shield" and (record.suspend_cooldown.until if record.suspend_cooldown else 0) == token:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from ..base.units import DAY, MINUTE, MS, SECOND
 from ..model.job import Level
+from ..model.rate import RateSettings
 from ..model.splice import LINEAR, OVERHEAD_MILLI
 
 
@@ -44,6 +45,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     """How long an image of a running job may take; without an answer by then it is taken to have failed."""
     splice_milli: int = LINEAR
     """Thousandths that ranks lose by taking turns on a device; -1: speed is in proportion to devices."""
+    rates: RateSettings = RateSettings()
+    """How fast jobs run on which kind and number of devices, beyond what ``splice_milli`` says."""
     backoff_us: int = 1 * SECOND
     """First pause before a retry; doubles with every failure up to ``backoff_max_us``."""
     backoff_max_us: int = 5 * MINUTE

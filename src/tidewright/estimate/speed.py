@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.splice import FULL_SPEED, OVERHEAD_MILLI, time_slices
+from ..model.rate import FULL_RATE
+from ..model.splice import OVERHEAD_MILLI, time_slices
 from ..model.splice import speed_milli as speed_milli  # the ledger charges by it too, so it is a fact of the model
 from ..model.table import Column
-
-FULL = FULL_SPEED
-"""Thousandths of full speed on the full allotment."""
+from ..model.view import View
 
 
 def useful(devices: int, ranks: int, demand: int) -> int:
@@ -28,7 +27,21 @@ def slowdown(devices: Column, ranks: Column, demand: Column) -> Column:
     return found
 
 
-def saved_us(remaining: Column, before: Column, after: Column, demand: Column, ranks: Column) -> Column:
-    """Run time saved by growing from ``before`` to ``after`` devices with ``remaining`` full-speed µs to go."""
-    saved: Column = remaining * (slowdown(before, ranks, demand) - slowdown(after, ranks, demand))
-    return saved
+def saved_us(view: View, rows: Column, remaining: Column, after: Column) -> Column:
+    """Run time saved by growing running ``rows`` to ``after`` devices of their kind with ``remaining`` full-speed µs to go."""
+    jobs = view.jobs
+    before, demand, ranks = jobs.held[rows], jobs.demand[rows], jobs.ranks[rows]
+    if view.rates is None or not view.rates.by_kind:
+        plain: Column = remaining * (slowdown(before, ranks, demand) - slowdown(after, ranks, demand))
+        return plain
+    slow = [[FULL_RATE / rate for rate in _rates(view, row, count)] for row, count in zip(rows, after, strict=True)]
+    found: Column = remaining * (np.array(slow) @ (1.0, -1.0))
+    return found
+
+
+def _rates(view: View, row: int, count: int) -> tuple[int, int]:
+    """Rates of a running row: now, and on ``count`` devices of its kind."""
+    assert view.rates is not None
+    job, allocation = view.rated(row), view.allocations[view.jobs.id.item(row)]
+    kind = view.layout.kinds[view.layout.node_kind[allocation[0].node]]
+    return max(view.jobs.rate.item(row), 1), view.rates.rate(job, kind, int(count))

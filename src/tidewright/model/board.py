@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from ..base.errors import Bug
 from ..base.units import WHOLE_DEVICE
-from .node import Allocation, NodeSpec, Part
+from .node import Allocation, NodeSpec, Part, device_count
+from .rate import TOGETHER, Spread
 
 ALL_NODES = -1
 """The set of all nodes: every bit of a negative number is set."""
@@ -75,6 +76,14 @@ class Layout(Struct, frozen=True):
         if not gpu_memory:
             return WHOLE_DEVICE
         return -(-gpu_memory * WHOLE_DEVICE // memory) if memory else WHOLE_DEVICE
+
+
+def spread_of(layout: Layout, allocation: Allocation) -> Spread:
+    """On how many nodes an allocation lies, and on how few it could."""
+    if len(allocation) == 1:
+        return TOGETHER
+    largest = layout.kind_biggest[layout.node_kind[allocation[0].node]]
+    return Spread(len(allocation), -(-device_count(allocation) // largest))
 
 
 class Board:

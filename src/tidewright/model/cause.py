@@ -30,6 +30,7 @@ class Code(StrEnum):
     SLACK_LEFT = "SlackLeft"
     SLACK_SPENT = "SlackSpent"
     GROWN = "Grown"
+    MIGRATED_FOR = "MigratedFor"
     PREEMPTED_FOR = "PreemptedFor"
     AT_ITS_IMAGE = "AtItsImage"
     IMAGE_FETCHED = "ImageFetched"
@@ -216,6 +217,7 @@ class Code(StrEnum):
     SHARE_NOT_ENFORCED = "ShareNotEnforced"
     SHARE_NOT_ENFORCED_ON_CPU = "ShareNotEnforcedOnCpu"
     OVERSUBSCRIBED = "Oversubscribed"
+    NO_RATES = "NoRates"
     RUNS_UNTIL_SUSPENDABLE = "RunsUntilSuspendable"
 
     def __call__(self, *args: Arg) -> Cause:

@@ -14,6 +14,9 @@ LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
 MAX_MEMORY = 2**50
 """Most bytes of one device accepted, a pebibyte; sums with it stay within 64 bits."""
+MAX_WORKLOAD = 200
+"""Longest name of a workload; Gavel's hold a model, a batch size and a data set."""
+MAX_PHASES = 1000
 MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
@@ -83,6 +86,14 @@ class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 0
 
 
+class Phase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A stretch of a job's work with a rate of its own, e.g. after the batch size has grown: ``work_us`` full-speed
+    microseconds (0, of the last phase only: all that is left) as ``workload``."""
+
+    workload: str
+    work_us: int = 0
+
+
 class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One job as submitted. Times are microseconds, memory is bytes; zero means "not given" unless stated.
 
@@ -132,6 +143,10 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """The device runtime whose client it is, by name or job id: it has no devices and runs where and while that does."""
     runtime_class: Literal["rt", "be"] = "be"
     """What it may ask of the runtime: real-time or best-effort. Of a job without a runtime it says nothing."""
+    workload: str = ""
+    """What it computes, as tables of rates name it (``model.rate.RateSettings``); empty: nothing is known of its rates."""
+    phases: tuple[Phase, ...] = ()
+    """Its work in order, where rates change on the way; empty: all of it is ``workload``."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 
@@ -143,6 +158,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     @property
     def elastic(self) -> bool:
         return self.floor < self.devices
+
+    @property
+    def first_workload(self) -> str:
+        """What it computes first."""
+        return self.phases[0].workload if self.phases else self.workload
 
     @property
     def tier_rank(self) -> Tier:
@@ -216,5 +236,26 @@ def _odd_combinations(spec: JobSpec) -> list[str]:
         divides = spec.ranks % spec.devices == 0 or spec.devices % spec.ranks == 0
         if not divides:
             found.append(f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
+    found.extend(_wrong_work(spec))
     found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
+    return found
+
+
+def _wrong_work(spec: JobSpec) -> list[str]:
+    """What is wrong with the names and lengths of a job's workloads."""
+    found: list[str] = []
+    names = (spec.workload, *(phase.workload for phase in spec.phases))
+    found += [
+        f"workload: {name[:40]!r} is longer than {MAX_WORKLOAD} characters or not printable"
+        for name in names
+        if len(name) > MAX_WORKLOAD or not name.isprintable()
+    ]
+    if len(spec.phases) > MAX_PHASES:
+        found.append(f"phases: {len(spec.phases)}; at most {MAX_PHASES}")
+    for at, phase in enumerate(spec.phases, 1):
+        last = at == len(spec.phases)
+        if not (0 if last else 1) <= phase.work_us <= LONGEST_US:
+            found.append(f"phases: phase {at} has no length; only the last may leave it out, for all that is left")
+    if spec.workload and spec.phases:
+        found.append("workload: each phase names its own; leave out workload")
     return found

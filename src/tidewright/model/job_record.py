@@ -101,6 +101,8 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     spec: JobSpec
     state: int = int(State.HELD)
     attempt: int = 1
+    reference: str = ""
+    """Kind of device that its full speed is measured on; empty: every kind is alike."""
     dependencies: tuple[int, ...] = ()
     """Unfinished jobs that it waits for."""
     dependents: list[int] | None = None
@@ -149,6 +151,8 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     checkpoint_failures: int = 0
     """In a row."""
     suspend_cooldown: Cooldown | None = None
+    phase_at: int = 0
+    """When its present phase is over, at its present rate; 0: it has no other to come."""
     checkpoint_at: int = 0
     """When its next periodic image is due."""
     saving: Saving | None = None
@@ -204,12 +208,13 @@ class FieldGroup(Enum):
 
 GROUPS: dict[FieldGroup, tuple[str, ...]] = {
     FieldGroup.JOB: (
-        "spec", "state", "attempt", "dependencies", "dependents", "runtime_job", "runtime_clients", "waiting_array", "user_hold",
+        "spec", "state", "attempt", "reference", "dependencies", "dependents",
+        "runtime_job", "runtime_clients", "waiting_array", "user_hold",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
         "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
-    FieldGroup.RUN: ("checkpoint_at",),
+    FieldGroup.RUN: ("checkpoint_at", "phase_at"),
     FieldGroup.SAVING: ("saving", "replan_on_release"),
     FieldGroup.SUSPENDED: ("suspended_as",),
     FieldGroup.HELD_IN_PLACE: ("held_in_place",),

@@ -44,6 +44,7 @@ COLUMNS: dict[str, str] = {
     "team": "i4",
     "pinned_node": "i4",
     "restore_kind": "i2",
+    "reference": "i2",
     "save_us": "i8",
     "restore_us": "i8",
     "preemptions": "i4",
@@ -51,7 +52,8 @@ COLUMNS: dict[str, str] = {
 }
 """Name to dtype. Times are microseconds, absolute unless named ``*_us``; -1 means never or nowhere.
 
-``rate`` is the thousandths of full speed at which the job runs now (0 when it does not); ``ideal`` is full-speed run time
+``rate`` is the millionths of full speed at which the job runs now (0 when it does not); ``reference`` the index of the kind of
+device that full speed is measured on (-1: all are alike); ``ideal`` is full-speed run time
 and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``pinned_node`` the node a
 frozen job's memory is on; ``reserved``: devices are reserved for it and it will start or resume without another plan;
 ``restore_kind``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit.

@@ -11,6 +11,7 @@ import numpy as np
 from .board import Board, Layout
 from .job import JobSpec, State
 from .node import Allocation
+from .rate import RatedJob, RateEstimator, progress_column, rated, workload_at
 from .table import COLUMNS, Column, JobTable
 
 _WAITING = (int(State.QUEUED), int(State.SUSPENDED))
@@ -60,7 +61,7 @@ class JobColumns:
     def ideal_now(self) -> Column:
         """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
         # Rows that do not run have rate zero.
-        total: Column = self.ideal + (self._now - self.accrued) * self.rate // 1000
+        total: Column = self.ideal + progress_column(self._now - self.accrued, self.rate)
         return _sealed(total)
 
     @cached_property
@@ -93,6 +94,8 @@ class View:
         "jobs",
         "layout",
         "now",
+        "policy_state",
+        "rates",
         "reservations",
         "revision",
         "specs",
@@ -109,6 +112,8 @@ class View:
         reservations: Mapping[int, Allocation],
         image_nodes: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
         avoid: Mapping[int, int] = MappingProxyType({}),
+        rates: RateEstimator | None = None,
+        policy_state: tuple[str, bytes] = ("", b""),
     ) -> None:
         self.now = now
         self.revision = revision
@@ -125,11 +130,22 @@ class View:
         """Job id to the nodes where its latest full image lies, in rank order; not for images that every node has equally far."""
         self.avoid = avoid
         """Job id to the set of nodes (as an int) that refused to launch it a while ago."""
+        self.rates = rates
+        """How fast a job runs where; None: only the number of devices counts (``model.splice``)."""
+        self.policy_state = policy_state
+        """What a policy of this name remembers (see ``policy.state``)."""
         table.lend(self)
 
     def board(self) -> Board:
         """A scratch board: free means neither reserved nor held by a job that may stay."""
         return self._board.copy()
+
+    def rated(self, row: int) -> RatedJob:
+        """The job of a row, as estimators of rates see it now."""
+        jobs = self.jobs
+        spec, at = self.specs[jobs.id.item(row)], jobs.reference.item(row)
+        kind = self.layout.kinds[at] if at >= 0 else ""
+        return rated(spec, kind, workload_at(spec, jobs.ideal_now.item(row)))
 
     @property
     def capacity(self) -> int:

@@ -23,6 +23,16 @@ class Wake(Struct, frozen=True, omit_defaults=True):
     at: int = 0
 
 
+class PolicyState(Struct, frozen=True):
+    """What a policy remembers from one plan to the next: the MessagePack of the Struct that it declares as ``state_type``.
+
+    It is part of the plan, hence of the journal, of snapshots and of forks; a planner itself remembers nothing.
+    """
+
+    policy: str
+    data: bytes
+
+
 class Plan(Struct, frozen=True, omit_defaults=True):
     """``moves`` land in order. ``gangs`` are runs (start, stop) of moves that land together or not at all.
 
@@ -34,6 +44,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     gangs: tuple[tuple[int, int], ...] = ()
     wake: Wake = Wake()
     blocked: tuple[Blocked, ...] = ()
+    state: PolicyState | None = None
+    """What the planner is to be shown with the next view; None: what it was shown with this one."""
 
 
 class Planner(Protocol):

@@ -18,6 +18,8 @@ from ..model.node import Allocation, bits, device_count
 from ..model.table import JobTable
 from ..model.view import JobColumns
 
+ALL_KINDS = -1
+"""The set of all kinds."""
 _RUNNING, _FREEZE = int(State.RUNNING), int(Level.FREEZE)
 
 
@@ -166,13 +168,15 @@ def request_of(
     restore_kind: int = -1,
     refused: int = 0,
     locality: int = 0,
+    accepted: int = ALL_KINDS,
 ) -> Request:
-    """What ``spec`` asks of a layout; ``count``: devices to look for (0: its full allotment)."""
+    """What ``spec`` asks of a layout. ``count``: devices to look for (0: its full allotment); ``accepted``: kinds of devices."""
     count = count or spec.devices
     if not spec.device_types:
-        groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1,)
+        groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1 & accepted,)
     else:
-        groups = tuple(1 << layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
+        kinds = (layout.kinds.index(name) for name in spec.device_types if name in layout.kinds)
+        groups = tuple(1 << kind for kind in kinds if accepted >> kind & 1)
     return Request(
         count,
         groups,
@@ -217,4 +221,5 @@ def row_request(
         jobs.restore_kind.item(row),
         refused,
         locality,
+        jobs.kinds.item(row),
     )

@@ -25,6 +25,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SLACK_LEFT: "{tier}, {slack:us} of slack left",
     C.SLACK_SPENT: "{tier}, {slack:us} past its promise",
     C.GROWN: "{count:n} of {of:n} devices: no other job can use them",
+    C.MIGRATED_FOR: "migrated to free whole nodes for job {job:n}: {why:why}",
     C.PREEMPTED_FOR: "preempted for job {job:n}: {why:why}",
     C.AT_ITS_IMAGE: "where its image lies ({nodes:names})",
     C.IMAGE_FETCHED: "its image is fetched from {nodes:names}: no equally good place was free there",
@@ -225,6 +226,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     "keeps it off them",
     C.OVERSUBSCRIBED: "{tier} and higher tiers now ask for {asked:milli} of {capacity:n} devices: while all of them run, the "
     "delivered GPU fraction is forecast near {fraction:fraction}",
+    C.NO_RATES: "no rates are known for workload {workload}: its speed on each kind of device is taken from the kind alone",
     C.RUNS_UNTIL_SUSPENDABLE: "it keeps running until it can be suspended: {why:why}",
     },
 }  # fmt: skip

@@ -10,26 +10,29 @@ from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ..estimate.speed import useful
 from ..model.board import ALL_NODES, whole
-from ..model.cause import Cause, Code, given
+from ..model.cause import Cause
 from ..model.job import State
 from ..model.node import Allocation, device_count
 from ..model.table import Column
 from ..model.view import View
+from ..placement.defragment import Defragmentation
 from ..placement.explain import limit
 from ..placement.find import best_fit, place
-from ..placement.locality import in_rank_order, locality_note, members
+from ..placement.kind_order import fastest_first
+from ..placement.locality import members
 from ..placement.preemption import PreemptionCandidate
-from ..plan.moves import Move, Resize, Resume, Start, Suspend
+from ..plan.moves import Move, Resize
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from ..plan.request import Request, row_request
 from .entitled import entitled
 from .preempt import Preemptor, candidate_of
 from .preferences import Preferences, first_rows, least
+from .steps import PlanStep, step_moves
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
@@ -42,13 +45,6 @@ Shape = tuple[int, ...]
 """All that decides whether a row can be placed."""
 
 
-class _Step(Struct):
-    row: int
-    allocation: Allocation
-    suspended: tuple[int, ...] = ()
-    shrunk: tuple[tuple[int, Allocation], ...] = ()
-
-
 class Composer:
     """One plan in the making. Call any of ``force``, ``rearrange``, ``fill``, ``grow``, then ``plan``."""
 
@@ -58,7 +54,7 @@ class Composer:
         self.board = view.board()
         self.unplaced: list[int] = []
         """Rows that were tried and could not be placed, most wanted first."""
-        self._steps: list[_Step] = []
+        self._steps: list[PlanStep] = []
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, Cause]] = []
         self._moved: dict[int, bool] = {}
@@ -73,7 +69,10 @@ class Composer:
         view, job = self.view, self.jobs.id.item(row)
         locality = members(self._image_at(row)) if view.image_nodes else 0
         held = view.allocations.get(job, ())
-        return row_request(view.layout, view.specs[job], self.jobs, row, held, count, view.avoid.get(job, 0), locality)
+        wanted = row_request(
+            view.layout, view.specs[job], self.jobs, row, held, count, view.avoid.get(job, 0), locality
+        )
+        return fastest_first(view, row, wanted)
 
     def _image_at(self, row: int) -> tuple[int, ...]:
         """The nodes where the image lies that a waiting row comes back from, in rank order."""
@@ -92,7 +91,7 @@ class Composer:
         self.board.acquire(allocation)
         if self._preemptor is not None:
             self._preemptor.touch(allocation)
-        self._note(_Step(row, allocation))
+        self._note(PlanStep(row, allocation))
         return True
 
     # -- filling ----------------------------------------------------------------------------------------------------
@@ -261,7 +260,7 @@ class Composer:
         if room is None:
             return False
         self._replan.update({other: True for other in room.suspended if self._preemptor.selected[other]})
-        self._note(_Step(row, *room))
+        self._note(PlanStep(row, *room))
         return True
 
     def candidate(self, row: int, cost: float) -> PreemptionCandidate:
@@ -282,7 +281,7 @@ class Composer:
         if room is None:
             return False
         self._replan.update(dict.fromkeys(room.suspended, True))
-        self._note(_Step(row, *room))
+        self._note(PlanStep(row, *room))
         return True
 
     def reserve(self, row: int) -> None:
@@ -298,20 +297,25 @@ class Composer:
                 self.board.acquire((whole(node, self.board.free[node]),))
                 node = best_fit(self.board, kinds, size, nodes)
 
-    def _note(self, step: _Step) -> None:
+    def _note(self, step: PlanStep) -> None:
         self._steps.append(step)
         self._placed[step.row] = True
-        for row in (*step.suspended, *(row for row, _ in step.shrunk)):
+        for row in step.others:
             self._moved[row] = True
+
+    def start_after(self, row: int, room: Defragmentation) -> None:
+        """Place a row on devices that migrations free; both are taken on the board already."""
+        self._note(PlanStep(row, room.allocation, migrated=room.migrated))
+        self.unplaced = [other for other in self.unplaced if other != row]
 
     # -- growing ----------------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
         """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
-        grown: dict[int, _Step] = {}
+        grown: dict[int, PlanStep] = {}
         for step in self._steps:
             most = int(self.jobs.demand[step.row])
-            if self._preempts(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
+            if step.displaces or device_count(step.allocation) >= most or not any(self.board.free_total):
                 continue
             self.board.release(step.allocation)
             larger = self._larger(step.row, step.allocation, most)
@@ -321,10 +325,6 @@ class Composer:
                 grown[step.row] = step
         # What they grew onto may be left over by a later step's victims, so they are applied after all others.
         self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
-
-    @staticmethod
-    def _preempts(step: _Step) -> bool:
-        return bool(step.suspended or step.shrunk)
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""
@@ -370,31 +370,12 @@ class Composer:
         gangs: list[tuple[int, int]] = []
         for step in self._steps:
             first = len(moves)
-            moves.extend(self._moves(step))
+            moves += step_moves(self.view, step, self._image_at(step.row), self.preferences.why(step.row), self._replan)
             if len(moves) - first > 1:
                 gangs.append((first, len(moves)))
         moves.extend(Resize(int(self.jobs.id[row]), allocation, why) for row, allocation, why in self._resized)
         return Plan(self.view.revision, tuple(moves), tuple(gangs), wake, self._blocked())
 
-    def _moves(self, step: _Step) -> list[Move]:
-        ids, why = self.jobs.id, given(self.preferences.why(step.row))
-        job = int(ids[step.row])
-        parting = Code.PREEMPTED_FOR(job, why)
-        moves: list[Move] = [Suspend(int(ids[row]), parting, self._replan.get(row, False)) for row in step.suspended]
-        moves.extend(Resize(int(ids[row]), kept, parting) for row, kept in step.shrunk)
-        resumes, allocation = self.jobs.state.item(step.row) == _SUSPENDED, step.allocation
-        nodes = self._image_at(step.row)
-        if nodes:
-            allocation, note = in_rank_order(allocation, nodes), locality_note(self.view.layout, allocation, nodes)
-            why = Code.WITH(why, note)
-        moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
-        return moves
-
     def _blocked(self) -> tuple[Blocked, ...]:
         rows = islice((row for row in dict.fromkeys(self.unplaced) if not self._placed[row]), _EXPLAINED)
         return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.request(row)) for row in rows)
-
-
-def least_need(view: View, rows: list[int]) -> int:
-    """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
-    return min((0 if view.jobs.memory[row] else int(view.jobs.floor[row]) for row in rows), default=0)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ..base.units import HOUR, MINUTE, SECOND
 from ..model.job import Level, State
+from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..model.view import View
 from ..placement.preemption import PreemptionCandidate, PreemptionIndex
@@ -67,7 +68,7 @@ class OverdueQueue:
         jobs = self.jobs = view.jobs
         self.overdue = overdue(view, limit)
         self._left = left
-        self._ends_in = left * 1000 / np.where(jobs.rate > 0, jobs.rate, 1000)
+        self._ends_in = left * FULL_RATE / np.where(jobs.rate > 0, jobs.rate, FULL_RATE)
         self._devices = np.where(jobs.active, jobs.held, jobs.floor)
         self._patience = patience_us(limit, jobs.floor, view.capacity)
         self.served = self._served()

@@ -22,6 +22,9 @@ class Preferences(Struct, frozen=True, kw_only=True):
     placed. With ``victims`` the policy is preemptive: these running rows may be preempted for a row with a smaller key,
     at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all).
     ``strict``: no row passes one that does not fit. ``why`` says why a row is moved.
+
+    ``counts``, of shape (n, kinds), is for policies that work out whole allocations (``policy.targets``): how many devices a row
+    is to have if it gets them of that kind; 0: none of it.
     """
 
     key: Column
@@ -31,6 +34,7 @@ class Preferences(Struct, frozen=True, kw_only=True):
     victims: Column | None = None
     may_preempt: Column | None = None
     cost: Column | None = None
+    counts: Column | None = None
 
 
 def need_milli(view: View, rows: Column) -> Column:

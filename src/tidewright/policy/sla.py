@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from ..base.units import HOUR, MINUTE, SECOND
-from ..estimate.cost import victim_cost, worth_running_us
+from ..estimate.cost import PAYBACK, pause_us, victim_cost, worth_running_us
 from ..estimate.speed import saved_us
 from ..model.cause import Cause, Code
 from ..model.job import State, Tier
@@ -25,12 +25,15 @@ from ..model.view import View
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from .compose import Composer
+from .consolidate import consolidate
 from .overdue import OverdueQueue, WaitBound
 from .preferences import Preferences, least, next_settled, suspendable
 from .promise import Class, Promise, promises
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
+_CONSOLIDATED = 2
+"""Rows for which migrations are looked for in one plan."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
@@ -72,6 +75,7 @@ class Sla:
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
+            self._consolidate(composer, judged, preferences.victims)
             composer.grow()
             self._grow_running(view, composer, judged)
         still = jobs.waiting & ~composer.touched
@@ -107,6 +111,22 @@ class Sla:
         if head >= 0:
             composer.reserve(head)
 
+    def _consolidate(self, composer: Composer, judged: Promise, movable: Column | None) -> None:
+        """Free devices that do not lie together are brought together for the first rows that they would do for.
+
+        Only rows are moved that keep their promises all the same, and have enough left to do.
+        """
+        jobs = composer.jobs
+        if movable is None or not any(composer.board.free_total):
+            return
+        pause = PAYBACK * pause_us(jobs)
+        movable = movable & (judged.slack > pause) & (judged.left > pause)
+        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.memory.item(row)]
+        for row in rows[:_CONSOLIDATED]:
+            worth = judged.left.item(row) * jobs.floor.item(row) / PAYBACK
+            if consolidate(composer, row, movable, worth):
+                return
+
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
@@ -120,7 +140,7 @@ class Sla:
             return
         rows = np.flatnonzero(ready)
         larger = np.minimum(jobs.demand[rows], jobs.held[rows] + sum(composer.board.free_total))
-        saved = saved_us(judged.left[rows], jobs.held[rows], larger, jobs.demand[rows], jobs.ranks[rows])
+        saved = saved_us(view, rows, judged.left[rows], larger)
         pause = jobs.save_us[rows] + jobs.restore_us[rows]
         worth = saved > _GROW_GAIN * pause
         rows, gain = rows[worth], (saved / np.maximum(larger - jobs.held[rows], 1))[worth]

@@ -17,7 +17,9 @@ from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..engine.events import Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
+from ..estimate.rates import Rates
 from ..model.node import NodeSpec
+from ..model.rate import RateSettings
 from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
@@ -41,6 +43,8 @@ class Options(Struct, frozen=True, kw_only=True):
     costs: Costs = Costs()
     faults: FaultSettings = FaultSettings()
     engine: EngineSettings = EngineSettings(history_length=0, forecasts=False, splice_milli=OVERHEAD_MILLI)
+    true_rates: RateSettings | None = None
+    """How fast jobs truly run where that is not what the engine believes (``engine.rates``)."""
     checkpoints: bool | None = None
     """Whether running jobs are imaged now and then; None: when nodes or ranks fail, which is what images are for."""
     think_us: int = 0
@@ -69,7 +73,8 @@ class Simulation:
         self.agenda = Agenda()
         self.meter = PoolMeter()
         faults, engine = Faults(self.options.faults), self.options.engine
-        self.world = SimulatedWorld(nodes, self.agenda, self.meter, self.options.costs, faults, engine.splice_milli)
+        rates = Rates(self.options.true_rates or engine.rates, engine.splice_milli)
+        self.world = SimulatedWorld(nodes, self.agenda, self.meter, self.options.costs, faults, rates)
         self.outcomes = Outcomes(trace)
         # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
         checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
@@ -149,7 +154,7 @@ class Simulation:
         if reply.error:
             self.outcomes.refuse(row)
         else:
-            self.world.admit(reply.job, row, int(self.trace.duration[row]), int(self.trace.devices[row]))
+            self.world.admit(reply.job, row, int(self.trace.duration[row]), self.engine.book.specs[reply.job])
 
     def _plan(self, now: int) -> PlanReady | None:
         """Plan on a view that is gone before the next step, so that the engine need not copy its columns.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND
-from ..model.job import JobSpec, Tier
+from ..model.job import JobSpec, Phase, Tier
 
 _COMMAND = ("trace",)
 _TIERS = tuple(tier.name.lower() for tier in Tier)
@@ -41,6 +41,9 @@ class Trace(Struct, frozen=True, kw_only=True):
     kinds: NDArray[np.int32] | None = None
     kind_names: tuple[tuple[str, ...], ...] = ()
     names: tuple[str, ...] = ()
+    workloads: NDArray[np.int32] | None = None
+    phases: tuple[tuple[Phase, ...], ...] = ()
+    """What each value of ``workloads`` stands for, as tables of rates name it: one phase, or several one after the other."""
     placement: Literal["consolidate", "one-node", "any"] = "consolidate"
     """What every job asks for; "any" counts devices wherever they lie, as many published simulators do."""
     retries: int = 0
@@ -52,6 +55,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     def spec(self, row: int) -> JobSpec:
         """The job of one row, as its user would have submitted it."""
         devices = int(self.devices[row])
+        phases = self.phases[self.workloads[row]] if self.workloads is not None else ()
         return JobSpec(
             name=self.names[row] if self.names else "",
             command=_COMMAND,
@@ -63,6 +67,8 @@ class Trace(Struct, frozen=True, kw_only=True):
             tier=_TIERS[self.tier[row]],
             team=self.teams[self.team[row]],
             expected_us=int(self.expected[row]),
+            workload=phases[0].workload if len(phases) == 1 else "",
+            phases=phases if len(phases) > 1 else (),
             placement=self.placement,
             retries=self.retries,
         )

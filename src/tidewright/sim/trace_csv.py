@@ -16,7 +16,7 @@ import numpy as np
 from ..base.errors import UsageError
 from ..base.ids import valid_name
 from ..base.units import SECOND, parse_bytes, parse_duration
-from ..model.job import MAX_RANKS, Tier
+from ..model.job import MAX_RANKS, JobSpec, Phase, Tier, problems
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -29,6 +29,7 @@ NAMES = {
     "team": ("team", "vc", "virtual_cluster", "cluster", "user"),
     "name": ("name", "jobname", "job_name", "job_id"),
     "type": ("type", "gpu_type", "device_type"),
+    "workload": ("workload", "job_type", "model"),
 }
 """Our field to the column names it is known by (Tiresias, Sia, Helios, PAI and Philly among them), best first."""
 
@@ -128,9 +129,20 @@ def _kind(cell: str) -> tuple[str, ...]:
     return () if cell.lower() in ANY_TYPE else tuple(part.strip() for part in cell.lower().split("|"))
 
 
+def _phases(cell: str) -> tuple[Phase, ...]:
+    """``NAME``, or ``NAME@1h|NAME@2h|NAME``: how much run time on the full allotment each phase has."""
+    parts = [part.rpartition("@") if "@" in part else (part, "", "") for part in cell.split("|")]
+    found = tuple(Phase(name.strip(), parse_duration(work) if work else 0) for name, _, work in parts)
+    wrong = problems(JobSpec(command=("x",), phases=found))
+    if wrong:
+        raise UsageError(wrong[0])
+    return found
+
+
 _READERS: dict[str, Callable[[str], Any]] = {
     "submit": _submit, "duration": _seconds, "devices": _count, "min_devices": _count, "gpu_memory": parse_bytes,
     "tier": _tier, "team": _named, "name": _named, "type": _kind,
+    "workload": _phases,
 }  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "min_devices": 0,
@@ -138,6 +150,7 @@ _DEFAULTS: dict[str, Any] = {
     "tier": int(Tier.STANDARD),
     "team": "default",
     "type": (),
+    "workload": (Phase(""),),
 }
 
 
@@ -196,7 +209,11 @@ class _Table:
         ):
             if field in values:
                 extra[column] = np.array(values[field], dtype)
-        for field, column, words in (("team", "team", "teams"), ("type", "kinds", "kind_names")):
+        for field, column, words in (
+            ("team", "team", "teams"),
+            ("type", "kinds", "kind_names"),
+            ("workload", "workloads", "phases"),
+        ):
             if field in values:
                 extra[column], extra[words] = _numbered(values[field])
         submit = np.array(values["submit"], np.float64)

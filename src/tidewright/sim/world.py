@@ -27,10 +27,12 @@ from ..engine.events import (
     Suspended,
     SuspendFailed,
 )
-from ..estimate.speed import speed_milli
-from ..model.job import Level
+from ..estimate.pace import done_after, finish_us
+from ..estimate.rates import Rates
+from ..model.board import Layout, spread_of
+from ..model.job import JobSpec, Level
 from ..model.node import Allocation, DeviceFault, NodeSpec, device_count, milli_devices
-from ..model.splice import OVERHEAD_MILLI
+from ..model.rate import RateSettings, lasts_us, progress_us, rated, workload_at
 from .agenda import Agenda, Entry
 from .faults import NEVER, Faults
 from .meter import PoolMeter
@@ -71,7 +73,6 @@ class Truth:
 
     __slots__ = (
         "allocation",
-        "demand",
         "done",
         "durable",
         "duration",
@@ -79,14 +80,17 @@ class Truth:
         "images",
         "lost",
         "rate",
+        "reference",
         "row",
         "since",
+        "spec",
     )
 
-    def __init__(self, row: int, duration: int, demand: int) -> None:
+    def __init__(self, row: int, duration: int, spec: JobSpec, reference: str) -> None:
         self.row = row
         self.duration = duration
-        self.demand = demand
+        self.spec = spec
+        self.reference = reference
         self.done = 0
         self.durable = 0
         self.lost = 0
@@ -102,14 +106,16 @@ class SimulatedWorld:
 
     def __init__(
         self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: PoolMeter, costs: Costs, faults: Faults,
-        splice_milli: int = OVERHEAD_MILLI,
+        rates: Rates | None = None,
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.agenda = agenda
         self.meter = meter
         self.costs = costs
         self.faults = faults
-        self.splice_milli = splice_milli
+        self.rates = rates or Rates(RateSettings())
+        """How fast jobs truly run; planners may be led to believe otherwise."""
+        self.layout = Layout.of(tuple(nodes))
         self.checkpoints = 0
         """Images taken of running jobs so far."""
         self.jobs: dict[int, Truth] = {}
@@ -123,9 +129,9 @@ class SimulatedWorld:
             self._bring_up(index, 0)
             self._next_device_fault(index, 0)
 
-    def admit(self, job: int, row: int, duration: int, demand: int) -> None:
-        """A job was accepted: its true run time is ``duration`` on ``demand`` devices."""
-        self.jobs[job] = Truth(row, duration, demand)
+    def admit(self, job: int, row: int, duration: int, spec: JobSpec) -> None:
+        """A job was accepted: its true run time is ``duration`` on its full allotment of the kind on which it is fastest."""
+        self.jobs[job] = Truth(row, duration, spec, self.rates.reference(spec, self.layout.kinds))
         self.meter.queued += 1
 
     def forget(self, job: int) -> Truth:
@@ -261,10 +267,9 @@ class SimulatedWorld:
     def _run_on(self, since: int, truth: Truth, answer: _Answer, job: int, attempt: int) -> None:
         """Foresee the answer at ``since``, and then the end of the run: its work done, or a rank's failure."""
         truth.since = since
-        # Traces have a rank for each device.
-        truth.rate = speed_milli(truth.demand, device_count(truth.allocation), truth.demand, self.splice_milli)
+        truth.rate = self._rate(truth, workload_at(truth.spec, truth.done))
         self.agenda.put(truth.since, answer, job, truth.epoch)
-        runs = -(-(truth.duration - truth.done) * 1000 // truth.rate)
+        runs = self._finish_us(truth)
         lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
         if lasts < runs:
             self.agenda.put(
@@ -272,6 +277,25 @@ class SimulatedWorld:
             )
         else:
             self.agenda.put(truth.since + runs, Exited(job, attempt, 0), job, truth.epoch)
+
+    def _rate(self, truth: Truth, workload: str) -> int:
+        """Millionths of full speed on the devices it has."""
+        allocation, layout = truth.allocation, self.layout
+        kind = layout.kinds[layout.node_kind[allocation[0].node]]
+        mine = rated(truth.spec, truth.reference, workload)
+        return self.rates.rate(mine, kind, device_count(allocation), spread_of(layout, allocation))
+
+    def _finish_us(self, truth: Truth) -> int:
+        """Microseconds until all its work is done."""
+        if not truth.spec.phases:
+            return lasts_us(truth.duration - truth.done, truth.rate)
+        return finish_us(truth.spec, truth.done, truth.duration, lambda workload: self._rate(truth, workload))
+
+    def _done_by(self, truth: Truth, now: int) -> int:
+        """Work done by ``now``, full-speed microseconds."""
+        if not truth.spec.phases:
+            return truth.done + progress_us(now - truth.since, truth.rate)
+        return done_after(truth.spec, truth.done, now - truth.since, lambda workload: self._rate(truth, workload))
 
     def _suspend(self, now: int, command: SuspendRanks) -> None:
         job, attempt = command.job, command.attempt
@@ -337,7 +361,7 @@ class SimulatedWorld:
     def _progress(self, truth: Truth, now: int) -> None:
         """Count the work done until ``now``. Floor division never counts a job as finished before its end."""
         if truth.rate and now > truth.since:
-            truth.done = min(truth.duration, truth.done + (now - truth.since) * truth.rate // 1000)
+            truth.done = min(truth.duration, self._done_by(truth, now))
             truth.since = now
             every = self.costs.checkpoint_every_us
             if every:

@@ -20,6 +20,7 @@ from ..engine.engine import Engine
 from ..engine.settings import EngineSettings
 from ..model.job import ArrayMember, Dependency, JobSpec, Level
 from ..model.node import Allocation, DeviceFault, NodeSpec, Part
+from ..model.rate import progress_us
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
@@ -90,7 +91,7 @@ class Swarm:
         table, seen = book.table, {}
         for job, row in table.row.items():
             rate, since = table.rate.item(row), table.accrued.item(row)
-            done = table.ideal.item(row) + (self.now - since) * rate // 1000
+            done = table.ideal.item(row) + progress_us(self.now - since, rate)
             at, before = self.work.get(job, (self.now, done))
             assert done <= before + (self.now - at), f"job {job} had done {before} us at {at}, now {done} at {self.now}"
             seen[job] = self.now, done

@@ -12,6 +12,7 @@ from ..base.units import HOUR, MINUTE, SECOND
 from ..model.board import Board, Layout
 from ..model.job import JobSpec, Level, State
 from ..model.node import Allocation, NodeSpec, device_count, milli_devices
+from ..model.rate import FULL_RATE
 from ..model.table import JobTable
 from ..model.view import View
 from ..placement.find import place
@@ -58,7 +59,7 @@ class ViewBuilder:
         self.board.acquire(found)
         devices = device_count(found)
         values = {"state": int(State.RUNNING), "run_since": self.now - HOUR, "first_start": self.now - HOUR}
-        values |= {"held": devices, "held_milli": milli_devices(found), "rate": devices * 1000 // spec.devices}
+        values |= {"held": devices, "held_milli": milli_devices(found), "rate": devices * FULL_RATE // spec.devices}
         job = self._add(spec, values | columns | self._yielding(found, columns))
         self.allocations[job] = found
         return job
@@ -80,8 +81,8 @@ class ViewBuilder:
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
-            "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "accrued": self.now,
-            "save_us": SECOND, "restore_us": SECOND // 2,
+            "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "reference": -1,
+            "accrued": self.now, "save_us": SECOND, "restore_us": SECOND // 2,
         }  # fmt: skip
         self.table.add(job, values | columns)
         return job

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...base.errors import UsageError
-from ...model.job import JobSpec, problems
+from ...model.job import JobSpec, Phase, problems
 from . import fields, located, members
 from .loaded import Loaded, Submitter
 from .located import Mistakes, Scalar, Sequence, Value
@@ -203,6 +203,19 @@ def _array(value: Value) -> tuple[tuple[int, ...], int]:
     return read
 
 
+def _phases(value: Value) -> tuple[Phase, ...]:
+    if not isinstance(value, located.Sequence):
+        raise _Wrong(value.line, "write it as a list of `workload: NAME` and `work: TIME`")
+    found = []
+    for item in value.items:
+        if not isinstance(item, located.Mapping) or not {"workload"} <= item.entries.keys() <= {"workload", "work"}:
+            raise _Wrong(item.line, "a phase has a workload and, unless it is the last, the work done in it (work: 2h)")
+        name: str = _scalar(fields.plain)(item.entries["workload"])
+        work: int = _scalar(fields.duration)(item.entries["work"]) if "work" in item.entries else 0
+        found.append(Phase(name, work))
+    return tuple(found)
+
+
 def _sweep(value: Value) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, located.Mapping) or not value.entries:
         raise _Wrong(value.line, "write it as `name: [value, value]` lines")
@@ -231,6 +244,8 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "deadline": ("deadline_us", _scalar(fields.duration)),
     "max_duration": ("max_duration_us", _scalar(fields.duration)),
     "expected": ("expected_us", _scalar(fields.duration)),
+    "workload": ("workload", _scalar(fields.plain)),
+    "phases": ("phases", _phases),
     "retries": ("retries", _scalar(fields.whole)),
     "retry_exit_codes": ("retry_exit_codes", lambda value: _items(value, fields.exit_code)),
     "preempt": ("preempt", _scalar(fields.one_of("auto", "full", "freeze", "cooperative", "requeue", "none"))),

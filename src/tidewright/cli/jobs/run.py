@@ -53,6 +53,9 @@ from .following import finish, submission_options, submit
     "--time", "--max-duration", "limit", type=DURATION, metavar="TIME", help="Stop it after so much run time."
 )
 @click.option("--expect", type=DURATION, metavar="TIME", help="Your estimate of its run time.")
+@click.option(
+    "--workload", metavar="NAME", help="What it computes, as the pool's table of rates names it; see docs/rates.md."
+)
 @click.option("--env", type=VARIABLE, multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
 @click.option("--workdir", type=click.Path(file_okay=False), help="Where it runs. Default: here.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Where rank 0 writes; %j id, %x name, %a index.")
@@ -142,6 +145,7 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         deadline_us=given["deadline"] or 0,
         max_duration_us=given["limit"] or 0,
         expected_us=given["expect"] or 0,
+        workload=given["workload"] or "",
         retries=given["retries"],
         preempt=given["preempt"],
         checkpoint_us=given["checkpoint_every"],

@@ -120,6 +120,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("memory", _memory(spec.gpu_memory, job.memory_limit)),
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
+        ("workload", ", ".join(phase.workload for phase in spec.phases) or spec.workload),
         ("expected", format_duration(spec.expected_us) if spec.expected_us else ""),
         ("retries", str(spec.retries) if spec.retries else ""),
         ("preempt", spec.preempt if spec.preempt != "auto" else ""),

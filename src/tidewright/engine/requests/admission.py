@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
 from ...plan.request import request_of
+from .. import rates
 from ..book import HELD, Book, forget_oldest
 from ..commands import Reply
 from ..events import JobIdsUsed, Submit
@@ -76,7 +79,8 @@ def too_crowded(book: Book, spec: Spec, devices: int) -> Cause | None:
 def never_fits(book: Book, spec: Spec) -> Cause | None:
     """Set when no state of the pool could hold the job. An empty pool refuses nothing."""
     layout = book.board.layout
-    wrong = request_of(layout, spec, floor=spec.floor).reject_pool(layout) if layout.nodes else None
+    kinds = rates.kinds_of(book, spec)
+    wrong = request_of(layout, spec, floor=spec.floor, accepted=kinds).reject_pool(layout) if layout.nodes else None
     if wrong is None:
         return None
     if wrong.code is Code.WRONG_KIND:
@@ -90,8 +94,8 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
 def _warnings(book: Book, spec: Spec) -> Cause | None:
     if spec.runtime:
         return None
-    one, other = forecast(book, spec), unenforced(book, spec)
-    return Code.WITH(one, other) if one and other else one or other
+    found = [one for one in (forecast(book, spec), unenforced(book, spec), rates.unknown(book, spec)) if one]
+    return reduce(Code.WITH, found) if found else None
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:
@@ -143,12 +147,13 @@ def enter(book: Book, spec: Spec) -> int:
         "state": HELD, "tier": int(spec.tier_rank), "level": book.usual_level(spec),
         "placement": PLACEMENTS.index(spec.placement), "submit": now,
         "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
-        "floor": spec.floor, "ranks": spec.ranks, "kinds": book.board.layout.kind_mask(spec.device_types),
+        "floor": spec.floor, "ranks": spec.ranks, "kinds": rates.kinds_of(book, spec),
         "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
         "team": team, "pinned_node": -1, "restore_kind": -1,
-        "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
+        "reference": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
     })  # fmt: skip
+    rates.set_reference(book, job)
     book.counts[HELD] += 1
     book.touched[job] = True
     if spec.runtime:

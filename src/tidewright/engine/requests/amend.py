@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...base.errors import Bug
 from ...model.job import JobSpec, State
+from .. import rates
 from ..book import Book
 from .admission import PLACEMENTS
 
@@ -21,7 +22,7 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     book.elastic_jobs += int(spec.elastic) - int(book.specs[job].elastic)
     book.specs[job] = book.jobs[job].spec = spec
     table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
-    table.kinds[row] = book.board.layout.kind_mask(spec.device_types)
+    table.kinds[row] = rates.kinds_of(book, spec)
     table.memory[row] = spec.gpu_memory
     table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)

@@ -50,6 +50,7 @@ class PoolSnapshot(Struct, kw_only=True):
     blocked: dict[int, Blocked]
     reservation_order: dict[int, dict[int, bool]] = field(name="promise_order")
     wall_offsets: Offsets = ()
+    policy_state: tuple[str, bytes] = ("", b"")
 
 
 _NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids")

@@ -19,6 +19,7 @@ from ...base.errors import Bug, UsageError
 from ...model.board import Board, Layout
 from ...model.job_record import JobRecord
 from ...model.node import Allocation
+from ...model.rate import FULL_RATE
 from ...model.table import COLUMNS, JobTable
 from ..book import Book
 from ..check import check_all
@@ -30,9 +31,9 @@ from . import upcast
 from .pool import OF_THE_BOOK, PoolSnapshot, stored_column
 from .v1 import SnapshotV1, records
 
-FORMAT = 3
-"""Raised when the meaning of a field changes. Formats 1 (snapshot_v1) and 2 (sentences where now are
-causes) open; any other is passed over and the journal replayed."""
+FORMAT = 4
+"""Raised when the meaning of a field changes. Formats 1 (snapshot_v1), 2 (sentences where now are causes) and 3 (rates in
+thousandths) open; any other is passed over and the journal replayed."""
 
 _PLAIN = (*OF_THE_BOOK, "jobs", "world_failures", "outages")
 
@@ -66,7 +67,7 @@ class _Format(Struct):
     format: int
 
 
-_ADDED = {"restore_kind": -1}
+_ADDED = {"restore_kind": -1, "reference": -1}
 """Columns added to a format already in use, and what they hold where an older snapshot has none."""
 
 
@@ -132,10 +133,14 @@ def _decode(data: bytes) -> Snapshot:
     known = msgspec.msgpack.decode(data, type=_Format).format
     if known == FORMAT:
         return msgspec.msgpack.decode(data, type=Snapshot)
-    if known in (1, 2):
+    if known in (1, 2, 3):
         plain = msgspec.msgpack.decode(data)
-        upcast.snapshot(plain)
-        return _upcast(convert(plain, SnapshotV1)) if known == 1 else convert(plain, Snapshot)
+        if known < 3:
+            upcast.snapshot(plain)
+        snapshot = _upcast(convert(plain, SnapshotV1)) if known == 1 else convert(plain, Snapshot)
+        rate = np.frombuffer(snapshot.columns["rate"], COLUMNS["rate"])
+        snapshot.columns["rate"] = (rate * (FULL_RATE // 1000)).astype(COLUMNS["rate"]).tobytes()
+        return snapshot
     raise UsageError(f"snapshot format {known}, expected {FORMAT}", "replay the journal from its beginning")
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ...engine.book import Book
 from ...engine.ledger import held_milli_us
 from ...model.job import State
+from ...model.rate import progress_column
 from ...wire import api
 from ..journal.archive import GPU_SECOND, Archive, Sums
 from ..journal.store import Journal
@@ -146,7 +147,7 @@ def _live_sums(book: Book, by: str, now: int) -> dict[str, _Row]:
     index: dict[str, int] = {}
     group = [index.setdefault(str(getattr(book.specs[job], by)), len(index)) for job in ids]
     running = np.where(table.rate[:n] > 0, now - table.accrued[:n], 0)
-    ideal = table.ideal[:n] + running * table.rate[:n] // 1000
+    ideal = table.ideal[:n] + progress_column(running, table.rate[:n])
     fraction = np.minimum(1.0, ideal / np.maximum(1, now - table.submit[:n]))
     delivered = (table.attained[:n] + running * table.held_milli[:n]) / GPU_SECOND
     held = [held_milli_us(book.jobs[job], now) / GPU_SECOND for job in ids]

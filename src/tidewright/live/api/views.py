@@ -20,6 +20,7 @@ from ...model.cause import Cause, Code, reported
 from ...model.job import TIER_TARGET, JobSpec, Level, State
 from ...model.job_record import Image
 from ...model.node import Allocation, NodeSpec, bits, device_count
+from ...model.rate import progress_us
 from ...plan.reasons import Reason
 from ...plan.render import render
 from ...wire import agent as wire
@@ -69,7 +70,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     submit: int = table.submit.item(row)
     wall = max(1, now - submit)
     running = table.rate.item(row) and now - table.accrued.item(row)
-    ideal = table.ideal.item(row) + running * table.rate.item(row) // 1000
+    ideal = table.ideal.item(row) + progress_us(running, table.rate.item(row))
     delivered = table.attained.item(row) + running * table.held_milli.item(row)
     return api.JobView(
         id=job, name=spec.name, state=state_name(record.state), why=cause.text if cause else "", cause=cause,

@@ -1,0 +1,102 @@
+"""Rates of progress in the book: the kinds a job may have, the one its full speed is measured on, and changes on the way.
+
+It refuses to know how a rate is estimated (``estimate.rates``).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..estimate.rates import Rates, rates_of
+from ..model.board import Board, spread_of
+from ..model.cause import Cause, Code
+from ..model.job import JobSpec, State
+from ..model.job_record import JobRecord
+from ..model.node import Allocation, device_count
+from ..model.rate import lasts_us, phase_at, rated
+from ..model.table import JobTable
+from .ledger import accrue
+from .settings import EngineSettings
+
+_RUNNING = int(State.RUNNING)
+
+
+class RatedBook(Protocol):
+    """What of the book decides and keeps rates."""
+
+    settings: EngineSettings
+    now: int
+    board: Board
+    table: JobTable
+    jobs: dict[int, JobRecord]
+    specs: dict[int, JobSpec]
+    allocations: dict[int, Allocation]
+    freed: bool
+    forced: bool
+
+    def set_timer(self, at: int, kind: str, job: int = -1, token: int = 0) -> None: ...
+
+
+def estimator(book: RatedBook) -> Rates:
+    """The estimator that the settings in force describe."""
+    return rates_of(book.settings.rates, book.settings.splice_milli)
+
+
+def kinds_of(book: RatedBook, spec: JobSpec) -> int:
+    """The set of kinds that the job accepts and is not known to be unable to run on."""
+    layout, known = book.board.layout, estimator(book)
+    kinds = layout.kind_mask(spec.device_types)
+    if not known.by_kind:
+        return kinds
+    workloads = [phase.workload for phase in spec.phases] or [spec.workload]
+    for index, kind in enumerate(layout.kinds):
+        if not all(known.runs_on(workload, kind, spec.devices) for workload in workloads):
+            kinds &= ~(1 << index)
+    return kinds
+
+
+def unknown(book: RatedBook, spec: JobSpec) -> Cause | None:
+    """A warning when a workload that the job names is in no table of rates, and some other is."""
+    known, named = estimator(book), [phase.workload for phase in spec.phases] or [spec.workload]
+    missing = [workload for workload in named if workload and not known.knows(workload)]
+    return Code.NO_RATES(missing[0]) if missing and known.by_kind else None
+
+
+def set_reference(book: RatedBook, job: int) -> None:
+    """Settle which kind the job's full speed is measured on, for all its life: the fastest of those in the pool."""
+    record = book.jobs[job]
+    if not record.reference:
+        record.reference = estimator(book).reference(record.spec, book.board.layout.kinds)
+    book.table.reference[book.table.row[job]] = book.board.layout.kind_index(record.reference)
+
+
+def begin(book: RatedBook, job: int, row: int) -> int:
+    """The rate of a job that begins to run, or goes on with its next phase. In millionths of full speed."""
+    spec, allocation, layout = book.specs[job], book.allocations[job], book.board.layout
+    done = book.table.ideal.item(row)
+    workload, ends = phase_at(spec, done)
+    kind = layout.kinds[layout.node_kind[allocation[0].node]]
+    mine = rated(spec, book.jobs[job].reference, workload)
+    rate = estimator(book).rate(mine, kind, device_count(allocation), spread_of(layout, allocation))
+    if ends:
+        at = book.jobs[job].phase_at = book.now + lasts_us(ends - done, rate)
+        book.set_timer(at, "phase", job, at)
+    return rate
+
+
+def next_phase(book: RatedBook, job: int, row: int) -> None:
+    """A phase is over: what comes next may run at another rate."""
+    accrue(book.table, row, book.now)
+    book.table.rate[row] = begin(book, job, row)
+    book.freed = True  # how much longer it runs is another question now
+
+
+def refresh(book: RatedBook) -> None:
+    """Other rates are in force: running jobs go on at theirs, and jobs admitted before any were known get a reference."""
+    for job, row in book.table.row.items():
+        set_reference(book, job)
+        book.table.kinds[row] = kinds_of(book, book.specs[job])
+        if book.table.state.item(row) == _RUNNING and book.table.run_since.item(row) >= 0:
+            accrue(book.table, row, book.now)
+            book.table.rate[row] = begin(book, job, row)
+    book.forced = True

@@ -1,0 +1,51 @@
+"""Migrations that make whole nodes: a row that would fit, if only the free devices lay together, has others moved for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..estimate.cost import pause_us
+from ..model.job import Level
+from ..model.node import device_count
+from ..model.table import Column
+from ..placement.defragment import MigrationCandidate, defragment
+from ..plan.request import row_request
+from .compose import Composer
+
+_ROWS = 256
+"""Running rows that are looked at, those whose pause costs least: more do not free nodes much more cheaply."""
+
+
+def consolidate(composer: Composer, row: int, movable: Column, most_cost: float) -> bool:
+    """Start a waiting row on devices that migrations of ``movable`` rows bring together. False where that cannot be, or
+    would lose more than ``most_cost`` device-microseconds.
+    """
+    request, board = composer.request(row), composer.board
+    if not board.free_in(request.kinds) >= request.count:
+        return False
+    mark = board.mark()
+    found = defragment(board, request, _candidates(composer, movable))
+    if found is None or not found.migrated or found.cost > most_cost:
+        board.undo(mark)
+        return False
+    composer.start_after(row, found)
+    return True
+
+
+def _candidates(composer: Composer, movable: Column) -> list[MigrationCandidate]:
+    """Running rows on one node that come back with all they have done, and are not moved by this plan already."""
+    view, jobs = composer.view, composer.jobs
+    able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
+    rows = np.flatnonzero(able & (jobs.memory == 0))
+    cost = (pause_us(jobs)[rows] + 1.0) * jobs.held[rows]
+    found = []
+    for at in np.argsort(cost, kind="stable")[:_ROWS].tolist():
+        row = rows.item(at)
+        job = jobs.id.item(row)
+        mine = view.allocations[job]
+        if len(mine) == 1:
+            wanted = row_request(
+                view.layout, view.specs[job], jobs, row, mine, device_count(mine), view.avoid.get(job, 0)
+            )
+            found.append(MigrationCandidate(row, mine, wanted, cost.item(at)))
+    return found

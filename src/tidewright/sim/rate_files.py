@@ -1,0 +1,88 @@
+"""How fast jobs run on which devices, read from a file or from the packaged table of Gavel.
+
+A YAML file holds the fields of ``model.rate.RateSettings``; a CSV file has one row per throughput, with the columns workload,
+kind, devices, per_s and, if placement matters, nodes. Every mistake is reported.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from ..base.errors import UsageError
+from ..estimate.rates import problems
+from ..model.rate import RateSettings, Throughput
+
+PACKAGED = {"gavel": "gavel_throughputs.csv"}
+"""Tables by name. gavel: Narayanan et al., OSDI'20, measured on V100, P100 and K80; see data/ATTRIBUTION.txt."""
+_COLUMNS = ("workload", "kind", "devices", "per_s")
+_REMEDY = (
+    "give gavel, a CSV file with the columns workload, kind, devices, per_s and nodes, or a YAML file (docs/rates.md)"
+)
+_SHOWN = 10
+
+
+def load_rates(text: str) -> RateSettings:
+    """The rates that ``text`` names: ``gavel`` or a file. Raises UsageError with every mistake."""
+    if text in PACKAGED:
+        packed = files("tidewright.sim").joinpath("data", PACKAGED[text]).read_text(encoding="ascii")
+        return RateSettings(throughputs=_rows(packed.splitlines(), text))
+    path = Path(text)
+    try:
+        content = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read rates {path}: {error.strerror}", _REMEDY) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read rates {path}: it is not text ({error.reason})", _REMEDY) from error
+    if path.suffix == ".csv":
+        found = RateSettings(throughputs=_rows(content.splitlines(), str(path)))
+    else:
+        found = _from_yaml(content, path)
+    return checked(found, str(path))
+
+
+def checked(found: RateSettings, source: str) -> RateSettings:
+    """The same rates. Raises UsageError with everything that is wrong with them."""
+    wrong = problems(found)
+    if wrong:
+        raise UsageError("\n".join(f"{source}: {one}" for one in wrong[:_SHOWN]), _REMEDY)
+    return found
+
+
+def _from_yaml(content: str, path: Path) -> RateSettings:
+    import yaml
+
+    try:
+        return msgspec.convert(yaml.safe_load(content) or {}, RateSettings, strict=False)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise UsageError(f"cannot read rates {path}: {error}", _REMEDY) from error
+
+
+def _rows(lines: Iterable[str], source: str) -> tuple[Throughput, ...]:
+    table = csv.DictReader(lines)
+    missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{source}:1: no column {', '.join(missing)}", _REMEDY)
+    found, mistakes = [], []
+    seen: dict[tuple[str, str, int, int], int] = {}
+    for row in table:
+        try:
+            one = Throughput(
+                row["workload"].strip(), row["kind"].strip().lower(), int(row["devices"]), float(row["per_s"]),
+                int(row.get("nodes") or 0),
+            )  # fmt: skip
+        except (TypeError, ValueError, AttributeError):
+            mistakes.append(f"{source}:{table.line_num}: not a row of a workload, a kind and numbers: {dict(row)}")
+            continue
+        key = one.workload, one.kind, one.devices, one.nodes
+        if key in seen:
+            mistakes.append(f"{source}:{table.line_num}: the same as line {seen[key]}: {', '.join(map(str, key))}")
+        seen[key] = table.line_num
+        found.append(one)
+    if mistakes:
+        raise UsageError("\n".join(mistakes[:_SHOWN]), _REMEDY)
+    return tuple(found)
