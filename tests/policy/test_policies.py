@@ -19,8 +19,8 @@ def job(devices: int = 1, minutes: int = 60, tier: str = "standard", **fields) -
     return JobSpec(command=("x",), ranks=devices, devices=devices, expected_us=minutes * MINUTE, tier=tier, **fields)
 
 
-def fresh(builder: ViewBuilder, spec: JobSpec) -> int:
-    return builder.queue(spec, submit=NOW - SECOND, since=NOW - SECOND, wait_since=NOW - SECOND)
+def fresh(builder: ViewBuilder, spec: JobSpec, **columns: int) -> int:
+    return builder.queue(spec, submit=NOW - SECOND, since=NOW - SECOND, wait_since=NOW - SECOND, **columns)
 
 
 def planned(name: str, builder: ViewBuilder):
@@ -96,8 +96,8 @@ def test_sla_sends_basic_jobs_away_for_premium_but_not_for_a_standard_job_with_s
         plan, starts, gone = planned("sla", builder)
         assert (len(starts), len(gone)) == (gone_count, gone_count)
         if not starts:
-            # 60 min at 0.70 leave 25.7 min of idle time; it presses when half of that is gone.
-            assert 12 * MINUTE < plan.wake.at - NOW < 13 * MINUTE
+            # 60 min at 0.70 leave 25.7 min of idle time; it presses when a tenth of that is gone.
+            assert 2 * MINUTE < plan.wake.at - NOW < 3 * MINUTE
 
 
 def premium_behind(ran: int, **columns):
@@ -133,7 +133,38 @@ def test_sla_says_from_when_on_room_may_be_made():
     builder = ViewBuilder(pool(1, 1))
     builder.run(job(1, 600, "basic"))
     fresh(builder, job(1, 60, "standard"))
-    assert 12 * MINUTE < planned("sla", builder)[0].blocked[0].at - NOW < 13 * MINUTE
+    assert 2 * MINUTE < planned("sla", builder)[0].blocked[0].at - NOW < 3 * MINUTE
+
+
+def test_sla_preempts_for_a_deadline_when_it_has_to_and_not_before():
+    """A basic job of an hour: it presses when half an hour is left to spare."""
+    for due, moved in ((3 * HOUR, False), (89 * MINUTE, True), (50 * MINUTE, False)):
+        builder = ViewBuilder(pool(1, 1))
+        builder.run(job(1, 6000, "standard"))
+        urgent = fresh(builder, job(1, 60, "basic"), deadline=NOW + due)
+        plan, starts, gone = planned("sla", builder)
+        assert (starts == [urgent]) is moved and bool(gone) is moved, due
+        if due == 3 * HOUR:
+            assert plan.wake.at - NOW == 90 * MINUTE + 1 and plan.blocked[0].at == plan.wake.at
+        if moved:
+            assert "DeadlineNear" in str(plan.moves[-1].why)
+
+
+def test_a_deadline_is_kept_from_further_off_where_estimates_are_wrong():
+    builder = ViewBuilder(pool(1, 1))
+    builder.run(job(1, 6000, "standard"))
+    urgent = fresh(builder, job(1, 60, "basic"), deadline=NOW + 3 * HOUR)
+    view = builder.view()
+    view.estimate_sigma = 1.0
+    assert [move.job for move in make("sla").plan(view).moves][-1:] == [urgent]
+
+
+def test_of_equal_jobs_the_one_of_more_weight_goes_first():
+    for policy, weights, first in (("sla", (1.0, 4.0), 1), ("sla", (4.0, 1.0), 0), ("sla", (1.0, 1.0), 0)):
+        builder = ViewBuilder(pool(1, 1))
+        jobs = [builder.queue(job(1, 60, "standard"), weight=weight) for weight in weights]
+        _, starts, _ = planned(policy, builder)
+        assert starts == [jobs[first]]
 
 
 def test_sla_takes_the_victim_that_loses_least():

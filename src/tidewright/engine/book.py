@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ..base.units import HOUR
+from ..estimate.history import RunTimeHistory
 from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
@@ -79,6 +80,7 @@ class Book(ImageCatalog):
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
+        self.run_times = RunTimeHistory()
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
@@ -91,7 +93,7 @@ class Book(ImageCatalog):
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
             self.avoided, rates.estimator(self),
-            self.policy_state,
+            self.policy_state, self.run_times.sigma,
         )  # fmt: skip
 
     def own(self) -> None:

@@ -45,6 +45,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     """How long an image of a running job may take; without an answer by then it is taken to have failed."""
     splice_milli: int = LINEAR
     """Thousandths that ranks lose by taking turns on a device; -1: speed is in proportion to devices."""
+    predict: bool = True
+    """Whether the run times of jobs that have ended say how long similar ones will take whose users gave no estimate."""
     rates: RateSettings = RateSettings()
     """How fast jobs run on which kind and number of devices, beyond what ``splice_milli`` says."""
     backoff_us: int = 1 * SECOND

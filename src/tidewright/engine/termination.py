@@ -48,6 +48,8 @@ def _end_one(
     table, record = book.table, book.jobs[job]
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
+    if table.ideal.item(row) and state != State.CANCELLED:
+        _learn(book, spec, table.ideal.item(row), table.predicted.item(row))
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
@@ -64,6 +66,14 @@ def _end_one(
     if record.waiting_array is None:
         next_of_array(book, spec)
     return [*reversed(clients), *((waiting, Code.DEPENDENCY_FAILED(job)) for waiting in reversed(unmeetable))]
+
+
+def _learn(book: Book, spec: JobSpec, ran_us: int, predicted_us: int) -> None:
+    """What the run time says of similar jobs, and of the estimate that there was."""
+    if book.settings.predict:
+        book.run_times.add(spec, ran_us, predicted_us)
+    if spec.expected_us:
+        book.run_times.add_estimate(ran_us, spec.expected_us)
 
 
 def satisfied(kind: str, outcome: int) -> bool:

@@ -27,6 +27,7 @@ class Code(StrEnum):
     ATTAINED_SERVICE = "AttainedService"
     WAITED_TOO_LONG = "WaitedTooLong"
     BASIC_REMAINING = "BasicRemaining"
+    DEADLINE_NEAR = "DeadlineNear"
     SLACK_LEFT = "SlackLeft"
     SLACK_SPENT = "SlackSpent"
     GROWN = "Grown"

@@ -38,6 +38,9 @@ COLUMNS: dict[str, str] = {
     "accrued": "i8",
     "held_milli": "i8",
     "expected": "i8",
+    "predicted": "i8",
+    "predicted_low": "i8",
+    "predicted_high": "i8",
     "deadline": "i8",
     "limit": "i8",
     "weight": "f8",
@@ -56,7 +59,9 @@ COLUMNS: dict[str, str] = {
 device that full speed is measured on (-1: all are alike); ``ideal`` is full-speed run time
 and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``pinned_node`` the node a
 frozen job's memory is on; ``reserved``: devices are reserved for it and it will start or resume without another plan;
-``restore_kind``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit.
+``restore_kind``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit;
+``predicted``, ``predicted_low`` and ``predicted_high``: median, first and ninth decile of the run times of similar jobs, of a
+job whose user gave no ``expected`` (0: not enough have ended).
 """
 
 

@@ -90,6 +90,7 @@ class View:
         "_board",
         "allocations",
         "avoid",
+        "estimate_sigma",
         "image_nodes",
         "jobs",
         "layout",
@@ -114,6 +115,7 @@ class View:
         avoid: Mapping[int, int] = MappingProxyType({}),
         rates: RateEstimator | None = None,
         policy_state: tuple[str, bytes] = ("", b""),
+        estimate_sigma: float = 0.0,
     ) -> None:
         self.now = now
         self.revision = revision
@@ -134,6 +136,8 @@ class View:
         """How fast a job runs where; None: only the number of devices counts (``model.splice``)."""
         self.policy_state = policy_state
         """What a policy of this name remembers (see ``policy.state``)."""
+        self.estimate_sigma = estimate_sigma
+        """How far users' estimates were off so far: standard deviation of the logarithm of their factor."""
         table.lend(self)
 
     def board(self) -> Board:

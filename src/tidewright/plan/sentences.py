@@ -22,6 +22,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.ATTAINED_SERVICE: "queue {queue:n} of {of:n} by attained service",
     C.WAITED_TOO_LONG: "waited {waited:us} (max_wait {max_wait:us})",
     C.BASIC_REMAINING: "basic, about {left:us} left",
+    C.DEADLINE_NEAR: "{tier}, {slack:us} to spare before its deadline",
     C.SLACK_LEFT: "{tier}, {slack:us} of slack left",
     C.SLACK_SPENT: "{tier}, {slack:us} past its promise",
     C.GROWN: "{count:n} of {of:n} devices: no other job can use them",

@@ -3,9 +3,11 @@
 Every job is promised a fraction of ideal speed (``model.job.TIER_TARGET``); its slack is the idle time it can still stand
 before that fraction is lost. Premium jobs come first while their promise can be kept, then standard jobs whose slack runs
 out; a standard job with slack takes free devices but preempts nothing; promises already broken yield to those that can be
-kept. Inside a class the least work (device-time) left goes first. What is left goes to basic jobs and to elastic jobs that
-save the most time by growing. Victims are chosen to lose the fewest device-seconds, by measured save and restore costs; no
-job is preempted before its run has paid for its pause, and inside a class only for one with less than half its work left.
+kept. A job of any tier that would miss its deadline presses too. Inside a class the least work (device-time) left over the
+job's weight goes first. Estimates of run time are trusted as far as earlier ones were right. What is left goes to basic jobs
+and to elastic jobs that save the most time by growing. Victims are chosen to lose the fewest device-seconds, by measured save
+and restore costs; no job is preempted before its run has paid for its pause, and inside a class only for one with less than
+half its work left. Where free devices do not lie together, running jobs are migrated if that costs little.
 
 Wait is bounded for every job, basic ones included, whatever arrives later: see ``policy.overdue.bound_us``.
 """
@@ -34,6 +36,8 @@ _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
 _CONSOLIDATED = 2
 """Rows for which migrations are looked for in one plan."""
+_FORESEEN_US = 400 * 24 * HOUR
+"""A row that presses later than this is not said to."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
@@ -48,7 +52,7 @@ class Sla:
     name = "sla"
 
     def __init__(
-        self, *, min_run_us: int = MINUTE, pressing: float = 0.5, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
+        self, *, min_run_us: int = MINUTE, pressing: float = 0.9, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
         quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
@@ -90,8 +94,9 @@ class Sla:
         """With the time from which the row may preempt others: it presses, or the first of them has run long enough."""
         jobs = view.jobs
         row = jobs.row[blocked.job]
-        if judged.cls[row] == Class.STANDARD:
-            return structs.replace(blocked, at=int(judged.pressing_at[row]) + 1)
+        presses_at = int(judged.pressing_at[row])
+        if judged.cls[row] > Class.PRESSING and view.now < presses_at < view.now + _FORESEEN_US:
+            return structs.replace(blocked, at=presses_at + 1)
         lesser = suspendable(view) & ~queue.served & (judged.key > judged.key[row])
         free_at = (jobs.run_since + self._min_run(view))[lesser]
         young = free_at[free_at > view.now]
@@ -155,7 +160,7 @@ class Sla:
         still[composer.started] = False
         if still.any():
             times += [next_settled(view, self._min_run(view)), queue.next_at()]
-            slow = still & (judged.cls == int(Class.STANDARD))
+            slow = still & (judged.cls > int(Class.PRESSING)) & (judged.pressing_at > view.now)
             times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
         elif any(composer.board.free_total):
             young = self._growable(view) & (now - jobs.run_since < self.resize_us)
@@ -172,4 +177,6 @@ def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> Cause:
     if cls == Class.BASIC:
         return Code.BASIC_REMAINING(int(judged.left[row]))
     slack = int(judged.slack[row])
+    if jobs.deadline[row] and cls == Class.PRESSING:
+        return Code.DEADLINE_NEAR(tier, slack)
     return Code.SLACK_SPENT(tier, -slack) if slack < 0 else Code.SLACK_LEFT(tier, slack)

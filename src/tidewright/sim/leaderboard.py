@@ -67,6 +67,13 @@ def attainment(result: SimulationResult) -> float:
     return sum(tier.attained * tier.jobs for tier in promised) / max(sum(tier.jobs for tier in promised), 1)
 
 
+def promises_kept(result: SimulationResult) -> tuple[float, float]:
+    """Share of premium and standard jobs that got what their tier promises, by count and by device-time."""
+    promised = [tier for tier in result.tiers if tier.target and tier.jobs]
+    work = sum(tier.work_s for tier in promised)
+    return attainment(result), sum(tier.attained_by_work * tier.work_s for tier in promised) / max(work, 1e-9)
+
+
 def attainable(result: SimulationResult) -> float:
     """The same for a cluster that each job has to itself."""
     promised = [tier for tier in result.tiers if tier.target]

@@ -171,6 +171,7 @@ def _tier(outcomes: Outcomes, tier: Tier, done: NDArray[np.bool_], launch_us: in
         attained_by_work=float((work * kept).sum() / work.sum()) if len(work) else 0.0,
         attainable=_mean(duration / (duration + launch_us) >= target),
         jct_mean_s=_mean(jct) / SECOND,
+        work_s=float(work.sum()) / SECOND,
     )
 
 

@@ -29,6 +29,8 @@ class TierResult(Struct, frozen=True, kw_only=True):
     """The same, each job weighted by its device-time."""
     attainable: float
     jct_mean_s: float
+    work_s: float = 0.0
+    """Device-seconds that its jobs had to do."""
 
 
 class SimulationResult(Struct, frozen=True, kw_only=True):

@@ -78,8 +78,9 @@ class Simulation:
         self.outcomes = Outcomes(trace)
         # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
         checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
+        predict = engine.predict and not trace.expected.all()  # nothing is to be foretold where every run time is given
         forgetful = msgspec.structs.replace(
-            engine, remembered_answers=0, remembered_outcomes=0, checkpoints=checkpoints
+            engine, remembered_answers=0, remembered_outcomes=0, checkpoints=checkpoints, predict=predict
         )
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)

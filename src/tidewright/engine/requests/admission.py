@@ -154,6 +154,8 @@ def enter(book: Book, spec: Spec) -> int:
         "reference": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
     })  # fmt: skip
     rates.set_reference(book, job)
+    if not spec.expected_us and settings.predict:
+        _predict(book, job, spec)
     book.counts[HELD] += 1
     book.touched[job] = True
     if spec.runtime:
@@ -164,6 +166,15 @@ def enter(book: Book, spec: Spec) -> int:
     _wait_for_others(book, job, spec)
     release(book, job, _ADMITTED)
     return job
+
+
+def _predict(book: Book, job: int, spec: Spec) -> None:
+    """Note what similar jobs took, where the user gave no estimate."""
+    found = book.run_times.predict(spec)
+    if found is not None:
+        row = book.table.row[job]
+        book.table.predicted[row] = found.median_us
+        book.table.predicted_low[row], book.table.predicted_high[row] = found.low_us, found.high_us
 
 
 def _wait_for_others(book: Book, job: int, spec: Spec) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from ...estimate.history import RunTimeHistory
 from ...model.cause import Cause
 from ...model.node import NodeSpec
 from ...plan.plan import Wake
@@ -51,6 +52,7 @@ class PoolSnapshot(Struct, kw_only=True):
     reservation_order: dict[int, dict[int, bool]] = field(name="promise_order")
     wall_offsets: Offsets = ()
     policy_state: tuple[str, bytes] = ("", b"")
+    run_times: RunTimeHistory = field(default_factory=RunTimeHistory)
 
 
 _NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids")

@@ -67,7 +67,7 @@ class _Format(Struct):
     format: int
 
 
-_ADDED = {"restore_kind": -1, "reference": -1}
+_ADDED = {"restore_kind": -1, "reference": -1, "predicted": 0, "predicted_low": 0, "predicted_high": 0}
 """Columns added to a format already in use, and what they hold where an older snapshot has none."""
 
 
