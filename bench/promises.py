@@ -87,7 +87,8 @@ def show(cell: tuple[Any, ...], rows: dict[str, dict[str, Any]]) -> None:
     for name, row in rows.items():
         print(
             f"  {name:<7} count {100 * row['count']:5.1f} %  work {100 * row['work']:5.1f} %"
-            f"  premium {100 * row['premium']:5.1f} %  {row['per_hour']:6.2f}/h  JCT {row['jct_h']:6.2f} h  p99 {row['jct_p99_h']:7.1f} h  rho {row['rho_p99']:7.2f}"
+            f"  premium {100 * row['premium']:5.1f} %  {row['per_hour']:6.2f}/h"
+            f"  JCT {row['jct_h']:6.2f} h  p99 {row['jct_p99_h']:7.1f} h  rho {row['rho_p99']:7.2f}"
             f"  goodput {row['goodput']:.3f}  {row['rounds']:5.2f} rounds/job  {row['cpu_s']:6.1f} s",
             flush=True,
         )

@@ -181,7 +181,7 @@ class Engine:
         book = self.book
         wake = book.wake
         waiting = book.counts[QUEUED] + book.counts[SUSPENDED]
-        if not waiting and not book.elastic_jobs:
+        if not waiting and not book.elastic_jobs and not rates.estimator(book).by_kind:
             return False
         if book.forced or (wake.at and book.now >= wake.at):
             return True

@@ -31,6 +31,7 @@ class Code(StrEnum):
     SLACK_LEFT = "SlackLeft"
     SLACK_SPENT = "SlackSpent"
     GROWN = "Grown"
+    FASTER_THERE = "FasterThere"
     MIGRATED_FOR = "MigratedFor"
     PREEMPTED_FOR = "PreemptedFor"
     AT_ITS_IMAGE = "AtItsImage"

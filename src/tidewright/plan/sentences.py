@@ -26,6 +26,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SLACK_LEFT: "{tier}, {slack:us} of slack left",
     C.SLACK_SPENT: "{tier}, {slack:us} past its promise",
     C.GROWN: "{count:n} of {of:n} devices: no other job can use them",
+    C.FASTER_THERE: "it runs {times:fraction} times as fast there",
     C.MIGRATED_FOR: "migrated to free whole nodes for job {job:n}: {why:why}",
     C.PREEMPTED_FOR: "preempted for job {job:n}: {why:why}",
     C.AT_ITS_IMAGE: "where its image lies ({nodes:names})",

@@ -25,7 +25,7 @@ from ..placement.find import best_fit, place
 from ..placement.kind_order import fastest_first
 from ..placement.locality import members
 from ..placement.preemption import PreemptionCandidate
-from ..plan.moves import Move, Resize
+from ..plan.moves import Migrate, Move, Resize
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from ..plan.request import Request, row_request
@@ -57,6 +57,7 @@ class Composer:
         self._steps: list[PlanStep] = []
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, Cause]] = []
+        self._migrated: list[Migrate] = []
         self._moved: dict[int, bool] = {}
         self._replan: dict[int, bool] = {}
         """Preempted rows that are entitled to devices: others may have to be preempted for them."""
@@ -339,6 +340,13 @@ class Composer:
                 self._moved[row] = True
                 self._resized.append((row, larger, why(row, device_count(larger))))
 
+    def migrate(self, row: int, allocation: Allocation, why: Cause) -> None:
+        """Move a running row to devices that are free once it has left its own."""
+        self.board.release(self.view.allocations[self.jobs.id.item(row)])
+        self.board.acquire(allocation)
+        self._moved[row] = True
+        self._migrated.append(Migrate(self.jobs.id.item(row), allocation, why))
+
     def _larger(self, row: int, mine: Allocation, most: int) -> Allocation | None:
         """The most devices it can have now, more than it has. Its own are free on the board while this looks."""
         now, ranks, demand = device_count(mine), self.jobs.ranks.item(row), self.jobs.demand.item(row)
@@ -374,6 +382,7 @@ class Composer:
             if len(moves) - first > 1:
                 gangs.append((first, len(moves)))
         moves.extend(Resize(int(self.jobs.id[row]), allocation, why) for row, allocation, why in self._resized)
+        moves.extend(self._migrated)
         return Plan(self.view.revision, tuple(moves), tuple(gangs), wake, self._blocked())
 
     def _blocked(self) -> tuple[Blocked, ...]:

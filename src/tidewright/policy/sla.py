@@ -22,6 +22,7 @@ from ..estimate.cost import PAYBACK, pause_us, victim_cost, worth_running_us
 from ..estimate.speed import saved_us
 from ..model.cause import Cause, Code
 from ..model.job import State, Tier
+from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..model.view import View
 from ..plan.plan import Plan, Wake
@@ -31,6 +32,7 @@ from .consolidate import consolidate
 from .overdue import OverdueQueue, WaitBound
 from .preferences import Preferences, least, next_settled, suspendable
 from .promise import Class, Promise, promises
+from .upgrade import upgrade
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
@@ -82,6 +84,7 @@ class Sla:
             self._consolidate(composer, judged, preferences.victims)
             composer.grow()
             self._grow_running(view, composer, judged)
+            upgrade(composer, suspendable(view, self.resize_us) & ~queue.served, judged.left, _GROW_GAIN)
         still = jobs.waiting & ~composer.touched
         if (
             still.any() and not composer.unplaced
@@ -163,6 +166,8 @@ class Sla:
             slow = still & (judged.cls > int(Class.PRESSING)) & (judged.pressing_at > view.now)
             times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
         elif any(composer.board.free_total):
+            slow = (jobs.rate > 0) & (jobs.rate < FULL_RATE) & (now - jobs.run_since < self.resize_us)
+            times += [int(jobs.run_since[slow].min()) + self.resize_us] if slow.any() else []
             young = self._growable(view) & (now - jobs.run_since < self.resize_us)
             times += [int(jobs.run_since[young].min()) + self.resize_us] if young.any() else []
         return min((at for at in times if at > now), default=0)
