@@ -154,6 +154,11 @@ class JobView(Struct, frozen=True, kw_only=True):
     save_us: int = 0
     """How long its last suspension or image took; expected before the first."""
     restore_us: int = 0
+    predicted_us: int = 0
+    """Median of the run times of similar jobs, where its user gave no estimate; 0: not enough have ended."""
+    predicted_low_us: int = 0
+    predicted_high_us: int = 0
+    """First and ninth decile of the same."""
     hold_us: int = 0  # until every rank was quiesced for its last image; 0: not known
     ranks_per_device: float = 0.0
     """Ranks that share one device by time slices; 1: each has its own, 0: it runs nowhere."""

@@ -121,7 +121,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
         ("workload", ", ".join(phase.workload for phase in spec.phases) or spec.workload),
-        ("expected", format_duration(spec.expected_us) if spec.expected_us else ""),
+        ("expected", _expected(job, spec.expected_us)),
         ("retries", str(spec.retries) if spec.retries else ""),
         ("preempt", spec.preempt if spec.preempt != "auto" else ""),
         ("imaged", _every(spec.checkpoint_us)),
@@ -129,6 +129,14 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("after", ", ".join(f"{one.kind}:{one.job}" for one in spec.after)),
         ("array", f"{spec.array.index} of {spec.array.parent}" if spec.array else ""),
     ]
+
+
+def _expected(job: JobView, given_us: int) -> str:
+    """Its user's estimate of the run time, else what similar jobs took."""
+    if given_us or not job.predicted_us:
+        return format_duration(given_us) if given_us else ""
+    low, high = format_duration(job.predicted_low_us), format_duration(job.predicted_high_us)
+    return f"{format_duration(job.predicted_us)} ({low} to {high}), as similar jobs took"
 
 
 def _memory(share: int, limit: str) -> str:

@@ -68,6 +68,16 @@ class Metrics:
             "tidewright_journal_writable", "0 while the disk is full.", value=float(not self._loop.journal_error)
         )
         yield GaugeMetricFamily(
+            "tidewright_run_time_prediction_error_ratio",
+            "Factor by which the middle one of the last predictions of run times was off; 0: none yet.",
+            value=book.run_times.error_factor(),
+        )
+        yield GaugeMetricFamily(
+            "tidewright_run_time_estimate_sigma",
+            "Standard deviation of the logarithm of users' estimates of run times over what they were for.",
+            value=book.run_times.sigma,
+        )
+        yield GaugeMetricFamily(
             "tidewright_plan_seconds", "How long the last plan took.", value=self._loop.last_planning_s
         )
 

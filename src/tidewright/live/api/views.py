@@ -81,6 +81,8 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
         between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
         save_us=table.save_us.item(row), restore_us=table.restore_us.item(row),
+        predicted_us=table.predicted.item(row), predicted_low_us=table.predicted_low.item(row),
+        predicted_high_us=table.predicted_high.item(row),
         ranks_per_device=_ranks_per_device(spec.ranks, allocation), lost_us=record.lost_us,
         attempt=record.attempt, preemptions=table.preemptions.item(row), fraction=min(1.0, ideal / wall),
         target=_promised(spec), ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
