@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..base.units import MINUTE
 from ..estimate.cost import pause_us
-from ..estimate.duration import LEAST_US, remaining_us, total_us
+from ..estimate.duration import LEAST_US, foretold_us, remaining_us, total_us
 from ..model.job import TIER_TARGET, Tier
 from ..model.table import Column
 from ..model.view import View
@@ -20,6 +20,8 @@ _CLASS_BIT = 55
 _MIDDLE = 1 << 54
 _NEVER = 4.0 * _MIDDLE
 
+_BLIND_US = 10 * LEAST_US
+"""Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
 _AGED = 1.5
@@ -128,6 +130,11 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     """
     jobs = view.jobs
     active, devices = jobs.active, np.maximum(jobs.demand, 1)
+    blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
+    if np.count_nonzero(blind):
+        # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
+        devices = np.where(blind, 1, devices)
+        left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
     work = left.astype(float) * devices / jobs.weight
     loose = (cls == Class.BASIC) | (cls == Class.PREMIUM_LATE) | (cls == Class.STANDARD_LATE)
     waited = np.where(loose, view.now - jobs.wait_since, 0)
