@@ -129,7 +129,7 @@ def _suspend(book: Book, job: int, row: int, record: JobRecord) -> None:
     """Command its suspension; its devices may be reserved for others, unless it is frozen on them."""
     in_place = record.held_in_place
     if not in_place:
-        book.mark_leaving(job)
+        book.mark_leaving(job, book.table.level.item(row) == _FREEZE)
     level = _FREEZE if in_place else book.table.level.item(row)
     serial = images.order(book, job, row) if level == _FULL else 0
     book.out.append(SuspendRanks(job, record.attempt, level, book.allocations[job], serial))

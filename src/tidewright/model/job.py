@@ -14,6 +14,12 @@ LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
 MAX_MEMORY = 2**50
 """Most bytes of one device accepted, a pebibyte; sums with it stay within 64 bits."""
+MAX_HOST_MEMORY = 2**46
+"""Most bytes of host memory accepted per rank, 64 TiB; of ``MAX_RANKS`` ranks they stay within 64 bits."""
+MAX_CPUS_MILLI = 10_000_000
+"""Most thousandths of host CPUs accepted per rank."""
+MIN_HOST_MEMORY = 2**24
+"""Fewest bytes of host memory accepted per rank, 16 MiB: what an interpreter needs before the program's first line."""
 MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
@@ -99,7 +105,13 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     min_devices: int = 0
     device_types: tuple[str, ...] = ()
     gpu_memory: int = 0
-    """Bytes of one device's memory; zero asks for whole devices."""
+    """Bytes of one device's memory; with ``gpu_milli`` zero too it asks for whole devices."""
+    gpu_milli: int = 0
+    """Thousandths of one device's compute; zero: in proportion to ``gpu_memory``."""
+    cpus_milli: int = 0
+    """Thousandths of host CPUs of each rank, set aside and enforced; zero: neither."""
+    memory: int = 0
+    """Bytes of host memory of each rank, set aside and enforced; zero: neither."""
     tier: Literal["premium", "standard", "basic"] = "standard"
     team: str = "default"
     user: str = ""
@@ -145,6 +157,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return self.floor < self.devices
 
     @property
+    def shares(self) -> bool:
+        """Whether it asks for a share of a device."""
+        return bool(self.gpu_memory or self.gpu_milli)
+
+    @property
     def tier_rank(self) -> Tier:
         return _TIERS[self.tier]
 
@@ -172,8 +189,15 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.gpu_memory <= MAX_MEMORY:
         need(f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
-    if spec.gpu_memory and spec.devices != 1 and not spec.runtime:
-        need("gpu_memory: a share is of one device; ask for devices: 1")
+    if not 0 <= spec.gpu_milli <= 1000:
+        need(f"gpu_milli: {spec.gpu_milli} is not between 0 and 1000")
+    if spec.shares and spec.devices != 1 and not spec.runtime:
+        name = "gpu_memory" if spec.gpu_memory else "gpu_milli"
+        need(f"{name}: a share is of one device; ask for devices: 1")
+    if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
+        need(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} per rank")
+    if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
+        need(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes per rank")
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
@@ -194,8 +218,10 @@ def _not_for_clients(spec: JobSpec) -> list[str]:
         found.append("kind: a runtime cannot be the client of another one")
     if spec.devices or spec.min_devices:
         found.append("devices: a client of a runtime has none of its own; leave them out (0)")
-    if spec.device_types or spec.gpu_memory:
+    if spec.device_types or spec.shares:
         found.append("device_types, gpu_memory: a client of a runtime has no devices; leave them out")
+    if spec.cpus_milli or spec.memory:
+        found.append("cpus, memory: a client of a runtime runs where that does; ask for them with the runtime")
     if spec.preempt not in ("auto", "requeue"):
         found.append(f"preempt: a client of a runtime ends and starts with it; {spec.preempt} is not possible")
     return found

@@ -33,6 +33,9 @@ COLUMNS: dict[str, str] = {
     "rate": "i4",
     "kinds": "i8",
     "memory": "i8",
+    "gpu_milli": "i2",
+    "cpus_milli": "i4",
+    "host_memory": "i8",
     "ideal": "i8",
     "attained": "i8",
     "accrued": "i8",
@@ -51,6 +54,7 @@ COLUMNS: dict[str, str] = {
 }
 """Name to dtype. Times are microseconds, absolute unless named ``*_us``; -1 means never or nowhere.
 
+``memory`` and ``gpu_milli`` are of a share of one device (0: not asked for), ``cpus_milli`` and ``host_memory`` of each rank.
 ``rate`` is the thousandths of full speed at which the job runs now (0 when it does not); ``ideal`` is full-speed run time
 and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``pinned_node`` the node a
 frozen job's memory is on; ``reserved``: devices are reserved for it and it will start or resume without another plan;

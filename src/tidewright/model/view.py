@@ -57,6 +57,17 @@ class JobColumns:
         return _sealed(found)
 
     @cached_property
+    def shares(self) -> Column:
+        """Rows that ask for a share of a device. Shape (n,), bool."""
+        found: Column = (self.memory > 0) | (self.gpu_milli > 0)
+        return _sealed(found)
+
+    @cached_property
+    def resourced(self) -> bool:
+        """Whether any row asks for host CPUs, host memory or compute of a device apart from its memory."""
+        return any(np.count_nonzero(column) for column in (self.cpus_milli, self.host_memory, self.gpu_milli))
+
+    @cached_property
     def ideal_now(self) -> Column:
         """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
         # Rows that do not run have rate zero.

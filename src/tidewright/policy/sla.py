@@ -110,7 +110,7 @@ class Sla:
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
-        less &= ~jobs.reserved & (jobs.memory == 0)
+        less &= ~jobs.reserved & ~jobs.shares
         return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:

@@ -79,6 +79,7 @@ class ViewBuilder:
             "tier": int(spec.tier_rank), "level": int(Level.FULL), "placement": PLACEMENTS.index(spec.placement),
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
+            "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
             "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "accrued": self.now,
             "save_us": SECOND, "restore_us": SECOND // 2,

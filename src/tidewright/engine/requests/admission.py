@@ -81,6 +81,8 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
         return None
     if wrong.code is Code.WRONG_KIND:
         return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
+    if wrong.code in (Code.CPUS_TOO_FEW, Code.HOST_MEMORY_TOO_SMALL):
+        return wrong
     wanted, most = wrong.args
     if wrong.code is Code.DEVICE_TOO_SMALL:
         return Code.SHARE_TOO_LARGE(wanted, most)
@@ -144,7 +146,8 @@ def enter(book: Book, spec: Spec) -> int:
         "placement": PLACEMENTS.index(spec.placement), "submit": now,
         "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
         "floor": spec.floor, "ranks": spec.ranks, "kinds": book.board.layout.kind_mask(spec.device_types),
-        "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
+        "memory": spec.gpu_memory, "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
+        "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
         "team": team, "pinned_node": -1, "restore_kind": -1,
         "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,

@@ -22,7 +22,8 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     book.specs[job] = book.jobs[job].spec = spec
     table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
     table.kinds[row] = book.board.layout.kind_mask(spec.device_types)
-    table.memory[row] = spec.gpu_memory
+    table.memory[row], table.gpu_milli[row] = spec.gpu_memory, spec.gpu_milli
+    table.cpus_milli[row], table.host_memory[row] = spec.cpus_milli, spec.memory
     table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)
     table.level[row] = book.usual_level(spec)

@@ -66,7 +66,7 @@ class _Format(Struct):
     format: int
 
 
-_ADDED = {"restore_kind": -1}
+_ADDED = {"restore_kind": -1, "gpu_milli": 0, "cpus_milli": 0, "host_memory": 0}
 """Columns added to a format already in use, and what they hold where an older snapshot has none."""
 
 
@@ -197,6 +197,11 @@ def _boards(book: Book, layout: Layout) -> tuple[Board, Board]:
             board.acquire(allocation)
     for allocation in book.reservations.values():
         board.acquire(allocation)
+    for job, record in book.jobs.items():
+        if record.frozen_memory is not None:
+            board.acquire(record.frozen_memory)
+            if job not in book.allocations:
+                phys.acquire(record.frozen_memory)
     for node in (*book.node_down, *book.drained, *book.outages.cordoned):
         board.set_up(node, False)
     for node, size in enumerate(layout.node_size):
