@@ -18,6 +18,8 @@ from ..base.errors import WorldError
 from .processes import grouped, members, send, stat
 from .protocol import RankHandle
 
+LEAF = "tidewright-agent"
+"""The group for the agent's own processes where those of ranks have controllers (checkpoint.limits)."""
 FREEZE_TIMEOUT_S = 5.0
 """A process in uninterruptible sleep (a hung disk) delays freezing; beyond this the freeze is undone and refused."""
 
@@ -182,17 +184,31 @@ def remove(cgroups: tuple[str, ...]) -> bool:
     return True
 
 
-def bases() -> list[Freezer]:
-    """Freezers by the mounted hierarchies, best first, each below the group this process is in."""
+def hierarchies() -> list[tuple[int, tuple[str, ...], Path]]:
+    """(version, controllers, directory of the group this process is in) of each mounted hierarchy; of v2 controllers are not
+    listed. Where an agent has moved itself into a group for its like, the group above that counts."""
     own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    found: list[Freezer] = []
+    found: list[tuple[int, tuple[str, ...], Path]] = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, mount, kind, options, *_ = line.split()
         if kind == "cgroup2":
-            found.insert(0, CgroupV2(Path(mount) / own.get("", "/").lstrip("/")))
-        elif kind == "cgroup" and "freezer" in options.split(","):
-            controllers = next((key for key in own if "freezer" in key.split(",")), "freezer")
-            found.append(CgroupV1(Path(mount) / own.get(controllers, "/").lstrip("/")))
+            mine = own.get("", "/").removesuffix(f"/{LEAF}")
+            found.append((2, (), Path(mount) / mine.lstrip("/")))
+        elif kind == "cgroup":
+            names = next((key for key in own if key and set(key.split(",")) <= set(options.split(","))), "")
+            if names:
+                found.append((1, tuple(names.split(",")), Path(mount) / own[names].lstrip("/")))
+    return found
+
+
+def bases() -> list[Freezer]:
+    """Freezers by the mounted hierarchies, best first, each below the group this process is in."""
+    found: list[Freezer] = []
+    for version, controllers, base in hierarchies():
+        if version == 2:
+            found.insert(0, CgroupV2(base))
+        elif "freezer" in controllers:
+            found.append(CgroupV1(base))
     return found
 
 

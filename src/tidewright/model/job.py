@@ -195,9 +195,9 @@ def problems(spec: JobSpec) -> list[str]:
         name = "gpu_memory" if spec.gpu_memory else "gpu_milli"
         need(f"{name}: a share is of one device; ask for devices: 1")
     if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
-        need(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} per rank")
+        need(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} for each rank")
     if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
-        need(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes per rank")
+        need(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes for each rank")
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
