@@ -15,7 +15,7 @@ class RankFailure(Struct, frozen=True, omit_defaults=True):
     node: str = ""
     ended: float = 0.0
     """When, wall-clock seconds of its node; 0: not known."""
-    memory_limit: int = 0
-    """Bytes of host memory that it was limited to and passed; 0: that is not why."""
     lines: tuple[str, ...] = ()
     """The last lines of its output."""
+    memory_limit: int = 0
+    """Bytes of host memory that it was limited to and passed; 0: that is not why."""

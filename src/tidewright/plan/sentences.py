@@ -85,11 +85,11 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WRONG_COUNT: "{count:n} devices where {floor:n} to {most:n} were asked for",
     C.TOO_FEW_DEVICES: "needs {count:n} devices; there are {most:n}",
     C.SEVERAL_NODES: "asked for one node",
+    C.RANK_SPLIT: "the {unit:n} devices of each rank must be on one node",
     C.WRONG_RESOURCES: "the host CPUs, host memory or device memory of the allocation are not those asked for",
     C.CPUS_TOO_FEW: "each of its {ranks:n} ranks needs {cpus:milli} host CPUs; the pool has room for {fit:n} of them",
     C.HOST_MEMORY_TOO_SMALL: "each of its {ranks:n} ranks needs {memory:bytes} of host memory; the pool has room for {fit:n} "
         "of them",
-    C.RANK_SPLIT: "the {unit:n} devices of each rank must be on one node",
     },
     "Why a move or a request is not possible": {
     C.NAMED_TWICE: "job {job:n} is named twice in one gang",
