@@ -54,7 +54,9 @@ def test_a_rank_that_passes_its_memory_is_killed_and_its_failure_names_it(play) 
     async def body(bench: Bench) -> None:
         assert not (await bench.inventory()).unlimited
         seats = {"world": 2, "memory": 96 * MIB}
-        await bench.launch("sh", "-c", 'test "$RANK" = 1 && exec "$0" "$@"; exec sleep 600', sys.executable, "-c", EAT, **seats)
+        await bench.launch(
+            "sh", "-c", 'test "$RANK" = 1 && exec "$0" "$@"; exec sleep 600', sys.executable, "-c", EAT, **seats
+        )
         await bench.logged("up", rank=1)
         assert len(made(bench)) == 2
         (bench.state / "eat").touch()

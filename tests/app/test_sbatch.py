@@ -128,7 +128,9 @@ def test_all_memory_of_a_node_is_no_limit_and_named() -> None:
     assert loaded.specs[0].memory == 0 and any("--mem=0" in warning for warning in loaded.warnings)
 
 
-@pytest.mark.parametrize("line", ["--mem=lots", "--mem=-4G", "--mem=nan", "--mem=1", "--mem=99999999T", "--cpus-per-task=0"])
+@pytest.mark.parametrize(
+    "line", ["--mem=lots", "--mem=-4G", "--mem=nan", "--mem=1", "--mem=99999999T", "--cpus-per-task=0"]
+)
 def test_host_resources_that_cannot_be_are_mistakes_at_their_line(line: str) -> None:
     with pytest.raises(UsageError, match=r"train\.sh:2: "):
         script(f"--gres=gpu {line}")

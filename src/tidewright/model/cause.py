@@ -221,6 +221,7 @@ class Code(StrEnum):
     # warnings
     CANCELLED_AT_ONCE = "CancelledAtOnce"
     SHARE_NOT_ENFORCED = "ShareNotEnforced"
+    COMPUTE_NOT_ENFORCED = "ComputeNotEnforced"
     SHARE_NOT_ENFORCED_ON_CPU = "ShareNotEnforcedOnCpu"
     OVERSUBSCRIBED = "Oversubscribed"
     RUNS_UNTIL_SUSPENDABLE = "RunsUntilSuspendable"

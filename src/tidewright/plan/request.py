@@ -14,7 +14,7 @@ from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Layout
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
-from ..model.node import Allocation, Part, PartResources, bits, device_count, ranks_between
+from ..model.node import Allocation, NodeSpec, Part, PartResources, bits, device_count, ranks_between
 from ..model.table import JobTable
 from ..model.view import JobColumns
 
@@ -28,20 +28,25 @@ _NOTHING_BESIDES = PartResources()
 
 def reject_host(request: Request, layout: Layout) -> Cause | None:
     """Why the hosts of a pool could not hold its ranks were all of it free, or None."""
+    nodes = [node for at, node in enumerate(layout.nodes) if request.reject_node(at, layout) is None]
+    cpus = _reject_amount(request, nodes, Code.CPUS_TOO_FEW, request.cpus_milli, [1000 * node.cpus for node in nodes])
+    if cpus is not None:
+        return cpus
+    sizes = [node.memory for node in nodes]
+    return _reject_amount(request, nodes, Code.HOST_MEMORY_TOO_SMALL, request.host_memory, sizes)
+
+
+def _reject_amount(request: Request, nodes: list[NodeSpec], code: Code, asked: int, has: list[int]) -> Cause | None:
+    """The same of one resource: ``asked`` by each rank, of ``has[i]`` on node i (0: not known how much)."""
+    if not asked or not nodes:
+        return None
     ranks, seats = request.ranks or 1, request.floor or request.count
-    nodes = [node for node in range(len(layout.nodes)) if request.reject_node(node, layout) is None]
-    asks = ((Code.CPUS_TOO_FEW, request.cpus_milli, 0), (Code.HOST_MEMORY_TOO_SMALL, 0, request.host_memory))
-    for code, cpus_milli, memory in asks if nodes else ():
-        counts, nearest = [], 0
-        for spec in [layout.nodes[node] for node in nodes]:
-            own = min(ranks, max(1, spec.devices * ranks // seats))
-            has, asked = (1000 * spec.cpus, cpus_milli) if cpus_milli else (spec.memory, memory)
-            counts.append(min(ranks, spec.devices * ranks // seats, has // asked if has and asked else ranks))
-            nearest = max(nearest, has // (ranks if request.one_node else own))
-        fit = max(counts) if request.one_node else sum(counts)
-        if (cpus_milli or memory) and fit < ranks:
-            return code(ranks, cpus_milli or memory, min(fit, ranks), nearest)
-    return None
+    single = request.one_node or seats == 1
+    dealt = [ranks if single else min(ranks, -(-node.devices * ranks // seats)) for node in nodes]
+    fits = [min(most, amount // asked) if amount else most for most, amount in zip(dealt, has, strict=True)]
+    fit = max(fits) if single else min(ranks, sum(fits))
+    nearest = max(amount // most for most, amount in zip(dealt, has, strict=True))
+    return code(ranks, asked, fit, nearest) if fit < ranks else None
 
 
 class Request(Struct, frozen=True):

@@ -68,10 +68,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Log of rank 0; ``%j`` job, ``%x`` name, ``%a`` attempt (array index when ``array_index`` is given)."""
     array_index: int = -1
     world_size: int = 1
-    group_rank: int = 0
-    """Which of the attempt's nodes this is, in rank order."""
-    groups: int = 1
-    """How many nodes the attempt is on."""
+    group_rank: int = 0  # which of the attempt's nodes this is, in rank order
+    groups: int = 1  # how many nodes the attempt is on
     ranks: tuple[RankSeat, ...]
     beside: tuple[int, ...] = ()
     devices: int = 0
@@ -86,6 +84,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Whose images these are: pages are shared within a tenant and never beyond it."""
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
+    gpu_milli: int = 0  # thousandths of that device's compute; 0: no such share
     cpus_milli: int = 0
     memory: int = 0
     """Thousandths of host CPUs and bytes of host memory that each rank may use; 0: no limit."""

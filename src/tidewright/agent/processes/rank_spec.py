@@ -14,7 +14,7 @@ from ...checkpoint.cgroup import Freezer
 from ...checkpoint.limits import NO_LIMITS, HostLimits, RankLimits
 from ...devices.protocol import Backend, DeviceEnvironment
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
-from ...launch.memory_share import variables
+from ...launch.memory_share import compute, variables
 from ...launch.sandbox import RankSandbox, on_path
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
@@ -131,10 +131,11 @@ def specs(
 
 
 def _confined(env: dict[str, str], args: LaunchArgs, node_context: NodeContext, at: RankSeat) -> dict[str, str]:
-    """With what keeps the rank to its share of a device's memory. A CPU slot has none of its own."""
+    """With what keeps the rank to its share of a device. A CPU slot has none of its own."""
     node = node_context.backend.discover()
-    if not args.gpu_memory or node.kind == "cpu":
+    if node.kind == "cpu" or not (args.gpu_memory or args.gpu_milli):
         return env
+    env = {**env, **compute(env, args.gpu_milli, sharers(args, at))}
     limits = variables(env, args.gpu_memory, node.device_memory, sharers(args, at))
     wrapped = on_path(env) if limits and "TIDE_BOX" not in env else {}
     return {**env, **limits, **wrapped}

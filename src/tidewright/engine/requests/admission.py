@@ -92,8 +92,14 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
 def _warnings(book: Book, spec: Spec) -> Cause | None:
     if spec.runtime:
         return None
-    one, other = forecast(book, spec), unenforced(book, spec)
-    return Code.WITH(one, other) if one and other else one or other
+    found = None
+    for warning in (forecast(book, spec), unenforced(book, spec), _compute(book, spec)):
+        found = Code.WITH(found, warning) if found and warning else found or warning
+    return found
+
+
+def _compute(book: Book, spec: Spec) -> Cause | None:
+    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli and book.settings.forecasts else None
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:
