@@ -211,7 +211,6 @@ class Book(ImageCatalog):
         record = self.jobs[job]
         allocation = record.allocation
         if allocation is None:
-            frozen_memory.drop(self.board, self.phys, record)
             return []
         self.freed = self.freed or not record.leaving
         frozen = record.suspended_as == "process" and self.table.pinned_node.item(self.table.row[job]) >= 0

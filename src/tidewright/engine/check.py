@@ -48,9 +48,19 @@ def _check_job(book: Book, job: int) -> None:
         _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
     if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
         _fail(book, job, f"is {State(state).name} and to be suspended by a user hold that does not exist")
+    if record.spec.memory:
+        _check_frozen_memory(book, job, record)
     if record.last_image:
         _check_images(book, job, record)
     _check_seen(book, job, record)
+
+
+def _check_frozen_memory(book: Book, job: int, record: JobRecord) -> None:
+    """Host memory is kept in use for processes that are frozen or about to be, and for no others."""
+    pinned = book.table.pinned_node.item(book.table.row[job]) >= 0
+    frozen = record.suspended_as == "process" and record.allocation is None and pinned
+    if (frozen and record.frozen_memory is None) or (record.frozen_memory and not (frozen or record.leaving)):
+        _fail(book, job, f"is frozen: {frozen}, and keeps {record.frozen_memory} of memory")
 
 
 def _check_client(book: Book, job: int, held: Allocation) -> None:

@@ -24,7 +24,7 @@ from ..model.cause import Cause
 from ..model.job import FINAL, Level, State
 from ..model.job_record import FieldGroup, FieldValues, JobRecord, fresh
 from ..plan.render import render
-from . import images, periodic
+from . import frozen_memory, images, periodic
 from .book import Book
 from .commands import Launch, ResumeRanks, SuspendRanks
 from .nodes import refusals
@@ -171,7 +171,8 @@ def _unreserve(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 
 def _end(book: Book, job: int, row: int, record: JobRecord) -> None:
-    """It needs no image, and others may have its place."""
+    """It needs no image, no process of it is frozen anywhere, and others may have its place."""
+    frozen_memory.drop(book.board, book.phys, record)
     images.forget(book, job, record.attempt)
     book.freed = True
 
