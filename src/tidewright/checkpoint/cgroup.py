@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from ..base.control_groups import hierarchies
 from ..base.errors import WorldError
 from .processes import grouped, members, send, stat
 from .protocol import RankHandle
@@ -184,27 +185,19 @@ def remove(cgroups: tuple[str, ...]) -> bool:
     return True
 
 
-def hierarchies() -> list[tuple[int, tuple[str, ...], Path]]:
-    """(version, controllers, directory of the group this process is in) of each mounted hierarchy; of v2 controllers are not
-    listed. Where an agent has moved itself into a group for its like, the group above that counts."""
-    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    found: list[tuple[int, tuple[str, ...], Path]] = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, kind, options, *_ = line.split()
-        if kind == "cgroup2":
-            mine = own.get("", "/").removesuffix(f"/{LEAF}")
-            found.append((2, (), Path(mount) / mine.lstrip("/")))
-        elif kind == "cgroup":
-            names = next((key for key in own if key and set(key.split(",")) <= set(options.split(","))), "")
-            if names:
-                found.append((1, tuple(names.split(",")), Path(mount) / own[names].lstrip("/")))
-    return found
+def places() -> list[tuple[int, tuple[str, ...], Path]]:
+    """(version, controllers, directory of this process's group) of each hierarchy. Where an agent has moved itself into a group
+    for its like, the group above that counts."""
+    return [
+        (one.version, one.controllers, one._replace(own=one.own.removesuffix(f"/{LEAF}")).group)
+        for one in hierarchies()
+    ]
 
 
 def bases() -> list[Freezer]:
     """Freezers by the mounted hierarchies, best first, each below the group this process is in."""
     found: list[Freezer] = []
-    for version, controllers, base in hierarchies():
+    for version, controllers, base in places():
         if version == 2:
             found.insert(0, CgroupV2(base))
         elif "freezer" in controllers:

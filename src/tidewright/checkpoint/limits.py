@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from .cgroup import LEAF, CgroupV2, Freezer, hierarchies, remove
+from .cgroup import LEAF, CgroupV2, Freezer, places, remove
 
 PERIOD_US, LONG_PERIOD_US = 100_000, 1_000_000
 """The kernel's default period, and its longest: a quota may not be below 1 ms (sched-bwc.rst)."""
@@ -148,7 +148,7 @@ def detect(freezer: Freezer) -> HostLimits:
 def _places(freezer: Freezer) -> list[tuple[int, tuple[str, ...], Path]]:
     """(version, controllers, directory of this process's group), v2 first. Ranks that are frozen by v2 are in its groups."""
     found: list[tuple[int, tuple[str, ...], Path]] = []
-    for version, controllers, base in hierarchies():
+    for version, controllers, base in places():
         if version == 2:
             base = freezer.base if isinstance(freezer, CgroupV2) else base
             with contextlib.suppress(OSError):

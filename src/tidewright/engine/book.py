@@ -213,17 +213,21 @@ class Book(ImageCatalog):
         if allocation is None:
             return []
         self.freed = self.freed or not record.leaving
-        frozen = record.suspended_as == "process" and self.table.pinned_node.item(self.table.row[job]) >= 0
+        frozen = bool(record.spec.memory) and record.suspended_as == "process" and self._pinned(job)
         self.mark_leaving(job, frozen)
         del self.allocations[job]
         self.phys.release(allocation)
         self.ledger.close(record, milli_devices(allocation), self.now)
-        frozen_memory.settle(self.board, self.phys, record, frozen)
+        if record.frozen_memory is not None:
+            frozen_memory.settle(self.board, self.phys, record, frozen)
         record.reset(_OF_DEVICES)
         row = self.table.row[job]
         self.table.held[row] = 0
         self.table.held_milli[row] = 0
         return [part.node for part in allocation]
+
+    def _pinned(self, job: int) -> bool:
+        return bool(self.table.pinned_node.item(self.table.row[job]) >= 0)
 
     def retract_leave(self, job: int) -> list[int]:
         """A leaving job stays after all: commit its devices to it again, cancelling the reservations made on them.

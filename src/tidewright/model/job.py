@@ -189,15 +189,10 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"ranks: {spec.ranks} is not between 1 and {MAX_RANKS}")
     if not 0 <= spec.gpu_memory <= MAX_MEMORY:
         need(f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
-    if not 0 <= spec.gpu_milli <= 1000:
-        need(f"gpu_milli: {spec.gpu_milli} is not between 0 and 1000")
-    if spec.shares and spec.devices != 1 and not spec.runtime:
-        name = "gpu_memory" if spec.gpu_memory else "gpu_milli"
-        need(f"{name}: a share is of one device; ask for devices: 1")
-    if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
-        need(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} for each rank")
-    if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
-        need(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes for each rank")
+    if spec.gpu_memory and spec.devices != 1 and not spec.runtime:
+        need("gpu_memory: a share is of one device; ask for devices: 1")
+    if spec.gpu_milli or spec.cpus_milli or spec.memory:
+        found.extend(_odd_resources(spec))
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
@@ -224,6 +219,19 @@ def _not_for_clients(spec: JobSpec) -> list[str]:
         found.append("cpus, memory: a client of a runtime runs where that does; ask for them with the runtime")
     if spec.preempt not in ("auto", "requeue"):
         found.append(f"preempt: a client of a runtime ends and starts with it; {spec.preempt} is not possible")
+    return found
+
+
+def _odd_resources(spec: JobSpec) -> list[str]:
+    found: list[str] = []
+    if not 0 <= spec.gpu_milli <= 1000:
+        found.append(f"gpu_milli: {spec.gpu_milli} is not between 0 and 1000")
+    if spec.gpu_milli and spec.devices != 1 and not spec.runtime:
+        found.append("gpu_milli: a share is of one device; ask for devices: 1")
+    if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
+        found.append(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} for each rank")
+    if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
+        found.append(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes for each rank")
     return found
 
 

@@ -7,6 +7,7 @@ Only the engine writes it. A view borrows the arrays; while a view is alive the 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -62,13 +63,22 @@ frozen job's memory is on; ``reserved``: devices are reserved for it and it will
 """
 
 
-class JobTable:
-    """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place)."""
+RESOURCES = ("gpu_milli", "cpus_milli", "host_memory")
+"""Columns of what jobs ask for besides devices and their memory. As long as none does they are zero, and cost nothing."""
+_OTHERS = tuple(name for name in COLUMNS if name not in RESOURCES)
 
-    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "row")
+
+class JobTable:
+    """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place).
+
+    ``resourced``: whether a row has ever had one of ``RESOURCES``.
+    """
+
+    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "resourced", "row")
 
     def __init__(self, capacity: int = 1024) -> None:
         self.n = 0
+        self.resourced = False
         self.row: dict[int, int] = {}
         self._leases: list[weakref.ref[Any]] = []
         self._seen: dict[str, Column] | None = None
@@ -95,21 +105,28 @@ class JobTable:
         self._leases.clear()
         if not alive:
             return False
-        for name in COLUMNS:
+        for name in self._written:
             setattr(self, name, getattr(self, name).copy())
         self._seen = None
         self.row = self.row.copy()
         return True
 
+    @property
+    def _written(self) -> Iterable[str]:
+        """Names of the columns that may hold anything but zero."""
+        return COLUMNS if self.resourced else _OTHERS
+
     def add(self, job: int, values: dict[str, Any]) -> int:
         """Append a row; unnamed columns are zero."""
         row = self.n
+        if not self.resourced and (values.get("gpu_milli") or values.get("cpus_milli") or values.get("host_memory")):
+            self.resourced = True
         if row == len(self.id):
             for name in COLUMNS:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
             self._seen = None
-        for name in COLUMNS:
+        for name in self._written:
             getattr(self, name)[row] = values.get(name, 0)
         self.id[row] = job
         self.row[job] = row
@@ -121,7 +138,7 @@ class JobTable:
         row = self.row.pop(job)
         last = self.n - 1
         if row != last:
-            for name in COLUMNS:
+            for name in self._written:
                 column = getattr(self, name)
                 column[row] = column[last]
             self.row[int(self.id[row])] = row

@@ -32,6 +32,8 @@ class JobColumns:
     def __init__(self, table: JobTable, now: int) -> None:
         self.n = table.n
         self.row: Mapping[int, int] = table.row
+        self.resourced = table.resourced
+        """Whether any row may ask for host CPUs, host memory, or compute of a device apart from its memory."""
         self._arrays = table.arrays()
         self._now = now
 
@@ -59,13 +61,8 @@ class JobColumns:
     @cached_property
     def shares(self) -> Column:
         """Rows that ask for a share of a device. Shape (n,), bool."""
-        found: Column = (self.memory > 0) | (self.gpu_milli > 0)
-        return _sealed(found)
-
-    @cached_property
-    def resourced(self) -> bool:
-        """Whether any row asks for host CPUs, host memory or compute of a device apart from its memory."""
-        return any(np.count_nonzero(column) for column in (self.cpus_milli, self.host_memory, self.gpu_milli))
+        found: Column = self.memory > 0
+        return _sealed(found | (self.gpu_milli > 0) if self.resourced else found)
 
     @cached_property
     def ideal_now(self) -> Column:

@@ -26,17 +26,17 @@ def place(board: Board, request: Request, within: int = ALL_NODES) -> Allocation
     the tightest fit for the rest; ``one-node`` never splits; ``any`` fills fragments.
     """
     within &= request.nodes(board.layout)
-    if request.hosted:
+    if request.cpus_milli or request.host_memory:
         return _served(board, request, within, _place)
-    found = _place(board, request, within)
-    return found if found is None or not request.gpu_milli else request.with_resources(found)
+    return _place(board, request, within)
 
 
 def _place(board: Board, request: Request, within: int) -> Allocation | None:
     for kinds in request.groups:
-        found = _share(board, request, kinds, within) if request.shares else _devices(board, request, kinds, within)
+        shares = request.memory or request.gpu_milli
+        found = _share(board, request, kinds, within) if shares else _devices(board, request, kinds, within)
         if found is not None:
-            return found
+            return request.with_resources(found) if request.gpu_milli else found
     return None
 
 

@@ -175,8 +175,10 @@ class Request(Struct, frozen=True):
         count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
         if not floor <= count <= demand:
             return Code.WRONG_COUNT(count, floor, demand)
-        # Of a request for devices alone, ``with_resources`` gives the parts as they are.
-        if (more and not self.resourced) or allocation != self.with_resources(allocation):
+        if self.cpus_milli or self.host_memory or self.gpu_milli:
+            if allocation != self.with_resources(allocation):
+                return _WRONG_RESOURCES
+        elif more:
             return _WRONG_RESOURCES
         return self._reject_spread(allocation, count, layout) if len(allocation) > 1 else None
 

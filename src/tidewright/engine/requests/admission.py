@@ -92,6 +92,8 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
 def _warnings(book: Book, spec: Spec) -> Cause | None:
     if spec.runtime:
         return None
+    if not book.settings.forecasts:
+        return None
     found = None
     for warning in (forecast(book, spec), unenforced(book, spec), _compute(book, spec)):
         found = Code.WITH(found, warning) if found and warning else found or warning
@@ -99,7 +101,7 @@ def _warnings(book: Book, spec: Spec) -> Cause | None:
 
 
 def _compute(book: Book, spec: Spec) -> Cause | None:
-    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli and book.settings.forecasts else None
+    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli else None
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:

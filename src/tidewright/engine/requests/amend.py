@@ -24,6 +24,7 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     table.kinds[row] = book.board.layout.kind_mask(spec.device_types)
     table.memory[row], table.gpu_milli[row] = spec.gpu_memory, spec.gpu_milli
     table.cpus_milli[row], table.host_memory[row] = spec.cpus_milli, spec.memory
+    table.resourced = table.resourced or bool(spec.gpu_milli or spec.cpus_milli or spec.memory)
     table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)
     table.level[row] = book.usual_level(spec)

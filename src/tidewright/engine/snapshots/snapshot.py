@@ -19,7 +19,7 @@ from ...base.errors import Bug, UsageError
 from ...model.board import Board, Layout
 from ...model.job_record import JobRecord
 from ...model.node import Allocation
-from ...model.table import COLUMNS, JobTable
+from ...model.table import COLUMNS, RESOURCES, JobTable
 from ..book import Book
 from ..check import check_all
 from ..nodes.failure_rate import Failures
@@ -74,7 +74,11 @@ def dump(book: Book) -> bytes:
     """The book as MessagePack."""
     table, ledger = book.table, book.ledger
     ledger.advance(book.now)
-    columns = {stored_column(name): getattr(table, name)[: table.n].tobytes() for name in COLUMNS}
+    columns = {
+        stored_column(name): getattr(table, name)[: table.n].tobytes()
+        for name in COLUMNS
+        if name not in RESOURCES or table.resourced
+    }
     totals = _Ledger(
         ledger.at, ledger.held_milli, str(ledger.held_total), str(ledger.retired_total), str(ledger.lost_total)
     )
@@ -186,6 +190,7 @@ def _table(snapshot: Snapshot) -> JobTable:
         if len(column) != table.n:
             raise Bug(f"snapshot column {name} has {len(column)} rows of {table.n}")
         getattr(table, name)[: table.n] = column
+        table.resourced = table.resourced or name in RESOURCES
     return table
 
 
