@@ -13,7 +13,7 @@ import pytest
 
 from tidewright.checkpoint import limits
 from tidewright.checkpoint.cgroup import LEAF, CgroupV2, Signals, places, remove
-from tidewright.checkpoint.limits import Controller, HostLimits, RankLimits
+from tidewright.checkpoint.limits import GroupBase, HostLimits, RankLimits
 
 GIB = 2**30
 
@@ -39,7 +39,7 @@ def read(group: str) -> dict[str, str]:
 
 
 def test_version_two_has_one_group_for_all_which_swaps_nothing_and_dies_whole(tree: Path) -> None:
-    both = HostLimits({kind: Controller(2, tree) for kind in ("cpu", "memory")})
+    both = HostLimits({kind: GroupBase(2, tree) for kind in ("cpu", "memory")})
     made = both.create("tidewright-t-1.0.0", 1500, GIB)
     (group,) = made.groups
     assert made == RankLimits((group,), group) and not both.missing
@@ -51,7 +51,7 @@ def test_version_two_has_one_group_for_all_which_swaps_nothing_and_dies_whole(tr
 
 
 def test_a_rank_that_is_restored_gets_its_cpus_once_it_is_back(tree: Path) -> None:
-    both = HostLimits({kind: Controller(2, tree) for kind in ("cpu", "memory")})
+    both = HostLimits({kind: GroupBase(2, tree) for kind in ("cpu", "memory")})
     made = both.create("tidewright-t-1.0.1", 500, GIB, restored=True)
     assert "cpu.max" not in read(made.groups[0]) and read(made.groups[0])["memory.max"] == str(GIB)
     assert made.late == ((f"{made.groups[0]}/cpu.max", "50000 100000"),)
@@ -61,12 +61,12 @@ def test_a_rank_that_is_restored_gets_its_cpus_once_it_is_back(tree: Path) -> No
     ("milli", "text"), [(1, "1000 1000000"), (9, "9000 1000000"), (10, "1000 100000"), (64_000, "6400000 100000")]
 )
 def test_a_quota_is_never_below_what_the_kernel_takes(tree: Path, milli: int, text: str) -> None:
-    made = HostLimits({"cpu": Controller(2, tree)}).create("tidewright-t-1", milli, 0)
+    made = HostLimits({"cpu": GroupBase(2, tree)}).create("tidewright-t-1", milli, 0)
     assert read(made.groups[0]) == {"cpu.max": text}
 
 
 def test_what_one_controller_lacks_the_other_still_has(tree: Path) -> None:
-    memory = HostLimits({"memory": Controller(2, tree)}, "cpu: no such thing")
+    memory = HostLimits({"memory": GroupBase(2, tree)}, "cpu: no such thing")
     made = memory.create("tidewright-t-1", 500, GIB)
     assert set(read(made.groups[0])) == {"memory.max", "memory.swap.max", "memory.oom.group"} and not made.late
     assert memory.describe(500, GIB).startswith("CPUs not enforced: cpu: no such thing; run tide up")
@@ -83,7 +83,7 @@ def test_a_limit_that_cannot_be_written_leaves_no_group(tree: Path, monkeypatch:
         limits, "remove", lambda groups: [os.unlink(p) for g in groups for p in Path(g).iterdir()] and remove(groups)
     )
     with pytest.raises(OSError, match="denied"):
-        HostLimits({"memory": Controller(2, tree)}).create("tidewright-t-1", 0, GIB)
+        HostLimits({"memory": GroupBase(2, tree)}).create("tidewright-t-1", 0, GIB)
     assert not list(tree.iterdir())
 
 
@@ -145,7 +145,7 @@ def test_processes_of_a_delegated_group_move_into_one_of_their_own(
 
 
 def test_nothing_works_where_no_group_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(controller: Controller, kind: str) -> None:
+    def denied(controller: GroupBase, kind: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(controller.base))
 
     monkeypatch.setattr(limits, "_try", denied)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-PROC = Path("/proc/self")
-
 
 class Hierarchy(NamedTuple):
     """A mounted tree. ``own`` is the group this process is in, as the kernel names it; of version 2 no controllers are listed."""
@@ -22,11 +20,11 @@ class Hierarchy(NamedTuple):
         return self.mount / self.own.lstrip("/")
 
 
-def hierarchies(proc: Path = PROC) -> list[Hierarchy]:
-    """Those that are mounted, in the order of their mounts (cgroups(7), /proc/[pid]/cgroup)."""
-    own = dict(line.split(":", 2)[1:] for line in (proc / "cgroup").read_text().splitlines())
+def hierarchies(groups: str, mounts: str) -> list[Hierarchy]:
+    """Those that are mounted, in the order of their mounts; from /proc/self/cgroup and /proc/self/mounts (cgroups(7))."""
+    own = dict(line.split(":", 2)[1:] for line in groups.splitlines())
     found = []
-    for line in (proc / "mounts").read_text().splitlines():
+    for line in mounts.splitlines():
         _, mount, kind, options, *_ = line.split()
         if kind == "cgroup2":
             found.append(Hierarchy(2, (), Path(mount), own.get("", "/")))

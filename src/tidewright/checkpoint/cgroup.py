@@ -190,7 +190,7 @@ def places() -> list[tuple[int, tuple[str, ...], Path]]:
     for its like, the group above that counts."""
     return [
         (one.version, one.controllers, one._replace(own=one.own.removesuffix(f"/{LEAF}")).group)
-        for one in hierarchies()
+        for one in hierarchies(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mounts").read_text())
     ]
 
 

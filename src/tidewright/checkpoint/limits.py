@@ -30,7 +30,7 @@ Setting = tuple[str, str]
 """A file of a group, and what is written into it."""
 
 
-class Controller(NamedTuple):
+class GroupBase(NamedTuple):
     """Where groups of a controller are made, by which version of cgroups."""
 
     version: int
@@ -49,7 +49,7 @@ class RankLimits(NamedTuple):
 class HostLimits:
     """The controllers that work for this process. ``why``: of those that do not, what is in the way."""
 
-    def __init__(self, controllers: dict[str, Controller], why: str = "") -> None:
+    def __init__(self, controllers: dict[str, GroupBase], why: str = "") -> None:
         self._controllers, self._why = controllers, why
 
     @property
@@ -131,15 +131,15 @@ def _settings(version: int, kind: str, amount: int, group: Path) -> list[Setting
 def detect(freezer: Freezer) -> HostLimits:
     """What this process can limit. With v2 it may move itself and its like into a group of their own below the present one, since
     a group with controllers cannot hold processes. ``freezer``: ranks are in its groups."""
-    found: dict[str, Controller] = {}
+    found: dict[str, GroupBase] = {}
     why: dict[str, bool] = {}
     for version, controllers, base in _places(freezer):
         for kind in (CPU, MEMORY):
             if kind in found or kind not in controllers:
                 continue
             try:
-                _try(Controller(version, base), kind)
-                found[kind] = Controller(version, base)
+                _try(GroupBase(version, base), kind)
+                found[kind] = GroupBase(version, base)
             except OSError as error:
                 why[f"{error.filename or base}: {error.strerror}"] = True
     return HostLimits(found, "; ".join(why))
@@ -158,7 +158,7 @@ def _places(freezer: Freezer) -> list[tuple[int, tuple[str, ...], Path]]:
     return found
 
 
-def _try(controller: Controller, kind: str) -> None:
+def _try(controller: GroupBase, kind: str) -> None:
     """Make a group with a limit and remove it. Raises OSError."""
     if controller.version == 2:
         _enable(controller.base, kind)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from ..base.control_groups import PROC, hierarchies
+from ..base.control_groups import hierarchies
+
+PROC = Path("/proc/self")
 
 
 def host_cpus(most: int = 0, proc: Path = PROC) -> int:
@@ -46,6 +48,6 @@ def _around(proc: Path, controller: str) -> Iterator[Path]:
     """The groups this process is in, from the innermost to the mount; in a container the kernel may name groups that cannot be
     seen there, and the mount is the container's own."""
     with contextlib.suppress(OSError):
-        for one in hierarchies(proc):
+        for one in hierarchies((proc / "cgroup").read_text(), (proc / "mounts").read_text()):
             if one.version == 2 or controller in one.controllers:
                 yield from (path for path in (one.group, *one.group.parents) if path.is_relative_to(one.mount))

@@ -20,7 +20,7 @@ Candidates = Mapping[int, tuple[float, Allocation]]
 def tried(
     board: Board, request: Request, kinds: int, candidates: Candidates, on: Mapping[int, Iterable[int]]
 ) -> dict[int, bool] | None:
-    """Rows whose release makes room for ``request``, each with False (none is only shrunk); they are released on the board.
+    """Rows whose release frees what ``request`` needs, each with False (none is only shrunk); they are released on the board.
     None, with the board as it was, where releasing all would not do. ``on``: node to rows.
     """
     order = sorted(candidates, key=lambda row: (candidates[row][0] / max(milli_devices(candidates[row][1]), 1), row))
@@ -44,7 +44,7 @@ def _release(board: Board, candidates: Candidates, rows: Sequence[int]) -> None:
 def _on_one_node(
     board: Board, request: Request, kinds: int, candidates: Candidates, on: Mapping[int, list[int]]
 ) -> list[int] | None:
-    """The rows whose release costs least of those that make room on a single node."""
+    """The rows whose release costs least of those that free enough on a single node."""
     nodes, layout = request.nodes(board.layout) & board.up, board.layout
     best: tuple[float, int, list[int]] | None = None
     for node in sorted(on):
@@ -74,7 +74,7 @@ def _room_on(board: Board, request: Request, node: int) -> bool:
 
 
 def _anywhere(board: Board, request: Request, candidates: Candidates, order: list[int]) -> list[int] | None:
-    """The fewest of ``order``, from its start, whose release makes room: more released is never less room."""
+    """The fewest of ``order``, from its start, whose release frees enough: what is released never hinders."""
     few, many = 0, len(order)
     if not _does(board, request, candidates, order):
         return None

@@ -244,8 +244,7 @@ class Swarm:
             nodes = [node for node in nodes if layout.nodes[node].full and layout.node_kind[node] == kind]
         if pinned >= 0 and (self.honest or rng.random() < 0.9):
             nodes = [pinned]
-        row = view.jobs.row[job]
-        request = row_request(layout, spec, view.jobs, row)
+        request = row_request(layout, spec, view.jobs, row := view.jobs.row[job])
         if spec.shares:
             node = nodes[0] if nodes else 0
             share = Part(node, 1 << rng.randrange(layout.node_size[node]), request.share_milli(node, layout))
