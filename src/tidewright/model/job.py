@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base.ids import valid_name
-from ..base.units import DAY, SECOND
+from ..base.units import DAY, SECOND, format_bytes
 
 LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
@@ -231,7 +231,9 @@ def _odd_resources(spec: JobSpec) -> list[str]:
     if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
         found.append(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} for each rank")
     if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
-        found.append(f"memory: not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes for each rank")
+        found.append(
+            f"memory: not between {format_bytes(MIN_HOST_MEMORY)} and {format_bytes(MAX_HOST_MEMORY)} for each rank"
+        )
     return found
 
 

@@ -37,7 +37,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.ALL_NODES_REFUSED: "needs {count:n} devices on nodes that have not recently refused to launch it; there are none",
     C.NO_IMAGE_NODES: "its image needs {count:n} devices on nodes like those it was taken on; there are none",
     C.NO_SUCH_LAYOUT: "needs {count:n} {kinds:kinds}devices laid out {placement}; no part of the pool has them",
-    C.CPUS_SHORT: "each rank needs {cpus:milli} host CPUs; nodes with {kinds:kinds}devices free have at most {free:milli} free",
+    C.CPUS_SHORT: "each rank needs {cpus:cpus} host CPUs; nodes with {kinds:kinds}devices free have at most {free:cpus} free",
     C.HOST_MEMORY_SHORT: "each rank needs {memory:bytes} of host memory; nodes with {kinds:kinds}devices free have at most "
         "{free:bytes} free",
     C.DEVICE_MEMORY_SHORT: "needs {milli:n} milli and {memory:bytes} of one {kinds:kinds}device; no device has both free",
@@ -87,8 +87,8 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SEVERAL_NODES: "asked for one node",
     C.RANK_SPLIT: "the {unit:n} devices of each rank must be on one node",
     C.WRONG_RESOURCES: "the host CPUs, host memory or device memory of the allocation are not those asked for",
-    C.CPUS_TOO_FEW: "each of its {ranks:n} ranks needs {cpus:milli} host CPUs; the pool has room for {fit:n} of them",
-    C.HOST_MEMORY_TOO_SMALL: "each of its {ranks:n} ranks needs {memory:bytes} of host memory; the pool has room for {fit:n} "
+    C.CPUS_TOO_FEW: "{ranks:each_rank} needs {cpus:cpus} host CPUs; the pool has room for {fit:n} of them",
+    C.HOST_MEMORY_TOO_SMALL: "{ranks:each_rank} needs {memory:bytes} of host memory; the pool has room for {fit:n} "
         "of them",
     },
     "Why a move or a request is not possible": {
@@ -255,7 +255,7 @@ REMEDIES: dict[C, str] = {
     C.NO_SUCH_TYPE: "the pool has: {known:names}",
     C.SHARE_TOO_LARGE: "the nearest that fits: --gpu-mem {most:mib}MiB, or whole devices with -g",
     C.NEVER_FITS: "the nearest that fits: -g {most:n}",
-    C.CPUS_TOO_FEW: "the nearest that fits: --cpus {nearest:milli}, or fewer ranks",
+    C.CPUS_TOO_FEW: "the nearest that fits: --cpus {nearest:cpus}, or fewer ranks",
     C.HOST_MEMORY_TOO_SMALL: "the nearest that fits: --mem {nearest:mib}MiB, or fewer ranks",
     C.NO_SUCH_JOB: "list jobs with tide ps --all",
     C.ENDED_ALREADY: "nothing is left to do",
