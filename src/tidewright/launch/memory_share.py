@@ -21,7 +21,7 @@ def fraction(share: int, device: int, sharers: int = 1) -> float:
     thousandth: never more than was given. 0: no limit."""
     if share <= 0 or device <= 0:
         return 0.0
-    part = int(share * 1000 / device / max(1, sharers)) / 1000
+    part = share * 1000 // (device * max(1, sharers)) / 1000
     return max(part, 0.001) if part < 1 else 0.0
 
 
