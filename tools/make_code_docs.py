@@ -60,8 +60,8 @@ def _row(code: Code) -> str:
 def _arguments(code: Code) -> Iterator[str]:
     kinds = named_kinds(code)
     for name, kind in signature(code).items():
-        unit = {"us": "µs", "seconds": "µs", "bytes": "bytes", "gib": "bytes", "mib": "bytes", "milli": "thousandths", "cpus": "thousandths",
-                "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
+        unit = {"us": "µs", "seconds": "µs", "bytes": "bytes", "gib": "bytes", "mib": "bytes", "milli": "thousandths",
+                "cpus": "thousandths", "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
         yield f"`{name}` ({unit or TYPES[kind]})"
 
 
