@@ -61,7 +61,7 @@ def _arguments(code: Code) -> Iterator[str]:
     kinds = named_kinds(code)
     for name, kind in signature(code).items():
         unit = {"us": "µs", "seconds": "µs", "bytes": "bytes", "gib": "bytes", "mib": "bytes", "milli": "thousandths",
-                "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
+                "cpus": "thousandths", "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
         yield f"`{name}` ({unit or TYPES[kind]})"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tidewright.agent.layout import AgentLayout
-from tidewright.checkpoint.cgroup import remove, wait_until
+from tidewright.checkpoint.cgroup import places, remove, wait_until
 from tidewright.checkpoint.processes import PROC, grouped, send
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import Unknown
@@ -39,8 +39,8 @@ def bearing(text: str) -> list[int]:
 
 
 def groups(state: Path) -> list[Path]:
-    """Freezer groups made for ranks of this state directory."""
-    bases = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"))
+    """Groups made for ranks of this state directory, for freezing and for limits."""
+    bases = dict.fromkeys(base for _, _, base in places())
     return [path for base in bases for path in base.glob(f"tidewright-{AgentLayout(state).tag}-*")]
 
 

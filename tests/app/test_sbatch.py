@@ -97,12 +97,43 @@ def test_an_unambiguous_beginning_is_enough() -> None:
     assert script("--gpus-per-n=2").specs[0].devices == 2
 
 
-def test_late_lines_srun_and_cpus_are_named() -> None:
+def test_late_lines_and_srun_are_named() -> None:
     loaded = script("--cpus-per-task=8", body="echo\n#SBATCH --gres=gpu:4\nsrun python x.py")
     text = "\n".join(loaded.warnings)
     assert "train.sh:4: #SBATCH after the first command" in text and "train.sh:5: srun" in text
-    assert "--cpus-per-task is not honoured" in text and "asks for no GPU" in text
-    assert loaded.specs[0].devices == 1
+    assert "asks for no GPU" in text
+    assert loaded.specs[0].devices == 1 and loaded.specs[0].cpus_milli == 8000
+
+
+@pytest.mark.parametrize(
+    ("lines", "cpus_milli", "memory"),
+    [
+        (("--gres=gpu -c 4",), 4000, 0),
+        (("--gres=gpu --mem=16G",), 0, 16 * 2**30),
+        (("--gres=gpu --mem=4000",), 0, 4000 * 2**20),
+        (("--nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --mem=64G",), 0, 16 * 2**30),
+        (("--gres=gpu --cpus-per-task=6 --mem-per-cpu=2G",), 6000, 12 * 2**30),
+        (("--gres=gpu --mem-per-cpu=512M",), 0, 512 * 2**20),
+        (("--ntasks=2 --gpus-per-task=2 --mem-per-gpu=3G",), 0, 6 * 2**30),
+        (("--gres=gpu --mem=1G", "--mem-per-cpu=2G"), 0, 2 * 2**30),
+    ],
+)
+def test_host_resources_are_those_of_each_rank(lines: tuple[str, ...], cpus_milli: int, memory: int) -> None:
+    (spec,) = script(*lines).specs
+    assert (spec.cpus_milli, spec.memory) == (cpus_milli, memory)
+
+
+def test_all_memory_of_a_node_is_no_limit_and_named() -> None:
+    loaded = script("--gres=gpu --mem=0")
+    assert loaded.specs[0].memory == 0 and any("--mem=0" in warning for warning in loaded.warnings)
+
+
+@pytest.mark.parametrize(
+    "line", ["--mem=lots", "--mem=-4G", "--mem=nan", "--mem=1", "--mem=99999999T", "--cpus-per-task=0"]
+)
+def test_host_resources_that_cannot_be_are_mistakes_at_their_line(line: str) -> None:
+    with pytest.raises(UsageError, match=r"train\.sh:2: "):
+        script(f"--gres=gpu {line}")
 
 
 def test_a_shell_script_travels_and_keeps_its_line_numbers_and_arguments(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidewright.app.jobspec import fields
 from tidewright.app.jobspec.load import load as load_file
 from tidewright.app.jobspec.loaded import Loaded, Submitter
 from tidewright.app.jobspec.yaml_spec import KEYS, parse
@@ -267,3 +268,31 @@ def test_phases_have_a_workload_and_a_length() -> None:
         ("command: [x]\nphases:\n  - {workload: a}\n  - {workload: b}\n", 2, "phase 1 has no length"),
     ):
         assert any(at == line and piece in said for at, said in mistakes(text)), (text, mistakes(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus_milli"),
+    [("2", 2000), ("0.5", 500), ("500m", 500), ("0.001", 1), ("1.0005", 1000), ("10000", 10_000_000)],
+)
+def test_cpus_are_read_to_the_thousandth(text: str, cpus_milli: int) -> None:
+    assert fields.cpus(text) == cpus_milli
+
+
+@pytest.mark.parametrize("text", ["0", "-1", ".nan", "nan", "inf", "1e400", "0.0001", "10001", "", "two", "1,5"])
+def test_cpus_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        fields.cpus(text)
+
+
+@pytest.mark.parametrize("text", ["0", "1001", "-1", ".nan", "0.5", "1e3", ""])
+def test_a_share_of_compute_is_of_whole_thousandths(text: str) -> None:
+    with pytest.raises(UsageError):
+        fields.gpu_milli(text)
+
+
+def test_resources_of_hosts_and_shares_in_a_spec() -> None:
+    (spec,) = parse("command: x\ncpus: 0.5\nmemory: 2GiB\ngpu_milli: 300\ngpu_memory: 1GiB\n", "j.yaml", ME).specs
+    assert (spec.cpus_milli, spec.memory, spec.gpu_milli, spec.gpu_memory) == (500, 2 * 2**30, 300, 2**30)
+    with pytest.raises(UsageError) as caught:
+        parse("command: x\ndevices: 2\ncpus: .nan\nmemory: 1KiB\ngpu_milli: 300\n", "j.yaml", ME)
+    assert [line.split(":")[1] for line in caught.value.message.splitlines()[1:]] == ["3", "4", "5"]

@@ -262,9 +262,9 @@ def test_submit_a_spec_and_a_script(tide: Terminal, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("name: a\ncommand: sleep 1\n---\nname: b\ncommand: sleep 2\narray: 0-1\n")
     assert tide("submit", "--parsable", "jobs.yaml").out == "20\n21\n22\n"
     assert [call[1] for call in tide.stub.calls if call[0] == "submit"] == [1, 2]
-    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:2 --mem=4G\necho $1\n")
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:2 --signal=USR1\necho $1\n")
     said = tide("submit", "job.sh", "--flag")
-    assert "job.sh:2: --mem is not honoured" in said.err and tide.stub.submitted[-1].command[-1] == "--flag"
+    assert "job.sh:2: --signal is not honoured" in said.err and tide.stub.submitted[-1].command[-1] == "--flag"
     (tmp_path / "bad.yaml").write_text("comand: x\ntier: gold\n")
     bad = tide("submit", "bad.yaml")
     assert bad.code == 2 and "bad.yaml:1: unknown key" in bad.err and "bad.yaml:2: tier" in bad.err

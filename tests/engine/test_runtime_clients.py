@@ -346,7 +346,7 @@ def test_no_policy_touches_a_client(policy: str) -> None:
 def test_in_a_hostile_world_clients_are_beside_their_runtimes_or_wait() -> None:
     """That they are is among the invariants checked after every step (engine.check)."""
     ran = 0
-    for seed in range(40):
+    for seed in range(40, 80):
         swarm = ClientSwarm(seed)
         for _ in range(15):
             swarm.run(10)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.gang import INJECT
-from tidewright.launch.memory_share import FRACTION, fraction, variables
+from tidewright.launch.memory_share import FRACTION, MPS, compute, fraction, variables
 
 GIB = 2**30
 STUB = '''
@@ -57,7 +57,26 @@ print(torch.cuda.calls[2:])
 def test_processes_together_never_get_more_than_the_share(share: int, device: int, sharers: int) -> None:
     part = fraction(share, device, sharers)
     assert 0 <= part < 1
-    assert part <= max(0.001, share / device / sharers)
+    assert part == 0.001 or round(part * 1000) * device * sharers <= share * 1000
+
+
+@pytest.mark.parametrize(
+    ("own", "milli", "sharers", "percent"),
+    [
+        ({}, 300, 1, "30"),
+        ({}, 300, 2, "15"),
+        ({}, 1, 1, "0.1"),
+        ({MPS: "10"}, 300, 1, "10"),
+        ({MPS: "90"}, 300, 1, "30"),
+    ],
+)
+def test_a_share_of_compute_is_said_to_mps(own: dict[str, str], milli: int, sharers: int, percent: str) -> None:
+    assert compute(own, milli, sharers) == {MPS: percent}
+
+
+@pytest.mark.parametrize("milli", [0, 1000])
+def test_without_a_share_of_compute_nothing_is_said_to_mps(milli: int) -> None:
+    assert compute({MPS: "10"}, milli) == {}
 
 
 def test_a_limit_of_the_users_own_stays_when_it_is_lower() -> None:

@@ -17,12 +17,13 @@ from tidewright.live.api.views import ended_job
 from tidewright.live.reconcile.agent_calls import MasterEndpoint
 from tidewright.live.reconcile.pending_commands import pending_commands
 from tidewright.live.reconcile.reconciler import Reconciler
-from tidewright.model.cause import reported
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import JobSpec, Level, State
 from tidewright.model.job_record import Image
 from tidewright.model.node import NodeSpec, Part
 from tidewright.plan.moves import Resume, Start
 from tidewright.plan.plan import Plan
+from tidewright.plan.render import render
 from tidewright.testing.causes import within
 from tidewright.wire.agent import ImageReport, JobReport, LaunchArgs, RankFailure
 from tidewright.wire.api import FailureView
@@ -423,3 +424,14 @@ def test_images_of_a_job_that_ends_go_with_it_also_those_that_were_not_reported(
     assert [(call.method, call.node, call.args.images) for call in late][:1] == [("forget", "n0", True)]
     fetched = play.report("exited", verb="fetch", image=ImageReport(serial=1, ranks=(0,), stored=True), node="n0").calls
     assert [(call.method, call.args.images) for call in fetched] == [("forget", True)]
+
+
+def test_a_rank_that_passed_its_memory_is_named_with_its_limit() -> None:
+    play = two_nodes()
+    ate = RankFailure(3, 137, "killed by signal 9 (SIGKILL), out of memory", ended=20.1, memory_limit=2**31)
+    fell = RankFailure(1, 1, "exit code 1", ended=20.5)
+    play.report("exited", node="n0", code=1, first_failure=fell)
+    found = play.report("exited", node="n1", code=137, first_failure=ate)
+    (exited,) = found.events
+    assert exited.why == Code.OUT_OF_MEMORY(3, 2**31) and exited.failure.memory_limit == 2**31
+    assert render(exited.why) == "out of memory: rank 3 passed its limit of 2.0GiB (--mem)"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tidewright.model.board import ALL_NODES, Board, Layout
 from tidewright.model.cause import Cause, Code
 from tidewright.model.job import JobSpec, Level, State
-from tidewright.model.node import Allocation, NodeSpec, Part
+from tidewright.model.node import Allocation, NodeSpec, Part, PartResources, rank_layout
 from tidewright.placement.find import lowest, place
 from tidewright.plan.render import misused, render
 from tidewright.plan.request import Request, request_of, row_request, unit_of
@@ -37,8 +37,17 @@ requests = st.builds(
     floor=st.integers(0, 2),
     demand=st.sampled_from([0, 6]),
     ranks=st.integers(0, 3),
+    gpu_milli=st.sampled_from([0, 0, 300]),
+    cpus_milli=st.sampled_from([0, 0, 500]),
+    host_memory=st.sampled_from([0, 0, GIB]),
 )
-parts = st.builds(Part, st.integers(-1, 4), st.integers(0, 31), st.sampled_from([1000, 100, 500]))
+beside = st.none() | st.builds(
+    PartResources,
+    st.sampled_from([0, 500, 1000]),
+    st.sampled_from([0, GIB, 2 * GIB]),
+    st.sampled_from([-1, 0, 8 * GIB]),
+)
+parts = st.builds(Part, st.integers(-1, 4), st.integers(0, 31), st.sampled_from([1000, 100, 300, 500]), beside)
 
 
 def allowed(request: Request, allocation: Allocation) -> bool:
@@ -46,9 +55,10 @@ def allowed(request: Request, allocation: Allocation) -> bool:
     nodes = [part.node for part in allocation]
     if not all(0 <= at < 4 for at in nodes) or len(set(nodes)) < len(nodes):
         return False
-    for at, mask, milli in allocation:
+    for at, mask, milli, _ in allocation:
         spec = LAYOUT.nodes[at]
         share = -(-request.memory * 1000 // spec.device_memory) if request.memory else 1000
+        share = request.gpu_milli if request.gpu_milli and (share <= 1000 or not request.memory) else share
         wanted = any(group >> LAYOUT.kinds.index(spec.kind) & 1 for group in request.groups)
         restores = request.restore_kind < 0 or (spec.full and LAYOUT.kinds[request.restore_kind] == spec.kind)
         here = request.pinned_node in (-1, at) and restores and not request.refused >> at & 1
@@ -57,7 +67,17 @@ def allowed(request: Request, allocation: Allocation) -> bool:
     count = sum(part.mask.bit_count() for part in allocation)
     together = request.placement != "one-node" or len(allocation) < 2
     right_count = (request.floor or request.count) <= count <= (request.demand or request.count)
-    return right_count and together and not split_rank(request.ranks, allocation)
+    rest = all(part.resources == due(request, allocation, at) for at, part in enumerate(allocation))
+    return right_count and together and rest and not split_rank(request.ranks, allocation)
+
+
+def due(request: Request, allocation: Allocation, at: int) -> PartResources | None:
+    """What a part has to have besides devices, by the seats of the ranks."""
+    part = allocation[at]
+    here = sum(place.node == part.node for place in rank_layout(allocation, request.ranks or 1))
+    apart = request.memory if request.gpu_milli and part.milli < 1000 else -1
+    found = PartResources(here * request.cpus_milli, here * request.host_memory, apart)
+    return None if found == (0, 0, -1) else found
 
 
 def split_rank(ranks: int, allocation: Allocation) -> bool:
@@ -81,14 +101,16 @@ def test_it_rejects_what_the_rules_forbid_and_nothing_else(wanted: Request, allo
 def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used) -> None:
     board = Board(LAYOUT)
     board.acquire(tuple(Part(at, (1 << count) - 1) for at, count in enumerate(used) if count))
-    count = 1 if wanted.memory else wanted.count  # a share is of one device
+    count = 1 if wanted.shares else wanted.count  # a share is of one device
     wanted = replace(wanted, count=count, unit=unit_of(count, wanted.ranks), floor=0, demand=0)
     found = place(board, wanted)
     assert found is None or (wanted.reject(found, LAYOUT) is None and board.fits(found))
     if found is None:
         for at, free in enumerate(board.free):
-            here = (Part(at, lowest(free, wanted.count), LAYOUT.share_milli(at, wanted.memory)),)
-            assert free.bit_count() < wanted.count or wanted.reject(here, LAYOUT) is not None
+            if free.bit_count() >= wanted.count:
+                share = wanted.share_milli(at, LAYOUT) if wanted.shares else 1000
+                here = wanted.with_resources((Part(at, lowest(free, wanted.count), share),))
+                assert wanted.reject(here, LAYOUT) is not None
 
 
 @given(wanted=requests, within=st.sampled_from([ALL_NODES, 0b0111, 0b1010]))

@@ -182,3 +182,14 @@ def test_tiers_of_philly_are_drawn_in_the_proportions_asked_for() -> None:
 def test_an_argument_of_philly_that_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(UsageError):
         load_trace(text, 480)
+
+
+def test_host_resources_of_a_trace_reach_the_spec() -> None:
+    text = "submit,duration,devices,cpus,mem\n0,10,2,1.5,4GiB\n1,10,1,,\n"
+    found = parse(text.splitlines(), "t.csv", "t")
+    assert (found.spec(0).cpus_milli, found.spec(0).memory) == (1500, 4 * 2**30)
+    assert (found.spec(1).cpus_milli, found.spec(1).memory) == (0, 0)
+    with pytest.raises(UsageError) as caught:
+        parse((text + "2,1,1,nan,1KiB\n3,1,1,-1,-2\n4,1,1,inf,9e99GiB\n").splitlines(), "t.csv", "t")
+    assert caught.value.message.count("t.csv:4") == caught.value.message.count("t.csv:5") == 2
+    assert caught.value.message.count("t.csv:6") == 2

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..base.errors import Conflict, UsageError
+from ..checkpoint import limits
 from ..checkpoint.cgroup import detect
 from ..checkpoint.cooperative import CooperativeDriver
 from ..checkpoint.freeze import FreezeDriver
@@ -118,7 +119,9 @@ class Agent:
         self._meter, self._heartbeat = UsageMeter(backend), Heartbeat()
         self._node_services = NodeServices(layout, backend, settings.address, settings.token_file)
         self._node = self._node_services.node
-        node_context = NodeContext(layout, backend, detect(), full=self._node.full, open_files=open_files)
+        freezer = detect()
+        self._limits = limits.detect(freezer)
+        node_context = NodeContext(layout, backend, freezer, self._node.full, self._limits, open_files)
         drivers = standard_drivers(self._node.name)
         self._supervisor = Supervisor(
             node_context, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()
@@ -167,6 +170,7 @@ class Agent:
             peer=self._node_services.peer,
             full=self._node_services.why_not,
             criu=self._node_services.criu,
+            unlimited=self._limits.missing,
             images=await asyncio.to_thread(self._node_services.listed),
             heartbeats=True,
         )

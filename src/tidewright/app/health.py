@@ -112,9 +112,12 @@ def _controller(state: Path, pid: int | None) -> list[Finding]:
             Finding("controller", "note", "not running; jobs of an earlier run go on without it. tide up starts it")
         ]
     try:
-        info = Client(state, timeout=5.0).info()
+        client = Client(state, timeout=5.0)
+        info, nodes = client.info(), client.nodes().nodes
     except TideError as error:
         return [Finding("controller", "bad", f"pid {pid} holds the directory but does not answer: {error.args[0]}")]
     agent = Finding("agent", "ok" if info.agent == "connected" else "bad", info.agent or "unknown")
+    lacking = dict.fromkeys(node.unlimited for node in nodes if node.unlimited)
+    limits = [Finding("limits", "note", f"what ranks ask for of their hosts: {text}") for text in lacking]
     running = Finding("controller", "ok", f"pid {pid}, version {info.version}, turn {info.turn}")
-    return [running, agent, *(Finding("notice", "note", notice) for notice in info.notices)]
+    return [running, agent, *limits, *(Finding("notice", "note", notice) for notice in info.notices)]

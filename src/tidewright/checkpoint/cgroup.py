@@ -14,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from ..base.control_groups import hierarchies
 from ..base.errors import WorldError
 from .processes import grouped, members, send, stat
 from .protocol import RankHandle
 
+LEAF = "tidewright-agent"
+"""The group for the agent's own processes where those of ranks have controllers (checkpoint.limits)."""
 FREEZE_TIMEOUT_S = 5.0
 """A process in uninterruptible sleep (a hung disk) delays freezing; beyond this the freeze is undone and refused."""
 
@@ -182,17 +185,23 @@ def remove(cgroups: tuple[str, ...]) -> bool:
     return True
 
 
+def places() -> list[tuple[int, tuple[str, ...], Path]]:
+    """(version, controllers, directory of this process's group) of each hierarchy. Where an agent has moved itself into a group
+    for its like, the group above that counts."""
+    return [
+        (one.version, one.controllers, one._replace(own=one.own.removesuffix(f"/{LEAF}")).group)
+        for one in hierarchies(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mounts").read_text())
+    ]
+
+
 def bases() -> list[Freezer]:
     """Freezers by the mounted hierarchies, best first, each below the group this process is in."""
-    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     found: list[Freezer] = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, kind, options, *_ = line.split()
-        if kind == "cgroup2":
-            found.insert(0, CgroupV2(Path(mount) / own.get("", "/").lstrip("/")))
-        elif kind == "cgroup" and "freezer" in options.split(","):
-            controllers = next((key for key in own if "freezer" in key.split(",")), "freezer")
-            found.append(CgroupV1(Path(mount) / own.get(controllers, "/").lstrip("/")))
+    for version, controllers, base in places():
+        if version == 2:
+            found.insert(0, CgroupV2(base))
+        elif "freezer" in controllers:
+            found.append(CgroupV1(base))
     return found
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 
-import psutil
-
 from ..base.errors import UsageError
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
+from .host import host_cpus, host_memory
 from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -19,7 +18,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 def open_backend(name: str, slots: int = 0) -> CpuBackend:
     """CPU slots of this machine: ``slots`` of them, or one per core of this process's affinity mask, 64 at most."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return CpuBackend(name, cores, slots or min(len(cores), MAX_DEVICES_PER_NODE), psutil.virtual_memory().total)
+    return CpuBackend(name, cores, slots or min(len(cores), MAX_DEVICES_PER_NODE), host_memory())
 
 
 def check_indices(devices: tuple[int, ...], count: int) -> None:
@@ -39,6 +38,7 @@ class CpuBackend:
         if not 1 <= slots <= MAX_DEVICES_PER_NODE:
             raise UsageError(f"{slots} CPU slots", f"ask for 1 to {MAX_DEVICES_PER_NODE}")
         self._node, self._cores, self._slots, self._memory = name, cores, slots, memory
+        self._cpus = host_cpus(len(cores))
 
     def discover(self) -> NodeSpec:
         shared = self._slots > len(self._cores)
@@ -49,7 +49,7 @@ class CpuBackend:
             devices=self._slots,
             device_memory=self._memory // self._slots,
             memory=self._memory,
-            cpus=len(self._cores),
+            cpus=self._cpus,
             note=note,
         )
 

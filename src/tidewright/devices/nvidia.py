@@ -8,13 +8,12 @@ from collections import Counter
 from importlib import import_module
 from typing import Any
 
-import psutil
-
 from ..base.errors import WorldError
 from ..base.ids import valid_name
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
+from .host import host_cpus, host_memory
 from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
 from .xids import CriticalErrors, answers, recovery_action, text
 
@@ -76,8 +75,8 @@ class NvidiaBackend:
             kind=kind,
             devices=len(self._handles),
             device_memory=min(memories),
-            memory=psutil.virtual_memory().total,
-            cpus=psutil.cpu_count() or 1,
+            memory=host_memory(),
+            cpus=host_cpus(),
             uuids=tuple(text(nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles),
             note=f"not used, as a node has one kind: {', '.join(others)}" if others else "",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.cause import Cause, Code, given
 from ..model.job import Level, State
-from ..model.node import Allocation
+from ..model.node import Allocation, without_memory
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan
 from . import images
@@ -54,12 +54,19 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> Cause | None:
             if reason is not None:
                 return reason
             if isinstance(move, _RELEASES):
-                board.release(book.allocations[move.job])
+                board.release(_released(book, move))
             if not isinstance(move, Suspend):
                 board.acquire(move.allocation)
         return None
     finally:
         board.undo(mark)
+
+
+def _released(book: Book, move: Move) -> Allocation:
+    """What a move frees: of a job that is frozen by it all but the host memory."""
+    allocation = book.allocations[move.job]
+    frozen = isinstance(move, Suspend) and book.table.level.item(book.table.row[move.job]) == Level.FREEZE
+    return without_memory(allocation) if frozen else allocation
 
 
 def illegal(book: Book, move: Move) -> Cause | None:

@@ -22,8 +22,8 @@ from ..model.view import View
 from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from ..plan.render import render
-from ..plan.request import Request, row_request
-from . import rates
+from ..plan.request import Request, request_of, row_request
+from . import frozen_memory, rates
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
@@ -157,6 +157,7 @@ class Book(ImageCatalog):
 
     def reserve(self, job: int, allocation: Allocation) -> None:
         """Reserve devices for a job."""
+        allocation = frozen_memory.without(self.jobs[job], allocation)
         self.board.acquire(allocation)
         self.reservations[job] = self.jobs[job].reservation = allocation
         self.table.reserved[self.table.row[job]] = True
@@ -181,19 +182,32 @@ class Book(ImageCatalog):
 
     def occupy(self, job: int) -> Allocation:
         """Turn a reservation into an allocation: the devices must be physically free."""
-        allocation = self._end_reservation(job)
+        allocation = self._with_memory(job, self._end_reservation(job))
         self.phys.acquire(allocation)
         record = self.jobs[job]
         self.allocations[job] = record.allocation = allocation
         self.ledger.open(record, milli_devices(allocation), self.now)
         return allocation
 
-    def mark_leaving(self, job: int) -> None:
-        """The job will release its devices: they may be reserved for others."""
+    def _with_memory(self, job: int, reserved: Allocation) -> Allocation:
+        """The allocation that comes of a reservation: with the host memory that a frozen job has kept."""
+        record = self.jobs[job]
+        if record.frozen_memory is None:
+            return reserved
+        frozen_memory.drop(self.board, self.phys, record)
+        allocation = request_of(self.board.layout, record.spec).with_resources(reserved)
+        self.board.release(reserved)
+        self.board.acquire(allocation)
+        return allocation
+
+    def mark_leaving(self, job: int, frozen: bool = False) -> None:
+        """The job will release its devices: they may be reserved for others. ``frozen``: its memory stays where it is."""
         record = self.jobs[job]
         if record.allocation is not None and not record.leaving:
             self.board.release(record.allocation)
             record.leaving = True
+            if frozen:
+                frozen_memory.keep(self.board, record)
 
     def vacate(self, job: int) -> list[int]:
         """The job has released its devices; planners are woken for those that were committed to it. Returns the nodes where some
@@ -203,15 +217,21 @@ class Book(ImageCatalog):
         if allocation is None:
             return []
         self.freed = self.freed or not record.leaving
-        self.mark_leaving(job)
+        frozen = bool(record.spec.memory) and record.suspended_as == "process" and self._pinned(job)
+        self.mark_leaving(job, frozen)
         del self.allocations[job]
         self.phys.release(allocation)
         self.ledger.close(record, milli_devices(allocation), self.now)
+        if record.frozen_memory is not None:
+            frozen_memory.settle(self.board, self.phys, record, frozen)
         record.reset(_OF_DEVICES)
         row = self.table.row[job]
         self.table.held[row] = 0
         self.table.held_milli[row] = 0
         return [part.node for part in allocation]
+
+    def _pinned(self, job: int) -> bool:
+        return bool(self.table.pinned_node.item(self.table.row[job]) >= 0)
 
     def retract_leave(self, job: int) -> list[int]:
         """A leaving job stays after all: commit its devices to it again, cancelling the reservations made on them.
@@ -219,6 +239,7 @@ class Book(ImageCatalog):
         Returns the jobs whose reservation was cancelled.
         """
         allocation = self.allocations[job]
+        frozen_memory.drop(self.board, self.phys, self.jobs[job])
         cancelled: list[int] = []
         if not self._fits_whatever_up(allocation):
             nodes = {part.node: True for part in allocation}
@@ -234,7 +255,9 @@ class Book(ImageCatalog):
     def _fits_whatever_up(self, allocation: Allocation) -> bool:
         """Whether devices are uncommitted, also those that take no new work."""
         board = self.board
-        for node, mask, milli in allocation:
+        for node, mask, milli, resources in allocation:
+            if resources is not None and not board.part_fits(node, mask, milli, resources):
+                return False
             used = board.partial.get((node, mask), 0)
             if milli < 1000 and used:
                 if used + milli > 1000:
@@ -286,8 +309,10 @@ class Book(ImageCatalog):
         nodes[index] = node
         layout = Layout.of(tuple(nodes))
         committed = [parts for job, parts in self.allocations.items() if not self.jobs[job].leaving]
-        self.board = relaid(self.board, layout, [*committed, *self.reservations.values()])
-        self.phys = relaid(self.phys, layout, list(self.allocations.values()))
+        frozen = {job: one.frozen_memory for job, one in self.jobs.items() if one.frozen_memory is not None}
+        away = [parts for job, parts in frozen.items() if job not in self.allocations]
+        self.board = relaid(self.board, layout, [*committed, *self.reservations.values(), *frozen.values()])
+        self.phys = relaid(self.phys, layout, [*self.allocations.values(), *away])
         self.refresh_kinds(kinds)
 
     def refresh_kinds(self, before: tuple[str, ...]) -> None:

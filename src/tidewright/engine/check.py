@@ -9,7 +9,7 @@ from ..base.units import WHOLE_DEVICE
 from ..model.board import Board
 from ..model.job import HOLDING, State
 from ..model.job_record import JobRecord
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation, Part, device_count
 from .book import Book
 from .tier_demand import TierDemand
 
@@ -48,9 +48,19 @@ def _check_job(book: Book, job: int) -> None:
         _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
     if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
         _fail(book, job, f"is {State(state).name} and to be suspended by a user hold that does not exist")
+    if record.spec.memory:
+        _check_frozen_memory(book, job, record)
     if record.last_image:
         _check_images(book, job, record)
     _check_seen(book, job, record)
+
+
+def _check_frozen_memory(book: Book, job: int, record: JobRecord) -> None:
+    """Host memory is kept in use for processes that are frozen or about to be, and for no others."""
+    pinned = book.table.pinned_node.item(book.table.row[job]) >= 0
+    frozen = record.suspended_as == "process" and record.allocation is None and pinned
+    if (frozen and record.frozen_memory is None) or (record.frozen_memory and not (frozen or record.leaving)):
+        _fail(book, job, f"is frozen: {frozen}, and keeps {record.frozen_memory} of memory")
 
 
 def _check_client(book: Book, job: int, held: Allocation) -> None:
@@ -138,11 +148,14 @@ def _suspects(book: Book) -> list[int]:
 def _check_boards(book: Book) -> None:
     committed = [parts for job, parts in book.allocations.items() if not book.jobs[job].leaving]
     committed.extend(book.reservations.values())
+    frozen = {job: record.frozen_memory for job, record in book.jobs.items() if record.frozen_memory is not None}
+    committed.extend(frozen.values())
     _check_board("committed", book.board, committed)
     closed = tuple(book.outages.mask(node, size) for node, size in enumerate(book.board.layout.node_size))
     if closed != book.board.closed:
         raise Bug(f"devices {book.board.closed} are out of service on the board, {closed} by what is known of them")
-    _check_board("occupied", book.phys, list(book.allocations.values()))
+    gone = [parts for job, parts in frozen.items() if job not in book.allocations]
+    _check_board("occupied", book.phys, [*book.allocations.values(), *gone])
     if book.phys.held_milli() != book.ledger.held_milli:
         raise Bug(f"{book.phys.held_milli()} milli-devices are occupied, {book.ledger.held_milli} are charged")
 
@@ -151,8 +164,11 @@ def _check_board(name: str, board: Board, holders: list[Allocation]) -> None:
     """The board is exactly the sum of its holders, and no device is held beyond its whole."""
     free = [(1 << size) - 1 for size in board.layout.node_size]
     shares: dict[tuple[int, int], int] = {}
+    rest: list[Part] = []
     for parts in holders:
-        for node, mask, milli in parts:
+        for node, mask, milli, resources in parts:
+            if resources is not None:
+                rest.append(Part(node, mask, milli, resources))
             if milli >= WHOLE_DEVICE:
                 if free[node] & mask != mask:
                     raise Bug(f"devices {mask:#x} of node {node} are {name} twice")
@@ -166,6 +182,26 @@ def _check_board(name: str, board: Board, holders: list[Allocation]) -> None:
     usable = [mask & ~closed for mask, closed in zip(free, board.closed, strict=True)]
     if free != board.untouched or usable != board.free or shares != board.partial:
         raise Bug(f"the {name} board differs from the sum of its holders")
+    _check_resources(name, board, rest)
+
+
+def _check_resources(name: str, board: Board, parts: list[Part]) -> None:
+    """What is in use besides devices is the sum of what the parts take, and no device's memory is used beyond its whole."""
+    host: dict[int, tuple[int, int]] = {}
+    measured: dict[tuple[int, int], tuple[int, int]] = {}
+    for node, mask, milli, resources in parts:
+        assert resources is not None
+        cpus, memory = host.get(node, (0, 0))
+        if resources.cpus_milli or resources.memory:
+            host[node] = cpus + resources.cpus_milli, memory + resources.memory
+        if resources.device_memory >= 0 and milli < WHOLE_DEVICE:
+            apart, size = measured.get((node, mask), (0, 0))
+            measured[node, mask] = apart + milli, size + resources.device_memory
+    if host != board.host or measured != board.measured:
+        raise Bug(f"the {name} board has {board.host}, {board.measured} in use, its holders {host}, {measured}")
+    for node, mask in measured:
+        if not board.share_fits(node, mask, 0, None):
+            raise Bug(f"memory of device {mask:#x} of node {node} is {name} beyond its whole")
 
 
 def _fail(book: Book, job: int, text: str) -> None:

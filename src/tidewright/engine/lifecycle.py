@@ -24,7 +24,7 @@ from ..model.cause import Cause
 from ..model.job import FINAL, Level, State
 from ..model.job_record import FieldGroup, FieldValues, JobRecord, fresh
 from ..plan.render import render
-from . import images, periodic
+from . import frozen_memory, images, periodic
 from .book import Book
 from .commands import Launch, ResumeRanks, SuspendRanks
 from .nodes import refusals
@@ -129,7 +129,7 @@ def _suspend(book: Book, job: int, row: int, record: JobRecord) -> None:
     """Command its suspension; its devices may be reserved for others, unless it is frozen on them."""
     in_place = record.held_in_place
     if not in_place:
-        book.mark_leaving(job)
+        book.mark_leaving(job, book.table.level.item(row) == _FREEZE)
     level = _FREEZE if in_place else book.table.level.item(row)
     serial = images.order(book, job, row) if level == _FULL else 0
     book.out.append(SuspendRanks(job, record.attempt, level, book.allocations[job], serial))
@@ -171,7 +171,8 @@ def _unreserve(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 
 def _end(book: Book, job: int, row: int, record: JobRecord) -> None:
-    """It needs no image, and others may have its place."""
+    """It needs no image, no process of it is frozen anywhere, and others may have its place."""
+    frozen_memory.drop(book.board, book.phys, record)
     images.forget(book, job, record.attempt)
     book.freed = True
 

@@ -103,7 +103,7 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
         why = said if event.why else Code.RANKS_LOST()
         rest = max(_pause_if_lost_again(book, job, state), _pause_if_fallen_again(book, job))
         restart(book, job, why, keeps_work=False, pause_us=rest, from_image=True)
-    elif code == _KILLED and not leaving and _may_fall(book, job):
+    elif code == _KILLED and not leaving and not _passed_its_limit(event) and _may_fall(book, job):
         book.world_failures.count += 1
         why = Code.KILLED_OUTSIDE(said)
         restart(book, job, why, keeps_work=False, pause_us=_pause_if_fallen_again(book, job), from_image=True)
@@ -116,6 +116,11 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
         restart(book, job, Code.ASKED_RERUN(), keeps_work=True, pause_us=book.settings.backoff_us)
     else:
         failed(book, job, code, said, event.failure)
+
+
+def _passed_its_limit(event: ev.Exited) -> bool:
+    """Whether it was killed for the memory it asked for: its own failure, which an image would only repeat."""
+    return event.failure is not None and event.failure.memory_limit > 0
 
 
 def _may_fall(book: Book, job: int) -> bool:

@@ -8,7 +8,7 @@ from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
 from ..model.job_record import Ending
-from . import images
+from . import frozen_memory, images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from .lifecycle import transition
@@ -151,6 +151,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     row = book.table.row[job]
     table = book.table
     table.pinned_node[row] = -1
+    frozen_memory.drop(book.board, book.phys, record)
     if from_image and record.image is not None:
         why = Code.WITH(why, images.roll_back(book, job, row))
     else:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ..model.cause import Code
 from ..model.job import State
 from ..model.node import Allocation
-from . import termination
+from . import frozen_memory, termination
 from .book import Book
 from .check import check_all
 from .commands import Command, Ended, Launch, ResumeRanks
@@ -57,7 +57,8 @@ def _place(book: Book, command: Placing) -> None:
     if record.reservation is not None:
         book.cancel_reservation(job)
     _make_room(book, job, command.allocation)
-    if not (book.phys.fits(command.allocation) and book.board.fits(command.allocation)):
+    allocation = frozen_memory.without(record, command.allocation)
+    if not (book.phys.fits(allocation) and book.board.fits(allocation)):
         return
     book.table.attempt[book.table.row[job]] = record.attempt = command.attempt
     book.reserve(job, command.allocation)

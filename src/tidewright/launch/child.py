@@ -48,8 +48,8 @@ def start_time(pid: int) -> int:
 
 
 def confine(spec: dict[str, Any]) -> None:
-    """Put this process where the rank belongs: its freezer group, its cores, its address layout. Raises OSError."""
-    for group in spec["cgroups"]:
+    """Put this process where the rank belongs: its groups, its cores, its address layout. Raises OSError."""
+    for group in dict.fromkeys((*spec["cgroups"], *spec.get("limits", ()))):
         with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write("0")
     if spec["cpus"]:

@@ -165,6 +165,13 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     if excess := account.excess(spec.get("account"), others()):
         os.kill(-1, signal.SIGKILL)
         raise InitFailed(f"the image in {images} is refused: {excess}")
+    try:
+        for path, text in spec.get("late") or ():
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+    except OSError:
+        os.kill(-1, signal.SIGKILL)
+        raise
     os.kill(-1, signal.SIGCONT)  # all at once: none runs before all may
     return int(meta["pid"]), file_rollback.lent(meta)
 

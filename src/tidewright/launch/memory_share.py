@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 FRACTION = "TIDE_GPU_MEMORY_FRACTION"
 """What the wrapper goes by (inject/_tidewright/gpu_memory.py)."""
+MPS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+"""CUDA Multi-Process Service, "Volta MPS execution resource provisioning"; without MPS nothing reads it."""
 _XLA = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _MIB = 2**20
 
@@ -19,7 +21,7 @@ def fraction(share: int, device: int, sharers: int = 1) -> float:
     thousandth: never more than was given. 0: no limit."""
     if share <= 0 or device <= 0:
         return 0.0
-    part = int(share * 1000 / device / max(1, sharers)) / 1000
+    part = share * 1000 // (device * max(1, sharers)) / 1000
     return max(part, 0.001) if part < 1 else 0.0
 
 
@@ -39,6 +41,16 @@ def variables(given: Mapping[str, str], share: int, device: int, sharers: int = 
     if 0 < with_own < part:
         found[_XLA] = given[_XLA]
     return found
+
+
+def compute(given: Mapping[str, str], milli: int, sharers: int = 1) -> dict[str, str]:
+    """The variable that holds each of ``sharers`` processes to a share of a device's compute (thousandths; 0: no share) where
+    CUDA MPS runs. What the program's user sets lower stays."""
+    if not 0 < milli < 1000:
+        return {}
+    percent = max(milli / max(1, sharers) / 10, 0.1)
+    own = _number(given.get(MPS, ""))
+    return {MPS: given[MPS] if 0 < own < percent else f"{percent:g}"}
 
 
 def _number(text: str) -> float:

@@ -52,6 +52,14 @@ def recent(now_s: float, path: str = _KMSG) -> list[int] | None:
         os.close(log)
 
 
+def passed(group: str) -> bool:
+    """Whether the kernel killed a process of a control group for its limit of memory (memory.events, or v1's oom_control)."""
+    for name in ("memory.events", "memory.oom_control"):
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(group, name), encoding="ascii") as file:
+            return any(int(line.split()[1]) > 0 for line in file if line.startswith("oom_kill "))
+    return False
+
+
 def verdict(before: int, pid: int, killed: bool, *, vmstat: str = _VMSTAT, kmsg: str = _KMSG) -> str:
     """What memory has to do with a rank's end: empty, nothing that is known. ``before``: ``kills()`` at its start;
     ``pid``: its main process on the host; ``killed``: it ended by SIGKILL."""

@@ -142,6 +142,8 @@ def supervise(directory: str, ready: int) -> None:
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     note = oom.verdict(killed_before, pid, code == -signal.SIGKILL) if code else ""
     record = {"code": max(code, 0), "signal": max(-code, 0), "ended": ended, "note": note}
+    if code and spec.get("memory_group") and oom.passed(spec["memory_group"]):
+        record["memory_limit"] = spec["memory"]
     # Nothing in a namespace can kill its init; for want of memory the kernel can, and then the rank is to blame.
     write_surely(directory, "exit", {**record, "outside": status is None and not note})
 

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from ..base.errors import Bug
 from ..base.units import WHOLE_DEVICE
-from .node import Allocation, NodeSpec, Part, device_count
+from .node import Allocation, NodeSpec, Part, PartResources, device_count
 from .rate import TOGETHER, Spread
 
+_NOTHING = (0, 0)
 ALL_NODES = -1
 """The set of all nodes: every bit of a negative number is set."""
 
@@ -88,9 +89,15 @@ def spread_of(layout: Layout, allocation: Allocation) -> Spread:
 
 class Board:
     """Occupancy of a layout. ``untouched[i]`` is the mask of devices of node i that nothing holds, ``closed[i]`` of those out
-    of service, ``free[i]`` of those untouched and in service; down nodes are in no bucket."""
+    of service, ``free[i]`` of those untouched and in service; down nodes are in no bucket.
 
-    __slots__ = ("_log", "buckets", "closed", "free", "free_total", "layout", "partial", "untouched", "up")
+    ``host[i]`` is (thousandths of CPUs, bytes of memory) in use on node i, where any is; ``measured[i, device]`` is (milli,
+    bytes of device memory) of those shares of a device whose memory was asked for apart from their milli.
+    """
+
+    __slots__ = (
+        "_log", "buckets", "closed", "free", "free_total", "host", "layout", "measured", "partial", "untouched", "up",
+    )  # fmt: skip
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -98,11 +105,14 @@ class Board:
         self.free = self.untouched.copy()
         self.closed = (0,) * len(layout.nodes)
         self.partial: dict[tuple[int, int], int] = {}
+        self.host: dict[int, tuple[int, int]] = {}
+        self.measured: dict[tuple[int, int], tuple[int, int]] = {}
         self.up = 0
         biggest = max(layout.node_size, default=0)
         self.buckets = [[0] * (biggest + 1) for _ in layout.kinds]
         self.free_total = [0] * len(layout.kinds)
         self._log: list[tuple[int, int, int, int]] = []
+        """(node, untouched, device, milli) as they were; of ``host`` and ``measured`` (~node, first, device or 0, second)."""
         for node in range(len(layout.nodes)):
             self.set_up(node, True)
 
@@ -111,6 +121,7 @@ class Board:
         twin = Board.__new__(Board)
         twin.layout, twin.up = self.layout, self.up
         twin.free, twin.partial = self.free.copy(), self.partial.copy()
+        twin.host, twin.measured = self.host.copy(), self.measured.copy()
         twin.untouched, twin.closed = self.untouched.copy(), self.closed
         twin.buckets = [bucket.copy() for bucket in self.buckets]
         twin.free_total = self.free_total.copy()
@@ -139,25 +150,75 @@ class Board:
 
     def open_for(self, allocation: Allocation) -> bool:
         """Whether none of these devices is out of service."""
-        return not any(self.closed[node] & mask for node, mask, _ in allocation)
+        return not any(self.closed[node] & mask for node, mask, _, _ in allocation)
 
     def fits(self, allocation: Allocation) -> bool:
         """Whether every part is free and in service on a node that is up."""
-        for node, mask, milli in allocation:
+        for node, mask, milli, resources in allocation:
             if not self.up >> node & 1 or self.closed[node] & mask:
+                return False
+            if resources is not None and not self.part_fits(node, mask, milli, resources):
                 return False
             if milli >= WHOLE_DEVICE:
                 if self.free[node] & mask != mask:
                     return False
-            elif self.partial.get((node, mask), 0) + milli > WHOLE_DEVICE or (
-                (node, mask) not in self.partial and self.free[node] & mask != mask
+            elif (
+                self.partial.get((node, mask), 0) + milli > WHOLE_DEVICE
+                or ((node, mask) not in self.partial and self.free[node] & mask != mask)
+                or (self.measured and resources is None and not self.share_fits(node, mask, milli, None))
             ):
                 return False
         return True
 
+    def part_fits(self, node: int, mask: int, milli: int, resources: PartResources) -> bool:
+        """Whether a node has free what a part takes of it besides devices."""
+        if not self.host_fits(node, resources.cpus_milli, resources.memory):
+            return False
+        return milli >= WHOLE_DEVICE or self.share_fits(node, mask, milli, resources)
+
+    def host_fits(self, node: int, cpus_milli: int, memory: int) -> bool:
+        """Whether a node has so much of its host's CPUs and memory free; what a node does not know of it has without limit."""
+        spec = self.layout.nodes[node]
+        cpus_used, memory_used = self.host.get(node, _NOTHING)
+        return (not cpus_milli or not spec.cpus or cpus_used + cpus_milli <= 1000 * spec.cpus) and (
+            not memory or not spec.memory or memory_used + memory <= spec.memory
+        )
+
+    def ranks_fit(self, node: int, cpus_milli: int, memory: int, most: int) -> int:
+        """How many ranks that each need so much of the host fit a node as it is, at most ``most``."""
+        spec = self.layout.nodes[node]
+        cpus_used, memory_used = self.host.get(node, _NOTHING)
+        if cpus_milli and spec.cpus:
+            most = min(most, max(0, 1000 * spec.cpus - cpus_used) // cpus_milli)
+        if memory and spec.memory:
+            most = min(most, max(0, spec.memory - memory_used) // memory)
+        return most
+
+    def host_free(self, node: int) -> tuple[int, int]:
+        """Thousandths of CPUs and bytes of memory that a node's host has free; 0 where it is unknown how many it has."""
+        spec = self.layout.nodes[node]
+        cpus_used, memory_used = self.host.get(node, _NOTHING)
+        return max(0, 1000 * spec.cpus - cpus_used), max(0, spec.memory - memory_used)
+
+    def share_fits(self, node: int, device: int, milli: int, resources: PartResources | None) -> bool:
+        """Whether a device has the memory of one more share free; where its size is unknown, memory is no limit."""
+        total = self.layout.nodes[node].device_memory
+        apart_milli, taken = self.measured.get((node, device), _NOTHING)
+        in_proportion = self.partial.get((node, device), 0) - apart_milli
+        if resources is None or resources.device_memory < 0:
+            in_proportion += milli
+        else:
+            taken += resources.device_memory
+        return not total or taken * WHOLE_DEVICE + in_proportion * total <= total * WHOLE_DEVICE
+
     def acquire(self, allocation: Allocation) -> None:
-        """Occupy an allocation. Raises Bug when part of it is held: callers ask ``fits`` first."""
-        for node, mask, milli in allocation:
+        """Occupy an allocation. Raises Bug when a device of it is held: callers ask ``fits`` first.
+
+        Of a node that was described anew with less, more of the host may be in use than it has; nothing more then fits there.
+        """
+        for node, mask, milli, resources in allocation:
+            if resources is not None:
+                self._take(node, mask, milli, resources, 1)
             if milli >= WHOLE_DEVICE:
                 if self.untouched[node] & mask != mask:
                     raise Bug(f"devices {mask:#x} of node {node} reserved twice")
@@ -167,7 +228,9 @@ class Board:
 
     def release(self, allocation: Allocation) -> None:
         """Release an allocation. Raises Bug when part of it is already free."""
-        for node, mask, milli in allocation:
+        for node, mask, milli, resources in allocation:
+            if resources is not None:
+                self._take(node, mask, milli, resources, -1)
             if milli >= WHOLE_DEVICE:
                 if self.untouched[node] & mask:
                     raise Bug(f"devices {mask:#x} of node {node} freed twice")
@@ -184,6 +247,9 @@ class Board:
         log = self._log
         while len(log) > mark:
             node, untouched, device, used = log.pop()
+            if node < 0:
+                self._store_pair(~node, device, untouched, used)
+                continue
             if device:
                 self._store_share(node, device, used)
             self._store_free(node, untouched)
@@ -233,6 +299,32 @@ class Board:
             bucket[after] |= bit
             self.free_total[kind] += after - before
 
+    def _take(self, node: int, mask: int, milli: int, resources: PartResources, sign: int) -> None:
+        """Count (``sign`` 1) or no longer count (-1) what a part takes besides devices."""
+        cpus_milli, memory, device_memory = resources
+        if cpus_milli or memory:
+            before = self.host.get(node, _NOTHING)
+            self._log.append((~node, before[0], 0, before[1]))
+            self._store_pair(node, 0, before[0] + sign * cpus_milli, before[1] + sign * memory)
+        if device_memory >= 0 and milli < WHOLE_DEVICE:
+            before = self.measured.get((node, mask), _NOTHING)
+            self._log.append((~node, before[0], mask, before[1]))
+            self._store_pair(node, mask, before[0] + sign * milli, before[1] + sign * device_memory)
+
+    def _store_pair(self, node: int, device: int, first: int, second: int) -> None:
+        """Write an entry of ``measured``, or with device 0 of ``host``; none is kept of nothing in use."""
+        if first < 0 or second < 0:
+            raise Bug(f"of node {node} more was freed than is in use: {first}, {second}")
+        if device:
+            if first:
+                self.measured[node, device] = (first, second)
+            else:
+                self.measured.pop((node, device), None)
+        elif first or second:
+            self.host[node] = (first, second)
+        else:
+            self.host.pop(node, None)
+
     def _set_share(self, node: int, device: int, used: int) -> None:
         if not 0 <= used <= WHOLE_DEVICE or device.bit_count() != 1:
             raise Bug(f"device {device:#x} of node {node} would have {used} of {WHOLE_DEVICE} milli in use")
@@ -258,7 +350,7 @@ def extend(board: Board, layout: Layout) -> Board:
     for node, untouched in enumerate(board.untouched):
         grown.set_up(node, bool(board.up >> node & 1))
         grown.restore_free(node, untouched)
-    grown.partial = board.partial.copy()
+    grown.partial, grown.host, grown.measured = board.partial.copy(), board.host.copy(), board.measured.copy()
     return grown
 
 

@@ -17,3 +17,5 @@ class RankFailure(Struct, frozen=True, omit_defaults=True):
     """When, wall-clock seconds of its node; 0: not known."""
     lines: tuple[str, ...] = ()
     """The last lines of its output."""
+    memory_limit: int = 0
+    """Bytes of host memory that it was limited to and passed; 0: that is not why."""

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base.ids import valid_name
-from ..base.units import DAY, SECOND
+from ..base.units import DAY, SECOND, format_bytes
 
 LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
@@ -17,6 +17,12 @@ MAX_MEMORY = 2**50
 MAX_WORKLOAD = 200
 """Longest name of a workload; Gavel's hold a model, a batch size and a data set."""
 MAX_PHASES = 1000
+MAX_HOST_MEMORY = 2**46
+"""Most bytes of host memory accepted per rank, 64 TiB; of ``MAX_RANKS`` ranks they stay within 64 bits."""
+MAX_CPUS_MILLI = 10_000_000
+"""Most thousandths of host CPUs accepted per rank."""
+MIN_HOST_MEMORY = 2**24
+"""Fewest bytes of host memory accepted per rank, 16 MiB: what an interpreter needs before the program's first line."""
 MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
@@ -110,7 +116,13 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     min_devices: int = 0
     device_types: tuple[str, ...] = ()
     gpu_memory: int = 0
-    """Bytes of one device's memory; zero asks for whole devices."""
+    """Bytes of one device's memory; with ``gpu_milli`` zero too it asks for whole devices."""
+    gpu_milli: int = 0
+    """Thousandths of one device's compute; zero: in proportion to ``gpu_memory``."""
+    cpus_milli: int = 0
+    """Thousandths of host CPUs of each rank, set aside and enforced; zero: neither."""
+    memory: int = 0
+    """Bytes of host memory of each rank, set aside and enforced; zero: neither."""
     tier: Literal["premium", "standard", "basic"] = "standard"
     team: str = "default"
     user: str = ""
@@ -165,6 +177,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return self.phases[0].workload if self.phases else self.workload
 
     @property
+    def shares(self) -> bool:
+        """Whether it asks for a share of a device."""
+        return bool(self.gpu_memory or self.gpu_milli)
+
+    @property
     def tier_rank(self) -> Tier:
         return _TIERS[self.tier]
 
@@ -194,6 +211,8 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"gpu_memory: not between 0 and {MAX_MEMORY} bytes")
     if spec.gpu_memory and spec.devices != 1 and not spec.runtime:
         need("gpu_memory: a share is of one device; ask for devices: 1")
+    if spec.gpu_milli or spec.cpus_milli or spec.memory:
+        found.extend(_odd_resources(spec))
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
@@ -214,10 +233,27 @@ def _not_for_clients(spec: JobSpec) -> list[str]:
         found.append("kind: a runtime cannot be the client of another one")
     if spec.devices or spec.min_devices:
         found.append("devices: a client of a runtime has none of its own; leave them out (0)")
-    if spec.device_types or spec.gpu_memory:
+    if spec.device_types or spec.shares:
         found.append("device_types, gpu_memory: a client of a runtime has no devices; leave them out")
+    if spec.cpus_milli or spec.memory:
+        found.append("cpus, memory: a client of a runtime runs where that does; ask for them with the runtime")
     if spec.preempt not in ("auto", "requeue"):
         found.append(f"preempt: a client of a runtime ends and starts with it; {spec.preempt} is not possible")
+    return found
+
+
+def _odd_resources(spec: JobSpec) -> list[str]:
+    found: list[str] = []
+    if not 0 <= spec.gpu_milli <= 1000:
+        found.append(f"gpu_milli: {spec.gpu_milli} is not between 0 and 1000")
+    if spec.gpu_milli and spec.devices != 1 and not spec.runtime:
+        found.append("gpu_milli: a share is of one device; ask for devices: 1")
+    if not 0 <= spec.cpus_milli <= MAX_CPUS_MILLI:
+        found.append(f"cpus: not between 0 and {MAX_CPUS_MILLI // 1000} for each rank")
+    if spec.memory and not MIN_HOST_MEMORY <= spec.memory <= MAX_HOST_MEMORY:
+        found.append(
+            f"memory: not between {format_bytes(MIN_HOST_MEMORY)} and {format_bytes(MAX_HOST_MEMORY)} for each rank"
+        )
     return found
 
 

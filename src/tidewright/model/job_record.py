@@ -170,6 +170,9 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     reservation: Allocation | None = None
     """Devices set aside for it: it starts or resumes there without another plan."""
 
+    frozen_memory: Allocation | None = None
+    """Host memory that its frozen processes keep on their node (parts without devices)."""
+
     @property
     def image(self) -> Image | None:
         """Its latest image that can be restored."""
@@ -212,6 +215,7 @@ GROUPS: dict[FieldGroup, tuple[str, ...]] = {
         "runtime_job", "runtime_clients", "waiting_array", "user_hold",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
         "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
+        "frozen_memory",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
     FieldGroup.RUN: ("checkpoint_at", "phase_at"),

@@ -48,16 +48,37 @@ class DeviceFault(Struct, frozen=True, omit_defaults=True):
     broken: bool = False
 
 
+class PartResources(NamedTuple):
+    """What a part takes of its node besides the devices themselves: thousandths of host CPUs, bytes of host memory, and of a
+    share the bytes of its device's memory (-1: in proportion to its ``milli``)."""
+
+    cpus_milli: int = 0
+    memory: int = 0
+    device_memory: int = -1
+
+
 class Part(NamedTuple):
-    """Devices of one node: bit i of ``mask`` is device i. ``milli`` below 1000 is a share of each."""
+    """Devices of one node: bit i of ``mask`` is device i. ``milli`` below 1000 is a share of each.
+
+    ``resources``: None where nothing was asked for but devices. Journals of earlier versions have parts without it.
+    """
 
     node: int
     mask: int
     milli: int = 1000
+    resources: PartResources | None = None
 
 
 Allocation = tuple[Part, ...]
 """Which devices a job has; nodes are the book's indices, in rank order."""
+
+
+def without_memory(allocation: Allocation) -> Allocation:
+    """The same devices and CPUs without the host's memory: what a frozen job gives up, since its memory stays where it is."""
+    return tuple(
+        part if part.resources is None else part._replace(resources=part.resources._replace(memory=0))
+        for part in allocation
+    )
 
 
 def device_count(allocation: Allocation) -> int:
@@ -82,6 +103,11 @@ def bits(mask: int) -> list[int]:
         found.append(low.bit_length() - 1)
         mask ^= low
     return found
+
+
+def ranks_between(first: int, after: int, seats: int, ranks: int) -> int:
+    """Of ``ranks`` dealt over ``seats`` devices by ``rank_layout``, those whose first device is in ``range(first, after)``."""
+    return -(-after * ranks // seats) + (-first * ranks // seats)
 
 
 class RankPlace(NamedTuple):

@@ -7,6 +7,7 @@ Only the engine writes it. A view borrows the arrays; while a view is alive the 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ COLUMNS: dict[str, str] = {
     "rate": "i4",
     "kinds": "i8",
     "memory": "i8",
+    "gpu_milli": "i2",
+    "cpus_milli": "i4",
+    "host_memory": "i8",
     "ideal": "i8",
     "attained": "i8",
     "accrued": "i8",
@@ -55,6 +59,7 @@ COLUMNS: dict[str, str] = {
 }
 """Name to dtype. Times are microseconds, absolute unless named ``*_us``; -1 means never or nowhere.
 
+``memory`` and ``gpu_milli`` are of a share of one device (0: not asked for), ``cpus_milli`` and ``host_memory`` of each rank.
 ``rate`` is the millionths of full speed at which the job runs now (0 when it does not); ``reference`` the index of the kind of
 device that full speed is measured on (-1: all are alike); ``ideal`` is full-speed run time
 and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is a set of kind indices; ``pinned_node`` the node a
@@ -65,13 +70,22 @@ job whose user gave no ``expected`` (0: not enough have ended).
 """
 
 
-class JobTable:
-    """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place)."""
+RESOURCES = ("gpu_milli", "cpus_milli", "host_memory")
+"""Columns of what jobs ask for besides devices and their memory. As long as none does they are zero, and cost nothing."""
+_OTHERS = tuple(name for name in COLUMNS if name not in RESOURCES)
 
-    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "row")
+
+class JobTable:
+    """Dense columns of capacity >= ``n``; rows move when one is removed (the last row takes its place).
+
+    ``resourced``: whether a row has ever had one of ``RESOURCES``.
+    """
+
+    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "resourced", "row")
 
     def __init__(self, capacity: int = 1024) -> None:
         self.n = 0
+        self.resourced = False
         self.row: dict[int, int] = {}
         self._leases: list[weakref.ref[Any]] = []
         self._seen: dict[str, Column] | None = None
@@ -98,21 +112,28 @@ class JobTable:
         self._leases.clear()
         if not alive:
             return False
-        for name in COLUMNS:
+        for name in self._written:
             setattr(self, name, getattr(self, name).copy())
         self._seen = None
         self.row = self.row.copy()
         return True
 
+    @property
+    def _written(self) -> Iterable[str]:
+        """Names of the columns that may hold anything but zero."""
+        return COLUMNS if self.resourced else _OTHERS
+
     def add(self, job: int, values: dict[str, Any]) -> int:
         """Append a row; unnamed columns are zero."""
         row = self.n
+        if not self.resourced and (values.get("gpu_milli") or values.get("cpus_milli") or values.get("host_memory")):
+            self.resourced = True
         if row == len(self.id):
             for name in COLUMNS:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
             self._seen = None
-        for name in COLUMNS:
+        for name in self._written:
             getattr(self, name)[row] = values.get(name, 0)
         self.id[row] = job
         self.row[job] = row
@@ -124,7 +145,7 @@ class JobTable:
         row = self.row.pop(job)
         last = self.n - 1
         if row != last:
-            for name in COLUMNS:
+            for name in self._written:
                 column = getattr(self, name)
                 column[row] = column[last]
             self.row[int(self.id[row])] = row

@@ -33,6 +33,8 @@ class JobColumns:
     def __init__(self, table: JobTable, now: int) -> None:
         self.n = table.n
         self.row: Mapping[int, int] = table.row
+        self.resourced = table.resourced
+        """Whether any row may ask for host CPUs, host memory, or compute of a device apart from its memory."""
         self._arrays = table.arrays()
         self._now = now
 
@@ -56,6 +58,12 @@ class JobColumns:
         state: Column = self.state
         found: Column = (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
         return _sealed(found)
+
+    @cached_property
+    def shares(self) -> Column:
+        """Rows that ask for a share of a device. Shape (n,), bool."""
+        found: Column = self.memory > 0
+        return _sealed(found | (self.gpu_milli > 0) if self.resourced else found)
 
     @cached_property
     def ideal_now(self) -> Column:

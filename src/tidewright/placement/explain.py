@@ -10,7 +10,7 @@ from ..model.cause import Cause, Code
 from ..model.node import bits
 from ..model.view import View
 from ..plan.reasons import Blocked, Reason
-from ..plan.request import Request
+from ..plan.request import Request, reject_host
 from .facts import facts
 from .find import place
 
@@ -42,14 +42,19 @@ def _free_on(board: Board, kinds: int, nodes: int) -> int:
 
 def _limit(view: View, board: Board, request: Request, kinds: int, free: int) -> tuple[Reason, Cause]:
     names, count = "/".join(view.layout.kinds[kind] for kind in bits(kinds)), request.count
+    by_host = _by_host(view, board, request, names) if request.hosted else None
+    if by_host is not None:
+        return by_host
     if request.pinned_node >= 0:
         return _on_pinned_node(view, board, request)
-    if free < count or request.memory:
+    if free < count or request.shares:
         away = _absent(board, kinds)
         if away and _fits_empty(view, request) and not _fits_empty(view, request, board.up):
             return Reason.NODES_DOWN, Code.DEVICES_UNSCHEDULABLE(count, names, away)
         if not _fits_empty(view, request):
             return _never(view, request, names)
+        if request.gpu_milli and request.memory:
+            return Reason.NO_CAPACITY, Code.DEVICE_MEMORY_SHORT(request.gpu_milli, request.memory, names)
         return Reason.NO_CAPACITY, Code.DEVICES_SHORT(count, names, free)
     if not _fits_empty(view, request):
         return _never(view, request, names)
@@ -57,6 +62,24 @@ def _limit(view: View, board: Board, request: Request, kinds: int, free: int) ->
         return Reason.NODES_DOWN, Code.NODES_UNSCHEDULABLE(count, names)
     most = max((size for kind in bits(kinds) for size, nodes in enumerate(board.buckets[kind]) if nodes), default=0)
     return Reason.FRAGMENTED, Code.DEVICES_SCATTERED(count, names, free, most)
+
+
+def _by_host(view: View, board: Board, request: Request, names: str) -> tuple[Reason, Cause] | None:
+    """The limit where devices are free and CPUs or memory of their hosts are not, or never will be."""
+    if not _fits_empty(view, request):
+        why = reject_host(request, view.layout)
+        return (Reason.NEVER_FITS, why) if why is not None else None
+    if place(board, structs.replace(request, cpus_milli=0, host_memory=0)) is None:
+        return None
+    nodes = request.nodes(board.layout) & board.up
+    there = [
+        n for n, k in enumerate(board.layout.node_kind) if request.kinds >> k & 1 and nodes >> n & 1 and board.free[n]
+    ]
+    free = [board.host_free(node) for node in there]
+    if request.cpus_milli and place(board, structs.replace(request, host_memory=0)) is None:
+        return Reason.CPUS, Code.CPUS_SHORT(request.cpus_milli, names, max((cpus for cpus, _ in free), default=0))
+    most = max((memory for _, memory in free), default=0)
+    return Reason.HOST_MEMORY, Code.HOST_MEMORY_SHORT(request.host_memory, names, most)
 
 
 def _never(view: View, request: Request, names: str) -> tuple[Reason, Cause]:

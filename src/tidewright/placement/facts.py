@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec import Struct
 
@@ -9,6 +11,15 @@ from ..model.board import Board, Layout
 from ..model.node import bits
 from ..model.table import Column
 from ..plan.request import Request
+
+
+class HostRoom(NamedTuple):
+    """Devices of each node whose ranks its host could hold were it empty."""
+
+    limited: tuple[int, ...]
+    """Nodes of which that is not every device."""
+    biggest: tuple[int, ...]
+    """Of each kind, the most of one node."""
 
 
 class LayoutFacts(Struct, frozen=True):
@@ -23,6 +34,8 @@ class LayoutFacts(Struct, frozen=True):
     """The pool with nothing on it; never written."""
     fits: dict[Request, bool]
     """Answers already found to whether the empty pool could hold a request."""
+    host_rooms: dict[tuple[int, ...], HostRoom]
+    """By what a rank asks of its host, its ranks and devices: what the empty nodes could hold."""
 
 
 _recent: list[tuple[Layout, LayoutFacts]] = []
@@ -56,5 +69,6 @@ def _compute(layout: Layout) -> LayoutFacts:
         min(memories, default=0),
         tuple(tuple(level.values()) for level in reversed(layout.domains)),
         Board(layout),
+        {},
         {},
     )

@@ -5,14 +5,18 @@ All searches go over sets of nodes held in integers; no search for a single node
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Board, Layout
-from ..model.node import Allocation, Part, bits
+from ..model.node import Allocation, Part, PartResources, bits
 from ..plan.request import Request
 from .facts import LayoutFacts, facts
+from .hosts import hide_unserved, spreads
 from .locality import local_first, local_node, prefer_local
+
+Search = Callable[[Board, Request, int], Allocation | None]
+"""Looks for devices of a request on a set of nodes."""
 
 
 def place(board: Board, request: Request, within: int = ALL_NODES) -> Allocation | None:
@@ -22,11 +26,27 @@ def place(board: Board, request: Request, within: int = ALL_NODES) -> Allocation
     the tightest fit for the rest; ``one-node`` never splits; ``any`` fills fragments.
     """
     within &= request.nodes(board.layout)
+    if request.cpus_milli or request.host_memory:
+        return _served(board, request, within, _place)
+    return _place(board, request, within)
+
+
+def _place(board: Board, request: Request, within: int) -> Allocation | None:
     for kinds in request.groups:
-        found = _share(board, request, kinds, within) if request.memory else _devices(board, request, kinds, within)
+        shares = request.memory or request.gpu_milli
+        found = _share(board, request, kinds, within) if shares else _devices(board, request, kinds, within)
         if found is not None:
-            return found
+            return request.with_resources(found) if request.gpu_milli else found
     return None
+
+
+def _served(board: Board, request: Request, within: int, search: Search) -> Allocation | None:
+    """What ``search`` finds among devices whose hosts have room for the ranks on them."""
+    mark = board.mark()
+    within = hide_unserved(board, request, within)
+    found = search(board, request, within)
+    board.undo(mark)
+    return request.with_resources(found) if found is not None else None
 
 
 def scatter(board: Board, request: Request, within: int = ALL_NODES) -> Allocation | None:
@@ -35,14 +55,21 @@ def scatter(board: Board, request: Request, within: int = ALL_NODES) -> Allocati
     For where ``place`` finds nothing and a job had better be spread than not be there at all: its user names the nodes.
     """
     within &= request.nodes(board.layout)
-    if request.memory or request.one_node or request.pinned_node >= 0:
+    if request.shares or request.one_node or request.pinned_node >= 0:
         return None
-    for kind in bits(request.kinds):
-        bucket = board.buckets[kind]
-        if _room(bucket, within, request.unit) >= request.count:
-            largest_first = (node for nodes in reversed(bucket) for node in bits(nodes & within))
-            return _collect(board, request, largest_first)
-    return None
+    return _served(board, request, within, _scatter) if request.hosted else _scatter(board, request, within)
+
+
+def _scatter(board: Board, request: Request, within: int) -> Allocation | None:
+    found = (_fewest_nodes(board, request, kind, within) for kind in bits(request.kinds))
+    return next((allocation for allocation in found if allocation is not None), None)
+
+
+def _fewest_nodes(board: Board, request: Request, kind: int, within: int) -> Allocation | None:
+    bucket = board.buckets[kind]
+    if _room(bucket, within, request.unit) < request.count:
+        return None
+    return _collect(board, request, (node for nodes in reversed(bucket) for node in bits(nodes & within)))
 
 
 def best_fit(board: Board, kinds: int, count: int, within: int = ALL_NODES) -> int:
@@ -77,7 +104,9 @@ def _devices(board: Board, request: Request, kinds: int, within: int) -> Allocat
         return None
     known = facts(board.layout)
     for kind in bits(kinds):
-        if request.placement == "any":
+        if request.hosted and request.placement != "any" and spreads(board, request, kind):
+            found = _fewest_nodes(board, request, kind, within)
+        elif request.placement == "any":
             found = _fragments(board, request, kind, within, known)
         else:
             found = _whole_nodes(board, request, kind, within, known)
@@ -215,24 +244,26 @@ def _share(board: Board, request: Request, kinds: int, within: int) -> Allocatio
     """The fullest shared device that still has room, else a device of the tightest node."""
     layout = board.layout
     best: tuple[int, bool, int, int] | None = None
-    milli = 0
+    milli, plain = 0, not request.gpu_milli and not board.measured
+    apart = PartResources(device_memory=request.memory) if request.gpu_milli else None
     for (node, device), used in board.partial.items():
         if not (board.up & within) >> node & 1 or not kinds >> layout.node_kind[node] & 1:
             continue
         if board.closed[node] & device:
             continue
-        share = layout.share_milli(node, request.memory)
+        share = request.share_milli(node, layout)
         rank = (-used, not request.locality >> node & 1, node, device)
-        if used + share <= WHOLE_DEVICE and (best is None or rank < best):
+        fits = used + share <= WHOLE_DEVICE and (plain or board.share_fits(node, device, share, apart))
+        if fits and (best is None or rank < best):
             best, milli = rank, share
     if best is not None:
         return (Part(best[2], best[3], milli),)
     while (node := best_fit(board, kinds, 1, within)) >= 0:
-        share = layout.share_milli(node, request.memory)
+        share = request.share_milli(node, layout)
         if share <= WHOLE_DEVICE:
-            shares = {here: layout.share_milli(here, request.memory) for here in bits(request.locality)}
+            shares = {here: request.share_milli(here, layout) for here in bits(request.locality)}
             large = sum(1 << here for here, share in shares.items() if share <= WHOLE_DEVICE)
             node = local_node(board, kinds, 1, within & large, node)
-            return (Part(node, lowest(board.free[node], 1), layout.share_milli(node, request.memory)),)
+            return (Part(node, lowest(board.free[node], 1), request.share_milli(node, layout)),)
         within &= ~(1 << node)
     return None

@@ -19,6 +19,7 @@ from .facts import facts, flags
 from .find import lowest, place, split
 from .locality import cheapest_nodes
 from .preemption_options import PreemptionOption, cover
+from .trial import tried
 
 
 class PreemptionCandidate(NamedTuple):
@@ -81,7 +82,7 @@ class PreemptionIndex:
         """The cheapest room for ``request``, taken on the board; None (board untouched) when no set of candidates would do."""
         for kinds in request.groups:
             mark = self.board.mark()
-            gone = self._share(request, kinds) if request.memory else self._devices(request, kinds)
+            gone = self._search(request, kinds)
             room = self._settle(request, *gone) if gone is not None else None
             if room is not None:
                 return room
@@ -174,6 +175,14 @@ class PreemptionIndex:
                 yield PreemptionOption(cost, tuple(sharer.row for sharer in sharers), cost, 1, False)
 
     # -- searching --------------------------------------------------------------------------------------------------
+
+    def _search(self, request: Request, kinds: int) -> tuple[dict[int, bool], int] | None:
+        if request.resourced or (request.shares and self.board.measured):
+            whole = {row: (one.cost, one.allocation) for row, one in self._candidates.items() if one.suspendable}
+            on = {node: [row for row in rows if row in whole] for node, rows in self._on.items()}
+            gone = tried(self.board, request, kinds, whole, on)
+            return (gone, ALL_NODES) if gone is not None else None
+        return self._share(request, kinds) if request.shares else self._devices(request, kinds)
 
     def _devices(self, request: Request, kinds: int) -> tuple[dict[int, bool], int] | None:
         """Rows to preempt (true: shrink only) and the nodes that then have room; their devices are released."""
@@ -280,7 +289,7 @@ class PreemptionIndex:
                 if best is None or (cost, node, chosen) < best:
                     best = (cost, node, chosen)
         node = self._cheapest(request, kinds, 1)
-        fits = node >= 0 and self.board.layout.share_milli(node, request.memory) <= WHOLE_DEVICE
+        fits = node >= 0 and request.share_milli(node, self.board.layout) <= WHOLE_DEVICE
         if fits and float(self._cost[node, 1]) < (best[0] if best else np.inf):
             return self._clear(node, 1, {}), 1 << node
         if best is None:
@@ -290,7 +299,7 @@ class PreemptionIndex:
         return dict.fromkeys(best[2], False), 1 << best[1]
 
     def _sharers(self, node: int, rows: dict[int, bool], request: Request) -> Iterable[tuple[float, tuple[int, ...]]]:
-        share = self.board.layout.share_milli(node, request.memory)
+        share = request.share_milli(node, self.board.layout)
         if share > WHOLE_DEVICE or not self.board.up >> node & 1:
             return
         devices: dict[int, list[PreemptionCandidate]] = {}
@@ -351,7 +360,8 @@ class PreemptionIndex:
     def _kept(self, row: int, allocation: Allocation) -> Allocation:
         """What a shrunk candidate keeps: its devices less those the newcomer took, never less than asked of it."""
         taken: dict[int, int] = {part.node: part.mask for part in allocation}
-        kept = (Part(p.node, p.mask & ~taken.get(p.node, 0), p.milli) for p in self._candidates[row].allocation)
+        mine = self._candidates[row].allocation
+        kept = (part._replace(mask=part.mask & ~taken.get(part.node, 0)) for part in mine)
         return tuple(part for part in kept if part.mask)
 
     def _reclaim(self, kept: Allocation) -> None:
@@ -366,35 +376,3 @@ class PreemptionIndex:
         for part in candidate.allocation:
             del self._on[part.node][row]
             self._changed(part.node)
-
-
-def could_hold(board: Board, request: Request, allocations: Iterable[Allocation]) -> bool:
-    """Whether preempting all these could free enough devices: a necessary condition, far cheaper than looking for victims."""
-    if request.memory or request.placement == "any":
-        return True
-    gain = [0] * len(board.free)
-    nodes = request.nodes(board.layout)
-    plain = nodes == ALL_NODES and len(board.layout.kinds) == 1
-    for allocation in allocations:
-        for node, mask, _ in allocation:
-            gain[node] += mask.bit_count()
-            # One node that could hold it all settles the question, usually after a few candidates.
-            if plain and gain[node] >= request.count - board.free[node].bit_count() and board.up >> node & 1:
-                return True
-    return any(_could_hold(board, request, nodes, kind, gain) for kinds in request.groups for kind in bits(kinds))
-
-
-def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: list[int]) -> bool:
-    """Whether those of ``nodes`` that are of this kind could have the devices, if each had its ``gain`` more."""
-    rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
-    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or nodes != ALL_NODES:
-        kinds, up = board.layout.node_kind, board.up & nodes
-        rooms = [room if kinds[node] == kind and up >> node & 1 else 0 for node, room in enumerate(rooms)]
-    if max(rooms) >= request.count:
-        return True
-    parts = None if request.one_node or request.pinned_node >= 0 else split(request, kind, board.layout)
-    if parts is None:
-        return False
-    whole, usable, rest = parts
-    full = sum(room >= usable for room in rooms)
-    return full >= whole and (not rest or sum(room >= rest for room in rooms) > whole)

@@ -15,6 +15,8 @@ class Reason(StrEnum):
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
     FRAGMENTED = "Fragmented"
+    CPUS = "Cpus"
+    HOST_MEMORY = "HostMemory"
     BEHIND = "Behind"
     RESERVED = "Reserved"
     TIER = "Tier"

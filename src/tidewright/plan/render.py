@@ -94,6 +94,8 @@ KINDS: dict[str, ArgumentKind] = {
     "gib": ArgumentKind(int, lambda size: f"{size / 2**30:.1f}GiB"),
     "mib": ArgumentKind(int, lambda size: str(size // 2**20)),
     "milli": ArgumentKind(int, lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")),
+    "cpus": ArgumentKind(int, lambda milli: f"{milli / 1000:g}"),
+    "each_rank": ArgumentKind(int, lambda number: "its rank" if number == 1 else f"each of its {number} ranks"),
     "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
     "devices": ArgumentKind(int, lambda number: _count(number, "device")),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),

@@ -14,7 +14,7 @@ from ..base.units import WHOLE_DEVICE
 from ..model.board import ALL_NODES, Layout
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
-from ..model.node import Allocation, bits, device_count
+from ..model.node import Allocation, NodeSpec, Part, PartResources, bits, device_count, ranks_between
 from ..model.table import JobTable
 from ..model.view import JobColumns
 
@@ -24,7 +24,31 @@ _RUNNING, _FREEZE = int(State.RUNNING), int(Level.FREEZE)
 
 
 _NO_SUCH_DEVICES, _WRONG_SHARE = Code.NO_SUCH_DEVICES(), Code.WRONG_SHARE()
-_SEVERAL_NODES = Code.SEVERAL_NODES()
+_SEVERAL_NODES, _WRONG_RESOURCES = Code.SEVERAL_NODES(), Code.WRONG_RESOURCES()
+_NOTHING_BESIDES = PartResources()
+
+
+def reject_host(request: Request, layout: Layout) -> Cause | None:
+    """Why the hosts of a pool could not hold its ranks were all of it free, or None."""
+    nodes = [node for at, node in enumerate(layout.nodes) if request.reject_node(at, layout) is None]
+    cpus = _reject_amount(request, nodes, Code.CPUS_TOO_FEW, request.cpus_milli, [1000 * node.cpus for node in nodes])
+    if cpus is not None:
+        return cpus
+    sizes = [node.memory for node in nodes]
+    return _reject_amount(request, nodes, Code.HOST_MEMORY_TOO_SMALL, request.host_memory, sizes)
+
+
+def _reject_amount(request: Request, nodes: list[NodeSpec], code: Code, asked: int, has: list[int]) -> Cause | None:
+    """The same of one resource: ``asked`` by each rank, of ``has[i]`` on node i (0: not known how much)."""
+    if not asked or not nodes:
+        return None
+    ranks, seats = request.ranks or 1, request.floor or request.count
+    single = request.one_node or seats == 1
+    dealt = [ranks if single else min(ranks, -(-node.devices * ranks // seats)) for node in nodes]
+    fits = [min(most, amount // asked) if amount else most for most, amount in zip(dealt, has, strict=True)]
+    fit = max(fits) if single else min(ranks, sum(fits))
+    nearest = max(amount // most for most, amount in zip(dealt, has, strict=True))
+    return code(ranks, asked, fit, nearest) if fit < ranks else None
 
 
 class Request(Struct, frozen=True):
@@ -53,6 +77,12 @@ class Request(Struct, frozen=True):
     """Most devices it may have; 0: ``count``."""
     ranks: int = 0
     """Its ranks; 0: how devices are dealt to them does not matter."""
+    gpu_milli: int = 0
+    """Thousandths of one device's compute; 0: in proportion to ``memory``."""
+    cpus_milli: int = 0
+    """Thousandths of host CPUs of each rank; 0: none are set aside."""
+    host_memory: int = 0
+    """Bytes of host memory of each rank; 0: none is set aside."""
 
     @property
     def kinds(self) -> int:
@@ -69,6 +99,44 @@ class Request(Struct, frozen=True):
         """Whether it may never be spread over nodes."""
         return self.placement == "one-node"
 
+    @property
+    def shares(self) -> bool:
+        """Whether it asks for a share of a device."""
+        return bool(self.memory or self.gpu_milli)
+
+    @property
+    def hosted(self) -> bool:
+        """Whether it asks for host CPUs or host memory."""
+        return bool(self.cpus_milli or self.host_memory)
+
+    @property
+    def resourced(self) -> bool:
+        """Whether parts for it have resources besides devices."""
+        return bool(self.cpus_milli or self.host_memory or self.gpu_milli)
+
+    def share_milli(self, node: int, layout: Layout) -> int:
+        """Milli-devices of its share on ``node``; above 1000 when that cannot be there."""
+        if not self.gpu_milli:
+            return layout.share_milli(node, self.memory)
+        by_memory = layout.share_milli(node, self.memory) if self.memory else 0
+        unknown = bool(self.memory) and not layout.nodes[node].device_memory
+        # Of a device whose memory is unknown, a share that asks for memory takes the whole.
+        return by_memory if unknown or by_memory > WHOLE_DEVICE else self.gpu_milli
+
+    def with_resources(self, allocation: Allocation) -> Allocation:
+        """The same devices, each part with what it takes besides: that of the ranks dealt to it (model.node.rank_layout)."""
+        if not self.resourced:
+            return allocation
+        seats, ranks, first, parts = device_count(allocation), self.ranks or 1, 0, []
+        for node, mask, milli, _ in allocation:
+            after = first + mask.bit_count()
+            here = ranks_between(first, after, seats, ranks)
+            apart = self.memory if self.gpu_milli and milli < WHOLE_DEVICE else -1
+            taken = PartResources(here * self.cpus_milli, here * self.host_memory, apart)
+            parts.append(Part(node, mask, milli, None if taken == _NOTHING_BESIDES else taken))
+            first = after
+        return tuple(parts)
+
     def nodes(self, layout: Layout) -> int:
         """The nodes that its memory, its image and the refusals leave it: ``ALL_NODES`` if none of these is a limit.
 
@@ -83,7 +151,7 @@ class Request(Struct, frozen=True):
         """Why it may not have devices of this node, or None."""
         if not self.kinds >> layout.node_kind[node] & 1:
             return Code.WRONG_KIND(layout.nodes[node].kind)
-        if self.memory and layout.share_milli(node, self.memory) > WHOLE_DEVICE:
+        if self.memory and self.share_milli(node, layout) > WHOLE_DEVICE:
             return Code.DEVICE_TOO_SMALL(self.memory, layout.nodes[node].device_memory)
         if self.nodes(layout) >> node & 1:
             return None
@@ -95,19 +163,25 @@ class Request(Struct, frozen=True):
 
     def reject(self, allocation: Allocation, layout: Layout) -> Cause | None:
         """Why it may not have these devices, free or not, or None."""
-        seen, kinds, nodes = 0, self.kinds, self.nodes(layout)
-        for node, mask, milli in allocation:
+        seen, kinds, nodes, more = 0, self.kinds, self.nodes(layout), False
+        for node, mask, milli, resources in allocation:
             if not 0 <= node < len(layout.nodes) or mask <= 0 or mask >> layout.node_size[node] or seen >> node & 1:
                 return _NO_SUCH_DEVICES
             seen |= 1 << node
+            more |= resources is not None
             # Every move of every plan passes here: reject_node only says why not.
             mine = kinds >> layout.node_kind[node] & nodes >> node & 1
-            share = layout.share_milli(node, self.memory) if self.memory else WHOLE_DEVICE
+            share = self.share_milli(node, layout) if self.memory or self.gpu_milli else WHOLE_DEVICE
             if not mine or milli != share or share > WHOLE_DEVICE:
                 return self.reject_node(node, layout) or _WRONG_SHARE
         count, floor, demand = device_count(allocation), self.floor or self.count, self.demand or self.count
         if not floor <= count <= demand:
             return Code.WRONG_COUNT(count, floor, demand)
+        if self.cpus_milli or self.host_memory or self.gpu_milli:
+            if allocation != self.with_resources(allocation):
+                return _WRONG_RESOURCES
+        elif more:
+            return _WRONG_RESOURCES
         return self._reject_spread(allocation, count, layout) if len(allocation) > 1 else None
 
     def _reject_spread(self, allocation: Allocation, count: int, layout: Layout) -> Cause | None:
@@ -115,9 +189,9 @@ class Request(Struct, frozen=True):
         if self.one_node:
             return _SEVERAL_NODES
         unit = unit_of(count, self.ranks)
-        if not any(mask.bit_count() % unit for _, mask, _ in allocation):
+        if not any(mask.bit_count() % unit for _, mask, _, _ in allocation):
             return None
-        largest = min(layout.kind_biggest[layout.node_kind[node]] for node, _, _ in allocation)
+        largest = min(layout.kind_biggest[layout.node_kind[node]] for node, _, _, _ in allocation)
         # What no node of the kind could hold is spread over whole ones (placement.find.split).
         return Code.RANK_SPLIT(unit) if unit <= largest else None
 
@@ -150,7 +224,9 @@ class Request(Struct, frozen=True):
             counts = [sizes[kind] for kind in kinds]
             most = max(counts) if self.one_node else sum(counts)
         floor = self.floor or self.count
-        return Code.TOO_FEW_DEVICES(floor, most) if floor > most else None
+        if floor > most:
+            return Code.TOO_FEW_DEVICES(floor, most)
+        return reject_host(self, layout) if self.hosted else None
 
 
 def unit_of(count: int, ranks: int) -> int:
@@ -168,9 +244,11 @@ def request_of(
     restore_kind: int = -1,
     refused: int = 0,
     locality: int = 0,
+    memory_too: bool = True,
     accepted: int = ALL_KINDS,
 ) -> Request:
-    """What ``spec`` asks of a layout. ``count``: devices to look for (0: its full allotment); ``accepted``: kinds of devices."""
+    """What ``spec`` asks of a layout. ``count``: devices to look for (0: its full allotment); ``accepted``: kinds of devices;
+    ``memory_too``: whether its host memory is still to be found; that of a frozen job has never been released."""
     count = count or spec.devices
     if not spec.device_types:
         groups: tuple[int, ...] = ((1 << len(layout.kinds)) - 1 & accepted,)
@@ -190,6 +268,9 @@ def request_of(
         floor,
         demand,
         spec.ranks,
+        spec.gpu_milli,
+        spec.cpus_milli,
+        spec.memory if memory_too else 0,
     )
 
 
@@ -221,5 +302,6 @@ def row_request(
         jobs.restore_kind.item(row),
         refused,
         locality,
+        jobs.pinned_node.item(row) < 0,
         jobs.kinds.item(row),
     )

@@ -40,6 +40,10 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.ALL_NODES_REFUSED: "needs {count:n} devices on nodes that have not recently refused to launch it; there are none",
     C.NO_IMAGE_NODES: "its image needs {count:n} devices on nodes like those it was taken on; there are none",
     C.NO_SUCH_LAYOUT: "needs {count:n} {kinds:kinds}devices laid out {placement}; no part of the pool has them",
+    C.CPUS_SHORT: "each rank needs {cpus:cpus} host CPUs; nodes with {kinds:kinds}devices free have at most {free:cpus} free",
+    C.HOST_MEMORY_SHORT: "each rank needs {memory:bytes} of host memory; nodes with {kinds:kinds}devices free have at most "
+        "{free:bytes} free",
+    C.DEVICE_MEMORY_SHORT: "needs {milli:n} milli and {memory:bytes} of one {kinds:kinds}device; no device has both free",
     C.PINNED_UNSCHEDULABLE: "its memory is frozen on {node}, which is unschedulable",
     C.PINNED_BUSY: "its memory is frozen on {node}, where {free:n} of the {count:n} devices it needs are free",
     C.RESERVED_LATER: "{limit:why}; reserved in {within:us} by the estimates",
@@ -85,6 +89,10 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.TOO_FEW_DEVICES: "needs {count:n} devices; there are {most:n}",
     C.SEVERAL_NODES: "asked for one node",
     C.RANK_SPLIT: "the {unit:n} devices of each rank must be on one node",
+    C.WRONG_RESOURCES: "the host CPUs, host memory or device memory of the allocation are not those asked for",
+    C.CPUS_TOO_FEW: "{ranks:each_rank} needs {cpus:cpus} host CPUs; the pool has room for {fit:n} of them",
+    C.HOST_MEMORY_TOO_SMALL: "{ranks:each_rank} needs {memory:bytes} of host memory; the pool has room for {fit:n} "
+        "of them",
     },
     "Why a move or a request is not possible": {
     C.NAMED_TWICE: "job {job:n} is named twice in one gang",
@@ -121,6 +129,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.EXIT_CODE: "exit code {code:n}",
     C.LAUNCH_FAILED: "could not be launched: {why:why}",
     C.LAUNCH_FAILED_ON: "could not be launched on {node}: {why:why}",
+    C.OUT_OF_MEMORY: "out of memory: rank {rank:n} passed its limit of {limit:bytes} (--mem)",
     C.RANKS_LOST: "its ranks were lost, not by its fault; requeued",
     C.KILLED_OUTSIDE: "killed from outside ({how:why}), not by its fault",
     C.RELEASED_DEVICES: "released its devices",
@@ -224,6 +233,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.CANCELLED_AT_ONCE: "it is cancelled at once: {why:why}",
     C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share "
     "their host's memory",
+    C.COMPUTE_NOT_ENFORCED: "a share of compute (--gpu-milli) is counted, and enforced only where CUDA MPS runs",
     C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {types:csv} "
     "keeps it off them",
     C.OVERSUBSCRIBED: "{tier} and higher tiers now ask for {asked:milli} of {capacity:n} devices: while all of them run, the "
@@ -249,6 +259,8 @@ REMEDIES: dict[C, str] = {
     C.NO_SUCH_TYPE: "the pool has: {known:names}",
     C.SHARE_TOO_LARGE: "the nearest that fits: --gpu-mem {most:mib}MiB, or whole devices with -g",
     C.NEVER_FITS: "the nearest that fits: -g {most:n}",
+    C.CPUS_TOO_FEW: "the nearest that fits: --cpus {nearest:cpus}, or fewer ranks",
+    C.HOST_MEMORY_TOO_SMALL: "the nearest that fits: --mem {nearest:mib}MiB, or fewer ranks",
     C.NO_SUCH_JOB: "list jobs with tide ps --all",
     C.ENDED_ALREADY: "nothing is left to do",
     C.BEING_STOPPED: "nothing is left to suspend",
@@ -282,6 +294,8 @@ CONSEQUENCE: dict[Reason, str] = {
     Reason.NEVER_FITS: "refused; no node of the pool could ever hold it",
     Reason.NO_CAPACITY: "waits; tried again when devices are freed",
     Reason.FRAGMENTED: "waits; tried again when the free devices lie better together",
+    Reason.CPUS: "waits; tried again when host CPUs beside free devices are freed",
+    Reason.HOST_MEMORY: "waits; tried again when host memory beside free devices is freed",
     Reason.BEHIND: "waits; tried again when the job ahead has started",
     Reason.RESERVED: "waits; free devices are kept for the job ahead that could otherwise starve",
     Reason.TIER: "waits; jobs whose promise is closer to breaking have the devices",

@@ -52,12 +52,12 @@ class Backfill:
         jobs, now = view.jobs, view.now
         devices = np.where(jobs.active, jobs.held, jobs.floor)
         left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
-        busy = np.flatnonzero((jobs.active | jobs.reserved) & (jobs.memory == 0))
+        busy = np.flatnonzero((jobs.active | jobs.reserved) & ~jobs.shares)
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
         reserved: dict[int, int] = {}
         for row in rows:
             need, lasting = int(jobs.floor[row]), int(left[row])
-            if jobs.memory[row]:
+            if jobs.shares[row]:
                 if not composer.start(row):
                     composer.unplaced.append(row)
                 continue

@@ -32,6 +32,7 @@ from ..plan.request import Request, row_request
 from .entitled import entitled
 from .preempt import Preemptor, candidate_of
 from .preferences import Preferences, first_rows, least
+from .shapes import Shape, of_shapes, shapes_of
 from .steps import PlanStep, step_moves
 
 _CHUNK = 32
@@ -40,9 +41,6 @@ _EXPLAINED = 2
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
 _QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
-
-Shape = tuple[int, ...]
-"""All that decides whether a row can be placed."""
 
 
 class Composer:
@@ -129,7 +127,7 @@ class Composer:
         """Rows that ask for no more than what is free in all; of the others the most wanted is noted as unplaced."""
         fits = self.jobs.floor[rows] <= sum(self.board.free_total)
         if np.count_nonzero(fits) < len(rows):
-            fits |= self.jobs.memory[rows] > 0
+            fits |= self.jobs.shares[rows]
             large = rows[~fits]
             if len(large) and not self.unplaced:
                 self.unplaced.append(least(large, self.preferences.key, self.jobs.id))
@@ -178,28 +176,11 @@ class Composer:
 
     def shapes(self, rows: Column) -> list[Shape]:
         """The shape of each of ``rows``."""
-        jobs = self.jobs
-        return list(zip(
-            jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
-            jobs.placement[rows].tolist(), jobs.pinned_node[rows].tolist(), jobs.ranks[rows].tolist(),
-            jobs.restore_kind[rows].tolist(), self._refused(rows).tolist(), strict=True,
-        ))  # fmt: skip
-
-    def _refused(self, rows: Column) -> Column:
-        """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
-        ids, refused = self.jobs.id[rows], list(self.view.avoid)
-        return np.where(np.isin(ids, refused), ids, 0) if refused else np.zeros(len(rows), ids.dtype)
+        return shapes_of(self.view, rows)
 
     def _untried(self, rows: Column, shapes: dict[Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
-        jobs = self.jobs
-        keep = ~self._placed[rows]
-        refused = self._refused(rows)
-        for floor, kinds, memory, placement, pinned, ranks, kind, job in shapes:
-            same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
-            same &= (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory)
-            keep &= ~(same & (jobs.pinned_node[rows] == pinned) & (jobs.restore_kind[rows] == kind) & (refused == job))
-        return rows[keep]
+        return rows[~self._placed[rows] & ~of_shapes(self.view, rows, shapes)]
 
     # -- preempting -------------------------------------------------------------------------------------------------
 
@@ -378,7 +359,9 @@ class Composer:
         gangs: list[tuple[int, int]] = []
         for step in self._steps:
             first = len(moves)
-            moves += step_moves(self.view, step, self._image_at(step.row), self.preferences.why(step.row), self._replan)
+            nodes = self._image_at(step.row)
+            wanted = self.request(step.row) if nodes else None
+            moves += step_moves(self.view, step, nodes, self.preferences.why(step.row), self._replan, wanted)
             if len(moves) - first > 1:
                 gangs.append((first, len(moves)))
         moves.extend(Resize(int(self.jobs.id[row]), allocation, why) for row, allocation, why in self._resized)

@@ -36,7 +36,7 @@ def _candidates(composer: Composer, movable: Column) -> list[MigrationCandidate]
     """Running rows on one node that come back with all they have done, and are not moved by this plan already."""
     view, jobs = composer.view, composer.jobs
     able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
-    rows = np.flatnonzero(able & (jobs.memory == 0))
+    rows = np.flatnonzero(able & ~jobs.shares)
     cost = (pause_us(jobs)[rows] + 1.0) * jobs.held[rows]
     found = []
     for at in np.argsort(cost, kind="stable")[:_ROWS].tolist():

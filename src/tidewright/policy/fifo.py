@@ -30,4 +30,4 @@ class Fifo:
 
 def least_need(view: View, rows: list[int]) -> int:
     """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
-    return min((0 if view.jobs.memory[row] else int(view.jobs.floor[row]) for row in rows), default=0)
+    return min((0 if view.jobs.shares[row] else int(view.jobs.floor[row]) for row in rows), default=0)

@@ -16,8 +16,9 @@ from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..model.view import View
 from ..placement.preemption import PreemptionCandidate, PreemptionIndex
-from .compose import Composer, Shape
+from .compose import Composer
 from .preferences import first_rows, suspendable
+from .shapes import Shape
 
 EQUAL = 2
 """A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""

@@ -14,11 +14,12 @@ from ..base.units import WHOLE_DEVICE
 from ..estimate.cost import victim_cost
 from ..model.board import ALL_NODES, Board
 from ..model.job import Level
-from ..model.node import Allocation, Part
+from ..model.node import Allocation, Part, without_memory
 from ..model.table import Column
 from ..model.view import View
+from ..placement.could_hold import could_hold
 from ..placement.find import lowest
-from ..placement.preemption import Preemption, PreemptionCandidate, PreemptionIndex, could_hold
+from ..placement.preemption import Preemption, PreemptionCandidate, PreemptionIndex
 from ..plan.request import Request
 from .preferences import Preferences
 
@@ -35,12 +36,19 @@ def candidate_of(view: View, board: Board, row: int, cost: float) -> PreemptionC
     allocation = view.allocations[jobs.id.item(row)]
     level, held = jobs.level.item(row), jobs.held.item(row)
     spare = max(held - jobs.floor.item(row), 0)
+    if any(part.resources is not None for part in allocation):
+        allocation, spare = _freed(allocation, level), spare if len(allocation) == 1 and level != Level.FREEZE else 0
     if spare and not all(board.up >> part.node & 1 for part in allocation):
         spare = 0  # what it keeps would be given to it anew, and an unschedulable node gives nothing
     if spare and len(allocation) > 1 and 1 < jobs.ranks.item(row) < jobs.demand.item(row):
         spare = 0  # devices taken from one node could leave a rank with devices of two
     pause = float(jobs.save_us.item(row) + jobs.restore_us.item(row) + 1) * held if spare else 0.0
     return PreemptionCandidate(row, allocation, cost, spare, pause if level > Level.REQUEUE else cost)
+
+
+def _freed(allocation: Allocation, level: int) -> Allocation:
+    """What is free once the job is suspended: of a frozen one all but its host memory."""
+    return without_memory(allocation) if level == Level.FREEZE else allocation
 
 
 class Preemptor:
@@ -98,7 +106,7 @@ class Preemptor:
 
     def _one_device(self, row: int, request: Request) -> Preemption | None:
         """The cheapest single victim, where whole devices of one kind make that a plain minimum; else None."""
-        if request.count != 1 or request.memory or request.nodes(self.board.layout) != ALL_NODES:
+        if request.count != 1 or request.shares or request.hosted or request.nodes(self.board.layout) != ALL_NODES:
             return None
         if self._simple is None:
             self._simple = self._all_simple()
@@ -124,8 +132,8 @@ class Preemptor:
         if len(board.layout.kinds) != 1 or board.up.bit_count() < len(board.free):
             return False
         odd = jobs.held != jobs.floor
-        if np.count_nonzero(jobs.memory):
-            odd |= jobs.memory > 0
+        if np.count_nonzero(jobs.memory) or jobs.resourced:
+            odd |= jobs.shares
         return not np.count_nonzero(odd & rows)
 
     def _take_one(self, tied: list[int], locality: int) -> Preemption:
@@ -174,7 +182,7 @@ class Preemptor:
 
     def _feasible(self, row: int, request: Request) -> bool:
         """Whether preempting every less wanted row would free enough. The more devices, the harder, for plain requests."""
-        plain = request.unit == 1 and not request.memory and len(self.board.layout.kinds) == 1
+        plain = request.unit == 1 and not (request.shares or request.hosted) and len(self.board.layout.kinds) == 1
         plain = plain and request.nodes(self.board.layout) == ALL_NODES
         plain = plain and request.placement == "consolidate"
         if plain and request.count >= self._too_many:

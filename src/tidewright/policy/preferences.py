@@ -45,6 +45,8 @@ def need_milli(view: View, rows: Column) -> Column:
     if np.count_nonzero(memory):
         share = np.ceil(memory / (facts(view.layout).least_memory or 1) * WHOLE_DEVICE)
         need = np.where(memory > 0, np.clip(share, 1, WHOLE_DEVICE).astype(np.int64), need)
+    if jobs.resourced:
+        need = np.where(jobs.gpu_milli[rows] > 0, jobs.gpu_milli[rows], need)
     return need
 
 

@@ -129,7 +129,7 @@ class Sla:
             return
         pause = PAYBACK * pause_us(jobs)
         movable = movable & (judged.slack > pause) & (judged.left > pause)
-        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.memory.item(row)]
+        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
         for row in rows[:_CONSOLIDATED]:
             worth = judged.left.item(row) * jobs.floor.item(row) / PAYBACK
             if consolidate(composer, row, movable, worth):
@@ -138,7 +138,7 @@ class Sla:
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
         less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
-        less &= ~jobs.reserved & (jobs.memory == 0)
+        less &= ~jobs.reserved & ~jobs.shares
         return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:

@@ -12,6 +12,7 @@ from ..model.node import Allocation
 from ..model.view import View
 from ..placement.locality import in_rank_order, locality_note
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Suspend
+from ..plan.request import Request
 
 _SUSPENDED = int(State.SUSPENDED)
 
@@ -37,12 +38,17 @@ class PlanStep(Struct):
 
 
 def step_moves(
-    view: View, step: PlanStep, image_nodes: tuple[int, ...], why: Cause | str, replan: Mapping[int, bool]
+    view: View,
+    step: PlanStep,
+    image_nodes: tuple[int, ...],
+    why: Cause | str,
+    replan: Mapping[int, bool],
+    request: Request | None,
 ) -> list[Move]:
     """The moves of a step, those that release devices first; they land together.
 
-    ``image_nodes``: where the image lies that the row comes back from, in rank order; ``replan``: suspended rows to be planned
-    for again as soon as their devices are free.
+    ``image_nodes``: where the image lies that the row comes back from, in rank order, and ``request`` what it then asks for;
+    ``replan``: suspended rows to be planned for again as soon as their devices are free.
     """
     ids, why = view.jobs.id, given(why)
     job = ids.item(step.row)
@@ -51,8 +57,9 @@ def step_moves(
     moves.extend(Resize(ids.item(row), kept, parting) for row, kept in step.shrunk)
     moves.extend(Migrate(ids.item(row), elsewhere, aside) for row, elsewhere in step.migrated)
     resumes, allocation = view.jobs.state.item(step.row) == _SUSPENDED, step.allocation
-    if image_nodes:
-        allocation, note = in_rank_order(allocation, image_nodes), locality_note(view.layout, allocation, image_nodes)
+    if image_nodes and request is not None:
+        note = locality_note(view.layout, allocation, image_nodes)
+        allocation = request.with_resources(in_rank_order(allocation, image_nodes))
         why = Code.WITH(why, note)
     moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
     return moves

@@ -29,7 +29,7 @@ def upgrade(composer: Composer, movable: Column, left: Column, gain: float) -> N
     if rates is None or not rates.by_kind or composer.unplaced or not any(composer.board.free_total):
         return
     able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
-    rows = np.flatnonzero(able & (jobs.memory == 0) & (jobs.rate > 0) & (jobs.rate < FULL_RATE))
+    rows = np.flatnonzero(able & ~jobs.shares & (jobs.rate > 0) & (jobs.rate < FULL_RATE))
     saved = left[rows] * (FULL_RATE / jobs.rate[rows] - 1.0)
     pause = pause_us(jobs)
     for row in rows[np.argsort(-saved, kind="stable")][:_ROWS].tolist():

@@ -38,6 +38,9 @@ class Trace(Struct, frozen=True, kw_only=True):
     teams: tuple[str, ...] = ("default",)
     floor: NDArray[np.int32] | None = None
     gpu_memory: NDArray[np.int64] | None = None
+    cpus_milli: NDArray[np.int64] | None = None
+    memory: NDArray[np.int64] | None = None
+    """Of the host, of each rank."""
     kinds: NDArray[np.int32] | None = None
     kind_names: tuple[tuple[str, ...], ...] = ()
     names: tuple[str, ...] = ()
@@ -64,6 +67,8 @@ class Trace(Struct, frozen=True, kw_only=True):
             min_devices=int(self.floor[row]) if self.floor is not None else 0,
             device_types=self.kind_names[self.kinds[row]] if self.kinds is not None else (),
             gpu_memory=int(self.gpu_memory[row]) if self.gpu_memory is not None else 0,
+            cpus_milli=int(self.cpus_milli[row]) if self.cpus_milli is not None else 0,
+            memory=int(self.memory[row]) if self.memory is not None else 0,
             tier=_TIERS[self.tier[row]],
             team=self.teams[self.team[row]],
             expected_us=int(self.expected[row]),

@@ -16,7 +16,16 @@ import numpy as np
 from ..base.errors import UsageError
 from ..base.ids import valid_name
 from ..base.units import SECOND, parse_bytes, parse_duration
-from ..model.job import MAX_RANKS, JobSpec, Phase, Tier, problems
+from ..model.job import (
+    MAX_CPUS_MILLI,
+    MAX_HOST_MEMORY,
+    MAX_RANKS,
+    MIN_HOST_MEMORY,
+    JobSpec,
+    Phase,
+    Tier,
+    problems,
+)
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -25,6 +34,8 @@ NAMES = {
     "devices": ("devices", "num_gpus", "num_gpu", "gpus", "gpu_num"),
     "min_devices": ("min_devices", "min_gpus"),
     "gpu_memory": ("gpu_memory", "gpu_mem"),
+    "cpus": ("cpus",),
+    "mem": ("mem",),
     "tier": ("tier", "sla"),
     "team": ("team", "vc", "virtual_cluster", "cluster", "user"),
     "name": ("name", "jobname", "job_name", "job_id"),
@@ -112,6 +123,22 @@ def _count(cell: str) -> int:
     return int(value)
 
 
+def _cpus(cell: str) -> int:
+    """Thousandths of host CPUs of each rank; a job has a rank for each device."""
+    value = float(cell) * 1000
+    if not 0 <= value <= MAX_CPUS_MILLI:
+        raise UsageError(f"{cell} is not between 0 and {MAX_CPUS_MILLI // 1000} CPUs")
+    return round(value)
+
+
+def _host_memory(cell: str) -> int:
+    """Bytes of host memory of each rank."""
+    value = parse_bytes(cell)
+    if value and not MIN_HOST_MEMORY <= value <= MAX_HOST_MEMORY:
+        raise UsageError(f"{cell} is not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes")
+    return value
+
+
 def _tier(cell: str) -> int:
     names = [tier.name.lower() for tier in Tier]
     if cell.lower() not in names:
@@ -141,12 +168,15 @@ def _phases(cell: str) -> tuple[Phase, ...]:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "submit": _submit, "duration": _seconds, "devices": _count, "min_devices": _count, "gpu_memory": parse_bytes,
+    "cpus": _cpus, "mem": _host_memory,
     "tier": _tier, "team": _named, "name": _named, "type": _kind,
     "workload": _phases,
 }  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "min_devices": 0,
     "gpu_memory": 0,
+    "cpus": 0,
+    "mem": 0,
     "tier": int(Tier.STANDARD),
     "team": "default",
     "type": (),
@@ -206,6 +236,8 @@ class _Table:
             ("tier", "tier", np.int8),
             ("min_devices", "floor", np.int32),
             ("gpu_memory", "gpu_memory", np.int64),
+            ("cpus", "cpus_milli", np.int64),
+            ("mem", "memory", np.int64),
         ):
             if field in values:
                 extra[column] = np.array(values[field], dtype)

@@ -24,6 +24,7 @@ from ..model.rate import progress_us
 from ..model.view import View
 from ..plan.moves import Migrate, Move, Resize, Resume, Start, Stop, Suspend
 from ..plan.plan import Plan, Wake
+from ..plan.request import row_request
 from .swarm_images import KindRandom, Memory, SwarmImages, swarm_settings
 from .swarm_runs import RunTimes
 
@@ -59,8 +60,8 @@ class Swarm:
         size = self.rng.choice((2, 4, 8))
         kind = self.rng.choice(("h100", "a100", "cpu"))
         return NodeSpec(
-            name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, domain=(f"rack{index // 2}",),
-            full=self.rng.random() < 0.6,
+            name=f"n{index}", kind=kind, devices=size, device_memory=40 * GIB, cpus=32, memory=64 * GIB,
+            domain=(f"rack{index // 2}",), full=self.rng.random() < 0.6,
         )  # fmt: skip
 
     # -- one step ---------------------------------------------------------------------------------------------------
@@ -244,10 +245,11 @@ class Swarm:
             nodes = [node for node in nodes if layout.nodes[node].full and layout.node_kind[node] == kind]
         if pinned >= 0 and (self.honest or rng.random() < 0.9):
             nodes = [pinned]
-        if spec.gpu_memory:
+        request = row_request(layout, spec, view.jobs, row := view.jobs.row[job])
+        if spec.shares:
             node = nodes[0] if nodes else 0
-            return (Part(node, 1 << rng.randrange(layout.node_size[node]), layout.share_milli(node, spec.gpu_memory)),)
-        row = view.jobs.row[job]
+            share = Part(node, 1 << rng.randrange(layout.node_size[node]), request.share_milli(node, layout))
+            return request.with_resources((share,))
         least, most = int(view.jobs.floor[row]), int(view.jobs.demand[row])
         wanted = least if self.honest else rng.randint(least, most)
         parts = []
@@ -258,7 +260,7 @@ class Swarm:
                 parts.append(Part(node, (1 << take) - 1 << shift))
                 wanted -= take
             if not wanted:
-                return tuple(parts)
+                return request.with_resources(tuple(parts))
         return ()
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -355,6 +357,9 @@ class Swarm:
             "tier": rng.choice(_TIERS),
             "device_types": rng.choice(((), (), ("h100",), ("a100", "cpu"))),
             "gpu_memory": rng.randrange(1, 50) * GIB if share else 0,
+            "gpu_milli": rng.randrange(1, 1000) if share and rng.random() < 0.3 else 0,
+            "cpus_milli": rng.randrange(1, 4000) if rng.random() < 0.3 else 0,
+            "memory": rng.randrange(1, 8) * GIB if rng.random() < 0.3 else 0,
             "retries": rng.randrange(3),
             "preempt": rng.choice(("auto", "auto", "full", "freeze", "cooperative", "requeue", "none")),
             "checkpoint_us": rng.choice((0, 0, 800, 3000, -1)),
@@ -392,5 +397,4 @@ class Swarm:
                 events.append(ev.Exited(*key, 0))
             self.turn(events or [ev.Tick()])
         stuck = {job: book.state(job).name for job in book.specs}
-        histories = "\n".join(f"job {job}\n{book.format_history(job)}" for job in list(stuck)[:3])
-        raise AssertionError(f"never ended: {stuck}\n{histories}")
+        raise AssertionError(f"never ended: {stuck}\n" + "\n".join(map(book.format_history, list(stuck)[:3])))

@@ -19,11 +19,13 @@ class ClientSwarm(Swarm):
         kind, user = rng.random(), rng.choice(("ada", "ada", "bob"))
         if kind < 0.2:
             fields: dict[str, Any] = {"name": rng.choice(("r1", "r2")), "kind": "runtime", "user": user, "array": None}
+            fields |= {"cpus_milli": 0, "memory": 0}
             return replace(submission, spec=replace(submission.spec, preempt="requeue", **fields))
         if kind < 0.6:
             name = rng.choice(("r1", "r2", str(rng.randrange(1, self.submitted + 1))))
             fields = {
-                "devices": 0, "min_devices": 0, "device_types": (), "gpu_memory": 0, "preempt": "auto", "runtime": name,
+                "devices": 0, "min_devices": 0, "device_types": (), "gpu_memory": 0, "gpu_milli": 0,
+                "cpus_milli": 0, "memory": 0, "preempt": "auto", "runtime": name,
                 "user": user, "ranks": rng.choice((1, 1, 2)),
             }  # fmt: skip
             return replace(submission, spec=replace(submission.spec, **fields))

@@ -80,6 +80,7 @@ class ViewBuilder:
             "tier": int(spec.tier_rank), "level": int(Level.FULL), "placement": PLACEMENTS.index(spec.placement),
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
+            "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
             "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "reference": -1,
             "accrued": self.now, "save_us": SECOND, "restore_us": SECOND // 2,
@@ -103,13 +104,16 @@ def random_view(
     kinds = (*pool(nodes - nodes // 3, kind="big"), *pool(nodes // 3, 4, "small")) if mixed else pool(nodes)
     if mixed and dice.random() < 0.5:
         kinds = tuple(structs.replace(node, full=dice.random() < 0.7) for node in kinds)
+    asks = random.Random(seed + 1) if mixed and seed % 3 == 0 else None
+    if asks is not None:
+        kinds = tuple(structs.replace(node, cpus=32, memory=256 * GIB) for node in kinds)
     builder = ViewBuilder(kinds, NOW)
     for _ in range(running):
         ran = dice.choice((1, 30, 600, 7200, 80_000)) * SECOND
         level = dice.choice(
             (Level.NONE, Level.REQUEUE, Level.COOPERATIVE, Level.FREEZE, Level.FULL, Level.FULL, Level.FULL)
         )
-        spec = random_spec(dice, mixed=mixed, elastic=elastic)
+        spec = asking(asks, random_spec(dice, mixed=mixed, elastic=elastic))
         count = dice.randint(spec.floor, spec.devices)
         builder.run(
             spec, count, level=int(level), state=int(dice.choice((State.RUNNING,) * 8 + (State.STARTING,))),
@@ -118,7 +122,7 @@ def random_view(
         )  # fmt: skip
     for _ in range(waiting):
         waited = dice.choice((0, 5, 300, 4000, 30_000)) * SECOND
-        spec = random_spec(dice, mixed=mixed, elastic=elastic)
+        spec = asking(asks, random_spec(dice, mixed=mixed, elastic=elastic))
         frozen = not spec.device_types and spec.devices <= 4 and dice.random() < 0.1
         state = (
             {"state": int(State.SUSPENDED), "level": int(Level.FREEZE), "pinned_node": dice.randrange(nodes)}
@@ -134,6 +138,15 @@ def random_view(
     if mixed and dice.random() < 0.3:
         builder.board.set_up(dice.randrange(nodes), False)
     return builder.view()
+
+
+def asking(dice: random.Random | None, spec: JobSpec) -> JobSpec:
+    """The same job, which now and then asks for CPUs and memory of its hosts, or for compute of a device; None: it never does."""
+    if dice is None or dice.random() < 0.5:
+        return spec
+    milli = dice.choice((0, 100, 500)) if spec.devices == 1 else 0
+    cpus_milli, memory = dice.choice((0, 500, 2000, 6000)), dice.choice((0, 4, 32)) * GIB
+    return structs.replace(spec, gpu_milli=milli, cpus_milli=cpus_milli, memory=memory)
 
 
 def random_spec(dice: random.Random, *, mixed: bool = True, elastic: bool = True) -> JobSpec:

@@ -68,10 +68,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Log of rank 0; ``%j`` job, ``%x`` name, ``%a`` attempt (array index when ``array_index`` is given)."""
     array_index: int = -1
     world_size: int = 1
-    group_rank: int = 0
-    """Which of the attempt's nodes this is, in rank order."""
-    groups: int = 1
-    """How many nodes the attempt is on."""
+    group_rank: int = 0  # which of the attempt's nodes this is, in rank order
+    groups: int = 1  # how many nodes the attempt is on
     ranks: tuple[RankSeat, ...]
     beside: tuple[int, ...] = ()
     devices: int = 0
@@ -86,6 +84,10 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Whose images these are: pages are shared within a tenant and never beyond it."""
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
+    gpu_milli: int = 0  # thousandths of that device's compute; 0: no such share
+    cpus_milli: int = 0
+    memory: int = 0
+    """Thousandths of host CPUs and bytes of host memory that each rank may use; 0: no limit."""
     run_as: str = ""
     image: int = 0
     sources: tuple[Peer, ...] = ()
@@ -183,12 +185,9 @@ class ImageReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     save_us: int = 0
     store_us: int = 0
     """Hashing, compressing and writing, behind the suspension."""
-    stored: bool = False
-    """It is in this node's store, and can be fetched from here."""
-    remote: bool = False
-    """It is in the remote store, and outlives this node."""
-    lost: str = ""
-    """Why it can never be restored: which file is damaged, what differs."""
+    stored: bool = False  # it is in this node's store, and can be fetched from here
+    remote: bool = False  # it is in the remote store, and outlives this node
+    lost: str = ""  # why it can never be restored: which file is damaged, what differs
 
 
 class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -218,12 +217,11 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logs: tuple[tuple[int, str], ...] = ()  # (rank, path of its log)
     image: ImageReport | None = None
     """The image that ``verb`` made, fetched or came back from."""
-    level: int = -1
-    """The highest level the attempt can be suspended by here; -1: not known yet."""
-    level_why: str = ""
-    """Why it is not higher, for the user."""
+    level: int = -1  # the highest level the attempt can be suspended by here; -1: not known yet
+    level_why: str = ""  # why it is not higher, for the user
     memory_limit: str = ""
     """What limits it to its share of a device's memory, in words; empty without a share."""
+    host_limits: str = ""  # how far its ranks are held to host CPUs and memory, in words; empty: neither was asked for
     notice: str = ""
     """The last thing its user should know of what it does."""
     no_room: bool = False  # the save failed because its image does not fit on the disk
@@ -252,6 +250,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     """Why it takes no full images; empty when it does, and ``node.full`` says so."""
     criu: str = ""
     """Version of the CRIU it takes them with; empty when there is none."""
+    unlimited: str = ""  # why it cannot hold ranks to the CPUs and memory they ask for; empty when it can
     images: tuple[tuple[int, int, int], ...] = ()
     """(job, serial, rank) of every image in this node's store."""
     heartbeats: bool = msgspec.field(default=False, name="beats")

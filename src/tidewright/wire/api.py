@@ -139,6 +139,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     where: tuple[DeviceHeld, ...] = ()
     memory_limit: str = ""
     """What limits it to its share of a device's memory, while it runs; the single job only."""
+    host_limits: str = ""
+    """How far its ranks are held to the host CPUs and memory they asked for, while it runs; the single job only."""
     level: str = ""
     """How it can be made to release its devices: none, requeue, cooperative, freeze, full; empty before its first start."""
     level_why: str = ""
@@ -270,6 +272,11 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """Where other nodes' agents reach its own."""
     images: int = 0
     """Rank images it holds."""
+    cpus_milli_asked: int = 0
+    memory_asked: int = 0
+    """Host CPUs (thousandths) and host memory (bytes) set aside for jobs on it."""
+    unlimited: str = ""
+    """Why it cannot hold ranks to the CPUs and memory they ask for; empty when it can."""
 
 
 class NodeList(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.job import LONGEST_US, MAX_MEMORY, MAX_RANKS
+from ..model.job import (
+    LONGEST_US,
+    MAX_CPUS_MILLI,
+    MAX_HOST_MEMORY,
+    MAX_MEMORY,
+    MAX_RANKS,
+    MIN_HOST_MEMORY,
+)
 from ..model.launchable import MAX_PATH, MAX_STRING, MAX_WORD
 from . import api
 
@@ -21,6 +28,9 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "devices": {"minimum": 1, "maximum": MAX_RANKS},
         "min_devices": {"minimum": 0, "maximum": MAX_RANKS},
         "gpu_memory": {"minimum": 0, "maximum": MAX_MEMORY},
+        "gpu_milli": {"minimum": 0, "maximum": 1000},
+        "cpus_milli": {"minimum": 0, "maximum": MAX_CPUS_MILLI},
+        "memory": {"minimum": 0, "maximum": MAX_HOST_MEMORY, "not": {"minimum": 1, "maximum": MIN_HOST_MEMORY - 1}},
         "team": {"pattern": _NAME},
         "user": {"maxLength": MAX_WORD},
         "weight": {"exclusiveMinimum": 0, "maximum": 1e6},

@@ -276,7 +276,9 @@ class AttemptState:
         if self.failed_first(outcome):
             lost = outcome.cause or "its shim was killed"
             why = outcome.error or (lost if outcome.lost else describe(outcome.code, outcome.note))
-            self.record.first_failure = RankFailure(rank, outcome.code, why, ended=outcome.ended, lines=lines)
+            self.record.first_failure = RankFailure(
+                rank, outcome.code, why, ended=outcome.ended, memory_limit=outcome.memory_limit, lines=lines
+            )
 
     def conclude(self) -> None:
         """All ranks are gone: set the last phase."""
@@ -321,6 +323,7 @@ class AttemptState:
             level=record.max_level,
             level_why=record.max_level_why,
             memory_limit=record.memory_limit,
+            host_limits=record.host_limits,
             notice=record.notice,
             no_room=record.no_room,
         )

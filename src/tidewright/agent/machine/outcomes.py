@@ -23,6 +23,8 @@ class RankOutcome(Struct, frozen=True, omit_defaults=True):
     note: str = ""
     outside: bool = False
     """It was killed from outside its namespaces: by this agent, or by something that is not the program's doing."""
+    memory_limit: int = 0
+    """The limit of host memory in bytes for which the kernel killed it; 0: it did not."""
     cause: str = ""
     """What ended a rank that is ``lost``, where it is known."""
 

@@ -1,4 +1,4 @@
-"""Freezer groups of attempts on this node: none stays once its rank has left, however the rank left.
+"""Freezer groups and groups with limits of attempts on this node: none stays once its rank has left, however the rank left.
 
 A group cannot be removed while a process in it is dying, and a rank that has moved away is not waited for; so whatever
 stays is looked for by name, when an attempt is dropped and now and then.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...checkpoint.cgroup import Freezer, remove
+from ...checkpoint.limits import HostLimits
 from .attempt import Attempt
 
 Key = tuple[int, int]
@@ -17,20 +18,23 @@ Key = tuple[int, int]
 class RankGroups:
     """``tag`` is in the names of this agent's groups (layout.Layout)."""
 
-    def __init__(self, freezer: Freezer, tag: str) -> None:
-        self._freezer, self._prefix = freezer, f"tidewright-{tag}-"
+    def __init__(self, freezer: Freezer, limits: HostLimits, tag: str) -> None:
+        self._freezer, self._limits, self._prefix = freezer, limits, f"tidewright-{tag}-"
+
+    def _made(self, prefix: str) -> list[str]:
+        return list(dict.fromkeys((*self._freezer.made(prefix), *self._limits.made(prefix))))
 
     def clear_attempt(self, key: Key) -> None:
         """The attempt has left this node: remove the groups of all its ranks, of earlier generations, too."""
-        for group in self._freezer.made(f"{self._prefix}{key[0]}.{key[1]}."):
+        for group in self._made(f"{self._prefix}{key[0]}.{key[1]}."):
             remove((group,))
 
     def clear(self, attempts: Mapping[Key, Attempt]) -> None:
         """Remove groups that belong to no rank of these attempts. Attempts at which something is being done are left alone:
         new groups are made before the ranks that they are for."""
         specs = (rank.spec for attempt in attempts.values() if not attempt.over for rank in attempt.ranks)
-        known = {group for spec in specs if spec for group in spec.cgroups}
-        for group in self._freezer.made(self._prefix):
+        known = {group for spec in specs if spec for group in spec.groups}
+        for group in self._made(self._prefix):
             attempt = attempts.get(self._key(group))
             if group not in known and not (attempt is not None and attempt.busy):
                 remove((group,))

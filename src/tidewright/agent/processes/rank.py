@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ...base.atomic import write_atomically
+from ...base.units import format_bytes
 from ...checkpoint.cgroup import remove
 from ...checkpoint.processes import alive, members, send
 from ...checkpoint.protocol import RankHandle
@@ -42,6 +43,13 @@ class Spec(Struct, frozen=True, kw_only=True):
     """Whether what is in the log goes: a user's file is begun anew by the first attempt (sbatch(1), --open-mode)."""
     cpus: tuple[int, ...]
     cgroups: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    """Groups that limit its CPUs and memory, entered like ``cgroups``, which are for freezing."""
+    memory: int = 0
+    """Bytes that ``memory_group`` limits it to."""
+    memory_group: str = ""
+    late: tuple[tuple[str, str], ...] = ()
+    """Files to be written once it is restored, and with what (checkpoint.limits)."""
     grace_us: int
     umask: int = 0o022
     open_files: int = 0
@@ -54,6 +62,11 @@ class Spec(Struct, frozen=True, kw_only=True):
     """Whom it runs as; None: as its agent."""
     restore: dict[str, Any] | None = None
     """Images to come back from instead of starting ``command``."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Every group that is its own, each once."""
+        return tuple(dict.fromkeys((*self.cgroups, *self.limits)))
 
 
 class Identity(Struct, frozen=True):
@@ -75,6 +88,8 @@ class ExitFile(Struct, frozen=True):
     """What else is known of the cause."""
     outside: bool = False
     """Init was killed, which nothing in the rank's namespaces can do."""
+    memory_limit: int = 0
+    """The limit of memory in bytes for which the kernel killed a process of it; 0: it killed none."""
 
 
 def read(path: Path, kind: type[Struct]) -> Struct | None:
@@ -83,6 +98,12 @@ def read(path: Path, kind: type[Struct]) -> Struct | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def _outcome(code: int, ended: ExitFile) -> RankOutcome:
+    limit = ended.memory_limit
+    note = f"out of memory: passed its limit of {format_bytes(limit)} (--mem)" if limit else ended.note
+    return RankOutcome(code, ended=ended.ended, note=note, outside=ended.outside, memory_limit=limit)
 
 
 class Rank:
@@ -137,7 +158,7 @@ class Rank:
         living = self.shim_alive()  # asked first: the exit file is older than the shim's death
         if isinstance(ended := read(self.directory / "exit", ExitFile), ExitFile):
             code = 128 + ended.signal if ended.signal else ended.code
-            return None if living else RankOutcome(code, ended=ended.ended, note=ended.note, outside=ended.outside)
+            return None if living else _outcome(code, ended)
         if isinstance(failed := read(self.directory / "error", RankOutcome), RankOutcome):
             return None if living else RankOutcome(127, error=failed.error, fault=failed.fault, image=failed.image)
         if living or self.shim is None:
@@ -199,8 +220,8 @@ class Rank:
         send(found, signal.SIGCONT)
 
     def tidy(self) -> bool:
-        """Remove the rank's freezer groups; False while something is still in them."""
-        return remove(self.spec.cgroups) if self.spec else True
+        """Remove the rank's groups; False while something is still in them."""
+        return remove(self.spec.groups) if self.spec else True
 
     def close(self) -> None:
         if self.pidfd is not None:

@@ -11,9 +11,10 @@ from typing import Any
 
 from ...base.errors import UsageError
 from ...checkpoint.cgroup import Freezer
+from ...checkpoint.limits import NO_LIMITS, HostLimits, RankLimits
 from ...devices.protocol import Backend, DeviceEnvironment
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
-from ...launch.memory_share import variables
+from ...launch.memory_share import compute, variables
 from ...launch.sandbox import RankSandbox, on_path
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
@@ -33,6 +34,7 @@ class NodeContext:
     backend: Backend
     freezer: Freezer
     full: bool = False
+    limits: HostLimits = NO_LIMITS
     open_files: int = 0
     """Soft limit of open files of ranks; 0: the agent's own."""
 
@@ -114,6 +116,10 @@ def specs(
             fresh_log=own and args.attempt <= 1 and restore is None,
             cpus=place.cpus,
             cgroups=group(node_context.freezer, mark),
+            limits=(limited := limit(node_context.limits, mark, args, restore is not None)).groups,
+            memory=args.memory,
+            memory_group=limited.memory_group,
+            late=limited.late,
             grace_us=args.grace_us,
             open_files=node_context.open_files,
             rank_dir=inside.mounts() if inside else None,
@@ -125,10 +131,11 @@ def specs(
 
 
 def _confined(env: dict[str, str], args: LaunchArgs, node_context: NodeContext, at: RankSeat) -> dict[str, str]:
-    """With what keeps the rank to its share of a device's memory. A CPU slot has none of its own."""
+    """With what keeps the rank to its share of a device. A CPU slot has none of its own."""
     node = node_context.backend.discover()
-    if not args.gpu_memory or node.kind == "cpu":
+    if node.kind == "cpu" or not (args.gpu_memory or args.gpu_milli):
         return env
+    env = {**env, **compute(env, args.gpu_milli, sharers(args, at))}
     limits = variables(env, args.gpu_memory, node.device_memory, sharers(args, at))
     wrapped = on_path(env) if limits and "TIDE_BOX" not in env else {}
     return {**env, **limits, **wrapped}
@@ -154,6 +161,15 @@ def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
         *((Path(args.step_file),) if args.step_file else ()),
         directory.parent / "steps",
     )
+
+
+def limit(limits: HostLimits, mark: str, args: LaunchArgs, restored: bool) -> RankLimits:
+    """Groups that limit one rank; none, with a warning, when they cannot be made (the rank then runs without limits)."""
+    try:
+        return limits.create(mark, args.cpus_milli, args.memory, restored=restored)
+    except OSError as error:
+        log.warning("no limits of CPUs and memory for %s: %s", mark, error)
+        return RankLimits()
 
 
 def group(freezer: Freezer, mark: str) -> tuple[str, ...]:

@@ -52,11 +52,12 @@ class RankSteps:
         specs = rank_spec.specs(step.args, self.node_context)
         step.record.cpus = {rank: spec.cpus for rank, spec in specs.items()}
         step.record.memory_limit = self.enforcement(step.args)
+        step.record.host_limits = self.node_context.limits.describe(step.args.cpus_milli, step.args.memory)
         try:
             return Attempt.create(self.node_context.layout, step.args, specs, step.record)
         except OSError as error:
             for spec in specs.values():
-                remove(spec.cgroups)
+                remove(spec.groups)
             raise WorldError(f"cannot record the launch: {error.strerror}") from error
 
     def check_seats(self, attempt: Attempt, step: do.CheckSeats) -> Seats:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from ...agent.processes.log_cap import LEAST_BYTES
 from ...base.errors import UsageError
-from ...base.units import format_bytes, parse_bytes, parse_duration
-from ...model.job import Dependency
+from ...base.units import WHOLE_DEVICE, format_bytes, parse_bytes, parse_duration
+from ...model.job import MAX_CPUS_MILLI, Dependency
 
 MAX_MEMBERS = 10_000
 """Largest array or sweep; ten times Slurm's default MaxArraySize (slurm.conf(5))."""
@@ -21,6 +21,7 @@ _DEVICES = re.compile(r"(?:(?P<types>[A-Za-z][\w.,-]*):)?(?:(?P<least>\d+):)?(?P
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _DEPENDENCY = re.compile(r"(afterok|afternotok|afterany):(\d+(?::\d+)*)")
+_CPUS_MILLI = re.compile(r"(\d{1,9})m")
 _BIG = 10**9
 
 
@@ -101,6 +102,34 @@ def memory(text: str) -> int:
     value = parse_bytes(text)
     if not value:
         raise UsageError(f"not an amount of memory: {text!r}", "write it like 12GiB, or leave it out for whole devices")
+    return value
+
+
+def host_memory(text: str) -> int:
+    """Bytes of host memory of one rank, at least 1."""
+    value = parse_bytes(text)
+    if not value:
+        raise UsageError(f"not an amount of memory: {text!r}", "write it like 4GiB, or leave it out for no limit")
+    return value
+
+
+def cpus(text: str) -> int:
+    """Thousandths of host CPUs of ``2``, ``0.5`` or ``500m``, at least one thousandth."""
+    milli = _CPUS_MILLI.fullmatch(text.strip())
+    value = float(milli[1]) if milli else real(text) * 1000
+    if not 1 <= value <= MAX_CPUS_MILLI:
+        most = MAX_CPUS_MILLI // 1000
+        raise UsageError(
+            f"{text!r} is not between 0.001 and {most} CPUs", "write it like 2 or 0.5; leave it out for no limit"
+        )
+    return math.floor(value + 1e-6)
+
+
+def gpu_milli(text: str) -> int:
+    """Thousandths of the compute of one device, 1 to 1000."""
+    value = whole(text)
+    if not 1 <= value <= WHOLE_DEVICE:
+        raise UsageError(f"{value} is not between 1 and {WHOLE_DEVICE} thousandths of a device", "write it like 300")
     return value
 
 

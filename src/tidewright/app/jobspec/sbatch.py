@@ -19,6 +19,7 @@ from ...model.job import JobSpec, problems
 from . import fields, members
 from .loaded import Loaded, Submitter
 from .located import Mistakes
+from .sbatch_memory import host_of_rank, slurm_memory
 from .sbatch_options import Option, options
 
 REMEDY = "how each option is understood is in docs/jobs.md; nothing was submitted"
@@ -79,6 +80,8 @@ class _Script:
         self.mistakes = mistakes
         self.warnings: list[str] = []
         self.counts: dict[str, int] = {}
+        self.amounts: dict[str, int] = {}
+        """Bytes by the option that gave them."""
         self.values: dict[str, Any] = {}
         self.environ = dict(submitter.environ)
         self.array: tuple[tuple[int, ...], int] = ((), 0)
@@ -105,6 +108,7 @@ class _Script:
         nodes = self.counts.get("nodes", 1)
         devices = self._devices(nodes)
         ranks = self._ranks(nodes)
+        self.values |= host_of_rank(self.amounts, self.counts.get("cpus-per-task", 0), nodes, ranks, devices)
         name = self.values.pop("name", "") or members.command_name((Path(self.file).stem,))
         environ = {**self.environ, **self._slurm(name, nodes, ranks)}
         values = {"workdir": self.submitter.workdir, **self.values}
@@ -172,6 +176,8 @@ _SOURCES = {
     "ranks": ("ntasks", "ntasks-per-node", "nodes"),
     "name": ("job-name",),
     "team": ("account",),
+    "cpus": ("cpus-per-task",),
+    "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
     "env": ("export",),
 }
 
@@ -223,6 +229,17 @@ def _gpus(script: _Script, name: str, kind: str | None, count: str) -> None:
     script.counts[name] = fields.whole(count)
     if kind:
         script.values["device_types"] = fields.types(kind)
+
+
+def _memory(name: str) -> Callable[[_Script, Option], None]:
+    def handle(script: _Script, option: Option) -> None:
+        script.amounts = {name: slurm_memory(option.value)}
+        if not script.amounts[name]:
+            script.warn(
+                option.line, f"{option.written}=0 is all memory of the node in sbatch; here the job has no limit"
+            )
+
+    return handle
 
 
 def _time(script: _Script, option: Option) -> None:
@@ -307,6 +324,7 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
     "account": _account,
     "array": _array,
     "chdir": _chdir,
+    "cpus-per-task": _count("cpus-per-task"),
     "dependency": _dependency,
     "export": _export,
     "gpus": _gpu_count("gpus"),
@@ -314,6 +332,9 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
     "gpus-per-task": _gpu_count("gpus-per-task"),
     "gres": _gres,
     "job-name": _job_name,
+    "mem": _memory("mem"),
+    "mem-per-cpu": _memory("mem-per-cpu"),
+    "mem-per-gpu": _memory("mem-per-gpu"),
     "no-requeue": _no_requeue,
     "nodes": _nodes,
     "ntasks": _count("ntasks"),
@@ -327,11 +348,9 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
 
 HINTS = {
     "constraint": "name device types instead (--gres=gpu:TYPE:N)",
-    "cpus-per-task": "a rank gets the cores of its devices",
     "deadline": "it takes a duration here: tide run --deadline 4h",
     "error": "stderr goes where stdout goes",
     "exclusive": "whole devices are never shared unless a job asks for a share",
-    "mem": "host memory is not limited",
     "partition": "there is one pool; name device types instead (--gres=gpu:TYPE:N)",
     "signal": "a job that is ended gets SIGTERM, and SIGKILL after its grace",
     "wait": "use tide submit --wait",

@@ -125,11 +125,15 @@ class _Document:
             key = problem.partition(":")[0]
             if key in self.bad or (key == "command" and "run" in self.bad):
                 continue
-            shown = {"min_devices": "devices", "device_types, gpu_memory": "device_types"}.get(key, key)
+            shown = _SHOWN.get(key, key)
             if shown in self.bad:
                 continue
             line = lines.get(shown) or lines.get("devices" if shown == "ranks" else "run") or self.document.line
             self.mistakes.add(line, problem)
+
+
+_SHOWN = {"min_devices": "devices", "device_types, gpu_memory": "device_types", "cpus, memory": "runtime"}
+"""The key whose line a problem is shown at, where that is another than it is named after."""
 
 
 class _Wrong(Exception):
@@ -238,6 +242,9 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "device_types": ("device_types", _types),
     "ranks": ("ranks", _scalar(fields.whole)),
     "gpu_memory": ("gpu_memory", _scalar(fields.memory)),
+    "gpu_milli": ("gpu_milli", _scalar(fields.gpu_milli)),
+    "cpus": ("cpus_milli", _scalar(fields.cpus)),
+    "memory": ("memory", _scalar(fields.host_memory)),
     "tier": ("tier", _scalar(fields.one_of("premium", "standard", "basic"))),
     "team": ("team", _scalar(str)),
     "weight": ("weight", _scalar(fields.real)),

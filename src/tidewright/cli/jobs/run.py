@@ -12,7 +12,19 @@ from ...base.errors import UsageError
 from ...model.job import JobSpec, problems
 from .. import output as out
 from ..session import Session, pass_session
-from ..types import DEPENDENCY, DEVICES, DURATION, EVERY, INDICES, MEMORY, TYPES, VARIABLE
+from ..types import (
+    CPUS,
+    DEPENDENCY,
+    DEVICES,
+    DURATION,
+    EVERY,
+    GPU_MILLI,
+    HOST_MEMORY,
+    INDICES,
+    MEMORY,
+    TYPES,
+    VARIABLE,
+)
 from .following import finish, submission_options, submit
 
 
@@ -34,6 +46,11 @@ from .following import finish, submission_options, submit
 )
 @click.option("--type", "kinds", type=TYPES, metavar="NAME[,NAME]", help="Device types, best first, e.g. h100,a100.")
 @click.option("--gpu-mem", type=MEMORY, metavar="SIZE", help="A share of one device with this much memory, e.g. 12GiB.")
+@click.option("--gpu-milli", type=GPU_MILLI, metavar="N",
+              help="A share of one device with N thousandths of its compute; with --gpu-mem, both apart.")  # fmt: skip
+@click.option("--cpus", type=CPUS, metavar="N", help="Host CPUs of each rank, e.g. 4 or 0.5: set aside, and its limit.")
+@click.option("--mem", type=HOST_MEMORY, metavar="SIZE",
+              help="Host memory of each rank, e.g. 16GiB: set aside, and its limit.")  # fmt: skip
 @click.option(
     "--sla",
     type=click.Choice(["premium", "standard", "basic"]),
@@ -139,6 +156,9 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         ranks=given["ranks"] or default_ranks(command, max(most, 1)),
         device_types=given["kinds"] or kinds,
         gpu_memory=given["gpu_mem"] or 0,
+        gpu_milli=given["gpu_milli"] or 0,
+        cpus_milli=given["cpus"] or 0,
+        memory=given["mem"] or 0,
         tier=given["sla"],
         team=given["team"] or "default",
         user=me.user,

@@ -117,7 +117,8 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("kind", spec.kind),
         ("runtime", f"{spec.runtime}, {_CLASSES[spec.runtime_class]} client" if spec.runtime else ""),
         ("types", ", ".join(spec.device_types)),
-        ("memory", _memory(spec.gpu_memory, job.memory_limit)),
+        ("share", _share_asked(spec.gpu_milli, spec.gpu_memory, job.memory_limit)),
+        ("host", _host(spec.cpus_milli, spec.memory, job.host_limits)),
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
         ("workload", ", ".join(phase.workload for phase in spec.phases) or spec.workload),
@@ -139,10 +140,18 @@ def _expected(job: JobView, given_us: int) -> str:
     return f"{format_duration(job.predicted_us)} ({low} to {high}), as similar jobs took"
 
 
-def _memory(share: int, limit: str) -> str:
-    if not share:
-        return ""
-    return f"{format_bytes(share)} of one device" + (f"; {limit}" if limit else "")
+def _share_asked(milli: int, memory: int, limit: str) -> str:
+    """What it asked for of one device."""
+    parts = [f"{milli} thousandths of the compute"] if milli else []
+    parts += [format_bytes(memory)] if memory else []
+    return f"{' and '.join(parts)} of one device" + (f"; {limit}" if limit else "") if parts else ""
+
+
+def _host(cpus_milli: int, memory: int, limits: str) -> str:
+    """What each of its ranks asked for of its host, and how far that is enforced."""
+    parts = [f"{cpus_milli / 1000:g} CPUs"] if cpus_milli else []
+    parts += [f"{format_bytes(memory)} of memory"] if memory else []
+    return f"{' and '.join(parts)} for each rank" + (f"; {limits}" if limits else "") if parts else ""
 
 
 def _every(checkpoint_us: int) -> str:

@@ -18,8 +18,8 @@ COLUMNS: list[Column[NodeView]] = [
     Column("DEVICES", lambda node: str(node.devices), right=True),
     Column("FREE", lambda node: str(node.free), right=True),
     Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True),
-    Column("CPUS", lambda node: str(node.cpus) if node.cpus else "-", wide=True, right=True),
-    Column("HOST-MEMORY", lambda node: format_bytes(node.memory) if node.memory else "-", wide=True, right=True),
+    Column("CPUS", lambda node: cpus(node), wide=True, right=True),
+    Column("HOST-MEMORY", lambda node: host_memory(node), wide=True, right=True),
     Column("LEVEL", lambda node: node.level or "-", wide=True),
     Column("FULL", lambda node: full(node), wide=True),
     Column("CRIU", lambda node: node.criu or "-", wide=True),
@@ -41,7 +41,8 @@ def command(session: Session, output: str, headers: bool) -> None:
     tried again after a while, or at once after `tide undrain NODE`.
 
     With -o wide: LEVEL is the highest level at which jobs on the node can be suspended, FULL whether they can be imaged
-    whole, moved and failed over, or why not, and CRIU the version of the program that does it.
+    whole, moved and failed over, or why not, and CRIU the version of the program that does it. CPUS and HOST-MEMORY are what
+    jobs asked for, of all that there is (-: not known).
     """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
@@ -53,6 +54,17 @@ def out_of_service(node: NodeView) -> str:
     for device, why in sorted(node.faults.items()):
         by_reason.setdefault(why, []).append(device)
     return "; ".join(f"device {words.ranges(tuple(devices))}: {why}" for why, devices in by_reason.items())
+
+
+def cpus(node: NodeView) -> str:
+    """Host CPUs that jobs asked for, of all."""
+    return f"{node.cpus_milli_asked / 1000:g}/{node.cpus or '-'}"
+
+
+def host_memory(node: NodeView) -> str:
+    """Host memory that jobs asked for, of all."""
+    asked = format_bytes(node.memory_asked) if node.memory_asked else "0"
+    return f"{asked}/{format_bytes(node.memory) if node.memory else '-'}"
 
 
 def full(node: NodeView) -> str:

@@ -49,7 +49,7 @@ def move_away(book: Book, job: int) -> None:
 def _fault_under(book: Book, job: int) -> tuple[int, DeviceOutage] | None:
     """(node, fault) of the worst device that a job holds."""
     found: tuple[int, DeviceOutage] | None = None
-    for node, mask, _ in book.allocations.get(job, ()):
+    for node, mask, _, _ in book.allocations.get(job, ()):
         for fault in book.outages.of(node):
             if mask >> fault.device & 1 and (found is None or (fault.broken and not found[1].broken)):
                 found = node, fault

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
@@ -85,6 +83,8 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
         return None
     if wrong.code is Code.WRONG_KIND:
         return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
+    if wrong.code in (Code.CPUS_TOO_FEW, Code.HOST_MEMORY_TOO_SMALL):
+        return wrong
     wanted, most = wrong.args
     if wrong.code is Code.DEVICE_TOO_SMALL:
         return Code.SHARE_TOO_LARGE(wanted, most)
@@ -94,8 +94,21 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
 def _warnings(book: Book, spec: Spec) -> Cause | None:
     if spec.runtime:
         return None
-    found = [one for one in (forecast(book, spec), unenforced(book, spec), rates.unknown(book, spec)) if one]
-    return reduce(Code.WITH, found) if found else None
+    if not book.settings.forecasts:
+        return None
+    found = None
+    for warning in (
+        forecast(book, spec),
+        unenforced(book, spec),
+        _compute(book, spec),
+        rates.unknown(book, spec),
+    ):
+        found = Code.WITH(found, warning) if found and warning else found or warning
+    return found
+
+
+def _compute(book: Book, spec: Spec) -> Cause | None:
+    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli else None
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:
@@ -148,7 +161,8 @@ def enter(book: Book, spec: Spec) -> int:
         "placement": PLACEMENTS.index(spec.placement), "submit": now,
         "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
         "floor": spec.floor, "ranks": spec.ranks, "kinds": rates.kinds_of(book, spec),
-        "memory": spec.gpu_memory, "accrued": now, "expected": spec.expected_us,
+        "memory": spec.gpu_memory, "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
+        "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
         "team": team, "pinned_node": -1, "restore_kind": -1,
         "reference": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,

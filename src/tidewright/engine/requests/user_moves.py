@@ -197,7 +197,7 @@ def _resize(book: Book, job: int) -> list[int]:
         reason = Code.WOULD_START_OVER()
     if reason is not None:
         raise Refusal(Code.NOT_RESIZABLE(job, reason))
-    allocation = _fewer(mine, wanted) if wanted < have else _more(book, job, mine, wanted)
+    allocation = _fewer(book, job, mine, wanted) if wanted < have else _more(book, job, mine, wanted)
     if allocation is None:
         raise Refusal(Code.NOT_ENOUGH_FREE(job, have, wanted))
     resize = Resize(job, allocation, Code.SCALED_BY_USER(wanted))
@@ -210,7 +210,7 @@ def _resize(book: Book, job: int) -> list[int]:
     return reserved
 
 
-def _fewer(mine: Allocation, wanted: int) -> Allocation:
+def _fewer(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation:
     """Part of an allocation, on as few nodes as can be."""
     kept: list[Part] = []
     for part in sorted(mine, key=lambda part: (-part.mask.bit_count(), part.node)):
@@ -218,7 +218,7 @@ def _fewer(mine: Allocation, wanted: int) -> Allocation:
         if take:
             kept.append(Part(part.node, sum(1 << bit for bit in bits(part.mask)[:take]), part.milli))
             wanted -= take
-    return tuple(sorted(kept))
+    return book.request(job).with_resources(tuple(sorted(kept)))
 
 
 def _more(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation | None:

@@ -20,7 +20,7 @@ from ...model.board import Board, Layout
 from ...model.job_record import JobRecord
 from ...model.node import Allocation
 from ...model.rate import FULL_RATE
-from ...model.table import COLUMNS, JobTable
+from ...model.table import COLUMNS, RESOURCES, JobTable
 from ..book import Book
 from ..check import check_all
 from ..nodes.failure_rate import Failures
@@ -67,7 +67,10 @@ class _Format(Struct):
     format: int
 
 
-_ADDED = {"restore_kind": -1, "reference": -1, "predicted": 0, "predicted_low": 0, "predicted_high": 0}
+_ADDED = {
+    "restore_kind": -1, "reference": -1, "predicted": 0, "predicted_low": 0, "predicted_high": 0, "gpu_milli": 0,
+    "cpus_milli": 0, "host_memory": 0,
+}  # fmt: skip
 """Columns added to a format already in use, and what they hold where an older snapshot has none."""
 
 
@@ -75,7 +78,11 @@ def dump(book: Book) -> bytes:
     """The book as MessagePack."""
     table, ledger = book.table, book.ledger
     ledger.advance(book.now)
-    columns = {stored_column(name): getattr(table, name)[: table.n].tobytes() for name in COLUMNS}
+    columns = {
+        stored_column(name): getattr(table, name)[: table.n].tobytes()
+        for name in COLUMNS
+        if name not in RESOURCES or table.resourced
+    }
     totals = _Ledger(
         ledger.at, ledger.held_milli, str(ledger.held_total), str(ledger.retired_total), str(ledger.lost_total)
     )
@@ -191,6 +198,7 @@ def _table(snapshot: Snapshot) -> JobTable:
         if len(column) != table.n:
             raise Bug(f"snapshot column {name} has {len(column)} rows of {table.n}")
         getattr(table, name)[: table.n] = column
+        table.resourced = table.resourced or name in RESOURCES
     return table
 
 
@@ -202,6 +210,11 @@ def _boards(book: Book, layout: Layout) -> tuple[Board, Board]:
             board.acquire(allocation)
     for allocation in book.reservations.values():
         board.acquire(allocation)
+    for job, record in book.jobs.items():
+        if record.frozen_memory is not None:
+            board.acquire(record.frozen_memory)
+            if job not in book.allocations:
+                phys.acquire(record.frozen_memory)
     for node in (*book.node_down, *book.drained, *book.outages.cordoned):
         board.set_up(node, False)
     for node, size in enumerate(layout.node_size):

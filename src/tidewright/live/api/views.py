@@ -192,12 +192,14 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
     else:
         state = "up"
     free = book.board.free[index].bit_count() if book.board.up >> index & 1 else 0
+    asked = book.phys.host.get(index, (0, 0))
     return api.NodeView(
         name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
         memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=render(why),
         cause=cause_view_or_none(why), full=spec.full,
         faults={fault.device: render(fault.why) for fault in reversed(book.outages.of(index))},
+        cpus_milli_asked=asked[0], memory_asked=asked[1],
         level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
     )  # fmt: skip
 
@@ -214,7 +216,10 @@ def with_inventory(node: api.NodeView, inventory: wire.Inventory | None) -> api.
     if inventory is None:
         return node
     address = f"{inventory.peer.address}:{inventory.peer.port}" if inventory.peer else ""
-    return replace(node, full_why=inventory.full, criu=inventory.criu, address=address, images=len(inventory.images))
+    return replace(
+        node, full_why=inventory.full, criu=inventory.criu, address=address, images=len(inventory.images),
+        unlimited=inventory.unlimited,
+    )  # fmt: skip
 
 
 def held_devices(book: Book) -> int:

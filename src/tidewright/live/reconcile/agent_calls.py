@@ -102,6 +102,7 @@ class AgentCalls:
                 master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
                 level=book.true_level(job), tenant=spec.team,
                 run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
+                gpu_milli=spec.gpu_milli, cpus_milli=spec.cpus_milli, memory=spec.memory,
                 sources=self.registry.sources(job, image, node) if image else (),
             )
             for group, node in enumerate(nodes)

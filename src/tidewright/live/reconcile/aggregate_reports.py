@@ -75,7 +75,8 @@ def _exited(job: int, attempt: int, reports: list[wire.JobReport], ranks: int) -
         return Exited(job, attempt, ended.code, why=ended.why, own=True)
     first = cause(reports)
     if first is not None and not any(one.lost for one in reports):
-        return Exited(job, attempt, first.code, why=in_words(first, ranks, len(reports)), failure=first)
+        why = Code.OUT_OF_MEMORY(first.rank, first.memory_limit) if first.memory_limit else None
+        return Exited(job, attempt, first.code, why=why or in_words(first, ranks, len(reports)), failure=first)
     worst = max(reports, key=lambda one: (one.lost, one.first_failure is not None, one.code))
     code = worst.code or (127 if any(one.state == "failed" for one in reports) else 0)
     return Exited(job, attempt, code, any(one.lost for one in reports), worst.why or worst.error, first)

@@ -378,10 +378,11 @@ class Reconciler:
         commands = [pending_commands(self.book, job) for job in stopping]
         return [event for command in commands if command is not None for event in self.answers(command)]
 
-    def memory_limit(self, job: int) -> str:
-        """What limits the job to its share of a device's memory, as its agent reports; empty for one that runs nowhere."""
-        reports = self._reports.get((job, self._attempts.get(job, 0)), {})
-        return next((report.memory_limit for report in reports.values() if report.memory_limit), "")
+    def limits(self, job: int) -> tuple[str, str]:
+        """What limits its share of a device's memory, and its ranks on their hosts; of several agents' words the longest."""
+        found = list(self._reports.get((job, self._attempts.get(job, 0)), {}).values())
+        host = [report.host_limits for report in found if report.host_limits]
+        return next((one.memory_limit for one in found if one.memory_limit), ""), max(host, key=len, default="")
 
     def expects(self, node: str, key: Key) -> bool:
         """Whether the attempt is one that may have ranks on this node."""
