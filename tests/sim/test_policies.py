@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tidewright.base.units import SECOND
 from tidewright.policy.registry import make, policies
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import FREE, Costs
 from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.trace import changed, make_trace
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import FREE, Costs
 
 DATA = Path(os.environ.get("TIDEWRIGHT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 needs_data = pytest.mark.skipif(

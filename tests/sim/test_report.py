@@ -14,6 +14,7 @@ from rich.console import Console
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import FREE
 from tidewright.sim.leaderboard import attainment, entries, markdown, plot
 from tidewright.sim.meter import SLOTS, PoolMeter
 from tidewright.sim.report import html, notes, table, tier_table
@@ -21,7 +22,6 @@ from tidewright.sim.result import SCHEMA, SimulationResult, from_json, to_json
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import FREE
 
 from .planners import FirstCome
 

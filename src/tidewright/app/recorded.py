@@ -26,8 +26,8 @@ from ..live.journal.recover import SETTINGS, Replayed, Since, settings_of
 from ..live.journal.store import DATABASE
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
+from ..sim.costs import Costs
 from ..sim.trace import Trace, make_trace
-from ..sim.world import Costs
 
 _REMEDY = "give a state directory, its journal.db, or the output of tide export"
 

@@ -43,6 +43,14 @@ class Trace(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     placement: Literal["consolidate", "one-node", "any"] = "consolidate"
     """What every job asks for; "any" counts devices wherever they lie, as many published simulators do."""
+    step_us: NDArray[np.float64] | None = None
+    """Run time of one step of each job's program on its full allotment; 0: not known."""
+    image_bytes: NDArray[np.int64] | None = None
+    """Size of each job's image, of all its ranks; 0: not known."""
+    ids: tuple[str, ...] = ()
+    """What the source calls each job, where it numbers or names them."""
+    remarks: tuple[str, ...] = ()
+    """What was changed while the trace was read."""
     retries: int = 0
     """Retries every job asks for; rank failures are only worth simulating when this is above zero."""
 
@@ -106,7 +114,7 @@ def head(trace: Trace, jobs: int) -> Trace:
     cut = {
         field: value[:jobs]
         for field, value in columns.items()
-        if isinstance(value, np.ndarray) or (field == "names" and value)
+        if isinstance(value, np.ndarray) or (field in ("names", "ids") and value)
     }
     return changed(trace, **cut)
 
@@ -128,3 +136,25 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
     estimate = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
     return changed(trace, expected=estimate)
+
+
+def as_asked(trace: Trace, placement: str, splice: bool) -> Trace:
+    """The same trace with every job asking for ``placement`` ("trace": as it is), and without floors unless ``splice``."""
+    fields: dict[str, Any] = {}
+    if placement not in ("trace", trace.placement):
+        fields["placement"] = placement
+    if not splice and trace.floor is not None:
+        fields["floor"] = None
+    return changed(trace, **fields) if fields else trace
+
+
+def tie_ranks(trace: Trace, ties: str, seed: int) -> list[int] | None:
+    """The order of each row among those admitted at the same instant (``Profile.ties``); None: as listed."""
+    if ties == "listed":
+        return None
+    if ties == "shuffled":
+        ranks = np.random.Generator(np.random.PCG64(stream_seed(seed, "ties"))).permutation(len(trace))
+        return ranks.tolist()  # type: ignore[no-any-return]
+    keys: Any = trace.devices if ties == "fewest" else np.array(trace.ids or trace.names or ("",) * len(trace))
+    _, ranks = np.unique(keys, return_inverse=True)
+    return ranks.tolist()  # type: ignore[no-any-return]
