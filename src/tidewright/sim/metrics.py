@@ -138,8 +138,8 @@ def fairness(outcomes: Outcomes, devices: int, launch_us: NDArray[np.int64], now
     """Finish-time fairness of completed jobs: JCT over the time the job would have taken alone on a 1/N share.
 
     rho = JCT / (L + T · max(1, k·N / D)): L what its launch takes in the ordinary case, T the run time on the full allotment
-    of k devices, D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller than
-    k slows the job linearly. After Themis (NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
+    of k devices, D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller
+    than k slows the job linearly. After Themis (NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
     """
     trace = outcomes.trace
     known = outcomes.state != REFUSED
