@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import io
 import lzma
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
 from ..base.errors import UsageError
 from ..base.registry import Registry
+from .stream import Reading
 from .synthetic import draw_tiers, tier_shares
 from .trace import Trace, changed, head
 from .trace_csv import parse, read_csv
@@ -25,26 +27,34 @@ registry = Registry(
         "philly": "tidewright.sim.traces:philly",
         "synthetic": "tidewright.sim.synthetic:synthetic",
         "csv": "tidewright.sim.traces:from_file",
+        "tiresias": "tidewright.sim.formats:tiresias",
+        "helios": "tidewright.sim.formats:helios",
+        "pai": "tidewright.sim.formats:pai",
+        "gavel": "tidewright.sim.formats:gavel",
     },
 )
 
 
-def load_trace(text: str, devices: int) -> Trace:
+FILES = ("csv", "tiresias", "helios", "pai", "gavel")
+"""Formats that read files and say how far they are."""
+
+
+def load_trace(text: str, devices: int, reading: Reading | None = None) -> Trace:
     """The trace that ``text`` names: ``philly``, ``philly:10000`` (its first), ``synthetic:…``, or a CSV file's path.
 
-    ``devices`` is the cluster's size, which loads are relative to. Raises UsageError when it cannot be read.
+    ``devices`` is the cluster's size, which loads are relative to; ``reading`` hears how much of a file is read. Raises
+    UsageError when it cannot be read.
     """
     name, _, argument = text.partition(":")
-    if name in registry.names():
-        return registry.get(name)(argument, devices)  # type: ignore[no-any-return]
-    if "/" in text or "." in text or Path(text).exists():
-        return read_csv(Path(text))
-    return registry.get(name)(argument, devices)  # type: ignore[no-any-return]
+    if name not in registry.names() and ("/" in text or "." in text or Path(text).exists()):
+        return read_csv(Path(text), reading=reading)
+    factory: Callable[..., Trace] = registry.get(name)
+    return factory(argument, devices, reading) if name in FILES else factory(argument, devices)
 
 
-def from_file(argument: str, devices: int) -> Trace:
+def from_file(argument: str, devices: int, reading: Reading | None = None) -> Trace:
     """``csv:PATH``: a file whatever it is called."""
-    return read_csv(Path(argument))
+    return read_csv(Path(argument), reading=reading)
 
 
 def philly(argument: str, devices: int) -> Trace:
