@@ -99,10 +99,10 @@ def test_tables_show_every_policy_and_tier() -> None:
 
 
 def test_jobs_left_out_of_the_means_are_mentioned() -> None:
-    result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2)
+    result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2, refusals={"NeverFits": 2})
     assert notes([result]) == [
         "fifo: 3 jobs had not ended and are left out of the means",
-        "fifo: 2 jobs could never fit and were refused",
+        "fifo: 2 jobs were refused (NeverFits: 2)",
     ]
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..base.errors import UsageError
 from ..base.units import DAY, SECOND
+from .philly import philly
 from .stream import Reading, open_lines, stem
 from .trace import Trace, changed, make_trace, picked
 from .trace_csv import TraceFormat, TraceTable, parse, read_csv
-from .traces import philly
 
 TIRESIAS = TraceFormat(
     names={"id": ("job_id",), "devices": ("num_gpu",), "submit": ("submit_time",), "duration": ("duration",)},

@@ -22,7 +22,7 @@ Ties: TypeAlias = Literal["listed", "name", "fewest", "shuffled"]
 Placement: TypeAlias = Literal["trace", "consolidate", "one-node", "any"]
 
 
-class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClusterProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times in microseconds. The defaults are an event-driven cluster that plans as soon as a plan can change anything."""
 
     name: str = "default"
@@ -55,22 +55,22 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bool(self.round_us or self.tick_us or self.reallocation_us or self.refuse)
 
 
-PROFILES: dict[str, Profile] = {
-    "default": Profile(),
-    "ideal": Profile(name="ideal", costs=FREE),
+PROFILES: dict[str, ClusterProfile] = {
+    "default": ClusterProfile(),
+    "ideal": ClusterProfile(name="ideal", costs=FREE),
     # Whole seconds, GPUs counted wherever they lie, nothing costs time (simulator/run_sim.py).
-    "tiresias": Profile(name="tiresias", costs=FREE, placement="any", tick_us=SECOND, splice=False),
+    "tiresias": ClusterProfile(name="tiresias", costs=FREE, placement="any", tick_us=SECOND, splice=False),
     # ckpt_overhead of framework/QSSF Service/policies/policy.py: 7, 30 or 60 s are added to what a preempted job has left.
-    "helios": Profile(
+    "helios": ClusterProfile(
         name="helios", placement="consolidate", tick_us=SECOND, splice=False,
         costs=Costs(
             launch_us=0, save_us=0, restore_us=TabledCost(((1, 7 * SECOND), (2, 30 * SECOND), (9, 60 * SECOND))),
         ),
     ),
     # One super node, whole seconds (cluster-trace-gpu-v2020/simulator).
-    "pai": Profile(name="pai", costs=FREE, placement="any", tick_us=SECOND, splice=False),
+    "pai": ClusterProfile(name="pai", costs=FREE, placement="any", tick_us=SECOND, splice=False),
     # scheduler/scheduler.py: rounds of 360 s, allocations at least 1,920 s apart.
-    "gavel": Profile(
+    "gavel": ClusterProfile(
         name="gavel", costs=FREE, placement="any", round_us=6 * MINUTE, round_end="last-finish",
         reallocation_us=1_920 * SECOND, splice=False,
     ),
@@ -132,7 +132,7 @@ _REMEDY = (
 )
 
 
-def load_profile(text: str, seed: int = 1) -> Profile:
+def load_profile(text: str, seed: int = 1) -> ClusterProfile:
     """The profile that ``text`` names: ``gavel``, ``helios:save=3s,ties=name``, or a YAML file of the same keys.
 
     A file may name the profile that it changes as ``base``. ``seed`` holds unless the text gives one. Raises UsageError with
@@ -150,13 +150,13 @@ def load_profile(text: str, seed: int = 1) -> Profile:
     return changed_profile(_named(name), given, seed, text)
 
 
-def _named(name: Any) -> Profile:
+def _named(name: Any) -> ClusterProfile:
     if name not in PROFILES:
         raise UsageError(f"no profile called {name!r}", _REMEDY)
     return PROFILES[name]
 
 
-def _from_file(path: Path, seed: int) -> Profile:
+def _from_file(path: Path, seed: int) -> ClusterProfile:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -168,7 +168,7 @@ def _from_file(path: Path, seed: int) -> Profile:
     return changed_profile(_named(tree.pop("base", "default")), tree, seed, path.stem)
 
 
-def changed_profile(base: Profile, given: dict[str, Any], seed: int, name: str) -> Profile:
+def changed_profile(base: ClusterProfile, given: dict[str, Any], seed: int, name: str) -> ClusterProfile:
     """``base`` with these keys changed. Raises UsageError naming every key that is unknown or cannot be read."""
     mistakes, values = [], {"seed": seed}
     for key, text in given.items():

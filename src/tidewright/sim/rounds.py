@@ -5,7 +5,7 @@ It refuses to know who asked for a plan and what is in it.
 
 from __future__ import annotations
 
-from .profile import Profile
+from .profile import ClusterProfile
 from .trace import Trace
 from .world import SimulatedWorld, Truth
 
@@ -16,7 +16,7 @@ class Pace:
     A round starts when ``opens`` says so; every instant at which one could start is among those that ``next`` gives.
     """
 
-    def __init__(self, profile: Profile, trace: Trace) -> None:
+    def __init__(self, profile: ClusterProfile, trace: Trace) -> None:
         self.profile = profile
         self.every = profile.round_us or profile.tick_us or 1
         self.whole_steps = profile.round_end == "last-finish" and profile.round_us > 0
@@ -39,7 +39,9 @@ class Pace:
 
         ``empty``: no job is in the cluster. In O(1), however long nothing happens.
         """
-        times = [self.end] if self.end >= 0 else []
+        if self.end >= 0:
+            return self.end
+        times = []
         if submit is not None:
             times.append(self._admission(max(submit, now), empty))
         if asked:
@@ -61,8 +63,8 @@ class Pace:
         at = self.allocation(now)
         if not self.whole_steps:
             return self._start(at)
-        # Under way, only the end of the round is known: there it is asked again.
-        return max(at, self.end) if self.opens(now) else self.end
+        # Of a round under way only the end is known: there it is asked again.
+        return at if self.opens(now) else self.end
 
     def allocation(self, now: int) -> int:
         """When the next allocation may be made, rounds aside."""
@@ -86,12 +88,14 @@ class Pace:
             world.count_progress(truth, now)
         work = [self._work(truth, now) for _, truth in running]
         rounds = 1
-        if running and until is not None and all(truth.since <= now for _, truth in running):
-            length = max(_wall(truth, done) for (_, truth), done in zip(running, work, strict=True))
-            whole = min(
+        if running and all(truth.since <= now for _, truth in running):
+            rounds = min(
                 (truth.duration - truth.done - 1) // done for (_, truth), done in zip(running, work, strict=True)
             )
-            rounds = max(1, min(whole, -(-(until - now) // max(length, 1))))
+            if until is not None:
+                length = max(_wall(truth, done) for (_, truth), done in zip(running, work, strict=True))
+                rounds = min(rounds, -(-(until - now) // length))
+            rounds = max(1, rounds)
         self.end = -1
         for (job, truth), done in zip(running, work, strict=True):
             truth.cap = min(truth.duration, truth.done + rounds * done)

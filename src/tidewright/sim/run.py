@@ -27,7 +27,7 @@ from .costs import Costs, typical_us
 from .faults import Faults, FaultSettings
 from .meter import PoolMeter
 from .metrics import Labels, Outcomes, measure
-from .profile import Profile
+from .profile import ClusterProfile
 from .result import SimulationResult
 from .rounds import Pace
 from .trace import Trace, as_asked, tie_ranks
@@ -43,7 +43,7 @@ _IDLE_ROUNDS = 10_000
 class Options(Struct, frozen=True, kw_only=True):
     """How to simulate. Times in microseconds; ``horizon_us`` ends a run that would go on without end."""
 
-    profile: Profile = Profile()
+    profile: ClusterProfile = ClusterProfile()
     costs: Costs | None = None
     """Instead of the profile's."""
     faults: FaultSettings = FaultSettings()
@@ -101,6 +101,9 @@ class Simulation:
         """Rows whose time has come, and that are admitted one by one."""
         self._asked = False
         """Whether the engine has asked for a plan that is made at a later start of a round."""
+        self._changed = False
+        """Whether a job has come or gone since the last allocation, where these are to be apart: each such change makes one, even
+        if the engine knows that no plan could do anything."""
         self._arrived: list[tuple[int, int]] = []
         """(job, row) of those that are refused unless the next plan starts them."""
         self._refused: dict[int, str] = {}
@@ -127,7 +130,7 @@ class Simulation:
         submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
         if self.pace is not None:
             submit = self.meter.at if self._due else submit
-            submit = self.pace.next(self.meter.at, submit, self._asked, not self.world.jobs)
+            submit = self.pace.next(self.meter.at, submit, self._asked or self._changed, not self.world.jobs)
         first = self.agenda.next()
         if first is None or (submit is not None and submit < first):
             first = submit
@@ -184,10 +187,10 @@ class Simulation:
 
     def _settle(self, now: int, pace: Pace) -> None:
         """Once nothing more happens at this instant: make the plan that was asked for, refuse what it left, begin the round."""
-        while self._asked and self._quiet(now) and pace.planning(now) == now:
-            self._asked = False
+        while (self._asked or self._changed) and self._quiet(now) and pace.planning(now) == now:
             pace.plan(now)
-            plan = self._plan(now)
+            asked, self._asked, self._changed = self._asked, False, False
+            plan = self._plan(now) if asked else None
             if plan is not None:
                 self._step(now, [plan])
         if self._arrived and not self._asked and self._quiet(now):
@@ -207,7 +210,7 @@ class Simulation:
     def _from_outside(self, now: int, pace: Pace) -> int | None:
         """When anything but a job's own work comes next."""
         submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
-        asked = max(now + 1, pace.allocation(now)) if self._asked else None
+        asked = max(now + 1, pace.allocation(now)) if self._asked or self._changed else None
         times = [at for at in (submit, asked, self.agenda.next(), self.engine.due()) if at is not None]
         return min(times, default=None)
 
@@ -226,6 +229,7 @@ class Simulation:
         return None
 
     def _ended(self, ended: Ended) -> None:
+        self._changed = self.options.profile.reallocation_us > 0
         truth = self.world.forget(ended.job)
         refused = self._refused.get(truth.row) if self._refused else None
         if refused is None:
@@ -238,7 +242,7 @@ class Simulation:
         if reply.error:
             self.outcomes.refuse(row, str(reply.error.code))
             return
-        trace = self.trace
+        trace, self._changed = self.trace, self.options.profile.reallocation_us > 0
         image_bytes = int(trace.image_bytes[row]) if trace.image_bytes is not None else 0
         self.world.admit(reply.job, row, int(trace.duration[row]), int(trace.devices[row]), image_bytes)
         if self.options.profile.refuse:
@@ -290,6 +294,15 @@ class Simulation:
             checkpoints=self.world.checkpoints,
         )
         return measure(self.outcomes, self.meter, labels)
+
+    def why_unfinished(self) -> dict[int, str]:
+        """Row to the state in which a job that has not ended is, and the limit it waits behind where one is known."""
+        book = self.engine.book
+        waiting = dict.fromkeys((*self._due, *range(self.next_row, len(self.trace))), "not submitted")
+        for job, truth in self.world.jobs.items():
+            blocked = book.blocked.get(job)
+            waiting[truth.row] = book.state(job).name.lower() + (f": {blocked.reason}" if blocked else "")
+        return waiting
 
     def _balance(self) -> None:
         book = self.engine.book

@@ -20,7 +20,9 @@ Reading = Callable[[int, int], None]
 """Called now and then with (bytes of the file read, bytes of the file)."""
 PACKED = (".gz", ".zst", ".xz")
 _LINES = 1 << 16
-_CHUNK = 1 << 20
+_BUFFER = 1 << 20
+_PACKED_BYTES = 1 << 11
+"""Fed to zstd at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of one feed is in memory."""
 
 
 class _Zstd(io.RawIOBase):
@@ -32,7 +34,8 @@ class _Zstd(io.RawIOBase):
         self._packed = packed
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
-        self._input = self._ready = b""
+        self._input = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         """Always."""
@@ -41,13 +44,13 @@ class _Zstd(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer`` with some bytes; 0 at the end. Raises EOFError when the file ends inside a frame."""
         while not self._ready:
-            self._input = self._input or self._packed.read(_CHUNK)
+            self._input = self._input or self._packed.read(_PACKED_BYTES)
             if not self._input:
                 if self._frame is not None:
                     raise EOFError("it ends inside a zstd frame")
                 return 0
             self._frame = self._frame or self._decompressor.decompressobj()
-            self._ready = self._frame.decompress(self._input)
+            self._ready = memoryview(self._frame.decompress(self._input))
             self._input = b""
             if self._frame.eof:
                 self._input, self._frame = self._frame.unused_data, None
@@ -92,7 +95,7 @@ def _unpacked(path: Path, file: IO[bytes]) -> io.TextIOWrapper:
     elif path.suffix == ".xz":
         stream = lzma.open(file)  # noqa: SIM115
     elif path.suffix == ".zst":
-        stream = io.BufferedReader(_Zstd(file), _CHUNK)
+        stream = io.BufferedReader(_Zstd(file), _BUFFER)
     return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
 
 

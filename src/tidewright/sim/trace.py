@@ -165,7 +165,7 @@ def as_asked(trace: Trace, placement: str, splice: bool) -> Trace:
 
 
 def tie_ranks(trace: Trace, ties: str, seed: int) -> list[int] | None:
-    """The order of each row among those admitted at the same instant (``Profile.ties``); None: as listed."""
+    """The order of each row among those admitted at the same instant (``ClusterProfile.ties``); None: as listed."""
     if ties == "listed":
         return None
     if ties == "shuffled":
