@@ -16,9 +16,7 @@ from tidewright.app.recorded import read
 from tidewright.app.simulate import costs_of, rerun
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
-from tidewright.cli.replay import command as replay_command
-from tidewright.cli.session import Session
-from tidewright.cli.simulate import command
+from tidewright.cli.shell import tide
 from tidewright.model.job import JobSpec
 from tidewright.sim.costs import FREE, Costs
 
@@ -26,7 +24,7 @@ SMALL = ("-t", "synthetic:jobs=60,load=1.2,max=1h,sizes=1:6/2:2/4:1", "-c", "2x4
 
 
 def call(*words: str, base: tuple[str, ...] = SMALL) -> Result:
-    return CliRunner().invoke(command, [*base, *words])
+    return CliRunner().invoke(tide, ["simulate", *base, *words])
 
 
 def results(*words: str, base: tuple[str, ...] = SMALL) -> list[dict[str, Any]]:
@@ -131,8 +129,8 @@ def test_costs_are_learnt_from_a_journal(tmp_path: Path) -> None:
     assert free.jct_mean_s == ideal.jct_mean_s
     assert (own.jct_mean_s == free.jct_mean_s) == (learnt.launch_us == 0)
     out = tmp_path / "out.csv"
-    ran = CliRunner().invoke(replay_command, [str(path), "-p", "fifo", "--costs", "launch=7s", "--jobs-out", str(out)],
-                             obj=Session(tmp_path))  # fmt: skip
+    words = ["replay", str(path), "-p", "fifo", "--costs", "launch=7s", "--jobs-out", str(out)]
+    ran = CliRunner().invoke(tide, words)
     assert ran.exit_code == 0, ran.output
     assert len(out.read_text().splitlines()) == 5
     assert all(float(row["wait_s"]) >= 7 for row in csv.DictReader(out.open()))
