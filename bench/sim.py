@@ -36,9 +36,9 @@ def measure(policy: str, trace_name: str) -> dict[str, Any]:
     """Run one case in this process: wall and CPU seconds of the simulation alone, peak memory of the whole process."""
     from tidewright.policy.registry import make
     from tidewright.sim.clusters import load_cluster
+    from tidewright.sim.costs import FREE
     from tidewright.sim.run import Options, simulate
     from tidewright.sim.traces import load_trace
-    from tidewright.sim.world import FREE
 
     nodes = load_cluster(CLUSTER)
     trace = load_trace(trace_name, sum(node.devices for node in nodes))

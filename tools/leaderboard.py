@@ -16,6 +16,7 @@ from rich.progress import Progress
 
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import Costs
 from tidewright.sim.leaderboard import (
     CLUSTER,
     LOADS,
@@ -36,7 +37,6 @@ from tidewright.sim.result import SimulationResult
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import changed
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import Costs
 
 DOCS = Path(__file__).parent.parent / "docs"
 COSTS = Costs(launch_us=3_000_000, save_us=1_000_000, restore_us=500_000)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tidewright.app.recorded import read
-from tidewright.app.simulate import policies, rerun, run_trace
+from tidewright.app.simulate import Question, policies, rerun, run_trace
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.base.units import SECOND
 from tidewright.drive.driver import EngineDriver
@@ -128,6 +128,9 @@ def test_policies_with_settings_may_hold_commas() -> None:
 
 
 def test_a_trace_by_name_and_seed() -> None:
-    once, again, other = (run_trace("synthetic:jobs=40,load=1.0", "2x4", "fifo", seed=seed)[0] for seed in (3, 3, 4))
+    once, again, other = (
+        run_trace(Question(trace="synthetic:jobs=40,load=1.0", cluster="2x4", policy="fifo", seed=seed))[0]
+        for seed in (3, 3, 4)
+    )
     assert once == again and once.jct_mean_s != other.jct_mean_s and once.jobs == 40
-    assert run_trace("synthetic:jobs=40", "2x4", "fifo", jobs=10)[0].jobs == 10
+    assert run_trace(Question(trace="synthetic:jobs=40", cluster="2x4", policy="fifo", jobs=10))[0].jobs == 10

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator
 from .house import Source
 
 QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim")
-LOOPS_AND_EDGES = ("sim/run.py", "sim/traces", "sim/clusters", "sim/rate_files", "sim/report", "sim/leaderboard")
+LOOPS_AND_EDGES = (
+    "sim/run.py", "sim/traces", "sim/formats", "sim/philly", "sim/profile", "sim/clusters", "sim/rate_files",
+    "sim/report", "sim/leaderboard",
+)  # fmt: skip
 """The simulator's loop may time itself, and its edges read and write files."""
 
 EXCEPTIONS = {("base/ids.py", "secrets.token_hex")}

@@ -10,10 +10,10 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import Costs
 from tidewright.sim.faults import FaultSettings, parse_faults
 from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import Costs
 
 CLUSTER = load_cluster("6x8")
 DEVICES = 48

@@ -1,27 +1,18 @@
-"""The real policies in the simulated world: cases worked out by hand, and another simulator's published outcome."""
+"""The real policies in the simulated world: cases worked out by hand."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.base.units import SECOND
 from tidewright.policy.registry import make, policies
 from tidewright.sim.clusters import load_cluster
-from tidewright.sim.run import Options, Simulation, simulate
-from tidewright.sim.trace import changed, make_trace
+from tidewright.sim.costs import FREE, Costs
+from tidewright.sim.run import Options, Simulation
+from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import FREE, Costs
-
-DATA = Path(os.environ.get("TIDEWRIGHT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-needs_data = pytest.mark.skipif(
-    not (DATA / "tiresias").is_dir(), reason=f"no reference data in {DATA}; set TIDEWRIGHT_DATA"
-)
 
 
 def ends(policy: str, cluster: str, *rows: tuple[int, int, int]) -> list[float]:
@@ -49,28 +40,6 @@ def test_backfill_lets_the_short_job_pass_where_it_delays_nobody() -> None:
 def test_srtf_by_hand() -> None:
     """The 100 s job gives way at 10 s (90 left) to 20 s of work, and that at 15 s (15 left) to 5 s of work."""
     assert ends("srtf", "1x1", (0, 100, 1), (10, 20, 1), (15, 5, 1)) == [125, 35, 20]
-
-
-@needs_data
-@pytest.mark.parametrize("cluster", ["4x4", "32x4"])
-def test_fifo_agrees_with_the_tiresias_simulator(cluster: str) -> None:
-    """Tiresias' own runs of its 60-job trace, count placement: mean JCT 200.82 s on 16 GPUs, 178.42 s on 128 (NSDI'19)."""
-    trace = changed(load_trace(str(DATA / "tiresias" / "60_job.csv"), 16), placement="any")
-    result = simulate(trace, load_cluster(cluster), make("fifo"), Options(costs=FREE))
-    assert result.jct_mean_s == pytest.approx({"4x4": 200.81667, "32x4": 178.41667}[cluster], rel=1e-3)
-
-
-@needs_data
-def test_fifo_agrees_with_the_tiresias_simulator_job_by_job() -> None:
-    trace = changed(load_trace(str(DATA / "tiresias" / "derived_philly_480_job.csv"), 60), placement="any")
-    simulation = Simulation(trace, load_cluster("15x4"), make("fifo"), Options(costs=FREE))
-    simulation.run()
-    rows = [
-        line.split(",") for line in (DATA / "tiresias" / "reruns" / "fifo-480_job.csv").read_text().splitlines()[1:]
-    ]
-    theirs = {f"t{row[1]}": float(row[5]) for row in rows}
-    ours = dict(zip(trace.names, (simulation.outcomes.end / SECOND).tolist(), strict=True))
-    assert ours == pytest.approx(theirs, abs=1.0)
 
 
 @settings(max_examples=12, deadline=None)

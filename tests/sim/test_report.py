@@ -14,6 +14,7 @@ from rich.console import Console
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import FREE
 from tidewright.sim.leaderboard import attainment, entries, markdown, plot
 from tidewright.sim.meter import SLOTS, PoolMeter
 from tidewright.sim.report import html, notes, table, tier_table
@@ -21,7 +22,6 @@ from tidewright.sim.result import SCHEMA, SimulationResult, from_json, to_json
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import FREE
 
 from .planners import FirstCome
 
@@ -99,10 +99,10 @@ def test_tables_show_every_policy_and_tier() -> None:
 
 
 def test_jobs_left_out_of_the_means_are_mentioned() -> None:
-    result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2)
+    result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2, refusals={"NeverFits": 2})
     assert notes([result]) == [
         "fifo: 3 jobs had not ended and are left out of the means",
-        "fifo: 2 jobs could never fit and were refused",
+        "fifo: 2 jobs were refused (NeverFits: 2)",
     ]
 
 

@@ -18,12 +18,12 @@ from tidewright.model.job import State
 from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.plan import Plan, Wake
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import FREE, Costs
 from tidewright.sim.faults import FaultSettings
 from tidewright.sim.result import from_json, to_json
 from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.trace import Trace, make_trace
 from tidewright.sim.traces import load_trace
-from tidewright.sim.world import FREE, Costs
 
 from .planners import Churn, FirstCome
 

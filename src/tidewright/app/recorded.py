@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,14 +21,14 @@ from ..base.units import SECOND
 from ..drive.record import FORMAT, StepRecord
 from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
-from ..engine.events import NodeUp, Resumed, Started, Suspended
+from ..engine.events import Checkpointed, NodeUp, Resumed, Started, Suspended
 from ..engine.settings import EngineSettings
 from ..live.journal.recover import SETTINGS, Replayed, Since, settings_of
 from ..live.journal.store import DATABASE
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
+from ..sim.costs import Costs, recorded_cost
 from ..sim.trace import Trace, make_trace
-from ..sim.world import Costs
 
 _REMEDY = "give a state directory, its journal.db, or the output of tide export"
 
@@ -137,23 +138,29 @@ class _Measured:
 
     def __init__(self) -> None:
         self._launched: dict[tuple[int, int], int] = {}
-        self._took: dict[str, list[int]] = {"launch_us": [], "save_us": [], "restore_us": []}
+        self._took: dict[str, list[int]] = {
+            name: [] for name in ("launch_us", "restart_us", "save_us", "restore_us", "checkpoint_us")
+        }
 
     def observe(self, record: StepRecord) -> None:
         for event in record.events:
             if isinstance(event, Started) and (event.job, event.attempt) in self._launched:
-                self._took["launch_us"].append(record.now - self._launched.pop((event.job, event.attempt)))
+                operation = "restart_us" if event.attempt > 1 else "launch_us"
+                self._took[operation].append(record.now - self._launched.pop((event.job, event.attempt)))
             elif isinstance(event, Suspended):
                 self._took["save_us"].append(event.save_us)
             elif isinstance(event, Resumed):
                 self._took["restore_us"].append(event.restore_us)
+            elif isinstance(event, Checkpointed):
+                self._took["checkpoint_us"].append(event.save_us)
         for command in record.commands:
             if isinstance(command, Launch):
                 self._launched[command.job, command.attempt] = record.now
 
     def costs(self) -> Costs:
-        """The median of each; the simulator's own where nothing was measured."""
-        return Costs(**{name: sorted(took)[len(took) // 2] for name, took in self._took.items() if took})
+        """What each took, as distributions; the simulator's own cost where nothing was measured."""
+        took: dict[str, Any] = {name: recorded_cost(took) for name, took in self._took.items() if took}
+        return Costs(**took)
 
 
 def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:

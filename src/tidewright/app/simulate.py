@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ from ..model.node import NodeSpec
 from ..policy.registry import make
 from ..sim import report
 from ..sim.clusters import load_cluster
+from ..sim.costs import Costs, parse_costs
 from ..sim.faults import parse_faults
+from ..sim.jobs_out import JobsFile, job_rows
+from ..sim.profile import load_profile
 from ..sim.rate_files import load_rates
 from ..sim.result import SimulationResult as SimulationResult
 from ..sim.result import to_json
-from ..sim.run import Options, simulate
-from ..sim.trace import Trace, head, with_estimates
+from ..sim.run import Options, Simulation
+from ..sim.stream import Reading
+from ..sim.synthetic import draw_tiers, tier_shares
+from ..sim.trace import Trace, changed, head, with_estimates, with_load, without_estimates
 from ..sim.traces import load_trace
 from .recorded import Recording, read
 
@@ -42,54 +48,118 @@ def policies(text: str) -> list[str]:
     return found
 
 
-def run_trace(
-    trace: str, cluster: str, policy: str, *, seed: int = 1, jobs: int = 0, estimate_error: float = 0.0,
-    faults: str = "", checkpoints: bool | None = None, rates: str = "", progress: Progress | None = None,
-) -> list[SimulationResult]:  # fmt: skip
-    """Simulate a trace on a cluster under each policy. ``jobs`` above 0 takes only so many from the start.
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What to simulate, in the words of ``tide simulate``: each field is the option of its name, empty for its default."""
 
-    ``rates``: how fast jobs run where, as ``sim.rate_files.load_rates`` reads it.
-    ``faults`` as in ``sim.faults.parse_faults``; ``checkpoints``: whether running jobs are imaged (None: when something fails).
-    """
-    names = policies(policy)
-    nodes = load_cluster(cluster)
-    loaded = load_trace(_seeded(trace, seed), sum(node.devices for node in nodes))
-    if jobs:
-        loaded = head(loaded, jobs)
-    loaded = with_estimates(loaded, estimate_error, seed)
-    options = Options(cluster=cluster, faults=parse_faults(faults, seed), checkpoints=checkpoints)
-    if rates:
-        options = msgspec.structs.replace(
-            options, engine=msgspec.structs.replace(options.engine, rates=load_rates(rates))
-        )
-    return _each(names, loaded, nodes, options, progress)
+    trace: str
+    cluster: str
+    policy: str
+    seed: int = 1
+    jobs: int = 0
+    load: float | None = None
+    """Device-time asked over the cluster's until the last submission; None: as the trace has it."""
+    tiers: str = ""
+    estimates: str = "exact"
+    """``exact``, ``none``, or the sigma of a log-normal error."""
+    profile: str = "default"
+    costs: str = ""
+    rates: str = ""
+    """How fast jobs run where, as ``sim.rate_files.load_rates`` reads it."""
+    faults: str = ""
+    checkpoints: bool | None = None
+    """None: when something fails."""
+    jobs_out: Path | None = None
+
+
+def run_trace(
+    question: Question, progress: Progress | None = None, reading: Reading | None = None
+) -> list[SimulationResult]:
+    """Simulate a trace on a cluster under each policy. ``reading`` hears how much of the trace's file is read."""
+    names = policies(question.policy)
+    profile = load_profile(question.profile, question.seed)
+    costs = costs_of(question.costs, profile.costs)
+    nodes = load_cluster(question.cluster)
+    trace = _shaped(question, sum(node.devices for node in nodes), reading)
+    options = Options(
+        cluster=question.cluster, profile=profile, costs=costs, faults=parse_faults(question.faults, question.seed),
+        checkpoints=question.checkpoints,
+    )  # fmt: skip
+    if question.rates:
+        known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
+        options = msgspec.structs.replace(options, engine=known)
+    return _each(names, trace, nodes, options, progress, question.jobs_out)
+
+
+def costs_of(text: str, base: Costs) -> Costs | None:
+    """The costs that ``--costs`` names, and ``base``'s for what it does not; None for an empty text. Raises UsageError."""
+    how, _, journal = text.partition(":")
+    if how == "learn":
+        if not journal:
+            raise UsageError(
+                "costs: learn needs a journal", "write learn:JOURNAL, a state directory or an exported journal"
+            )
+        return read(Path(journal)).costs
+    return parse_costs(text, base) if text else None
+
+
+def _shaped(question: Question, devices: int, reading: Reading | None) -> Trace:
+    trace = load_trace(_seeded(question.trace, question.seed), devices, reading)
+    if question.jobs:
+        trace = head(trace, question.jobs)
+    if question.tiers:
+        trace = changed(trace, tier=draw_tiers(tier_shares(question.tiers), len(trace), question.seed))
+    if question.load is not None:
+        trace = with_load(trace, question.load, devices)
+    if question.estimates == "none":
+        return without_estimates(trace)
+    return with_estimates(trace, _sigma(question.estimates), question.seed)
+
+
+def _sigma(text: str) -> float:
+    if text == "exact":
+        return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"estimates: {text!r}", "write exact, none, or a sigma like 0.5") from None
 
 
 def rerun(
-    journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None
-) -> tuple[list[SimulationResult], Recording]:
-    """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster."""
+    journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None, *, profile: str = "",
+    costs: str = "", jobs_out: Path | None = None,
+) -> tuple[list[SimulationResult], Recording]:  # fmt: skip
+    """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster.
+
+    Operations take as long as they did in the recording, unless a profile or costs are named.
+    """
     names = policies(policy)
     recording = read(journal)
     nodes = load_cluster(cluster) if cluster else recording.nodes
     engine: EngineSettings = msgspec.structs.replace(recording.settings, history_length=0)
-    options = Options(cluster=cluster or "its own nodes", engine=engine, costs=recording.costs)
-    return _each(names, recording.trace, nodes, options, progress), recording
+    model = load_profile(profile or "default")
+    base = model.costs if profile else recording.costs
+    options = Options(
+        cluster=cluster or "its own nodes", engine=engine, profile=model, costs=costs_of(costs, base) or base
+    )
+    return _each(names, recording.trace, nodes, options, progress, jobs_out), recording
 
 
 def _each(
-    names: Iterable[str], trace: Trace, nodes: tuple[NodeSpec, ...], options: Options, progress: Progress | None
-) -> list[SimulationResult]:
+    names: Iterable[str], trace: Trace, nodes: tuple[NodeSpec, ...], options: Options, progress: Progress | None,
+    jobs_out: Path | None,
+) -> list[SimulationResult]:  # fmt: skip
     results = []
-    for name in names:
+    with JobsFile(jobs_out) if jobs_out is not None else nullcontext() as jobs:
+        for name in names:
 
-        def report_progress(settled: int, total: int, _: int, name: str = name) -> None:
-            if progress is not None:
-                progress(name, settled, total)
+            def report_progress(settled: int, total: int, _: int, name: str = name) -> None:
+                if progress is not None:
+                    progress(name, settled, total)
 
-        results.append(
-            simulate(trace, nodes, make(name), msgspec.structs.replace(options, label=name), report_progress)
-        )
+            simulation = Simulation(trace, nodes, make(name), msgspec.structs.replace(options, label=name))
+            results.append(simulation.run(report_progress))
+            if jobs is not None:
+                jobs.add(job_rows(simulation, name))
     return results
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,13 +15,32 @@ if TYPE_CHECKING:
     from ..app.simulate import SimulationResult
 
 
+profile_option = click.option(
+    "--profile",
+    metavar="NAME[:KEY=VALUE,...]",
+    help="How the cluster behaves: default, ideal, tiresias, helios, pai, gavel, or a YAML file.",
+)
+costs_option = click.option(
+    "--costs",
+    default="",
+    metavar="NAME=COST,...",
+    help="What operations take, e.g. launch=3s,save=60s; free; or learn:JOURNAL.",
+)
+jobs_out_option = click.option(
+    "--jobs-out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write what became of each job to FILE (.csv or .csv.gz).",
+)
+
+
 @click.command("simulate", short_help="Run a trace under several policies.")
 @click.option(
     "-t",
     "--trace",
     required=True,
     metavar="TRACE",
-    help="philly, philly:N,tiers=premium:X/basic:Y, synthetic:jobs=N,load=X,…, or a CSV file.",
+    help="philly, philly:N, synthetic:jobs=N,load=X,…, tiresias:…, helios:…, pai:…, gavel:…, or a CSV file.",
 )
 @click.option(
     "-c",
@@ -42,11 +61,28 @@ if TYPE_CHECKING:
 @click.option("-n", "--jobs", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs of the trace.")
 @click.option("--seed", type=int, default=1, show_default=True, help="For everything random.")
 @click.option(
-    "--estimate-error",
-    type=click.FloatRange(0, 10),
-    default=0.0,
-    help="Log-normal error of the run times that policies get.",
+    "--load",
+    type=float,
+    metavar="X",
+    help="Stretch the times between submissions so that the jobs ask for X of the cluster.",
 )
+@click.option(
+    "--tiers",
+    default="",
+    metavar="TIER:SHARE/...",
+    help="Draw the jobs' tiers, e.g. premium:0.2/standard:0.3/basic:0.5.",
+)
+@click.option(
+    "--estimates",
+    "--estimate-error",
+    "estimates",
+    default="exact",
+    show_default=True,
+    metavar="exact|none|SIGMA",
+    help="Run times that policies get: true ones, none, or with a log-normal error.",
+)
+@profile_option
+@costs_option
 @click.option(
     "--faults",
     default="",
@@ -63,43 +99,40 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="How fast jobs run on which kind of device: gavel, or a file; see docs/rates.md.",
 )
+@jobs_out_option
 @out.report_option
 @out.json_option
-def command(
-    trace: str,
-    cluster: str,
-    policy: str,
-    jobs: int | None,
-    seed: int,
-    estimate_error: float,
-    faults: str,
-    checkpoints: bool | None,
-    rates: str | None,
-    report: Path | None,
-    output: str,
-) -> None:
+def command(report: Path | None, output: str, jobs: int | None, profile: str | None, **asked: Any) -> None:
     """Run TRACE on CLUSTER under each policy, by the code that schedules live jobs, and compare.
 
     \b
     tide simulate -t philly -p fifo,srtf,sla
     tide simulate -t synthetic:jobs=5000,load=1.0 -c 60x8 -p fifo,las,sla --report out.html
+    tide simulate -t tiresias:60 -c 4x4 -p fifo,smallest --profile tiresias --jobs-out jobs.csv
     """
-    from ..app.simulate import run_trace
+    from ..app.simulate import Question, run_trace
 
     check_report(report)
+    check_folder(asked["jobs_out"], "--jobs-out")
+    question = Question(jobs=jobs or 0, profile=profile or "default", **asked)
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
-            trace, cluster, policy, seed=seed, jobs=jobs or 0, estimate_error=estimate_error, faults=faults,
-            checkpoints=checkpoints, rates=rates or "",
-            progress=lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
-        )  # fmt: skip
+            question,
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+            lambda done, total: bar.update(done / max(total, 1), f"reading {question.trace}"),
+        )
     present(results, output, report)
 
 
 def check_report(report: Path | None) -> None:
     """Raise UsageError for a page that could not be written, before the work is done rather than after."""
-    if report is not None and not report.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {report}: there is no directory {report.parent}", "give another --report")
+    check_folder(report, "--report")
+
+
+def check_folder(path: Path | None, option: str) -> None:
+    """Raise UsageError when the folder of a file that is to be written is not there."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", f"give another {option}")
 
 
 def present(results: list[SimulationResult], output: str, report: Path | None) -> None:

@@ -12,11 +12,15 @@ Entry: TypeAlias = tuple[int, int, int, int, Event]
 
 
 class Agenda:
-    """A heap of future events in order of (time, order of writing)."""
+    """A heap of future events in order of (time, order of writing).
 
-    __slots__ = ("_heap", "_sequence")
+    ``tick_us``: they happen at multiples of it; 0: at any time.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_heap", "_sequence", "_tick_us")
+
+    def __init__(self, tick_us: int = 0) -> None:
+        self._tick_us = tick_us
         self._heap: list[Entry] = []
         self._sequence = 0
 
@@ -25,8 +29,14 @@ class Agenda:
 
     def put(self, at: int, event: Event, job: int = -1, epoch: int = 0) -> None:
         """Note that ``event`` happens at ``at``, provided ``job`` is then still in this ``epoch``."""
+        if self._tick_us:
+            at = self.ticked(at)
         self._sequence += 1
         heappush(self._heap, (at, self._sequence, job, epoch, event))
+
+    def ticked(self, at: int) -> int:
+        """The tick at which what is due at ``at`` happens."""
+        return -(-at // self._tick_us) * self._tick_us if self._tick_us else at
 
     def next(self) -> int | None:
         """Time of the earliest entry, microseconds."""

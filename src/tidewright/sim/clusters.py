@@ -27,7 +27,8 @@ NAMED = {
     "philly-480": "60x8:p100",
 }
 _GROUP = re.compile(r"(\d+)x(\d+)(?::([a-z0-9][a-z0-9._-]*))?")
-_KEYS = ("name", "kind", "devices", "device_memory", "memory", "cpus", "domain", "count")
+_KEYS = ("name", "kind", "devices", "device_memory", "memory", "cpus", "domain", "count", "per_domain")
+_SWITCHES = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
 _REMEDY = (
     "write e.g. philly, 60x8, 60x8:v100,10x4:a100, or a .yaml or .csv file with one node (or count of nodes) a row"
 )
@@ -65,7 +66,21 @@ def _from_file(path: Path) -> tuple[NodeSpec, ...]:
 
 
 def _csv_rows(text: str) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
+    rows = list(csv.DictReader(text.splitlines()))
+    if rows and rows[0].keys() >= dict.fromkeys(_SWITCHES).keys():
+        return [_of_switches(row) for row in rows]
+    return [{key: value for key, value in row.items() if value} for row in rows]
+
+
+def _of_switches(row: dict[str, Any]) -> dict[str, Any]:
+    """One row of a cluster file of the Tiresias simulator (NSDI'19): switches of equal nodes. Memory is in GB."""
+    switches, nodes, devices = (int(row[name]) for name in _SWITCHES)
+    found: dict[str, Any] = {"count": switches * nodes, "devices": devices, "per_domain": nodes}
+    if row.get("num_cpu_p_node"):
+        found["cpus"] = row["num_cpu_p_node"]
+    if row.get("mem_p_node"):
+        found["memory"] = f"{row['mem_p_node']}GB"
+    return found
 
 
 def _yaml_rows(tree: Any) -> list[dict[str, Any]]:
@@ -111,7 +126,7 @@ def _node(row: dict[str, Any], index: int, count: int, devices: int) -> NodeSpec
         name = f"{name}-{index:04d}"
     if not valid_name(name):
         raise ValueError(f"name {name!r} may hold letters, digits and . _ - only")
-    domain = row.get("domain", f"rack-{index // NODES_PER_RACK:03d}")
+    domain = row.get("domain", f"rack-{index // int(row.get('per_domain', NODES_PER_RACK)):03d}")
     path = tuple(domain) if isinstance(domain, list | tuple) else tuple(str(domain).split("/"))
     return NodeSpec(
         name=name,

@@ -6,6 +6,7 @@ It refuses to know how any of it came about.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,13 @@ class Outcomes:
         self.held_area = 0
         """Milli-device-microseconds by the engine's ledger, ended jobs only."""
 
-    def refuse(self, row: int) -> None:
-        """The job was not let in."""
+        self.refusals: dict[int, str] = {}
+        """Row to the code of why the job was refused."""
+
+    def refuse(self, row: int, why: str) -> None:
+        """The job was not let in, or could not start at once where jobs do not queue."""
         self.state[row] = REFUSED
+        self.refusals[row] = why
         self.settled += 1
 
     def record(self, row: int, ended: Ended, lost_us: int) -> None:
@@ -62,7 +67,9 @@ class Labels(Struct, frozen=True, kw_only=True):
     policy: str
     cluster: str
     devices: int
-    launch_us: int
+    launch_us: NDArray[np.int64]
+    """Of each row of the trace, microseconds."""
+    profile: str
     arriving_area: int
     """Milli-device-microseconds held until the last submission."""
     turns: int
@@ -83,12 +90,15 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
     return SimulationResult(
         policy=labels.policy,
         trace=trace.name,
+        profile=labels.profile,
+        remarks=trace.remarks,
         cluster=labels.cluster,
         devices=labels.devices,
         jobs=len(trace),
         completed=int(done.sum()),
         failed=int((outcomes.state > int(State.COMPLETED)).sum()),
         refused=int((outcomes.state == REFUSED).sum()),
+        refusals=dict(sorted(Counter(outcomes.refusals.values()).items())),
         unfinished=int((outcomes.state == UNFINISHED).sum()),
         makespan_s=meter.at / SECOND,
         utilisation=meter.held_area / (1000 * labels.devices * span),
@@ -124,12 +134,12 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
     )
 
 
-def fairness(outcomes: Outcomes, devices: int, launch_us: int, now: int) -> Floats:
+def fairness(outcomes: Outcomes, devices: int, launch_us: NDArray[np.int64], now: int) -> Floats:
     """Finish-time fairness of completed jobs: JCT over the time the job would have taken alone on a 1/N share.
 
-    rho = JCT / (L + T · max(1, k·N / D)): L the cost of one launch, T the run time on the full allotment of k devices,
-    D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller than
-    k slows the job linearly. After Themis (NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
+    rho = JCT / (L + T · max(1, k·N / D)): L what its launch takes in the ordinary case, T the run time on the full allotment
+    of k devices, D the cluster's devices and N the mean number of jobs in the system over this job's own life; a share smaller
+    than k slows the job linearly. After Themis (NSDI'20, section 3), with N over the life as in Shockwave (NSDI'23).
     """
     trace = outcomes.trace
     known = outcomes.state != REFUSED
@@ -149,11 +159,11 @@ def fairness(outcomes: Outcomes, devices: int, launch_us: int, now: int) -> Floa
         else life
     )
     alone = trace.duration[done] / SECOND * np.maximum(1.0, trace.devices[done] * others / devices)
-    rho: Floats = life / (alone + launch_us / SECOND)
+    rho: Floats = life / (alone + launch_us[done] / SECOND)
     return rho
 
 
-def _tier(outcomes: Outcomes, tier: Tier, done: NDArray[np.bool_], launch_us: int) -> TierResult:
+def _tier(outcomes: Outcomes, tier: Tier, done: NDArray[np.bool_], launch_us: NDArray[np.int64]) -> TierResult:
     trace, target = outcomes.trace, TIER_TARGET[tier]
     mine = done & (trace.tier == int(tier))
     duration = trace.duration[mine].astype(np.float64)
@@ -169,7 +179,7 @@ def _tier(outcomes: Outcomes, tier: Tier, done: NDArray[np.bool_], launch_us: in
         fraction_p5=_quantile(fraction, 0.05),
         attained=_mean(kept),
         attained_by_work=float((work * kept).sum() / work.sum()) if len(work) else 0.0,
-        attainable=_mean(duration / (duration + launch_us) >= target),
+        attainable=_mean(duration / (duration + launch_us[mine]) >= target),
         jct_mean_s=_mean(jct) / SECOND,
         work_s=float(work.sum()) / SECOND,
     )

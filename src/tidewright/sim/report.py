@@ -104,11 +104,12 @@ def tier_table(results: Sequence[SimulationResult]) -> Table:
 
 def notes(results: Sequence[SimulationResult]) -> list[str]:
     """What a reader must know about jobs that are not in the means."""
-    found = []
+    found = list(results[0].remarks) if results else []
     for result in results:
+        refused = ", ".join(f"{why}: {count:,}" for why, count in result.refusals.items())
         for count, text in (
             (result.unfinished, "had not ended and are left out of the means"),
-            (result.refused, "could never fit and were refused"),
+            (result.refused, f"were refused ({refused})"),
             (result.failed, "failed, were stopped or cancelled"),
         ):
             if count:

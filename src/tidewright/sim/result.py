@@ -49,6 +49,11 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     refused: int
+    refusals: dict[str, int] = {}
+    """Why jobs were refused, by code."""
+    remarks: tuple[str, ...] = ()
+    """What the trace's reader changed: rows sorted or left out."""
+    profile: str = "default"
     unfinished: int
     """Still in the system at the end (horizon reached, or nothing could start them): censored, not in the means."""
     makespan_s: float

@@ -5,6 +5,7 @@ One of the two places that decide what time it is (the other is live/run). It re
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -13,9 +14,10 @@ from msgspec import Struct
 from ..base.errors import Bug
 from ..base.units import DAY, MS
 from ..drive.driver import EngineDriver, Recorder
+from ..engine.book import QUEUED
 from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
-from ..engine.events import Event, PlanReady, Submit, Tick
+from ..engine.events import Cancel, Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
 from ..estimate.rates import Rates
 from ..model.node import NodeSpec
@@ -23,12 +25,15 @@ from ..model.rate import RateSettings
 from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
+from .costs import Costs, typical_us
 from .faults import Faults, FaultSettings
 from .meter import PoolMeter
 from .metrics import Labels, Outcomes, measure
+from .profile import ClusterProfile
 from .result import SimulationResult
-from .trace import Trace
-from .world import Costs, SimulatedWorld
+from .rounds import Pace
+from .trace import Trace, as_asked, tie_ranks
+from .world import SimulatedWorld
 
 Progress = Callable[[int, int, int], None]
 """Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
@@ -40,7 +45,9 @@ _IDLE_ROUNDS = 10_000
 class Options(Struct, frozen=True, kw_only=True):
     """How to simulate. Times in microseconds; ``horizon_us`` ends a run that would go on without end."""
 
-    costs: Costs = Costs()
+    profile: ClusterProfile = ClusterProfile()
+    costs: Costs | None = None
+    """Instead of the profile's."""
     faults: FaultSettings = FaultSettings()
     engine: EngineSettings = EngineSettings(history_length=0, forecasts=False, splice_milli=OVERHEAD_MILLI)
     true_rates: RateSettings | None = None
@@ -54,6 +61,11 @@ class Options(Struct, frozen=True, kw_only=True):
     label: str = ""
     """What to call the policy in results; empty: the planner's own name."""
 
+    @property
+    def charged(self) -> Costs:
+        """The costs in force."""
+        return self.profile.costs if self.costs is None else self.costs
+
 
 class Simulation:
     """One trace on one cluster under one planner. Same arguments, same result, on any machine."""
@@ -66,15 +78,19 @@ class Simulation:
         options: Options | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.trace = trace
-        self.planner = planner
         self.options = options or Options()
+        self.trace = trace = as_asked(trace, self.options.profile.placement, self.options.profile.splice)
+        self.planner = planner
         self.capacity = sum(node.devices for node in nodes)
-        self.agenda = Agenda()
         self.meter = PoolMeter()
-        faults, engine = Faults(self.options.faults), self.options.engine
+        faults, engine, profile = Faults(self.options.faults), self.options.engine, self.options.profile
         rates = Rates(self.options.true_rates or engine.rates, engine.splice_milli)
-        self.world = SimulatedWorld(nodes, self.agenda, self.meter, self.options.costs, faults, rates)
+        self.agenda = Agenda(profile.tick_us)
+        self.pace = Pace(profile, trace) if profile.paced else None
+        whole_steps = self.pace is not None and self.pace.whole_steps
+        self.world = SimulatedWorld(
+            nodes, self.agenda, self.meter, self.options.charged, faults, rates, profile.seed, whole_steps
+        )
         self.outcomes = Outcomes(trace)
         # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
         checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
@@ -85,7 +101,18 @@ class Simulation:
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
+        self._rank = tie_ranks(trace, profile.ties, profile.seed)
         self.next_row = 0
+        self._due: deque[int] = deque()
+        """Rows whose time has come, and that are admitted one by one."""
+        self._asked = False
+        """Whether the engine has asked for a plan that is made at a later start of a round."""
+        self._changed = False
+        """Whether a job has come or gone since the last allocation, where these are to be apart: each such change makes one, even
+        if the engine knows that no plan could do anything."""
+        self._arrived: list[tuple[int, int]] = []
+        """(job, row) of those that are refused unless the next plan starts them."""
+        self._refused: dict[int, str] = {}
         self.planning_rounds = 0
         self.moves = 0
         self.arriving_area = 0
@@ -107,6 +134,9 @@ class Simulation:
     def next_instant(self) -> int | None:
         """When something happens next; None when nothing ever will."""
         submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
+        if self.pace is not None:
+            submit = self.meter.at if self._due else submit
+            submit = self.pace.next(self.meter.at, submit, self._asked or self._changed, not self.world.jobs)
         first = self.agenda.next()
         if first is None or (submit is not None and submit < first):
             first = submit
@@ -117,12 +147,20 @@ class Simulation:
         """Everything that happens at one instant, once; what it causes at the same instant is the next step's."""
         self.meter.advance(now)
         events = self.world.deliver(now, self.agenda.take(now))
-        self._submit_due(now, events)
+        if self.pace is None or self.pace.opens(now):
+            self._submit_due(now, events)
         if not events:
             due = self.engine.due()
-            if due is None or due > now:
+            if due is not None and due <= now:
+                events.append(Tick())
+            elif self.pace is None:
                 return
-            events.append(Tick())
+        if events:
+            self._step(now, events)
+        if self.pace is not None:
+            self._settle(now, self.pace)
+
+    def _step(self, now: int, events: Sequence[Event]) -> None:
         commands = self.driver.step(now, events)
         while commands:
             ready = [plan for command in commands if (plan := self._carry_out(now, command)) is not None]
@@ -132,30 +170,89 @@ class Simulation:
     def _submit_due(self, now: int, events: list[Event]) -> None:
         submit, row = self._submit, self.next_row
         while row < len(submit) and submit[row] <= now:
-            events.append(Submit(self.trace.spec(row), str(row)))
             row += 1
+        rows: Sequence[int] = range(self.next_row, row)
         if row > self.next_row:
             self.next_row = row
             self.arriving_area = self.meter.held_area
+            if self._rank is not None:
+                rows = sorted(rows, key=self._rank.__getitem__)
+        if self.options.profile.refuse:
+            self._due.extend(rows)
+            rows = [self._due.popleft()] if self._due else ()
+            if rows:
+                self.engine.replan()  # what the last plan waits for says nothing of a job that cannot wait
+        events.extend(Submit(self.trace.spec(at), str(at)) for at in rows)
+
+    # -- at the start of a round --------------------------------------------------------------------------------------
+
+    def _quiet(self, now: int) -> bool:
+        """Whether nothing more happens at this instant."""
+        upcoming = self.agenda.next()
+        return upcoming is None or upcoming > now
+
+    def _settle(self, now: int, pace: Pace) -> None:
+        """Once nothing more happens at this instant: make the plan that was asked for, refuse what it left, begin the round."""
+        while (self._asked or self._changed) and self._quiet(now) and pace.planning(now) == now:
+            pace.plan(now)
+            asked, self._asked, self._changed = self._asked, False, False
+            plan = self._plan(now) if asked else None
+            if plan is not None:
+                self._step(now, [plan])
+        if self._arrived and not self._asked and self._quiet(now):
+            self._refuse_queued(now)
+        if pace.whole_steps and pace.opens(now) and self._quiet(now) and not self._due:
+            pace.begin(now, self.world, self._from_outside(now, pace))
+
+    def _refuse_queued(self, now: int) -> None:
+        book, arrived, self._arrived = self.engine.book, self._arrived, []
+        for job, row in arrived:
+            at = book.table.row.get(job)
+            if at is not None and book.table.state.item(at) == QUEUED and job not in book.reservations:
+                blocked = book.blocked.get(job)
+                self._refused[row] = str(blocked.reason) if blocked is not None else "Behind"
+                self._step(now, [Cancel(job)])
+
+    def _from_outside(self, now: int, pace: Pace) -> int | None:
+        """When anything but a job's own work comes next."""
+        submit = self._submit[self.next_row] if self.next_row < len(self._submit) else None
+        asked = max(now + 1, pace.allocation(now)) if self._asked or self._changed else None
+        times = [at for at in (submit, asked, self.agenda.next(), self.engine.due()) if at is not None]
+        return min(times, default=None)
 
     def _carry_out(self, now: int, command: Command) -> PlanReady | None:
         if isinstance(command, PlanRequest):
-            return self._plan(now)
+            if self.pace is None:
+                return self._plan(now)
+            self._asked = True
+            return None
         if isinstance(command, Reply):
             self._answered(command)
         elif isinstance(command, Ended):
-            truth = self.world.forget(command.job)
-            self.outcomes.record(truth.row, command, truth.lost)
+            self._ended(command)
         else:
             self.world.obey(now, command)
         return None
 
+    def _ended(self, ended: Ended) -> None:
+        self._changed = self.options.profile.reallocation_us > 0
+        truth = self.world.forget(ended.job)
+        refused = self._refused.get(truth.row) if self._refused else None
+        if refused is None:
+            self.outcomes.record(truth.row, ended, truth.lost)
+        else:
+            self.outcomes.refuse(truth.row, refused)
+
     def _answered(self, reply: Reply) -> None:
         row = int(reply.op_id)
         if reply.error:
-            self.outcomes.refuse(row)
-        else:
-            self.world.admit(reply.job, row, int(self.trace.duration[row]), self.engine.book.specs[reply.job])
+            self.outcomes.refuse(row, str(reply.error.code))
+            return
+        trace, self._changed = self.trace, self.options.profile.reallocation_us > 0
+        image_bytes = int(trace.image_bytes[row]) if trace.image_bytes is not None else 0
+        self.world.admit(reply.job, row, int(trace.duration[row]), self.engine.book.specs[reply.job], image_bytes)
+        if self.options.profile.refuse:
+            self._arrived.append((reply.job, row))
 
     def _plan(self, now: int) -> PlanReady | None:
         """Plan on a view that is gone before the next step, so that the engine need not copy its columns.
@@ -194,7 +291,8 @@ class Simulation:
             policy=self.options.label or self.planner.name,
             cluster=self.options.cluster,
             devices=self.capacity,
-            launch_us=self.options.costs.launch_us,
+            launch_us=typical_us(self.options.charged.launch_us, self.trace.devices),
+            profile=self.options.profile.name,
             arriving_area=self.arriving_area,
             turns=self.driver.turns,
             planning_rounds=self.planning_rounds,
@@ -202,6 +300,15 @@ class Simulation:
             checkpoints=self.world.checkpoints,
         )
         return measure(self.outcomes, self.meter, labels)
+
+    def why_unfinished(self) -> dict[int, str]:
+        """Row to the state in which a job that has not ended is, and the limit it waits behind where one is known."""
+        book = self.engine.book
+        waiting = dict.fromkeys((*self._due, *range(self.next_row, len(self.trace))), "not submitted")
+        for job, truth in self.world.jobs.items():
+            blocked = book.blocked.get(job)
+            waiting[truth.row] = book.state(job).name.lower() + (f": {blocked.reason}" if blocked else "")
+        return waiting
 
     def _balance(self) -> None:
         book = self.engine.book

@@ -98,7 +98,7 @@ def tier_shares(text: str) -> Shares:
     """The proportions in ``premium:0.2/standard:0.3/basic:0.5``. Raises UsageError."""
     try:
         return _shares(text, _tier)
-    except ValueError as error:
+    except (UsageError, ValueError) as error:
         raise UsageError(f"tiers={text}: {error}", "write tiers=premium:0.2/standard:0.3/basic:0.5") from None
 
 

@@ -49,6 +49,14 @@ class Trace(Struct, frozen=True, kw_only=True):
     """What each value of ``workloads`` stands for, as tables of rates name it: one phase, or several one after the other."""
     placement: Literal["consolidate", "one-node", "any"] = "consolidate"
     """What every job asks for; "any" counts devices wherever they lie, as many published simulators do."""
+    step_us: NDArray[np.float64] | None = None
+    """Run time of one step of each job's program on its full allotment; 0: not known."""
+    image_bytes: NDArray[np.int64] | None = None
+    """Size of each job's image, of all its ranks; 0: not known."""
+    ids: tuple[str, ...] = ()
+    """What the source calls each job, where it numbers or names them."""
+    remarks: tuple[str, ...] = ()
+    """What was changed while the trace was read."""
     retries: int = 0
     """Retries every job asks for; rank failures are only worth simulating when this is above zero."""
 
@@ -93,10 +101,17 @@ def make_trace(
     """A trace from columns in seconds, in any order; time starts at the first submission.
 
     Rows are sorted by submission, ties in the order given. ``columns`` are Trace's optional fields; arrays hold one
-    value per row. Raises UsageError when there are no rows.
+    value per row. Raises UsageError when there are no rows, or a row has no finite time of submission or no run time above 0.
     """
     if not len(submit_s):
         raise UsageError(f"trace {name} holds no jobs", "give a trace with at least one job")
+    wrong = np.flatnonzero(~(np.isfinite(submit_s) & np.isfinite(duration_s) & (duration_s > 0)))
+    if len(wrong):
+        at = int(wrong[0])
+        raise UsageError(
+            f"trace {name}, row {at + 1}: submitted at {submit_s[at]:g} s for {duration_s[at]:g} s",
+            "times of submission must be finite, and run times above 0",
+        )
     order = np.argsort(submit_s, kind="stable")
     submit = np.rint((submit_s - submit_s.min()) * SECOND).astype(np.int64)[order]
     duration = np.maximum(np.rint(duration_s * SECOND).astype(np.int64), 1)[order]
@@ -113,12 +128,21 @@ def _reorder(value: object, order: NDArray[np.intp]) -> object:
 
 def head(trace: Trace, jobs: int) -> Trace:
     """The first ``jobs`` rows."""
-    columns = {field: getattr(trace, field) for field in trace.__struct_fields__}
-    cut = {
-        field: value[:jobs]
-        for field, value in columns.items()
-        if isinstance(value, np.ndarray) or (field == "names" and value)
-    }
+    return picked(trace, np.arange(min(jobs, len(trace))))
+
+
+def picked(trace: Trace, rows: NDArray[np.intp]) -> Trace:
+    """These rows, given in ascending order; time starts at the first of them. Raises UsageError for none."""
+    if not len(rows):
+        raise UsageError(f"trace {trace.name} holds no such jobs", "choose others")
+    cut: dict[str, Any] = {}
+    for field in trace.__struct_fields__:
+        value = getattr(trace, field)
+        if isinstance(value, np.ndarray):
+            cut[field] = value[rows]
+        elif field in ("names", "ids") and value:
+            cut[field] = tuple(value[row] for row in rows.tolist())
+    cut["submit"] = cut["submit"] - cut["submit"][0]
     return changed(trace, **cut)
 
 
@@ -139,3 +163,51 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
     estimate = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
     return changed(trace, expected=estimate)
+
+
+def as_asked(trace: Trace, placement: str, splice: bool) -> Trace:
+    """The same trace with every job asking for ``placement`` ("trace": as it is), and without floors unless ``splice``."""
+    fields: dict[str, Any] = {}
+    if placement not in ("trace", trace.placement):
+        fields["placement"] = placement
+    if not splice and trace.floor is not None:
+        fields["floor"] = None
+    return changed(trace, **fields) if fields else trace
+
+
+def tie_ranks(trace: Trace, ties: str, seed: int) -> list[int] | None:
+    """The order of each row among those admitted at the same instant (``ClusterProfile.ties``); None: as listed."""
+    if ties == "listed":
+        return None
+    if ties == "shuffled":
+        ranks = np.random.Generator(np.random.PCG64(stream_seed(seed, "ties"))).permutation(len(trace))
+        return ranks.tolist()  # type: ignore[no-any-return]
+    keys: Any = trace.devices if ties == "fewest" else np.array(trace.ids or trace.names or ("",) * len(trace))
+    _, ranks = np.unique(keys, return_inverse=True)
+    return ranks.tolist()  # type: ignore[no-any-return]
+
+
+def load_of(trace: Trace, devices: int) -> float:
+    """Device-time asked over the capacity of ``devices`` until the last submission; infinite where all come at once."""
+    span = int(trace.submit[-1])
+    return trace.device_us() / (devices * span) if span else float("inf")
+
+
+def with_load(trace: Trace, load: float, devices: int) -> Trace:
+    """The same trace with its times between submissions stretched so that it asks for ``load`` of ``devices``."""
+    if not 0 < load <= 1000:
+        raise UsageError(f"load {load:g} is not above 0 and at most 1000", "1.0 asks for just what the cluster has")
+    now = load_of(trace, devices)
+    if now == float("inf"):
+        raise UsageError(
+            f"trace {trace.name}: all jobs are submitted at once, so it has no load to change", "drop --load"
+        )
+    submit = np.rint(trace.submit * (now / load))
+    if submit[-1] >= 2**62:
+        raise UsageError(f"load {load:g} stretches trace {trace.name} beyond what times can hold", "give a larger load")
+    return changed(trace, submit=submit.astype(np.int64))
+
+
+def without_estimates(trace: Trace) -> Trace:
+    """The same trace of users who say nothing of run times."""
+    return changed(trace, expected=np.zeros(len(trace), np.int64))

@@ -1,4 +1,4 @@
-"""Reading traces from CSV files with a header: ours, Tiresias', and most others by their column names.
+"""Reading traces from CSV files with a header: ours, and most others by their column names.
 
 Every mistake in the file is reported with its line. It refuses to know what the jobs are used for.
 """
@@ -6,12 +6,14 @@ Every mistake in the file is reported with its line. It refuses to know what the
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from ..base.errors import UsageError
 from ..base.ids import valid_name
@@ -26,6 +28,7 @@ from ..model.job import (
     Tier,
     problems,
 )
+from .stream import Reading, open_lines, stem
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -36,14 +39,29 @@ NAMES = {
     "gpu_memory": ("gpu_memory", "gpu_mem"),
     "cpus": ("cpus",),
     "mem": ("mem",),
+    "image_bytes": ("image_bytes", "image_size", "checkpoint_bytes"),
     "tier": ("tier", "sla"),
     "team": ("team", "vc", "virtual_cluster", "cluster", "user"),
-    "name": ("name", "jobname", "job_name", "job_id"),
+    "name": ("name", "jobname", "job_name"),
+    "id": ("id", "job_id", "jobid"),
     "type": ("type", "gpu_type", "device_type"),
     "workload": ("workload", "job_type", "model"),
 }
 """Our field to the column names it is known by (Tiresias, Sia, Helios, PAI and Philly among them), best first."""
 
+
+class TraceFormat(Struct, frozen=True, kw_only=True):
+    """How a file's columns are named and what is done with rows that hold no job.
+
+    ``published``: rows without run time or devices are left out and counted, since the tables that others have published do
+    hold such rows; in files of our own they are mistakes.
+    """
+
+    names: dict[str, tuple[str, ...]]
+    published: bool = False
+
+
+OURS = TraceFormat(names=NAMES)
 ANY_TYPE = ("", "any", "misc")
 SHOWN = 20
 _REMEDY = (
@@ -52,40 +70,41 @@ _REMEDY = (
 _CENTURY_S = 36_525 * 86_400
 
 
-def read_csv(path: Path) -> Trace:
-    """The trace in a file. Raises UsageError naming every mistake as file:line (the first twenty of them)."""
-    try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            return parse(lines, str(path), path.stem)
-    except OSError as error:
-        raise UsageError(f"cannot read trace {path}: {error.strerror}", _REMEDY) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read trace {path}: it is not text ({error.reason})", _REMEDY) from error
+def read_csv(path: Path, form: TraceFormat = OURS, reading: Reading | None = None) -> Trace:
+    """The trace in a file, which may be packed. Raises UsageError naming every mistake as file:line (the first twenty)."""
+    with open_lines(path, reading) as lines:
+        return parse(lines, str(path), stem(path), form)
 
 
-def parse(lines: Iterator[str] | Any, source: str, name: str) -> Trace:
+def parse(lines: Iterable[str], source: str, name: str, form: TraceFormat = OURS) -> Trace:
     """The trace in an iterable of lines; ``source`` names it in errors."""
-    rows = csv.reader(lines)
+    return read_table(lines, source, form).trace(name)
+
+
+def read_table(lines: Iterable[str], source: str, form: TraceFormat) -> TraceTable:
+    """The rows in an iterable of lines, for those who choose among them. Raises UsageError without the columns needed."""
+    rows = csv.reader(iter(lines))
     try:
-        columns = _columns([cell.strip().lower() for cell in next(rows, [])], source)
-        table = _Table(source, columns)
+        table = TraceTable(source, _columns([cell.strip().lower() for cell in next(rows, [])], source, form), form)
         for row in rows:
             if any(cell.strip() for cell in row):
                 table.add(row, rows.line_num)
     except csv.Error as error:
         raise UsageError(f"{source}:{rows.line_num}: {error}", _REMEDY) from error
-    return table.trace(name)
+    return table
 
 
-def _columns(header: list[str], source: str) -> dict[str, int]:
+def _columns(header: list[str], source: str, form: TraceFormat) -> dict[str, int]:
+    if not header:
+        raise UsageError(f"{source} is empty", _REMEDY)
     found: dict[str, int] = {}
-    for field, names in NAMES.items():
+    for field, names in form.names.items():
         at = next((header.index(name) for name in names if name in header), None)
         if at is not None:
             found[field] = at
     missing = [field for field in ("submit", "duration", "devices") if field not in found]
     if missing:
-        known = "; ".join(f"{field}: {', '.join(NAMES[field])}" for field in missing)
+        known = "; ".join(f"{field}: {', '.join(form.names[field])}" for field in missing)
         raise UsageError(f"{source}:1: no column for {', '.join(missing)}", f"{_REMEDY}. Known names are {known}")
     return found
 
@@ -118,7 +137,7 @@ def _bounded(seconds: float) -> float:
 
 def _count(cell: str) -> int:
     value = float(cell)
-    if value != int(value) or not 1 <= value <= MAX_RANKS:
+    if not 1 <= value <= MAX_RANKS or value != int(value):
         raise UsageError(f"{cell} is not a whole number of devices between 1 and {MAX_RANKS}")
     return int(value)
 
@@ -137,6 +156,10 @@ def _host_memory(cell: str) -> int:
     if value and not MIN_HOST_MEMORY <= value <= MAX_HOST_MEMORY:
         raise UsageError(f"{cell} is not between {MIN_HOST_MEMORY} and {MAX_HOST_MEMORY} bytes")
     return value
+
+
+def _count_or_none(cell: str) -> int:
+    return 0 if float(cell) == 0 else _count(cell)
 
 
 def _tier(cell: str) -> int:
@@ -168,9 +191,9 @@ def _phases(cell: str) -> tuple[Phase, ...]:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "submit": _submit, "duration": _seconds, "devices": _count, "min_devices": _count, "gpu_memory": parse_bytes,
-    "cpus": _cpus, "mem": _host_memory,
-    "tier": _tier, "team": _named, "name": _named, "type": _kind,
-    "workload": _phases,
+    "cpus": _cpus, "mem": _host_memory, "workload": _phases,
+    "tier": _tier, "team": _named, "name": _named, "id": _named, "type": _kind, "image_bytes": parse_bytes,
+    "instances": _count,
 }  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "min_devices": 0,
@@ -181,18 +204,33 @@ _DEFAULTS: dict[str, Any] = {
     "team": "default",
     "type": (),
     "workload": (Phase(""),),
+    "image_bytes": 0,
 }
+_TYPECODES = {
+    "submit": "d", "duration": "d", "step_us": "d", "devices": "q", "min_devices": "q", "gpu_memory": "q", "image_bytes": "q",
+    "tier": "b", "team": "l", "type": "l",
+}  # fmt: skip
+"""Numbers are kept as such, eight bytes each: a Python object for each would be five times as much."""
+_CODED = ("team", "type")
 
 
-class _Table:
+class TraceTable:
     """Rows read so far, by field, and what was wrong with the others."""
 
-    def __init__(self, source: str, columns: dict[str, int]) -> None:
+    def __init__(self, source: str, columns: dict[str, int], form: TraceFormat) -> None:
         self.source = source
+        self.form = form
         self.columns = columns
-        self.values: dict[str, list[Any]] = {field: [] for field in columns}
+        self.values: dict[str, Any] = {}
         self.mistakes: list[str] = []
         self.wrong = 0
+        self.idle = 0
+        """Rows left out because they have no run time or no devices."""
+        self.late = 0
+        """Rows that come before the row above them."""
+        self._codes: dict[str, dict[Any, int]] = {field: {} for field in _CODED}
+        self._lines: dict[str, int] = {}
+        self._readers = {**_READERS, "devices": _count_or_none} if form.published else _READERS
 
     def add(self, row: list[str], line: int) -> None:
         """Read one row, or note everything wrong with it."""
@@ -201,43 +239,75 @@ class _Table:
         for field, at in self.columns.items():
             cell = row[at].strip() if at < len(row) else ""
             try:
-                cells[field] = _READERS[field](cell) if cell else _DEFAULTS[field]
+                cells[field] = self._readers[field](cell) if cell else _DEFAULTS[field]
             except KeyError:
-                self._note(line, f"{field}: missing")
+                self.note(line, f"{field}: missing")
             except UsageError as error:
-                self._note(line, f"{field}: {error.message}")
-            except ValueError:
-                self._note(line, f"{field}: {cell!r} cannot be read")
+                self.note(line, f"{field}: {error.message}")
+            except (ValueError, OverflowError):
+                self.note(line, f"{field}: {cell!r} cannot be read")
         if self.wrong == before:
-            self._check(cells, line)
-        if self.wrong == before:
-            for field, value in cells.items():
-                self.values[field].append(value)
+            self.take(cells, line)
+
+    def take(self, cells: dict[str, Any], line: int) -> None:
+        """Keep one row that could be read, unless what it says cannot be."""
+        cells["devices"] *= cells.pop("instances", 1)
+        if self.form.published and not (cells["duration"] and cells["devices"]):
+            self.idle += 1
+            return
+        before = self.wrong
+        self._check(cells, line)
+        if self.wrong > before:
+            return
+        submits: Any = self.values.get("submit")
+        if submits is not None and cells["submit"] < submits[-1]:
+            self.late += 1
+        for field, value in cells.items():
+            kept = self.values.get(field)
+            if kept is None:
+                kept = self.values[field] = array(_TYPECODES[field]) if field in _TYPECODES else []
+            kept.append(self._code(field, value) if field in _CODED else value)
+
+    def _code(self, field: str, value: Any) -> int:
+        codes = self._codes[field]
+        return codes.setdefault(value, len(codes))
 
     def _check(self, cells: dict[str, Any], line: int) -> None:
+        if not cells["duration"] > 0:
+            self.note(line, f"duration: {cells['duration']:g} s is not above 0")
         if cells.get("min_devices", 0) > cells["devices"]:
-            self._note(line, f"min_devices: {cells['min_devices']} is above devices ({cells['devices']})")
+            self.note(line, f"min_devices: {cells['min_devices']} is above devices ({cells['devices']})")
         if cells.get("gpu_memory") and cells["devices"] != 1:
-            self._note(line, "gpu_memory: a share is of one device; devices must be 1")
+            self.note(line, "gpu_memory: a share is of one device; devices must be 1")
+        if "id" in cells:
+            first = self._lines.setdefault(cells["id"], line)
+            if first != line:
+                self.note(line, f"id: {cells['id']} is the id of line {first}, too")
 
-    def _note(self, line: int, text: str) -> None:
+    def note(self, line: int, text: str) -> None:
+        """Something is wrong with this line."""
         self.wrong += 1
         if len(self.mistakes) < SHOWN:
             self.mistakes.append(f"{self.source}:{line}: {text}")
 
     def trace(self, name: str) -> Trace:
-        """The rows as a trace. Raises UsageError when any row was wrong."""
+        """The rows as a trace. Raises UsageError when any row was wrong, or none is left."""
         if self.wrong:
             more = [f"and {self.wrong - SHOWN} more"] if self.wrong > SHOWN else []
             raise UsageError("\n".join([*self.mistakes, *more]), _REMEDY)
         values = self.values
-        extra: dict[str, object] = {}
+        if not values:
+            left_out = f" ({self.idle:,} rows have no run time or no devices)" if self.idle else ""
+            raise UsageError(f"{self.source} holds no jobs{left_out}", _REMEDY)
+        extra: dict[str, object] = {"remarks": self._remarks(name)}
         for field, column, dtype in (
             ("tier", "tier", np.int8),
             ("min_devices", "floor", np.int32),
             ("gpu_memory", "gpu_memory", np.int64),
             ("cpus", "cpus_milli", np.int64),
             ("mem", "memory", np.int64),
+            ("image_bytes", "image_bytes", np.int64),
+            ("step_us", "step_us", np.float64),
         ):
             if field in values:
                 extra[column] = np.array(values[field], dtype)
@@ -247,21 +317,29 @@ class _Table:
             ("workload", "workloads", "phases"),
         ):
             if field in values:
-                extra[column], extra[words] = _numbered(values[field])
+                extra[column], extra[words] = np.array(values[field], np.int32), tuple(self._codes[field])
         submit = np.array(values["submit"], np.float64)
-        if "name" in values:
-            extra["names"] = _in_order(values["name"], submit)
+        if "id" in values:
+            extra["ids"] = _in_order(values["id"], submit)
+        if "name" in values or "id" in values:
+            extra["names"] = tuple(map(_not_a_number, _in_order(values.get("name") or values["id"], submit)))
         return make_trace(
             name, submit, np.array(values["duration"], np.float64), np.array(values["devices"], np.int64), **extra
         )
 
+    def _remarks(self, name: str) -> tuple[str, ...]:
+        counted = (
+            (self.late, "rows were not in order of submission; all rows were sorted"),
+            (self.idle, "rows have no run time or no devices and are left out"),
+        )
+        return tuple(f"{name}: {count:,} {text}" for count, text in counted if count)
 
-def _numbered(words: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Indices into the distinct values, which are numbered in order of appearance."""
-    index = {word: at for at, word in enumerate(dict.fromkeys(words))}
-    return np.array([index[word] for word in words], np.int32), tuple(index)
+
+def _in_order(words: list[str], submit: Any) -> tuple[str, ...]:
+    """Names in order of submission."""
+    return tuple(words[at] for at in np.argsort(submit, kind="stable"))
 
 
-def _in_order(names: list[str], submit: Any) -> tuple[str, ...]:
-    """Names in order of submission; numbers, which would read as job ids, get a prefix."""
-    return tuple(f"t{names[at]}" if names[at].isdigit() else names[at] for at in np.argsort(submit, kind="stable"))
+def _not_a_number(name: str) -> str:
+    """Numbers would read as job ids and get a prefix."""
+    return f"t{name}" if name.isdigit() else name

@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
-
-from ..base.units import MS, SECOND
 from ..engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.events import (
     Checkpointed,
@@ -34,6 +31,7 @@ from ..model.job import JobSpec, Level
 from ..model.node import Allocation, DeviceFault, NodeSpec, device_count, milli_devices
 from ..model.rate import RateSettings, lasts_us, progress_us, rated, workload_at
 from .agenda import Agenda, Entry
+from .costs import Cost, Costs, cost_us
 from .faults import NEVER, Faults
 from .meter import PoolMeter
 
@@ -48,35 +46,22 @@ SIGKILL_CODE = 137
 _Answer: TypeAlias = Started | Resumed | Checkpointed
 
 
-class Costs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Duration of each operation of the simulated cluster, microseconds; devices are held meanwhile and no progress is made."""
-
-    launch_us: int = 3 * SECOND
-    save_us: int = 1 * SECOND
-    restore_us: int = 500 * MS
-    stop_us: int = 0
-    checkpoint_us: int = -1
-    """How long a running job stands still while it is imaged; -1: as long as a save takes."""
-    checkpoint_every_us: int = 0
-    """Run time between a running job's own checkpoints, from which a crash restarts it; 0: from the beginning."""
-
-
-FREE = Costs(launch_us=0, save_us=0, restore_us=0)
-
-
 class Truth:
     """One live job as it really is. ``done`` counts full-speed microseconds; ``durable`` is what the program itself has saved,
-    ``images`` what is in each full image.
+    ``images`` what is in each full image. ``cap``: no more than that is done before its round is over.
 
     ``epoch`` changes whenever what was foreseen for the job no longer holds; events of an older one are dropped.
     """
 
     __slots__ = (
         "allocation",
+        "attempt",
+        "cap",
         "done",
         "durable",
         "duration",
         "epoch",
+        "image_bytes",
         "images",
         "lost",
         "rate",
@@ -86,8 +71,11 @@ class Truth:
         "spec",
     )
 
-    def __init__(self, row: int, duration: int, spec: JobSpec, reference: str) -> None:
+    def __init__(self, row: int, duration: int, spec: JobSpec, reference: str, image_bytes: int = 0) -> None:
         self.row = row
+        self.image_bytes = image_bytes
+        self.attempt = 0
+        self.cap = duration
         self.duration = duration
         self.spec = spec
         self.reference = reference
@@ -106,7 +94,7 @@ class SimulatedWorld:
 
     def __init__(
         self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: PoolMeter, costs: Costs, faults: Faults,
-        rates: Rates | None = None,
+        rates: Rates | None = None, seed: int = 1, whole_steps: bool = False,
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.agenda = agenda
@@ -116,6 +104,10 @@ class SimulatedWorld:
         self.rates = rates or Rates(RateSettings())
         """How fast jobs truly run; planners may be led to believe otherwise."""
         self.layout = Layout.of(tuple(nodes))
+        self.seed = seed
+        """Of the streams that recorded costs are drawn from."""
+        self.whole_steps = whole_steps
+        """Whether jobs run by rounds of whole steps, so that their ends are known round by round only (``sim.rounds``)."""
         self.checkpoints = 0
         """Images taken of running jobs so far."""
         self.jobs: dict[int, Truth] = {}
@@ -129,9 +121,9 @@ class SimulatedWorld:
             self._bring_up(index, 0)
             self._next_device_fault(index, 0)
 
-    def admit(self, job: int, row: int, duration: int, spec: JobSpec) -> None:
+    def admit(self, job: int, row: int, duration: int, spec: JobSpec, image_bytes: int = 0) -> None:
         """A job was accepted: its true run time is ``duration`` on its full allotment of the kind on which it is fastest."""
-        self.jobs[job] = Truth(row, duration, spec, self.rates.reference(spec, self.layout.kinds))
+        self.jobs[job] = Truth(row, duration, spec, self.rates.reference(spec, self.layout.kinds), image_bytes)
         self.meter.queued += 1
 
     def forget(self, job: int) -> Truth:
@@ -226,7 +218,21 @@ class SimulatedWorld:
         elif isinstance(command, DropImages):
             self._drop(command)
         elif isinstance(command, StopRanks):
-            self._stop(now, command.job, command.attempt, self.costs.stop_us, SIGTERM_CODE)
+            self._stop(now, command.job, command.attempt, self._stop_us(command.job), SIGTERM_CODE)
+
+    def _takes(self, cost: Cost, truth: Truth, operation: str) -> int:
+        """Microseconds of an operation of a job; its epoch tells one from the next."""
+        if isinstance(cost, int):
+            return cost
+        return cost_us(cost, truth.spec.devices, truth.image_bytes, self.seed, operation, truth.row, truth.epoch)
+
+    def _stop_us(self, job: int) -> int:
+        return self._takes(self.costs.stop_us, self.jobs[job], "stop")
+
+    def _launch_us(self, truth: Truth, attempt: int) -> int:
+        again = attempt > 1 and self.costs.restart_us is not None
+        cost = self.costs.restart_us if again else self.costs.launch_us
+        return self._takes(cost or 0, truth, "restart" if again else "launch")
 
     def _launch(self, now: int, command: Launch) -> None:
         job, attempt = command.job, command.attempt
@@ -234,21 +240,23 @@ class SimulatedWorld:
         start = truth.images[command.image] if command.image else truth.durable
         truth.lost += max(0, truth.done - start)
         truth.done = start
+        takes = self._launch_us(truth, attempt)
         if self.faults.active and self.faults.fails("launch", truth.row, truth.epoch):
             node = self.nodes[command.allocation[0].node].name
             failed = StartFailed(job, attempt, "the launch failed (simulated)", node=node)
-            self.agenda.put(now + self.costs.launch_us, failed, job, truth.epoch)
+            self.agenda.put(now + takes, failed, job, truth.epoch)
             return
-        self._run_from(now, truth, self.costs.launch_us, Started(job, attempt), job, attempt)
+        self._run_from(now, truth, takes, Started(job, attempt), job, attempt)
 
     def _resume(self, now: int, command: ResumeRanks) -> None:
         job, attempt = command.job, command.attempt
         truth = self._occupy(job, command.allocation)
+        takes = self._takes(self.costs.restore_us, truth, "restore")
         if self.faults.active and self.faults.fails("resume", truth.row, truth.epoch):
             failed = ResumeFailed(job, attempt, "the restore failed (simulated)")
-            self.agenda.put(now + self.costs.restore_us, failed, job, truth.epoch)
+            self.agenda.put(now + takes, failed, job, truth.epoch)
             return
-        self._run_from(now, truth, self.costs.restore_us, Resumed(job, attempt, self.costs.restore_us), job, attempt)
+        self._run_from(now, truth, takes, Resumed(job, attempt, takes), job, attempt)
 
     def _occupy(self, job: int, allocation: Allocation) -> Truth:
         truth = self.jobs[job]
@@ -266,17 +274,21 @@ class SimulatedWorld:
 
     def _run_on(self, since: int, truth: Truth, answer: _Answer, job: int, attempt: int) -> None:
         """Foresee the answer at ``since``, and then the end of the run: its work done, or a rank's failure."""
-        truth.since = since
+        truth.since, truth.attempt, truth.cap = self.agenda.ticked(since), attempt, truth.duration
         truth.rate = self._rate(truth, workload_at(truth.spec, truth.done))
         self.agenda.put(truth.since, answer, job, truth.epoch)
         runs = self._finish_us(truth)
         lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
-        if lasts < runs:
+        if lasts < (NEVER if self.whole_steps else runs):
             self.agenda.put(
                 truth.since + lasts, Exited(job, attempt, SIGKILL_CODE, why="a rank died (simulated)"), job, truth.epoch
             )
-        else:
+        elif not self.whole_steps:
             self.agenda.put(truth.since + runs, Exited(job, attempt, 0), job, truth.epoch)
+
+    def foresee_end(self, job: int, truth: Truth, at: int) -> None:
+        """The job will have done its work at ``at``, unless something happens to it before."""
+        self.agenda.put(at, Exited(job, truth.attempt, 0), job, truth.epoch)
 
     def _rate(self, truth: Truth, workload: str) -> int:
         """Millionths of full speed on the devices it has."""
@@ -302,7 +314,7 @@ class SimulatedWorld:
         truth = self.jobs[job]
         if not truth.allocation:
             return
-        delay = self.costs.save_us
+        delay = self._takes(self.costs.save_us, truth, "save")
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
             if self._on_broken(truth) or self.faults.fails("suspend", truth.row, truth.epoch):
@@ -312,7 +324,7 @@ class SimulatedWorld:
                 )
                 return
         if command.level == Level.REQUEUE:
-            self._stop(now, job, attempt, self.costs.stop_us, SIGTERM_CODE)
+            self._stop(now, job, attempt, self._stop_us(job), SIGTERM_CODE)
             return
         self._progress(truth, now)
         truth.epoch += 1
@@ -331,7 +343,7 @@ class SimulatedWorld:
         truth, costs = self.jobs[job], self.costs
         if not truth.allocation:
             return
-        took = costs.save_us if costs.checkpoint_us < 0 else costs.checkpoint_us
+        took = self._takes(costs.save_us if costs.checkpoint_us is None else costs.checkpoint_us, truth, "checkpoint")
         if self.faults.active:
             took = self.faults.stretched(took, truth.row, truth.epoch)
             if self.faults.fails("checkpoint", truth.row, truth.epoch + serial):
@@ -358,10 +370,14 @@ class SimulatedWorld:
         truth.rate = 0
         self.agenda.put(now + delay, Exited(job, attempt, code), job, truth.epoch)
 
+    def count_progress(self, truth: Truth, now: int) -> None:
+        """A round is over: count what the job did in it."""
+        self._progress(truth, now)
+
     def _progress(self, truth: Truth, now: int) -> None:
         """Count the work done until ``now``. Floor division never counts a job as finished before its end."""
         if truth.rate and now > truth.since:
-            truth.done = min(truth.duration, self._done_by(truth, now))
+            truth.done = min(truth.cap, self._done_by(truth, now))
             truth.since = now
             every = self.costs.checkpoint_every_us
             if every:

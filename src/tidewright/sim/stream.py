@@ -1,0 +1,106 @@
+"""Text files read line by line, packed (.gz, .zst, .xz) or not, so that their size does not matter.
+
+It refuses to know what the lines say.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ..base.errors import UsageError
+
+Reading = Callable[[int, int], None]
+"""Called now and then with (bytes of the file read, bytes of the file)."""
+PACKED = (".gz", ".zst", ".xz")
+_LINES = 1 << 16
+_BUFFER = 1 << 20
+_PACKED_BYTES = 1 << 11
+"""Fed to zstd at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of one feed is in memory."""
+
+
+class _Zstd(io.RawIOBase):
+    """The frames of a file unpacked; unlike zstandard's own reader it says so when the last one is cut off."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        import zstandard
+
+        self._packed = packed
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._input = b""
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` with some bytes; 0 at the end. Raises EOFError when the file ends inside a frame."""
+        while not self._ready:
+            self._input = self._input or self._packed.read(_PACKED_BYTES)
+            if not self._input:
+                if self._frame is not None:
+                    raise EOFError("it ends inside a zstd frame")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._ready = memoryview(self._frame.decompress(self._input))
+            self._input = b""
+            if self._frame.eof:
+                self._input, self._frame = self._frame.unused_data, None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
+def stem(path: Path) -> str:
+    """The file's name without its endings: ``jobs`` of ``jobs.csv.gz``."""
+    return Path(path.stem).stem if path.suffix in PACKED else path.stem
+
+
+@contextmanager
+def open_lines(path: Path, reading: Reading | None = None) -> Iterator[Iterator[str]]:
+    """The lines of a file, with their ends. Raises UsageError when it cannot be read, is damaged or is not text."""
+    try:
+        with path.open("rb") as file, _unpacked(path, file) as text:
+            yield _counted(text, file, path.stat().st_size, reading)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {path}: it is not text ({error.reason})", _remedy(path)) from error
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise UsageError(f"cannot read {path}: it is damaged or cut off ({error})", _remedy(path)) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", "give the path of a file") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "zstandard":
+            raise
+        raise UsageError(f"cannot read {path}: it is damaged ({error})", _remedy(path)) from error
+
+
+def _remedy(path: Path) -> str:
+    return (
+        f"the ending {path.suffix!r} says how it is packed: {', '.join(PACKED)}, anything else is plain text in UTF-8"
+    )
+
+
+def _unpacked(path: Path, file: IO[bytes]) -> io.TextIOWrapper:
+    stream: Any = file
+    if path.suffix == ".gz":
+        stream = gzip.GzipFile(fileobj=file)
+    elif path.suffix == ".xz":
+        stream = lzma.open(file)  # noqa: SIM115
+    elif path.suffix == ".zst":
+        stream = io.BufferedReader(_Zstd(file), _BUFFER)
+    return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+
+
+def _counted(text: io.TextIOWrapper, file: IO[bytes], size: int, reading: Reading | None) -> Iterator[str]:
+    for number, line in enumerate(text):
+        if reading is not None and not number % _LINES:
+            reading(file.tell(), size)
+        yield line

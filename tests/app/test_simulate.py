@@ -1,0 +1,160 @@
+"""``tide simulate`` as users type it: every option changes what comes out, and wrong ones say what to write."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.app.test_recorded import record
+from tidewright.app.recorded import read
+from tidewright.app.simulate import costs_of, rerun
+from tidewright.base.errors import UsageError
+from tidewright.base.units import SECOND
+from tidewright.cli.shell import tide
+from tidewright.model.job import JobSpec
+from tidewright.sim.costs import FREE, Costs
+
+SMALL = ("-t", "synthetic:jobs=60,load=1.2,max=1h,sizes=1:6/2:2/4:1", "-c", "2x4")
+
+
+def call(*words: str, base: tuple[str, ...] = SMALL) -> Result:
+    return CliRunner().invoke(tide, ["simulate", *base, *words])
+
+
+def results(*words: str, base: tuple[str, ...] = SMALL) -> list[dict[str, Any]]:
+    ran = call(*words, "-o", "json", base=base)
+    assert ran.exit_code == 0, ran.output
+    return json.loads(ran.stdout)  # type: ignore[no-any-return]
+
+
+def refusal(*words: str) -> UsageError:
+    error = call(*words).exception
+    assert isinstance(error, UsageError) and error.remedy
+    return error
+
+
+PLAIN = ("-p", "srtf")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--profile", "default:round=6m"), ("--costs", "launch=60s"), ("--load", "0.5"), ("--tiers", "premium:1"),
+        ("--estimates", "none"), ("--estimates", "2"), ("--estimate-error", "2"), ("--profile", "ideal"),
+    ],
+)  # fmt: skip
+def test_every_option_changes_the_outcome(words: tuple[str, ...]) -> None:
+    assert results(*PLAIN, *words) != results(*PLAIN)
+
+
+def test_the_same_run_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{at}.csv.gz" for at in range(2)]
+    for path in paths:
+        results("-p", "fifo,srtf", "--profile", "default:ties=shuffled", "--jobs-out", str(path))
+    assert paths[0].read_bytes()[20:] == paths[1].read_bytes()[20:]
+
+
+def test_costs_go_before_the_profiles(tmp_path: Path) -> None:
+    free = results(*PLAIN, "--profile", "helios", "--costs", "free")
+    ideal = results(*PLAIN, "--profile", "ideal:tick=1s,placement=consolidate,splice=no")
+    assert free[0]["jct_mean_s"] == ideal[0]["jct_mean_s"]
+    assert free[0]["profile"] == "helios"
+
+
+def test_one_row_for_each_job_and_policy(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    summed = results("-p", "fifo,srtf", "--profile", "default:refuse=yes", "--jobs-out", str(path))
+    rows = list(csv.DictReader(path.open()))
+    assert len(rows) == 120
+    for result in summed:
+        mine = [row for row in rows if row["policy"] == result["policy"]]
+        done = [row for row in mine if row["state"] == "completed"]
+        refused = [row["reason"] for row in mine if row["state"] == "refused"]
+        assert (len(done), len(refused)) == (result["completed"], result["refused"])
+        assert {why: refused.count(why) for why in result["refusals"]} == result["refusals"]
+        assert sum(float(row["jct_s"]) for row in done) / len(done) == pytest.approx(result["jct_mean_s"])
+        assert all(float(row["jct_s"]) == pytest.approx(float(row["end_s"]) - float(row["submit_s"])) for row in done)
+        assert all(float(row["wait_s"]) >= 0 and 0 < float(row["delivered"]) <= 1 for row in done)
+        assert not any(row["end_s"] and not row["start_s"] for row in mine)
+
+
+def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
+    trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv.gz"
+    trace.write_text("id,submit,duration,devices\na,0,10,1\nb,0,320000000,8\nc,5,10,1\n")
+    results("-p", "fifo", "--jobs-out", str(path), base=("-t", str(trace), "-c", "1x8"))
+    with gzip.open(path, "rt") as lines:
+        rows = {row["id"]: (row["state"], row["reason"]) for row in csv.DictReader(lines)}
+    assert rows["a"] == ("completed", "")
+    assert rows["b"] == ("unfinished", "running")
+    assert rows["c"][0] == "unfinished" and rows["c"][1].startswith("queued")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--costs", "launch=soon"), "not a duration"),
+        (("--costs", "learn"), "learn needs a journal"),
+        (("--costs", "learn:/nowhere"), "no such journal"),
+        (("--profile", "gavel:speed=3"), "speed: not a key"),
+        (("--estimates", "some"), "estimates: 'some'"),
+        (("--estimates", "11"), "not between 0 and 10"),
+        (("--tiers", "gold:1"), "not one of premium"),
+        (("--load", "-1"), "load -1"),
+        (("--load", "0"), "load 0"),
+        (("--jobs-out", "nowhere/jobs.csv"), "no directory nowhere"),
+    ],
+)
+def test_wrong_options_say_what_to_write(words: tuple[str, ...], said: str) -> None:
+    error = call(*words).exception
+    assert said in str(error) and getattr(error, "remedy", "")
+
+
+def test_costs_are_learnt_from_a_journal(tmp_path: Path) -> None:
+    """Launches take a second in that journal, saves and restores were not measured."""
+    path = record([(JobSpec(name=f"job{at}", command=("a",)), 5) for at in range(4)], 100).write(tmp_path / "j.jsonl")
+    learnt = read(path).costs
+    assert learnt.launch_us != Costs().launch_us and learnt.save_us == Costs().save_us
+    assert costs_of(f"learn:{path}", FREE) == learnt
+    assert results(*PLAIN, "--costs", f"learn:{path}") != results(*PLAIN)
+    (own,), _ = rerun(path, "fifo")
+    (free,), _ = rerun(path, "fifo", costs="free")
+    (ideal,), _ = rerun(path, "fifo", profile="ideal")
+    assert (ideal.profile, own.profile) == ("ideal", "default")
+    assert free.jct_mean_s == ideal.jct_mean_s
+    assert (own.jct_mean_s == free.jct_mean_s) == (learnt.launch_us == 0)
+    out = tmp_path / "out.csv"
+    words = ["replay", str(path), "-p", "fifo", "--costs", "launch=7s", "--jobs-out", str(out)]
+    ran = CliRunner().invoke(tide, words)
+    assert ran.exit_code == 0, ran.output
+    assert len(out.read_text().splitlines()) == 5
+    assert all(float(row["wait_s"]) >= 7 for row in csv.DictReader(out.open()))
+
+
+def test_what_took_various_times_is_learnt_as_a_distribution(tmp_path: Path) -> None:
+    from tidewright.app.recorded import _Measured
+    from tidewright.drive.record import StepRecord
+    from tidewright.engine.commands import Launch
+    from tidewright.engine.events import Checkpointed, Resumed, Started, Suspended
+
+    measured = _Measured()
+    for job, took in enumerate((2, 4, 9)):
+        for attempt, slower in ((1, 1), (2, 10)):
+            at = (100 * job + 50 * attempt) * SECOND
+            measured.observe(StepRecord(1, at, [], [Launch(job, attempt, ())]))
+            measured.observe(StepRecord(2, at + took * slower * SECOND, [Started(job, attempt)], []))
+        events = [Suspended(job, 2, took), Resumed(job, 2, 5), Checkpointed(job, 2, 1, 7 * took)]
+        measured.observe(StepRecord(3, at, events, []))
+    costs = measured.costs()
+    points = [
+        getattr(getattr(costs, f"{name}_us"), "points_us", None) for name in ("launch", "restart", "save", "checkpoint")
+    ]
+    assert points == [
+        (2 * SECOND, 4 * SECOND, 9 * SECOND), (20 * SECOND, 40 * SECOND, 90 * SECOND), (2, 4, 9), (14, 28, 63),
+    ]  # fmt: skip
+    assert costs.restore_us == 5
