@@ -179,6 +179,15 @@ def test_a_round_ends_at_the_latest_finish_of_its_steps() -> None:
     assert ends(done) == [1000, 700]
 
 
+def test_a_round_of_whole_steps_ends_at_a_tick() -> None:
+    """The last steps end at 10.5 s; the job ends, and the next one starts, at the tick after it."""
+    trace = jobs((0, 10.5, 2), (1, 7, 2), step_us=np.array([3.5, 3.5]) * SECOND)
+    profile = replace(PROFILES["gavel"], reallocation_us=0, tick_us=SECOND)
+    done = run(trace, profile)
+    assert (starts(done), ends(done)) == ([0, 11], [11, 18])
+    assert done.driver.turns < 20
+
+
 # -- every job is accounted for ---------------------------------------------------------------------------------------
 
 COSTS = st.sampled_from([

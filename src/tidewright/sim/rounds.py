@@ -101,7 +101,7 @@ class Pace:
         for (job, truth), done in zip(running, work, strict=True):
             truth.cap = min(truth.duration, truth.done + rounds * done)
             ends = max(now, truth.since) + rounds * _wall(truth, min(done, truth.duration - truth.done))
-            self.end = max(self.end, ends if done else now + self.profile.round_us)
+            self.end = max(self.end, world.agenda.ticked(ends if done else now + self.profile.round_us))
             if truth.cap == truth.duration:
                 world.foresee_end(job, truth, ends)
 

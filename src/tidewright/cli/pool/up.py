@@ -22,7 +22,11 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 @click.command("up", short_help="Start Tidewright on this machine.")
-@click.option("--policy", metavar="NAME", help="Who runs: sla, fifo, fifo-backfill, srtf, las, static. Default: sla.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="Who runs: sla, fifo, fifo-backfill, fjf, sjf, smallest, srsf, srtf, las, static. Default: sla.",
+)
 @click.option(
     "--slots", type=click.IntRange(1, 64), metavar="N", help="CPU slots where there is no GPU. Default: one per core."
 )
