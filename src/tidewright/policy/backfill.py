@@ -17,6 +17,8 @@ from .preferences import Preferences, first_rows
 from .profile import Profile
 
 _BACKFILLED = Code.BACKFILLED()
+_EXPLAINED = 8
+"""Reserved jobs that are given a reason."""
 
 
 class Backfill:
@@ -42,7 +44,8 @@ class Backfill:
         reserved = self._walk(view, composer, rows.tolist())
         plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
         explained = {blocked.job for blocked in plan.blocked}
-        more = tuple(_waits_for(view, composer, row, at) for row, at in list(reserved.items())[:8])
+        holders: dict[tuple[int, int], tuple[int, ...]] = {}
+        more = tuple(_waits_for(view, composer, row, at, holders) for row, at in list(reserved.items())[:_EXPLAINED])
         return Plan(
             plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in explained))
         )
@@ -54,29 +57,55 @@ class Backfill:
         left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
         busy = np.flatnonzero((jobs.active | jobs.reserved) & (jobs.memory == 0))
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
+        needs, shares, lengths = jobs.floor[rows].tolist(), jobs.memory[rows].tolist(), left[rows].tolist()
+        fewest = np.minimum.accumulate(jobs.floor[rows][::-1])[::-1].tolist()  # of the row and all behind it
         reserved: dict[int, int] = {}
-        for row in rows:
-            need, lasting = int(jobs.floor[row]), int(left[row])
-            if jobs.memory[row]:
+        first = -1
+        for index, (row, need, share, lasting) in enumerate(zip(rows, needs, shares, lengths, strict=True)):
+            if len(reserved) >= _EXPLAINED and self._settled(composer, profile, fewest[index], first):
+                composer.unplaced.extend(self._hopeless(profile, rows[index:], needs[index:], shares[index:]))
+                break
+            if share:
                 if not composer.start(row):
                     composer.unplaced.append(row)
                 continue
             at = profile.earliest(need, lasting)
-            if at == now and composer.start(row):
-                profile.reserve(now, lasting, need)
-                continue
-            # Enough devices may be free but lie badly: only the next change of the profile can help.
-            at = profile.earliest(need, lasting, int(profile.times[1])) if len(profile.times) > 1 else -1
+            if at == now:
+                if composer.start(row):
+                    profile.reserve(now, lasting, need)
+                    continue
+                # Enough devices may be free but lie badly: only the next change of the profile can help.
+                at = profile.earliest(need, lasting, profile.times[1]) if len(profile.times) > 1 else -1
             if at < 0:
                 composer.unplaced.append(row)
                 continue
             profile.reserve(at, lasting, need)
             reserved[row] = at
+            first = at if first < 0 else min(first, at)
         return reserved
 
+    @staticmethod
+    def _settled(composer: Composer, profile: Profile, fewest: int, first: int) -> bool:
+        """Whether no later row can start now or be reserved devices before ``first``: then no reservation made for it is seen.
 
-def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
-    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
+        ``fewest``: devices that each of them needs at least. The profile only falls, so a time at which too few are free stays so.
+        """
+        if profile.free[0] >= fewest or composer.room_left():
+            return False
+        soonest = profile.first_with(fewest)
+        return soonest < 0 or soonest >= first
+
+    @staticmethod
+    def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[int]) -> list[int]:
+        """Of rows for which nothing is free, those that no reservation would help either."""
+        most = profile.free[-1]  # all reservations end: no time has more free than the last
+        return [row for row, need, share in zip(rows, needs, shares, strict=True) if share or need > most]
+
+
+def _waits_for(
+    view: View, composer: Composer, row: int, at: int, holders: dict[tuple[int, int], tuple[int, ...]]
+) -> Blocked:
+    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row), holders)
     if blocked.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
         return blocked
     why = Code.RESERVED_LATER(given(blocked.why), max(int(at) - view.now, 0))
