@@ -4,6 +4,8 @@ only where it delays none of their reservations, run times being as estimated.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from ..estimate.duration import remaining_us
@@ -19,6 +21,8 @@ from .profile import Profile
 _BACKFILLED = Code.BACKFILLED()
 _EXPLAINED = 8
 """Reserved jobs that are given a reason."""
+_STRIDE = 4
+"""Rows between two questions whether the rest of the walk can be seen."""
 
 
 class Backfill:
@@ -58,13 +62,16 @@ class Backfill:
         busy = np.flatnonzero((jobs.active | jobs.reserved) & (jobs.memory == 0))
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
         needs, shares, lengths = jobs.floor[rows].tolist(), jobs.memory[rows].tolist(), left[rows].tolist()
-        fewest = np.minimum.accumulate(jobs.floor[rows][::-1])[::-1].tolist()  # of the row and all behind it
+        fewest, shortest, sharing = _least_behind(needs), _least_behind(lengths), _least_behind([-one for one in shares])
         reserved: dict[int, int] = {}
         first = -1
         for index, (row, need, share, lasting) in enumerate(zip(rows, needs, shares, lengths, strict=True)):
-            if len(reserved) >= _EXPLAINED and self._settled(composer, profile, fewest[index], first):
-                composer.unplaced.extend(self._hopeless(profile, rows[index:], needs[index:], shares[index:]))
-                break
+            if len(reserved) >= _EXPLAINED and not index % _STRIDE and not (sharing[index] and composer.room_left()):
+                # The profile only falls: no row from here on can have devices before the smallest and shortest of them could.
+                # If that is after the first reservation, none starts now, and no reservation made for one of them is seen.
+                if profile.earliest(fewest[index], shortest[index]) >= first:
+                    composer.unplaced.extend(_hopeless(profile, rows[index:], needs[index:], shares[index:]))
+                    break
             if share:
                 if not composer.start(row):
                     composer.unplaced.append(row)
@@ -84,22 +91,16 @@ class Backfill:
             first = at if first < 0 else min(first, at)
         return reserved
 
-    @staticmethod
-    def _settled(composer: Composer, profile: Profile, fewest: int, first: int) -> bool:
-        """Whether no later row can start now or be reserved devices before ``first``: then no reservation made for it is seen.
 
-        ``fewest``: devices that each of them needs at least. The profile only falls, so a time at which too few are free stays so.
-        """
-        if profile.free[0] >= fewest or composer.room_left():
-            return False
-        soonest = profile.first_with(fewest)
-        return soonest < 0 or soonest >= first
+def _least_behind(values: list[int]) -> list[int]:
+    """For each value the least of it and of all behind it."""
+    return list(accumulate(reversed(values), min))[::-1]
 
-    @staticmethod
-    def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[int]) -> list[int]:
-        """Of rows for which nothing is free, those that no reservation would help either."""
-        most = profile.free[-1]  # all reservations end: no time has more free than the last
-        return [row for row, need, share in zip(rows, needs, shares, strict=True) if share or need > most]
+
+def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[int]) -> list[int]:
+    """Of rows that cannot start now, those that no reservation would help either."""
+    most = profile.free[-1]  # all reservations end: no time has more free than the last
+    return [row for row, need, share in zip(rows, needs, shares, strict=True) if share or need > most]
 
 
 def _waits_for(

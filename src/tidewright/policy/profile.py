@@ -53,10 +53,6 @@ class Profile:
         for step in range(first, last):
             free[step] -= need
 
-    def first_with(self, need: int) -> int:
-        """The first time after the first step when ``need`` devices are free; -1 for never."""
-        return next((time for time, free in zip(self.times[1:], self.free[1:], strict=True) if free >= need), -1)
-
     def _cut(self, at: int) -> int:
         """Let a step begin at ``at``; its index."""
         index = bisect_left(self.times, at)
