@@ -205,15 +205,18 @@ class Composer:
 
     def rearrange(self) -> None:
         """Walk the rows that are entitled to devices; place each on free ones, else preempt less wanted rows for it."""
-        preferences = self.preferences
+        preferences, waiting = self.preferences, self._still_waiting()
         if preferences.victims is None:
             return
-        movable = self._movable()
+        # Asked first because it is cheap: in a full pool most plans end here.
+        if not np.count_nonzero(waiting if preferences.may_preempt is None else waiting & preferences.may_preempt):
+            return
+        movable = self._movable(preferences.victims)
         running = movable.nonzero()[0]
         if not len(running):
             return
         # Rows less wanted than every row that could be preempted are left to ``fill``.
-        waiting = self._still_waiting() & (preferences.key < preferences.key[running].max())
+        waiting = waiting & (preferences.key < preferences.key[running].max())
         may_preempt = waiting if preferences.may_preempt is None else waiting & preferences.may_preempt
         if not np.count_nonzero(may_preempt):
             return
@@ -243,9 +246,8 @@ class Composer:
             failed[shape, may] = self._unplaceable[shape] = True
             self.unplaced.append(row)
 
-    def _movable(self) -> Column:
-        assert self.preferences.victims is not None
-        movable = self.preferences.victims.copy()
+    def _movable(self, victims: Column | Callable[[], Column]) -> Column:
+        movable = victims() if callable(victims) else victims.copy()
         if self._moved:
             movable[list(self._moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
@@ -268,7 +270,7 @@ class Composer:
         """A running row as a candidate for preemption."""
         return candidate_of(self.view, self.board, row, cost)
 
-    def force(self, row: int, victims: Column, cost: Column) -> bool:
+    def force(self, row: int, victims: Column, cost: Callable[[], Column]) -> bool:
         """Place a row ahead of all others, preempting any of ``victims``, whatever their keys."""
         request = self.request(row)
         if self._start(row, request):
@@ -309,7 +311,7 @@ class Composer:
     def grow(self) -> None:
         """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
         grown: dict[int, _Step] = {}
-        for step in self._steps:
+        for step in self._steps if any(self.board.free_total) else ():
             most = int(self.jobs.demand[step.row])
             if self._preempts(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
                 continue
@@ -320,7 +322,8 @@ class Composer:
                 step.allocation = larger
                 grown[step.row] = step
         # What they grew onto may be left over by a later step's victims, so they are applied after all others.
-        self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
+        if grown:
+            self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
 
     @staticmethod
     def _preempts(step: _Step) -> bool:
@@ -356,7 +359,8 @@ class Composer:
     def touched(self) -> Column:
         """Rows that this plan already moves. Shape (n,), bool."""
         flags = self._placed.copy()
-        flags[list(self._moved)] = True
+        if self._moved:
+            flags[list(self._moved)] = True
         return flags
 
     @property

@@ -61,7 +61,8 @@ class Preemptor:
         self.movable = movable
         self.selected = selected
         """Rows that are entitled to devices: the last to be preempted."""
-        self._cost: Column = preferences.cost if preferences.cost is not None else victim_cost(self.jobs)
+        cost = preferences.cost() if callable(preferences.cost) else preferences.cost
+        self._cost: Column = cost if cost is not None else victim_cost(self.jobs)
         self._any_key = any_key
         self._index: PreemptionIndex | None = None
         self._selected_too = False

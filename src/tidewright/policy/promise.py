@@ -38,6 +38,26 @@ class Class(IntEnum):
     """Spare capacity."""
 
 
+# Tables instead of comparisons: thousands of plans an hour judge a few hundred rows each, so the number of vector expressions
+# counts, not their length.
+_TARGET = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])
+_IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
+"""By tier: idle time allowed, as a share of the run time."""
+_PROMISED = _TARGET > 0
+_BASIC_TIER, _STANDARD_TIER = int(Tier.BASIC), int(Tier.STANDARD)
+_CLASS_OF = np.array(
+    [
+        *(Class.BASIC,) * 4,
+        *(Class.STANDARD, Class.PRESSING, Class.STANDARD_LATE, Class.STANDARD_LATE),
+        *(Class.PREMIUM, Class.PREMIUM, Class.PREMIUM_LATE, Class.PREMIUM_LATE),
+    ],
+    dtype=np.int64,
+)
+"""By 4 * tier + 2 * late + presses."""
+_LOOSE = np.array([one in (Class.BASIC, Class.PREMIUM_LATE, Class.STANDARD_LATE) for one in Class])
+"""By class: no promise to keep."""
+
+
 class Promise(Struct, frozen=True):
     """Columns of shape (n,). ``slack``: microseconds a row may still stand idle and keep its promise (huge for basic)."""
 
@@ -56,14 +76,15 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     far is its wall time less its ideal time; slack is the difference.
     """
     jobs = view.jobs
-    target = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])[jobs.tier]
-    allowance = total_us(jobs) * (1.0 / np.maximum(target, 1e-9) - 1.0)
-    lost = jobs.wall - jobs.ideal_now
-    slack = np.where(target > 0, allowance - lost, 4.0 * _MIDDLE).clip(-_MIDDLE / 2, _MIDDLE / 2).astype(np.int64)
-    margin = np.maximum(pressing * allowance, MINUTE).clip(0, _MIDDLE / 2).astype(np.int64)
+    allowance = total_us(jobs) * _IDLE_SHARE[jobs.tier]
+    slack = allowance - (jobs.wall - jobs.ideal_now)
+    if np.count_nonzero(jobs.tier == _BASIC_TIER):
+        slack = np.where(_PROMISED[jobs.tier], slack, 4.0 * _MIDDLE)
+    slack = np.minimum(np.maximum(slack, -_MIDDLE / 2), _MIDDLE / 2).astype(np.int64)
+    margin = np.minimum(np.maximum(pressing * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
     cls = _classes(view, slack, margin)
     left = remaining_us(jobs)
-    key = (cls.astype(np.int64) << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
+    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
     return Promise(cls, slack, left, key, view.now + slack - margin)
 
 
@@ -75,15 +96,10 @@ def _classes(view: View, slack: Column, margin: Column) -> Column:
     """
     jobs = view.jobs
     late = (slack < 0) & (jobs.expected > 0)
-    premium = np.where(late, int(Class.PREMIUM_LATE), int(Class.PREMIUM))
     presses = slack <= margin
-    if (presses & ~late & (jobs.tier == Tier.STANDARD) & jobs.waiting).any():
+    if np.count_nonzero(presses & ~late & (jobs.tier == _STANDARD_TIER) & jobs.waiting):
         presses |= jobs.active
-    standard = np.where(presses, int(Class.PRESSING), int(Class.STANDARD))
-    standard = np.where(late, int(Class.STANDARD_LATE), standard)
-    return np.where(
-        jobs.tier == Tier.PREMIUM, premium, np.where(jobs.tier == Tier.STANDARD, standard, int(Class.BASIC))
-    )
+    return _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
@@ -93,11 +109,12 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     preempting it would lose, so that equals do not swap places; a waiting row without a promise to keep counts less with time.
     """
     jobs = view.jobs
-    active, devices = jobs.active, np.maximum(jobs.demand, 1)
+    devices = np.maximum(jobs.demand, 1)
     work = left.astype(float) * devices
-    loose = (cls == Class.BASIC) | (cls == Class.PREMIUM_LATE) | (cls == Class.STANDARD_LATE)
-    waited = np.where(loose, view.now - jobs.wait_since, 0)
     stay = np.maximum(work / 2 - pause_us(jobs) * devices, 0.0)
-    return (
-        np.where(active, stay, work / np.minimum(1.0 + waited / aging_us, _AGED)).clip(0, _MIDDLE / 2).astype(np.int64)
-    )
+    loose = _LOOSE[cls]
+    if np.count_nonzero(loose):
+        waited = np.where(loose, view.now - jobs.wait_since, 0)
+        work = work / np.minimum(1.0 + waited / aging_us, _AGED)
+    within = np.where(jobs.active, stay, work)
+    return np.minimum(np.maximum(within, 0), _MIDDLE / 2).astype(np.int64)
