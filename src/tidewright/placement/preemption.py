@@ -97,8 +97,8 @@ class PreemptionIndex:
         down = ((1 << len(free)) - 1) & ~board.up
         up[bits(down)] = False
         self._cost[(np.arange(width) <= free[:, None]) & up[:, None]] = 0.0
-        for node in self._on:
-            self._changed(node)
+        self._cost[list(self._on)] = np.inf
+        self._unpriced[-1] = dict.fromkeys(self._on, True)
 
     def _changed(self, node: int) -> None:
         self._cost[node] = np.inf
