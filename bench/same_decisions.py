@@ -33,7 +33,11 @@ RUNS: tuple[tuple[str, str, float], ...] = (
     ("synthetic:jobs=1500,load=1.5,elastic=0.3", "20x8", 1.0),
     ("synthetic:jobs=1500,load=1.5,tiers=standard:1.0", "20x8", 0.0),
     ("synthetic:jobs=1500,load=1.2,elastic=0.3", MIXED, 0.0),
-    ("synthetic:jobs=1500,load=1.5,elastic=0.3,max=2d,sizes=1:0.8/2:0.1/4:0.05/8:0.03/16:0.02", "6x8:v100,4x4:a100", 1.0),
+    (
+        "synthetic:jobs=1500,load=1.5,elastic=0.3,max=2d,sizes=1:0.8/2:0.1/4:0.05/8:0.03/16:0.02",
+        "6x8:v100,4x4:a100",
+        1.0,
+    ),
 )
 QUICK = 1000
 """Jobs of each trace with ``--quick``."""
@@ -60,9 +64,7 @@ def decide(policy: str, trace_name: str, cluster: str, error: float, jobs: int, 
     trace = with_estimates(load_trace(trace_name, sum(node.devices for node in nodes)), error, 1)
     recorder = _Hash()
     faults = FaultSettings(**options)
-    simulation = Simulation(
-        head(trace, jobs) if jobs else trace, nodes, make(policy), Options(faults=faults), recorder
-    )
+    simulation = Simulation(head(trace, jobs) if jobs else trace, nodes, make(policy), Options(faults=faults), recorder)
     simulation.run()
     return f"{simulation.driver.turns} {recorder.sha.hexdigest()[:24]}"
 

@@ -61,7 +61,8 @@ class PoolLedger:
         holders = [record for record in records if record.allocation is not None]
         present = sum(milli_devices(record.allocation or ()) * (now - record.held_since) for record in holders)
         # Thousands of waiting jobs hold nothing, and all are counted every 256 steps.
-        return sum(map(attrgetter("held_milli_us"), records)) + present
+        past: int = sum(map(attrgetter("held_milli_us"), records))
+        return past + present
 
 
 def held_milli_us(record: JobRecord, now: int) -> int:

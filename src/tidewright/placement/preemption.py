@@ -72,6 +72,16 @@ class PreemptionIndex:
                 del self._on[part.node][row]
                 self._changed(part.node)
 
+    def add(self, candidates: Iterable[PreemptionCandidate]) -> None:
+        """These may be preempted again. Afterwards the index is as if it had been built with them."""
+        for candidate in candidates:
+            self._candidates[candidate.row] = candidate
+            for part in candidate.allocation:
+                rows = self._on.get(part.node, {})
+                # In order of their rows, as they are when all are given at once: costs of sharers are summed in this order.
+                self._on[part.node] = dict.fromkeys(sorted((*rows, candidate.row)), True)
+                self._changed(part.node)
+
     def touch(self, allocation: Allocation) -> None:
         """These devices were taken or given on the board."""
         for part in allocation:
@@ -366,35 +376,3 @@ class PreemptionIndex:
         for part in candidate.allocation:
             del self._on[part.node][row]
             self._changed(part.node)
-
-
-def could_hold(board: Board, request: Request, allocations: Iterable[Allocation]) -> bool:
-    """Whether preempting all these could free enough devices: a necessary condition, far cheaper than looking for victims."""
-    if request.memory or request.placement == "any":
-        return True
-    gain = [0] * len(board.free)
-    nodes = request.nodes(board.layout)
-    plain = nodes == ALL_NODES and len(board.layout.kinds) == 1
-    for allocation in allocations:
-        for node, mask, _ in allocation:
-            gain[node] += mask.bit_count()
-            # One node that could hold it all settles the question, usually after a few candidates.
-            if plain and gain[node] >= request.count - board.free[node].bit_count() and board.up >> node & 1:
-                return True
-    return any(_could_hold(board, request, nodes, kind, gain) for kinds in request.groups for kind in bits(kinds))
-
-
-def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: list[int]) -> bool:
-    """Whether those of ``nodes`` that are of this kind could have the devices, if each had its ``gain`` more."""
-    rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
-    if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or nodes != ALL_NODES:
-        kinds, up = board.layout.node_kind, board.up & nodes
-        rooms = [room if kinds[node] == kind and up >> node & 1 else 0 for node, room in enumerate(rooms)]
-    if max(rooms) >= request.count:
-        return True
-    parts = None if request.one_node or request.pinned_node >= 0 else split(request, kind, board.layout)
-    if parts is None:
-        return False
-    whole, usable, rest = parts
-    full = sum(room >= usable for room in rooms)
-    return full >= whole and (not rest or sum(room >= rest for room in rooms) > whole)

@@ -62,16 +62,22 @@ class Backfill:
         busy = np.flatnonzero((jobs.active | jobs.reserved) & (jobs.memory == 0))
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
         needs, shares, lengths = jobs.floor[rows].tolist(), jobs.memory[rows].tolist(), left[rows].tolist()
-        fewest, shortest, sharing = _least_behind(needs), _least_behind(lengths), _least_behind([-one for one in shares])
+        fewest, shortest, sharing = (
+            _least_behind(needs),
+            _least_behind(lengths),
+            _least_behind([-one for one in shares]),
+        )
         reserved: dict[int, int] = {}
         first = -1
         for index, (row, need, share, lasting) in enumerate(zip(rows, needs, shares, lengths, strict=True)):
-            if len(reserved) >= _EXPLAINED and not index % _STRIDE and not (sharing[index] and composer.room_left()):
-                # The profile only falls: no row from here on can have devices before the smallest and shortest of them could.
-                # If that is after the first reservation, none starts now, and no reservation made for one of them is seen.
-                if profile.earliest(fewest[index], shortest[index]) >= first:
-                    composer.unplaced.extend(_hopeless(profile, rows[index:], needs[index:], shares[index:]))
-                    break
+            # The profile only falls: no row from here on can have devices before the smallest and shortest of them could. If that
+            # is after the first reservation, none starts now, and no reservation made for one of them is seen.
+            asked = (
+                len(reserved) >= _EXPLAINED and not index % _STRIDE and not (sharing[index] and composer.room_left())
+            )
+            if asked and profile.earliest(fewest[index], shortest[index]) >= first:
+                composer.unplaced.extend(_hopeless(profile, rows[index:], needs[index:], shares[index:]))
+                break
             if share:
                 if not composer.start(row):
                     composer.unplaced.append(row)

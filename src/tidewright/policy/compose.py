@@ -29,7 +29,7 @@ from ..plan.reasons import Blocked
 from ..plan.request import Request, row_request
 from .entitled import entitled
 from .preempt import Preemptor, candidate_of
-from .preferences import Preferences, first_rows, least
+from .preferences import Preferences, first_rows, least, refused
 
 _CHUNK = 32
 """Rows sorted at a time while filling; more than are started by most plans."""
@@ -65,6 +65,8 @@ class Composer:
         self._replan: dict[int, bool] = {}
         """Preempted rows that are entitled to devices: others may have to be preempted for them."""
         self._preemptor: Preemptor | None = None
+        self._forcer: Preemptor | None = None
+        """That of ``force``, from its first call until something else than starts changes the board."""
         self._unplaceable: dict[Shape, bool] = {}
         """Shapes that found no free devices, as long as none have been released since."""
 
@@ -90,8 +92,9 @@ class Composer:
         if allocation is None:
             return False
         self.board.acquire(allocation)
-        if self._preemptor is not None:
-            self._preemptor.touch(allocation)
+        for preemptor in (self._preemptor, self._forcer):
+            if preemptor is not None:
+                preemptor.touch(allocation)
         self._note(_Step(row, allocation))
         return True
 
@@ -182,30 +185,25 @@ class Composer:
         return list(zip(
             jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),
             jobs.placement[rows].tolist(), jobs.pinned_node[rows].tolist(), jobs.ranks[rows].tolist(),
-            jobs.restore_kind[rows].tolist(), self._refused(rows).tolist(), strict=True,
+            jobs.restore_kind[rows].tolist(), refused(self.view, rows).tolist(), strict=True,
         ))  # fmt: skip
-
-    def _refused(self, rows: Column) -> Column:
-        """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
-        ids, refused = self.jobs.id[rows], list(self.view.avoid)
-        return np.where(np.isin(ids, refused), ids, 0) if refused else np.zeros(len(rows), ids.dtype)
 
     def _untried(self, rows: Column, shapes: dict[Shape, bool]) -> Column:
         """Rows not placed whose shape has not failed: devices only get fewer while filling."""
         jobs = self.jobs
         keep = ~self._placed[rows]
-        refused = self._refused(rows)
+        refusing = refused(self.view, rows)
         for floor, kinds, memory, placement, pinned, ranks, kind, job in shapes:
             same = (jobs.floor[rows] == floor) & (jobs.placement[rows] == placement) & (jobs.ranks[rows] == ranks)
             same &= (jobs.kinds[rows] == kinds) & (jobs.memory[rows] == memory)
-            keep &= ~(same & (jobs.pinned_node[rows] == pinned) & (jobs.restore_kind[rows] == kind) & (refused == job))
+            keep &= ~(same & (jobs.pinned_node[rows] == pinned) & (jobs.restore_kind[rows] == kind) & (refusing == job))
         return rows[keep]
 
     # -- preempting -------------------------------------------------------------------------------------------------
 
     def rearrange(self) -> None:
         """Walk the rows that are entitled to devices; place each on free ones, else preempt less wanted rows for it."""
-        preferences, waiting = self.preferences, self._still_waiting()
+        preferences, waiting, self._forcer = self.preferences, self._still_waiting(), None
         if preferences.victims is None:
             return
         # Asked first because it is cheap: in a full pool most plans end here.
@@ -271,16 +269,17 @@ class Composer:
         return candidate_of(self.view, self.board, row, cost)
 
     def force(self, row: int, victims: Column, cost: Callable[[], Column]) -> bool:
-        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys."""
+        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys; always at one ``cost``."""
         request = self.request(row)
         if self._start(row, request):
             return True
-        movable = victims.copy()
-        movable[list(self._moved)] = False
-        preferences = structs.replace(self.preferences, cost=cost)
-        room = Preemptor(self.view, self.board, preferences, movable, np.zeros(self.jobs.n, bool), any_key=True).room(
-            row, request
-        )
+        movable = victims & ~self.touched
+        if self._forcer is None:
+            preferences, none = structs.replace(self.preferences, cost=cost), np.zeros(self.jobs.n, bool)
+            self._forcer = Preemptor(self.view, self.board, preferences, movable, none, any_key=True)
+        else:
+            self._forcer.restrict(movable)
+        room = self._forcer.room_ahead(row, request)
         if room is None:
             return False
         self._replan.update(dict.fromkeys(room.suspended, True))
@@ -289,7 +288,7 @@ class Composer:
 
     def reserve(self, row: int) -> None:
         """Keep what is free where this row could next start from less wanted ones: small jobs would starve it."""
-        request = self.request(row)
+        request, self._forcer = self.request(row), None
         kinds = request.groups[0] if request.groups else 0
         left = request.count
         nodes = self.board.up & request.nodes(self.board.layout)
@@ -311,6 +310,7 @@ class Composer:
     def grow(self) -> None:
         """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
         grown: dict[int, _Step] = {}
+        self._forcer = None
         for step in self._steps if any(self.board.free_total) else ():
             most = int(self.jobs.demand[step.row])
             if self._preempts(step) or device_count(step.allocation) >= most or not any(self.board.free_total):
@@ -331,6 +331,7 @@ class Composer:
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""
+        self._forcer = None
         for row in rows:
             if row in self._moved or not any(self.board.free_total):
                 continue
@@ -397,8 +398,3 @@ class Composer:
     def _blocked(self) -> tuple[Blocked, ...]:
         rows = islice((row for row in dict.fromkeys(self.unplaced) if not self._placed[row]), _EXPLAINED)
         return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.request(row)) for row in rows)
-
-
-def least_need(view: View, rows: list[int]) -> int:
-    """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
-    return min((0 if view.jobs.memory[row] else int(view.jobs.floor[row]) for row in rows), default=0)

@@ -93,7 +93,9 @@ class OverdueQueue:
     @cached_property
     def _in_quantum(self) -> Column:
         jobs = self.jobs
-        young: Column = self.served & (jobs.state == _RUNNING) & (self.view.now - jobs.run_since < self.limit.quantum_us)
+        young: Column = (
+            self.served & (jobs.state == _RUNNING) & (self.view.now - jobs.run_since < self.limit.quantum_us)
+        )
         return young
 
     def _served(self) -> Column:

@@ -19,7 +19,8 @@ from ..model.node import Allocation, Part
 from ..model.table import Column
 from ..model.view import View
 from ..placement.find import lowest
-from ..placement.preemption import Preemption, PreemptionCandidate, PreemptionIndex, could_hold
+from ..placement.preemption import Preemption, PreemptionCandidate, PreemptionIndex
+from ..placement.preemption_bound import could_hold
 from ..plan.request import Request
 from .preferences import Preferences
 
@@ -67,6 +68,8 @@ class Preemptor:
         self._cost: Column = cost if cost is not None else victim_cost(self.jobs)
         self._any_key = any_key
         self._index: PreemptionIndex | None = None
+        self._indexed: Column = np.zeros(len(movable), bool)
+        """Rows in the index, where ``restrict`` changes it."""
         self._selected_too = False
         """Whether rows that are entitled to their devices are candidates too, from now on."""
         self._ranked: list[int] = []
@@ -89,6 +92,37 @@ class Preemptor:
             room = self._among(row, request) or self._among_all(row, request)
         if room is not None:
             self._note_preempted(room)
+        return room
+
+    def restrict(self, movable: Column) -> None:
+        """From now on these rows may go, others than before; for rows that are served ahead of all keys.
+
+        Hundreds of jobs may be overdue in one plan, each against almost the same victims: their index is kept, and only the rows
+        that come and go are changed in it.
+        """
+        self.movable, self._simple, self._too_many = movable, None, sys.maxsize
+        if self._index is not None:
+            for row in (self._indexed & ~movable).nonzero()[0].tolist():
+                self._index.remove(row)
+            more = (movable & ~self._indexed).nonzero()[0]
+            self._index.add(self._candidates(more, self._cost[more]))
+            self._indexed = movable.copy()
+
+    def room_ahead(self, row: int, request: Request) -> Preemption | None:
+        """Room for a row that is served ahead of all keys, among all that may go. Taken on the board."""
+        room = self._one_device(row, request)
+        if room is not None and self._index is not None:
+            self._index.remove(room.suspended[0])
+            self._index.touch(room.allocation)
+        elif room is None:
+            if self._index is None:
+                if not self._feasible(row, request):
+                    return None
+                self._index, self._indexed = self._index_of(self.movable), self.movable.copy()
+            room = self._index.find_preemption(request)
+        if room is not None:
+            self._note_preempted(room)
+            self._indexed &= self.movable
         return room
 
     def _note_preempted(self, room: Preemption) -> None:

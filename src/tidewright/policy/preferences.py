@@ -14,7 +14,6 @@ from ..model.table import Column
 from ..model.view import View
 from ..placement.facts import facts
 
-
 _RUNNING, _NONE = int(State.RUNNING), int(Level.NONE)
 
 
@@ -23,8 +22,8 @@ class Preferences(Struct, frozen=True, kw_only=True):
 
     ``key`` orders rows, the most wanted first (smallest key; equal keys go by id). ``waiting`` are the rows that may be
     placed. With ``victims`` the policy is preemptive: these running rows may be preempted for a row with a smaller key,
-    at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all). ``victims`` and ``cost``
-    may be functions: most plans of a full pool end before they ask for either.
+    at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all). ``victims``
+    and ``cost`` may be functions: most plans of a full pool end before they ask for either.
     ``strict``: no row passes one that does not fit. ``why`` says why a row is moved.
     """
 
@@ -97,3 +96,14 @@ def least(rows: Column, key: Column, ids: Column) -> int:
     low = mine.min()
     tied = rows[mine == low]
     return int(tied[ids[tied].argmin()])
+
+
+def refused(view: View, rows: Column) -> Column:
+    """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
+    ids, avoiding = view.jobs.id[rows], list(view.avoid)
+    return np.where(np.isin(ids, avoiding), ids, 0) if avoiding else np.zeros(len(rows), ids.dtype)
+
+
+def least_need(view: View, rows: list[int]) -> int:
+    """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
+    return min((0 if view.jobs.memory[row] else int(view.jobs.floor[row]) for row in rows), default=0)

@@ -105,7 +105,9 @@ class Sla:
         known: Column | None = jobs.memo.get(("sla", "min_run", self.min_run_us))
         if known is None:
             worth = worth_running_us(jobs, self.min_run_us)
-            known = jobs.memo["sla", "min_run", self.min_run_us] = np.where(jobs.tier == _PREMIUM, self.min_run_us, worth)
+            known = jobs.memo["sla", "min_run", self.min_run_us] = np.where(
+                jobs.tier == _PREMIUM, self.min_run_us, worth
+            )
         return known
 
     def _victims(self, view: View, judged: Promise, queue: OverdueQueue) -> Column:
