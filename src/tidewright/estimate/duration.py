@@ -19,12 +19,8 @@ def remaining_us(jobs: JobColumns) -> Column:
     From ``expected``; else from ``limit``; else as long again as it has run, at least ten minutes (the heavy-tail rule:
     the longer it ran, the longer it will). An estimate that was overrun is stretched by the overrun, at least a minute.
     """
-    done, expected = jobs.ideal_now, jobs.expected
-    if np.count_nonzero(expected) == jobs.n:
-        left: Column = expected - done
-        if np.count_nonzero(left > 0) == jobs.n:  # by far the commonest case: every estimate given, none overrun
-            return left
-    return _left(np.where(expected > 0, expected, jobs.limit), done)
+    left = _as_estimated(jobs)
+    return left if left is not None else _left(np.where(jobs.expected > 0, jobs.expected, jobs.limit), jobs.ideal_now)
 
 
 def total_us(jobs: JobColumns) -> Column:
@@ -33,9 +29,21 @@ def total_us(jobs: JobColumns) -> Column:
     A limit is no estimate: users ask for days and run for minutes, and a promise judged by the limit looks safe until
     it is lost. So the heavy-tail rule is used where no estimate was given, and the limit only caps it.
     """
+    if _as_estimated(jobs) is not None:
+        return jobs.expected
     done = jobs.ideal_now
     total = done + _left(jobs.expected, done)
     return np.where((jobs.expected == 0) & (jobs.limit > 0), np.minimum(total, np.maximum(jobs.limit, done + 1)), total)
+
+
+def _as_estimated(jobs: JobColumns) -> Column | None:
+    """What is left by the estimates alone where every one was given and none overrun, by far the commonest case; else None."""
+    if "as_estimated" not in jobs.memo:
+        given = np.count_nonzero(jobs.expected) == jobs.n
+        left = jobs.expected - jobs.ideal_now if given else None
+        jobs.memo["as_estimated"] = left if left is not None and np.count_nonzero(left > 0) == jobs.n else None
+    found: Column | None = jobs.memo["as_estimated"]
+    return found
 
 
 def _left(known: Column, done: Column) -> Column:

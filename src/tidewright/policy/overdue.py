@@ -131,12 +131,14 @@ class OverdueQueue:
         if not len(late):
             return True
         rows = first_rows(late, jobs.wait_since, jobs.id, len(late))
-        granted = 0
+        granted, any_served = 0, bool(np.count_nonzero(self.served))
         unfit: dict[Shape, bool] = {}
         """Shapes without room: until a job is preempted, free devices only get fewer. True: nor would preempting all help."""
         for row, shape in zip(rows.tolist(), composer.shapes(rows), strict=True):
-            kept = self._kept_from(row)
-            used = int(self._devices[kept[self.served[kept]]].sum()) + granted
+            used = granted
+            if any_served:
+                kept = self._kept_from(row)
+                used += int(self._devices[kept[self.served[kept]]].sum())
             if used and used + int(jobs.floor[row]) > limit.share * self.view.capacity:
                 break
             if shape not in unfit and composer.start(row):
@@ -147,7 +149,7 @@ class OverdueQueue:
                 continue
             others = jobs.active | jobs.reserved
             lesser = others.copy()
-            lesser[kept] = False
+            lesser[self._kept_from(row)] = False
             if composer.force(row, suspendable(self.view) & lesser, lambda: cost() + _EACH_US):
                 granted += int(jobs.floor[row])
                 unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
