@@ -36,11 +36,11 @@ def measure(jobs: int, tiers: str, load: float, estimates: str, images: str, pol
     from tidewright.base.units import SECOND
     from tidewright.policy.registry import make
     from tidewright.sim.clusters import load_cluster
+    from tidewright.sim.costs import Costs
     from tidewright.sim.leaderboard import promises_kept
     from tidewright.sim.run import Options, simulate
     from tidewright.sim.trace import changed, with_estimates
     from tidewright.sim.traces import load_trace
-    from tidewright.sim.world import Costs
 
     nodes = load_cluster(CLUSTER)
     devices = sum(node.devices for node in nodes)

@@ -2,7 +2,7 @@
 
 usage: python bench/sim.py [--quick]
 Each case runs in a fresh process, so that its peak memory is its own.
-Jobs/s are per CPU second. ``--quick`` leaves out the 500,000 jobs.
+Jobs/s are per CPU second. ``--quick`` leaves out the 500,000 jobs, and of the growth the 100,000.
 """
 
 from __future__ import annotations
@@ -19,31 +19,37 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 CLUSTER = "philly-480"
-# (name, policy, trace, bar in seconds or None). The growth is measured at a load that strict fifo can carry: at 0.9 its
+TIERS = "tiers=premium:0.2/standard:0.3/basic:0.5"
+# (name, policy, trace, bar in CPU seconds or None). The growth is measured at a load that strict fifo can carry: at 0.9 its
 # queue itself grows with the trace (56,510 jobs on average at 500,000), and every thought looks at all of it.
 CASES: tuple[tuple[str, str, str, float | None], ...] = (
     ("philly fifo", "fifo", "philly", 30.0),
-    ("philly srtf", "srtf", "philly", 30.0),
+    ("philly srtf", "srtf", "philly", 15.0),
+    ("philly las", "las", "philly", 15.0),
     ("philly las, 6 min rounds", "las:round=6m", "philly", 60.0),
+    ("philly sla", "sla", "philly", 40.0),
+    ("10k philly sla, tiers", "sla", f"philly:10000,{TIERS}", None),
+    ("philly fifo-backfill", "fifo-backfill", "philly", 60.0),
     ("10k synthetic fifo", "fifo", "synthetic:jobs=10000,load=0.6,max=1d", None),
     ("82k synthetic fifo", "fifo", "synthetic:jobs=82247,load=0.6,max=1d", None),
     ("500k synthetic fifo", "fifo", "synthetic:jobs=500000,load=0.6,max=1d", None),
 )
 MEMORY_BAR_MIB = 1024
+GROWTH = ("fifo", "fifo-backfill", "srtf", "las", "sla", "static")
+"""Policies of the growth table: 10,000 and 100,000 jobs at a load that leaves the queue short."""
 
 
 def measure(policy: str, trace_name: str) -> dict[str, Any]:
     """Run one case in this process: wall and CPU seconds of the simulation alone, peak memory of the whole process."""
     from tidewright.policy.registry import make
     from tidewright.sim.clusters import load_cluster
-    from tidewright.sim.costs import FREE
     from tidewright.sim.run import Options, simulate
     from tidewright.sim.traces import load_trace
 
     nodes = load_cluster(CLUSTER)
     trace = load_trace(trace_name, sum(node.devices for node in nodes))
     wall, cpu = time.perf_counter(), time.process_time()
-    result = simulate(trace, nodes, make(policy), Options(costs=FREE, cluster=CLUSTER, label=policy))
+    result = simulate(trace, nodes, make(policy), Options(cluster=CLUSTER, label=policy))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {
         "wall_s": round(wall, 2),
@@ -92,7 +98,24 @@ def main() -> None:
             f"{name:<26} {times} {got['jobs_per_s']:>8,} {got['peak_mib']:>5} MiB{'  MISSED' if missed else ''}",
             flush=True,
         )
+    measured |= growth(given.quick)
     print(f"written to {keep('sim', measured)}")
+
+
+def growth(quick: bool) -> dict[str, Any]:
+    """Prints CPU seconds of 10,000 and of 100,000 jobs under each policy; 10 times as much is linear."""
+    print(f"\n{'growth':<16} {'10k jobs':>10} {'100k jobs':>10} {'times':>7}", flush=True)
+    found: dict[str, Any] = {}
+    for policy in GROWTH:
+        few = apart(policy, "synthetic:jobs=10000,load=0.6,max=1d")
+        found[f"growth {policy}, 10k"] = few
+        line = f"{policy:<16} {few['cpu_s']:>8.1f} s"
+        if not quick:
+            many = apart(policy, "synthetic:jobs=100000,load=0.6,max=1d")
+            found[f"growth {policy}, 100k"] = many
+            line += f" {many['cpu_s']:>8.1f} s {many['cpu_s'] / few['cpu_s']:>7.1f}"
+        print(line, flush=True)
+    return found
 
 
 if __name__ == "__main__":

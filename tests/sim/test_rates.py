@@ -13,11 +13,11 @@ from tidewright.model.rate import RateSettings, Throughput
 from tidewright.model.splice import OVERHEAD_MILLI
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.costs import FREE
 from tidewright.sim.rate_files import load_rates
 from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.sim.trace_csv import parse
-from tidewright.sim.world import FREE
 
 SPEED = {("a", "fast"): 1.0, ("a", "slow"): 0.5, ("b", "fast"): 1.0, ("b", "slow"): 0.1}
 RATES = RateSettings(throughputs=tuple(Throughput(load, kind, 1, speed) for (load, kind), speed in SPEED.items()))

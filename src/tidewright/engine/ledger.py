@@ -8,6 +8,7 @@ Pool sums outgrow 64 bits on real traces and are Python integers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count, milli_devices
@@ -55,7 +56,12 @@ class PoolLedger:
 
     def open_total(self, records: Iterable[JobRecord], now: int) -> int:
         """Held by jobs still in the book, until ``now``."""
-        return sum(held_milli_us(record, now) for record in records)
+        records = list(records)
+        holders = [record for record in records if record.allocation is not None]
+        present = sum(milli_devices(record.allocation or ()) * (now - record.held_since) for record in holders)
+        # Thousands of waiting jobs hold nothing, and all are counted every 256 steps.
+        past: int = sum(map(attrgetter("held_milli_us"), records))
+        return past + present
 
 
 def held_milli_us(record: JobRecord, now: int) -> int:

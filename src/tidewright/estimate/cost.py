@@ -9,6 +9,8 @@ from ..model.job import Level
 from ..model.table import Column
 from ..model.view import JobColumns
 
+_REQUEUE = int(Level.REQUEUE)
+
 LAUNCH_US = 3 * SECOND
 """Starting an attempt anew, paid by jobs that lose their process: interpreter, imports, process group."""
 
@@ -21,8 +23,14 @@ def pause_us(jobs: JobColumns) -> Column:
 
     ``save_us + restore_us`` as measured; a job of level REQUEUE starts anew and loses all it has computed.
     """
-    pause = (jobs.save_us + jobs.restore_us).astype(float)
-    return np.where(jobs.level == int(Level.REQUEUE), pause + LAUNCH_US + jobs.ideal_now, pause)
+    known: Column | None = jobs.memo.get("pause_us")
+    if known is None:
+        known = (jobs.save_us + jobs.restore_us).astype(float)
+        anew = jobs.level == _REQUEUE
+        if np.count_nonzero(anew):
+            known = np.where(anew, known + LAUNCH_US + jobs.ideal_now, known)
+        jobs.memo["pause_us"] = known
+    return known
 
 
 def victim_cost(jobs: JobColumns) -> Column:
@@ -35,5 +43,9 @@ def worth_running_us(jobs: JobColumns, most_us: int) -> Column:
 
     ``most_us`` also where nothing is known of the pause. Shape (n,), int64.
     """
-    pause = pause_us(jobs)
-    return np.where(pause > 0, np.minimum(PAYBACK * pause, most_us), most_us).astype(np.int64)
+    known: Column | None = jobs.memo.get(("worth_running_us", most_us))
+    if known is None:
+        pause = pause_us(jobs)
+        known = np.where(pause > 0, np.minimum(PAYBACK * pause, most_us), most_us).astype(np.int64)
+        jobs.memo["worth_running_us", most_us] = known
+    return known

@@ -24,14 +24,12 @@ def remaining_us(jobs: JobColumns) -> Column:
     long again as it has run, at least ten minutes (the heavy-tail rule: the longer it ran, the longer it will). An estimate
     that was overrun is stretched by the overrun, at least a minute.
     """
-    done, expected = jobs.ideal_now, jobs.expected
-    if np.count_nonzero(expected) == jobs.n:
-        left: Column = expected - done
-        if np.count_nonzero(left > 0) == jobs.n:  # by far the commonest case: every estimate given, none overrun
-            return left
+    left = _as_estimated(jobs)
+    if left is not None:
+        return left
     foretold = foretold_us(jobs)
-    known = np.where(expected > 0, expected, np.where(foretold > 0, foretold, jobs.limit))
-    return _left(known, done)
+    known = np.where(jobs.expected > 0, jobs.expected, np.where(foretold > 0, foretold, jobs.limit))
+    return _left(known, jobs.ideal_now)
 
 
 def foretold_us(jobs: JobColumns) -> Column:
@@ -48,11 +46,23 @@ def total_us(jobs: JobColumns, sigma: float = 0.0, sigmas: float = 0.0) -> Colum
     estimate: users ask for days and run for minutes, and a promise judged by the limit looks safe until it is lost. So what
     similar jobs took is used where no estimate was given, or the heavy-tail rule, and the limit only caps it.
     """
+    if not sigma and _as_estimated(jobs) is not None:
+        return jobs.expected
     done = jobs.ideal_now
     foretold = np.where(jobs.predicted_low > done, jobs.predicted_low, 0) if sigmas < 0 else foretold_us(jobs)
     known = np.where(jobs.expected > 0, jobs.expected * math.exp(sigmas * sigma), foretold).astype(np.int64)
     total = done + _left(known, done, SHORTEST_US if sigmas < 0 else LEAST_US)
     return np.where((jobs.expected == 0) & (jobs.limit > 0), np.minimum(total, np.maximum(jobs.limit, done + 1)), total)
+
+
+def _as_estimated(jobs: JobColumns) -> Column | None:
+    """What is left by the estimates alone where every one was given and none overrun, by far the commonest case; else None."""
+    if "as_estimated" not in jobs.memo:
+        given = np.count_nonzero(jobs.expected) == jobs.n
+        left = jobs.expected - jobs.ideal_now if given else None
+        jobs.memo["as_estimated"] = left if left is not None and np.count_nonzero(left > 0) == jobs.n else None
+    found: Column | None = jobs.memo["as_estimated"]
+    return found
 
 
 def _left(known: Column, done: Column, least_us: int = LEAST_US) -> Column:

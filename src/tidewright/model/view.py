@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,19 @@ class JobColumns:
     Row i of every column is the same job. Arrays stay valid as long as the view they came from is kept.
     """
 
+    waiting: Column
+    """Rows that want devices and have none reserved: queued, or suspended by a plan. Shape (n,), bool."""
+    active: Column
+    """Rows that hold devices and keep them unless a plan says otherwise. Shape (n,), bool."""
+    ideal_now: Column
+    """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
+    attained_now: Column
+    """Service received until now, milli-device-microseconds. Shape (n,), int64."""
+    shares: Column
+    """Rows that ask for a share of a device. Shape (n,), bool."""
+    wall: Column
+    """Time since submission, microseconds, at least 1. Shape (n,), int64."""
+
     def __init__(self, table: JobTable, now: int) -> None:
         self.n = table.n
         self.row: Mapping[int, int] = table.row
@@ -37,57 +50,69 @@ class JobColumns:
         """Whether any row may ask for host CPUs, host memory, or compute of a device apart from its memory."""
         self._arrays = table.arrays()
         self._now = now
+        self.memo: dict[Any, Any] = {}
+        """What estimates and policies have derived from these columns, so that each is worked out once for a view. It is as
+        long true as the view, which is never written."""
 
+    # A column is made when it is first asked for. Not with functools.cached_property, which takes a lock each time.
     def __getattr__(self, name: str) -> Column:
         whole = self._arrays.get(name)
-        if whole is None:
+        if whole is not None:
+            column = whole[: self.n]
+        elif name in _DERIVED:
+            column = _sealed(_DERIVED[name](self))
+        else:
             raise AttributeError(f"no job column {name!r}; there are: {', '.join(COLUMNS)}")
-        column = self.__dict__[name] = whole[: self.n]
+        self.__dict__[name] = column
         return column
-
-    @cached_property
-    def waiting(self) -> Column:
-        """Rows that want devices and have none reserved: queued, or suspended by a plan. Shape (n,), bool."""
-        state: Column = self.state
-        found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~self.reserved
-        return _sealed(found)
-
-    @cached_property
-    def active(self) -> Column:
-        """Rows that hold devices and keep them unless a plan says otherwise. Shape (n,), bool."""
-        state: Column = self.state
-        found: Column = (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
-        return _sealed(found)
-
-    @cached_property
-    def shares(self) -> Column:
-        """Rows that ask for a share of a device. Shape (n,), bool."""
-        found: Column = self.memory > 0
-        return _sealed(found | (self.gpu_milli > 0) if self.resourced else found)
-
-    @cached_property
-    def ideal_now(self) -> Column:
-        """Full-speed run time delivered until now, microseconds. Shape (n,), int64."""
-        # Rows that do not run have rate zero.
-        total: Column = self.ideal + progress_column(self._now - self.accrued, self.rate)
-        return _sealed(total)
-
-    @cached_property
-    def attained_now(self) -> Column:
-        """Service received until now, milli-device-microseconds. Shape (n,), int64."""
-        total: Column = self.attained + np.where(self.rate > 0, (self._now - self.accrued) * self.held_milli, 0)
-        return _sealed(total)
-
-    @cached_property
-    def wall(self) -> Column:
-        """Time since submission, microseconds, at least 1. Shape (n,), int64."""
-        since: Column = np.maximum(self._now - self.submit, 1)
-        return _sealed(since)
 
     @property
     def delivered(self) -> Column:
         """Delivered GPU fraction since submission: ideal time over wall time. Shape (n,), float64."""
         return self.ideal_now / self.wall
+
+
+def _waiting(jobs: JobColumns) -> Column:
+    state: Column = jobs.state
+    found: Column = ((state == _WAITING[0]) | (state == _WAITING[1])) & ~jobs.reserved
+    return found
+
+
+def _active(jobs: JobColumns) -> Column:
+    state: Column = jobs.state
+    found: Column = (state == _ACTIVE[0]) | (state == _ACTIVE[1]) | (state == _ACTIVE[2])
+    return found
+
+
+def _ideal_now(jobs: JobColumns) -> Column:
+    # Rows that do not run have rate zero.
+    total: Column = jobs.ideal + progress_column(jobs._now - jobs.accrued, jobs.rate)
+    return total
+
+
+def _attained_now(jobs: JobColumns) -> Column:
+    total: Column = jobs.attained + np.where(jobs.rate > 0, (jobs._now - jobs.accrued) * jobs.held_milli, 0)
+    return total
+
+
+def _wall(jobs: JobColumns) -> Column:
+    since: Column = np.maximum(jobs._now - jobs.submit, 1)
+    return since
+
+
+def _shares(jobs: JobColumns) -> Column:
+    found: Column = jobs.memory > 0
+    return found | (jobs.gpu_milli > 0) if jobs.resourced else found
+
+
+_DERIVED: dict[str, Callable[[JobColumns], Column]] = {
+    "waiting": _waiting,
+    "active": _active,
+    "ideal_now": _ideal_now,
+    "attained_now": _attained_now,
+    "wall": _wall,
+    "shares": _shares,
+}
 
 
 class View:
@@ -163,6 +188,8 @@ class View:
     def capacity(self) -> int:
         """Devices in service on nodes that are up."""
         sizes, board = self.layout.node_size, self._board
+        if board.up.bit_count() == len(sizes) and not board.any_closed:
+            return sum(self.layout.kind_devices)
         total = sum(size for node, size in enumerate(sizes) if board.up >> node & 1)
         if board.any_closed:
             total -= sum(mask.bit_count() for node, mask in enumerate(board.closed) if board.up >> node & 1)

@@ -18,12 +18,19 @@ _HOLDERS = 5
 _REMEMBERED = 1024
 
 
-def explain(view: View, board: Board, job: int, request: Request) -> Blocked:
+def explain(
+    view: View, board: Board, job: int, request: Request, known: dict[tuple[int, int], tuple[int, ...]] | None = None
+) -> Blocked:
     """The limit that keeps ``job`` from starting on ``board`` (the view's, with this plan's moves made), and who holds what
-    it needs.
+    it needs. ``known``: holders already found for this view, by kinds and pinned node; adds to it.
     """
-    said = limit(view, board, job, request)
-    return structs.replace(said, holders=_holders(view, request.kinds, request.pinned_node))
+    said, wanted = limit(view, board, job, request), (request.kinds, request.pinned_node)
+    holders = known.get(wanted) if known is not None else None
+    if holders is None:
+        holders = _holders(view, *wanted)
+        if known is not None:
+            known[wanted] = holders
+    return structs.replace(said, holders=holders)
 
 
 def limit(view: View, board: Board, job: int, request: Request) -> Blocked:

@@ -73,6 +73,16 @@ class PreemptionIndex:
                 del self._on[part.node][row]
                 self._changed(part.node)
 
+    def add(self, candidates: Iterable[PreemptionCandidate]) -> None:
+        """These may be preempted again. Afterwards the index is as if it had been built with them."""
+        for candidate in candidates:
+            self._candidates[candidate.row] = candidate
+            for part in candidate.allocation:
+                rows = self._on.get(part.node, {})
+                # In order of their rows, as they are when all are given at once: costs of sharers are summed in this order.
+                self._on[part.node] = dict.fromkeys(sorted((*rows, candidate.row)), True)
+                self._changed(part.node)
+
     def touch(self, allocation: Allocation) -> None:
         """These devices were taken or given on the board."""
         for part in allocation:
@@ -98,8 +108,8 @@ class PreemptionIndex:
         down = ((1 << len(free)) - 1) & ~board.up
         up[bits(down)] = False
         self._cost[(np.arange(width) <= free[:, None]) & up[:, None]] = 0.0
-        for node in self._on:
-            self._changed(node)
+        self._cost[list(self._on)] = np.inf
+        self._unpriced[-1] = dict.fromkeys(self._on, True)
 
     def _changed(self, node: int) -> None:
         self._cost[node] = np.inf

@@ -4,6 +4,8 @@ only where it delays none of their reservations, run times being as estimated.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from ..estimate.duration import remaining_us
@@ -17,6 +19,10 @@ from .preferences import Preferences, first_rows
 from .profile import Profile
 
 _BACKFILLED = Code.BACKFILLED()
+_EXPLAINED = 8
+"""Reserved jobs that are given a reason."""
+_STRIDE = 4
+"""Rows between two questions whether the rest of the walk can be seen."""
 
 
 class Backfill:
@@ -42,7 +48,8 @@ class Backfill:
         reserved = self._walk(view, composer, rows.tolist())
         plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
         explained = {blocked.job for blocked in plan.blocked}
-        more = tuple(_waits_for(view, composer, row, at) for row, at in list(reserved.items())[:8])
+        holders: dict[tuple[int, int], tuple[int, ...]] = {}
+        more = tuple(_waits_for(view, composer, row, at, holders) for row, at in list(reserved.items())[:_EXPLAINED])
         return Plan(
             plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in explained))
         )
@@ -54,29 +61,58 @@ class Backfill:
         left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
         busy = np.flatnonzero((jobs.active | jobs.reserved) & ~jobs.shares)
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
+        needs, shares, lengths = jobs.floor[rows].tolist(), jobs.shares[rows].tolist(), left[rows].tolist()
+        fewest, shortest, sharing = (
+            _least_behind(needs),
+            _least_behind(lengths),
+            _least_behind([-one for one in shares]),
+        )
         reserved: dict[int, int] = {}
-        for row in rows:
-            need, lasting = int(jobs.floor[row]), int(left[row])
-            if jobs.shares[row]:
+        first = -1
+        for index, (row, need, share, lasting) in enumerate(zip(rows, needs, shares, lengths, strict=True)):
+            # The profile only falls: no row from here on can have devices before the smallest and shortest of them could. If that
+            # is after the first reservation, none starts now, and no reservation made for one of them is seen.
+            asked = (
+                len(reserved) >= _EXPLAINED and not index % _STRIDE and not (sharing[index] and composer.room_left())
+            )
+            if asked and profile.earliest(fewest[index], shortest[index]) >= first:
+                composer.unplaced.extend(_hopeless(profile, rows[index:], needs[index:], shares[index:]))
+                break
+            if share:
                 if not composer.start(row):
                     composer.unplaced.append(row)
                 continue
             at = profile.earliest(need, lasting)
-            if at == now and composer.start(row):
-                profile.reserve(now, lasting, need)
-                continue
-            # Enough devices may be free but lie badly: only the next change of the profile can help.
-            at = profile.earliest(need, lasting, int(profile.times[1])) if len(profile.times) > 1 else -1
+            if at == now:
+                if composer.start(row):
+                    profile.reserve(now, lasting, need)
+                    continue
+                # Enough devices may be free but lie badly: only the next change of the profile can help.
+                at = profile.earliest(need, lasting, profile.times[1]) if len(profile.times) > 1 else -1
             if at < 0:
                 composer.unplaced.append(row)
                 continue
             profile.reserve(at, lasting, need)
             reserved[row] = at
+            first = at if first < 0 else min(first, at)
         return reserved
 
 
-def _waits_for(view: View, composer: Composer, row: int, at: int) -> Blocked:
-    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row))
+def _least_behind(values: list[int]) -> list[int]:
+    """For each value the least of it and of all behind it."""
+    return list(accumulate(reversed(values), min))[::-1]
+
+
+def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[int]) -> list[int]:
+    """Of rows that cannot start now, those that no reservation would help either."""
+    most = profile.free[-1]  # all reservations end: no time has more free than the last
+    return [row for row, need, share in zip(rows, needs, shares, strict=True) if share or need > most]
+
+
+def _waits_for(
+    view: View, composer: Composer, row: int, at: int, holders: dict[tuple[int, int], tuple[int, ...]]
+) -> Blocked:
+    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row), holders)
     if blocked.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
         return blocked
     why = Code.RESERVED_LATER(given(blocked.why), max(int(at) - view.now, 0))

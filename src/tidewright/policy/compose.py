@@ -60,6 +60,8 @@ class Composer:
         self._replan: dict[int, bool] = {}
         """Preempted rows that are entitled to devices: others may have to be preempted for them."""
         self._preemptor: Preemptor | None = None
+        self._forcer: Preemptor | None = None
+        """That of ``force``, from its first call until something else than starts changes the board."""
         self._unplaceable: dict[Shape, bool] = {}
         """Shapes that found no free devices, as long as none have been released since."""
 
@@ -88,8 +90,9 @@ class Composer:
         if allocation is None:
             return False
         self.board.acquire(allocation)
-        if self._preemptor is not None:
-            self._preemptor.touch(allocation)
+        for preemptor in (self._preemptor, self._forcer):
+            if preemptor is not None:
+                preemptor.touch(allocation)
         self._note(PlanStep(row, allocation))
         return True
 
@@ -186,15 +189,18 @@ class Composer:
 
     def rearrange(self) -> None:
         """Walk the rows that are entitled to devices; place each on free ones, else preempt less wanted rows for it."""
-        preferences = self.preferences
+        preferences, waiting, self._forcer = self.preferences, self._still_waiting(), None
         if preferences.victims is None:
             return
-        movable = self._movable()
+        # Asked first because it is cheap: in a full pool most plans end here.
+        if not np.count_nonzero(waiting if preferences.may_preempt is None else waiting & preferences.may_preempt):
+            return
+        movable = self._movable(preferences.victims)
         running = movable.nonzero()[0]
         if not len(running):
             return
         # Rows less wanted than every row that could be preempted are left to ``fill``.
-        waiting = self._still_waiting() & (preferences.key < preferences.key[running].max())
+        waiting = waiting & (preferences.key < preferences.key[running].max())
         may_preempt = waiting if preferences.may_preempt is None else waiting & preferences.may_preempt
         if not np.count_nonzero(may_preempt):
             return
@@ -224,9 +230,8 @@ class Composer:
             failed[shape, may] = self._unplaceable[shape] = True
             self.unplaced.append(row)
 
-    def _movable(self) -> Column:
-        assert self.preferences.victims is not None
-        movable = self.preferences.victims.copy()
+    def _movable(self, victims: Column | Callable[[], Column]) -> Column:
+        movable = victims() if callable(victims) else victims.copy()
         if self._moved:
             movable[list(self._moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
@@ -249,17 +254,18 @@ class Composer:
         """A running row as a candidate for preemption."""
         return candidate_of(self.view, self.board, row, cost)
 
-    def force(self, row: int, victims: Column, cost: Column) -> bool:
-        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys."""
+    def force(self, row: int, victims: Column, cost: Callable[[], Column]) -> bool:
+        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys; always at one ``cost``."""
         request = self.request(row)
         if self._start(row, request):
             return True
-        movable = victims.copy()
-        movable[list(self._moved)] = False
-        preferences = structs.replace(self.preferences, cost=cost)
-        room = Preemptor(self.view, self.board, preferences, movable, np.zeros(self.jobs.n, bool), any_key=True).room(
-            row, request
-        )
+        movable = victims & ~self.touched
+        if self._forcer is None:
+            preferences, none = structs.replace(self.preferences, cost=cost), np.zeros(self.jobs.n, bool)
+            self._forcer = Preemptor(self.view, self.board, preferences, movable, none, any_key=True)
+        else:
+            self._forcer.restrict(movable)
+        room = self._forcer.room_ahead(row, request)
         if room is None:
             return False
         self._replan.update(dict.fromkeys(room.suspended, True))
@@ -268,7 +274,7 @@ class Composer:
 
     def reserve(self, row: int) -> None:
         """Keep what is free where this row could next start from less wanted ones: small jobs would starve it."""
-        request = self.request(row)
+        request, self._forcer = self.request(row), None
         kinds = request.groups[0] if request.groups else 0
         left = request.count
         nodes = self.board.up & request.nodes(self.board.layout)
@@ -295,7 +301,8 @@ class Composer:
     def grow(self) -> None:
         """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
         grown: dict[int, PlanStep] = {}
-        for step in self._steps:
+        self._forcer = None
+        for step in self._steps if any(self.board.free_total) else ():
             most = int(self.jobs.demand[step.row])
             if step.displaces or device_count(step.allocation) >= most or not any(self.board.free_total):
                 continue
@@ -306,10 +313,12 @@ class Composer:
                 step.allocation = larger
                 grown[step.row] = step
         # What they grew onto may be left over by a later step's victims, so they are applied after all others.
-        self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
+        if grown:
+            self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""
+        self._forcer = None
         for row in rows:
             if row in self._moved or not any(self.board.free_total):
                 continue
@@ -345,7 +354,8 @@ class Composer:
     def touched(self) -> Column:
         """Rows that this plan already moves. Shape (n,), bool."""
         flags = self._placed.copy()
-        flags[list(self._moved)] = True
+        if self._moved:
+            flags[list(self._moved)] = True
         return flags
 
     @property

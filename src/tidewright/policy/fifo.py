@@ -6,7 +6,7 @@ from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
 from .compose import Composer
-from .preferences import Preferences
+from .preferences import Preferences, least_need
 
 _FIRST = Code.FIRST_IN_QUEUE()
 
@@ -26,8 +26,3 @@ class Fifo:
         if not composer.unplaced:
             return composer.plan(Wake())
         return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.unplaced)))
-
-
-def least_need(view: View, rows: list[int]) -> int:
-    """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
-    return min((0 if view.jobs.shares[row] else int(view.jobs.floor[row]) for row in rows), default=0)

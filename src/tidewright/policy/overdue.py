@@ -5,7 +5,8 @@ See docs/why/bounded-wait.md for the argument and what it costs; ``bound_us`` is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +23,8 @@ from .shapes import Shape
 
 EQUAL = 2
 """A job that was there first and needs at most so many times an overdue job's run time is its equal: it runs to its end."""
+
+_RUNNING = int(State.RUNNING)
 
 _EACH_US = 60.0 * SECOND
 """Device time that each preemption counts beyond what it loses: one large victim is better than eight small ones."""
@@ -66,24 +69,44 @@ class OverdueQueue:
     def __init__(self, view: View, limit: WaitBound, left: Column) -> None:
         """``left``: full-speed microseconds of run time each row still needs, by its estimate."""
         self.view, self.limit = view, limit
-        jobs = self.jobs = view.jobs
+        self.jobs = view.jobs
         self.overdue = overdue(view, limit)
         self._left = left
-        self._ends_in = left * FULL_RATE / np.where(jobs.rate > 0, jobs.rate, FULL_RATE)
-        self._devices = np.where(jobs.active, jobs.held, jobs.floor)
-        self._patience = patience_us(limit, jobs.floor, view.capacity)
         self.served = self._served()
-        self._holding = np.flatnonzero(jobs.active | jobs.reserved)
-        running = jobs.state == int(State.RUNNING)
-        self._in_quantum = self.served & running & (view.now - jobs.run_since < limit.quantum_us)
+
+    @cached_property
+    def _devices(self) -> Column:
+        return np.where(self.jobs.active, self.jobs.held, self.jobs.floor)
+
+    @cached_property
+    def _ends_in(self) -> Column:
+        rate = self.jobs.rate
+        ends: Column = self._left * FULL_RATE / np.where(rate > 0, rate, FULL_RATE)
+        return ends
+
+    @cached_property
+    def _patience(self) -> Column:
+        return patience_us(self.limit, self.jobs.floor, self.view.capacity)
+
+    @cached_property
+    def _holding(self) -> Column:
+        return np.flatnonzero(self.jobs.active | self.jobs.reserved)
+
+    @cached_property
+    def _in_quantum(self) -> Column:
+        jobs = self.jobs
+        young: Column = (
+            self.served & (jobs.state == _RUNNING) & (self.view.now - jobs.run_since < self.limit.quantum_us)
+        )
+        return young
 
     def _served(self) -> Column:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
         view, jobs, limit = self.view, self.jobs, self.limit
-        running = jobs.state == int(State.RUNNING)
+        running = jobs.state == _RUNNING
         began = np.where(running, jobs.run_since, jobs.since)
         served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
-        rows = np.flatnonzero(served)
+        rows = served.nonzero()[0]
         if len(rows):
             rows = rows[np.lexsort((jobs.id[rows], jobs.wait_since[rows]))]
             beyond = self._devices[rows].cumsum() > limit.share * view.capacity
@@ -99,21 +122,25 @@ class OverdueQueue:
         kept: Column = rows[before & (self._in_quantum[rows] | (self._ends_in[rows] <= EQUAL * self._left[row]))]
         return kept
 
-    def serve(self, composer: Composer, cost: Column) -> bool:
+    def serve(self, composer: Composer, cost: Callable[[], Column]) -> bool:
         """Place overdue rows in order. False when nothing else may start in this plan.
 
         Others are held back only for the moments until jobs that are just starting can be suspended: with them gone
         there is room, and what started now would be in the way next.
         """
         jobs, limit = self.jobs, self.limit
-        late = np.flatnonzero(self.overdue)
-        rows = first_rows(late, jobs.wait_since, jobs.id, len(late)) if len(late) else late
-        granted = 0
+        late = self.overdue.nonzero()[0]
+        if not len(late):
+            return True
+        rows = first_rows(late, jobs.wait_since, jobs.id, len(late))
+        granted, any_served = 0, bool(np.count_nonzero(self.served))
         unfit: dict[Shape, bool] = {}
         """Shapes without room: until a job is preempted, free devices only get fewer. True: nor would preempting all help."""
         for row, shape in zip(rows.tolist(), composer.shapes(rows), strict=True):
-            kept = self._kept_from(row)
-            used = int(self._devices[kept[self.served[kept]]].sum()) + granted
+            used = granted
+            if any_served:
+                kept = self._kept_from(row)
+                used += int(self._devices[kept[self.served[kept]]].sum())
             if used and used + int(jobs.floor[row]) > limit.share * self.view.capacity:
                 break
             if shape not in unfit and composer.start(row):
@@ -124,8 +151,8 @@ class OverdueQueue:
                 continue
             others = jobs.active | jobs.reserved
             lesser = others.copy()
-            lesser[kept] = False
-            if composer.force(row, suspendable(self.view) & lesser, cost + _EACH_US):
+            lesser[self._kept_from(row)] = False
+            if composer.force(row, suspendable(self.view) & lesser, lambda: cost() + _EACH_US):
                 granted += int(jobs.floor[row])
                 unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
             elif _feasible(self.view, composer, row, others):
@@ -138,9 +165,9 @@ class OverdueQueue:
     def next_at(self) -> int:
         """When the next waiting row becomes overdue or may preempt, or a quantum ends; 0 for never. Absolute microseconds."""
         view, jobs, limit = self.view, self.jobs, self.limit
-        patient = jobs.waiting & ~self.overdue
-        times = [int(jobs.wait_since[patient].min()) + limit.max_wait_us] if patient.any() else []
-        return min([*times, view.now + limit.quantum_us] if self.overdue.any() else times, default=0)
+        patient = (jobs.waiting & ~self.overdue).nonzero()[0]
+        times = [int(jobs.wait_since[patient].min()) + limit.max_wait_us] if len(patient) else []
+        return min([*times, view.now + limit.quantum_us] if np.count_nonzero(self.overdue) else times, default=0)
 
 
 def _feasible(view: View, composer: Composer, row: int, rows: Column) -> bool:

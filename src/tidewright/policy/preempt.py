@@ -7,6 +7,7 @@ Most pools are asked for one device at a time, which one vector search answers; 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from .preferences import Preferences
 _SELECTED_COST = 8.0
 """How many times dearer a victim is that is entitled to its devices than one that is not."""
 
+_REQUEUE = int(Level.REQUEUE)
 _TIED = 64
 """Equally cheap victims compared one by one; among more, prices per node are faster."""
 
@@ -69,9 +71,12 @@ class Preemptor:
         self.movable = movable
         self.selected = selected
         """Rows that are entitled to devices: the last to be preempted."""
-        self._cost: Column = preferences.cost if preferences.cost is not None else victim_cost(self.jobs)
+        cost = preferences.cost() if callable(preferences.cost) else preferences.cost
+        self._cost: Column = cost if cost is not None else victim_cost(self.jobs)
         self._any_key = any_key
         self._index: PreemptionIndex | None = None
+        self._indexed: Column = np.zeros(len(movable), bool)
+        """Rows in the index, where ``restrict`` changes it."""
         self._selected_too = False
         """Whether rows that are entitled to their devices are candidates too, from now on."""
         self._ranked: list[int] = []
@@ -94,6 +99,37 @@ class Preemptor:
             room = self._among(row, request) or self._among_all(row, request)
         if room is not None:
             self._note_preempted(room)
+        return room
+
+    def restrict(self, movable: Column) -> None:
+        """From now on these rows may go, others than before; for rows that are served ahead of all keys.
+
+        Hundreds of jobs may be overdue in one plan, each against almost the same victims: their index is kept, and only the rows
+        that come and go are changed in it.
+        """
+        self.movable, self._simple, self._too_many = movable, None, sys.maxsize
+        if self._index is not None:
+            for row in (self._indexed & ~movable).nonzero()[0].tolist():
+                self._index.remove(row)
+            more = (movable & ~self._indexed).nonzero()[0]
+            self._index.add(self._candidates(more, self._cost[more]))
+            self._indexed = movable.copy()
+
+    def room_ahead(self, row: int, request: Request) -> Preemption | None:
+        """Room for a row that is served ahead of all keys, among all that may go. Taken on the board."""
+        room = self._one_device(row, request)
+        if room is not None and self._index is not None:
+            self._index.remove(room.suspended[0])
+            self._index.touch(room.allocation)
+        elif room is None:
+            if self._index is None:
+                if not self._feasible(row, request):
+                    return None
+                self._index, self._indexed = self._index_of(self.movable), self.movable.copy()
+            room = self._index.find_preemption(request)
+        if room is not None:
+            self._note_preempted(room)
+            self._indexed &= self.movable
         return room
 
     def _note_preempted(self, room: Preemption) -> None:
@@ -156,8 +192,12 @@ class Preemptor:
             self._index = self._index_of(self._lesser(row))
             return self._among(row, request)
         pool = self._lesser(row) & (~self.selected | (self.jobs.held > self.jobs.floor))
-        self._index = self._index_of(pool)
-        return self._among(row, request) or self._among_all(row, request, True)
+        if self._could_hold(request, pool):  # else an index of these alone would be built for nothing
+            self._index = self._index_of(pool)
+            room = self._among(row, request)
+            if room is not None:
+                return room
+        return self._among_all(row, request, True)
 
     def _among_all(self, row: int, request: Request, could: bool = False) -> Preemption | None:
         if self._selected_too or not (could or self._feasible(row, request)):
@@ -187,17 +227,33 @@ class Preemptor:
         plain = plain and request.placement == "consolidate"
         if plain and request.count >= self._too_many:
             return False
-        allocations = self.view.allocations
-        found = could_hold(self.board, request, (allocations[job] for job in self.jobs.id[self._lesser(row)].tolist()))
+        found = self._could_hold(request, self._lesser(row))
         if plain and not found:
             self._too_many = request.count
         return found
+
+    def _could_hold(self, request: Request, rows: Column) -> bool:
+        """Whether preempting all of ``rows`` could free enough: a necessary condition."""
+        if request.memory or request.placement == "any":
+            return True
+        if self.board.free_in(request.kinds) + int(self.jobs.held[rows].sum()) < request.count:
+            return False  # wherever they lie
+        allocations = self.view.allocations
+        return could_hold(self.board, request, (allocations[job] for job in self.jobs.id[rows].tolist()))
 
     def _index_of(self, rows: Column) -> PreemptionIndex:
         picked = rows.nonzero()[0]
         self._ranked = picked[np.argsort(-self.preferences.key[picked], kind="stable")].tolist()
         weighed = np.where(self.selected[picked], self._cost[picked] * _SELECTED_COST, self._cost[picked])
-        candidates = (
-            candidate_of(self.view, self.board, r, c) for r, c in zip(picked.tolist(), weighed.tolist(), strict=True)
-        )
-        return PreemptionIndex(self.board, candidates)
+        return PreemptionIndex(self.board, self._candidates(picked, weighed))
+
+    def _candidates(self, rows: Column, costs: Column) -> Iterator[PreemptionCandidate]:
+        """``candidate_of`` each, by columns: nearly all hold no more than their floor, and plans make them by the dozen."""
+        jobs, allocations = self.jobs, self.view.allocations
+        fixed, loses = (jobs.held[rows] <= jobs.floor[rows]).tolist(), (jobs.level[rows] <= _REQUEUE).tolist()
+        listed = zip(rows.tolist(), jobs.id[rows].tolist(), costs.tolist(), fixed, loses, strict=True)
+        for row, job, cost, whole, all_lost in listed:
+            if whole:
+                yield PreemptionCandidate(row, allocations[job], cost, 0, cost if all_lost else 0.0)
+            else:
+                yield candidate_of(self.view, self.board, row, cost)

@@ -14,13 +14,16 @@ from ..model.table import Column
 from ..model.view import View
 from ..placement.facts import facts
 
+_RUNNING, _NONE = int(State.RUNNING), int(Level.NONE)
+
 
 class Preferences(Struct, frozen=True, kw_only=True):
     """The preferences of a policy for one view. Columns have shape (n,).
 
     ``key`` orders rows, the most wanted first (smallest key; equal keys go by id). ``waiting`` are the rows that may be
     placed. With ``victims`` the policy is preemptive: these running rows may be preempted for a row with a smaller key,
-    at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all).
+    at ``cost`` device-microseconds each; ``may_preempt`` says which waiting rows may do so (default: all). ``victims``
+    and ``cost`` may be functions: most plans of a full pool end before they ask for either.
     ``strict``: no row passes one that does not fit. ``why`` says why a row is moved.
 
     ``counts``, of shape (n, kinds), is for policies that work out whole allocations (``policy.targets``): how many devices a row
@@ -31,9 +34,9 @@ class Preferences(Struct, frozen=True, kw_only=True):
     waiting: Column
     why: Callable[[int], Cause | str]
     strict: bool = False
-    victims: Column | None = None
+    victims: Column | Callable[[], Column] | None = None
     may_preempt: Column | None = None
-    cost: Column | None = None
+    cost: Column | Callable[[], Column] | None = None
     counts: Column | None = None
 
 
@@ -53,21 +56,25 @@ def need_milli(view: View, rows: Column) -> Column:
 def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
     """Running rows that can be suspended and have had their devices for ``min_run_us``. Shape (n,), bool."""
     jobs = view.jobs
-    able: Column = (jobs.state == int(State.RUNNING)) & (jobs.level > int(Level.NONE)) & ~jobs.reserved
-    if view.any_closed:
-        # What a job on a closed device releases is of no use to another, and it is being moved anyway.
-        for row in np.flatnonzero(able).tolist():
-            able[row] = view.in_service(jobs.id.item(row))
-    return able & (view.now - jobs.run_since >= min_run_us) if np.any(min_run_us) else able
+    able: Column | None = jobs.memo.get("suspendable")
+    if able is None:
+        able = (jobs.state == _RUNNING) & (jobs.level > _NONE) & ~jobs.reserved
+        if view.any_closed:
+            # What a job on a closed device releases is of no use to another, and it is being moved anyway.
+            for row in np.flatnonzero(able).tolist():
+                able[row] = view.in_service(jobs.id.item(row))
+        able.flags.writeable = False
+        jobs.memo["suspendable"] = able
+    return able & (view.now - jobs.run_since >= min_run_us) if np.count_nonzero(min_run_us) else able
 
 
 def next_settled(view: View, min_run_us: int | Column) -> int:
     """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
-    if not np.any(min_run_us):
+    if not np.count_nonzero(min_run_us):
         return 0
     jobs = view.jobs
-    young = (jobs.state == int(State.RUNNING)) & (view.now - jobs.run_since < min_run_us)
-    return int((jobs.run_since + min_run_us)[young].min()) if young.any() else 0
+    young = ((jobs.state == _RUNNING) & (view.now - jobs.run_since < min_run_us)).nonzero()[0]
+    return int((jobs.run_since + min_run_us)[young].min()) if len(young) else 0
 
 
 def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:
@@ -95,3 +102,14 @@ def least(rows: Column, key: Column, ids: Column) -> int:
     low = mine.min()
     tied = rows[mine == low]
     return int(tied[ids[tied].argmin()])
+
+
+def refused(view: View, rows: Column) -> Column:
+    """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
+    ids, avoiding = view.jobs.id[rows], list(view.avoid)
+    return np.where(np.isin(ids, avoiding), ids, 0) if avoiding else np.zeros(len(rows), ids.dtype)
+
+
+def least_need(view: View, rows: list[int]) -> int:
+    """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
+    return min((0 if view.jobs.shares[row] else int(view.jobs.floor[row]) for row in rows), default=0)

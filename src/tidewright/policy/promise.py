@@ -44,6 +44,26 @@ class Class(IntEnum):
     """Spare capacity."""
 
 
+# Tables instead of comparisons: thousands of plans an hour judge a few hundred rows each, so the number of vector expressions
+# counts, not their length.
+_TARGET = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])
+_IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
+"""By tier: idle time allowed, as a share of the run time."""
+_PROMISED = _TARGET > 0
+_STANDARD_TIER = int(Tier.STANDARD)
+_CLASS_OF = np.array(
+    [
+        *(Class.BASIC,) * 4,
+        *(Class.STANDARD, Class.PRESSING, Class.STANDARD_LATE, Class.STANDARD_LATE),
+        *(Class.PREMIUM, Class.PREMIUM, Class.PREMIUM_LATE, Class.PREMIUM_LATE),
+    ],
+    dtype=np.int64,
+)
+"""By 4 * tier + 2 * late + presses."""
+_LOOSE = np.array([one in (Class.BASIC, Class.PREMIUM_LATE, Class.STANDARD_LATE) for one in Class])
+"""By class: no promise to keep."""
+
+
 class Promise(Struct, frozen=True):
     """Columns of shape (n,). ``slack``: microseconds a row may still stand idle and keep its promise (huge for basic)."""
 
@@ -62,25 +82,27 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     far is its wall time less its ideal time; slack is the difference. A deadline is a promise too, whatever the tier.
     """
     jobs, sigma = view.jobs, view.estimate_sigma
-    target = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])[jobs.tier]
-    per_total = 1.0 / np.maximum(target, 1e-9) - 1.0
+    promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
+    exact = not sigma and np.count_nonzero(jobs.expected) == jobs.n
     lost = jobs.wall - jobs.ideal_now
     # It presses by the least that it may have to run, and counts as late only by the most.
-    allowance = total_us(jobs, sigma, -_SIGMAS) * per_total
-    slack = _bounded(np.where(target > 0, allowance - lost, _NEVER))
-    known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
-    late = known & (target > 0) & (total_us(jobs, sigma, _SIGMAS) * per_total < lost)
-    margin = np.where(target > 0, _bounded(np.maximum(pressing * allowance, MINUTE)), 0)
+    allowance = total_us(jobs, sigma, -_SIGMAS) * idle_share
+    slack = _bounded(np.where(promised, allowance - lost, _NEVER))
+    late = promised & (slack < 0)
+    if not exact:
+        known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
+        late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
+    margin = np.where(promised, _bounded(np.maximum(pressing * allowance, MINUTE)), 0)
     left = remaining_us(jobs)
     cls, presses_in = _classes(view, slack, margin, late), slack - margin
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
-    key = (cls.astype(np.int64) << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
+    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
     return Promise(cls, slack, left, key, view.now + presses_in)
 
 
 def _bounded(microseconds: Column) -> Column:
-    found: Column = microseconds.clip(-_MIDDLE / 2, _MIDDLE / 2).astype(np.int64)
+    found: Column = np.minimum(np.maximum(microseconds, -_MIDDLE / 2), _MIDDLE / 2).astype(np.int64)
     return found
 
 
@@ -110,15 +132,10 @@ def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
     swap their places.
     """
     jobs = view.jobs
-    premium = np.where(late, int(Class.PREMIUM_LATE), int(Class.PREMIUM))
     presses = slack <= margin
-    if (presses & ~late & (jobs.tier == Tier.STANDARD) & jobs.waiting).any():
+    if np.count_nonzero(presses & ~late & (jobs.tier == _STANDARD_TIER) & jobs.waiting):
         presses |= jobs.active
-    standard = np.where(presses, int(Class.PRESSING), int(Class.STANDARD))
-    standard = np.where(late, int(Class.STANDARD_LATE), standard)
-    return np.where(
-        jobs.tier == Tier.PREMIUM, premium, np.where(jobs.tier == Tier.STANDARD, standard, int(Class.BASIC))
-    )
+    return _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
@@ -129,16 +146,17 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     Work counts less by the job's weight (weighted shortest processing time, Smith 1956).
     """
     jobs = view.jobs
-    active, devices = jobs.active, np.maximum(jobs.demand, 1)
-    blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
-    if np.count_nonzero(blind):
+    devices = np.maximum(jobs.demand, 1)
+    if np.count_nonzero(jobs.expected) < jobs.n:
+        blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
         # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
         devices = np.where(blind, 1, devices)
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
     work = left.astype(float) * devices / jobs.weight
-    loose = (cls == Class.BASIC) | (cls == Class.PREMIUM_LATE) | (cls == Class.STANDARD_LATE)
-    waited = np.where(loose, view.now - jobs.wait_since, 0)
     stay = np.maximum(work / 2 - pause_us(jobs) * devices / jobs.weight, 0.0)
-    return (
-        np.where(active, stay, work / np.minimum(1.0 + waited / aging_us, _AGED)).clip(0, _MIDDLE / 2).astype(np.int64)
-    )
+    loose = _LOOSE[cls]
+    if np.count_nonzero(loose):
+        waited = np.where(loose, view.now - jobs.wait_since, 0)
+        work = work / np.minimum(1.0 + waited / aging_us, _AGED)
+    within = np.where(jobs.active, stay, work)
+    return np.minimum(np.maximum(within, 0), _MIDDLE / 2).astype(np.int64)

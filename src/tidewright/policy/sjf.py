@@ -7,8 +7,7 @@ from ..model.cause import Code
 from ..model.view import View
 from ..plan.plan import Plan, Wake
 from .compose import Composer
-from .fifo import least_need
-from .preferences import Preferences
+from .preferences import Preferences, least_need
 
 
 class Sjf:

@@ -44,6 +44,13 @@ _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
 
+# Plain numbers: comparing a column with a member of an enum costs more than the comparison.
+_STANDARD, _PRESSING, _PREMIUM_LATE = int(Class.STANDARD), int(Class.PRESSING), int(Class.PREMIUM_LATE)
+_RUNNING, _PREMIUM = int(State.RUNNING), int(Tier.PREMIUM)
+_KEPT = np.array([one not in (Class.PREMIUM_LATE, Class.STANDARD_LATE, Class.BASIC) for one in Class])
+"""By class: the promise can be kept."""
+
+
 class Sla:
     """Settings in microseconds: ``min_run_us`` is the longest a job runs before it may be preempted (less where its pause is
     short), ``aging_us`` the wait by which the work of a job without a promise to keep counts ever less (by a third at most),
@@ -65,30 +72,26 @@ class Sla:
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us)
         queue = OverdueQueue(view, self.wait_bound, judged.left)
-        kept = (judged.cls < Class.BASIC) & (judged.cls != Class.PREMIUM_LATE) & (judged.cls != Class.STANDARD_LATE)
-        cost = victim_cost(jobs) + _TIER_LOSS_US[jobs.tier] * kept * np.maximum(jobs.held_milli, 1) / 1000
-        min_run = self._min_run(view)
         preferences = Preferences(
             key=judged.key,
             waiting=jobs.waiting,
             why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if queue.overdue[row] else 0, row),
-            victims=suspendable(view, min_run) & ~queue.served & (judged.left > min_run),
-            may_preempt=judged.cls != int(Class.STANDARD),
-            cost=cost,
+            victims=lambda: self._victims(view, judged, queue),
+            may_preempt=judged.cls != _STANDARD,
+            cost=lambda: _cost(view, judged),
         )
         composer = Composer(view, preferences)
-        if queue.serve(composer, cost):
+        if queue.serve(composer, lambda: _cost(view, judged)):
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
-            self._consolidate(composer, judged, preferences.victims)
+            self._consolidate(composer, judged, queue)
             composer.grow()
             self._grow_running(view, composer, judged)
             upgrade(composer, suspendable(view, self.resize_us) & ~queue.served, judged.left, _GROW_GAIN)
         still = jobs.waiting & ~composer.touched
-        if (
-            still.any() and not composer.unplaced
-        ):  # nothing was free and none could be preempted: the first is given a reason
+        # Nothing was free and none could be preempted: the first is given a reason.
+        if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
         plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue)))
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in plan.blocked))
@@ -98,10 +101,10 @@ class Sla:
         jobs = view.jobs
         row = jobs.row[blocked.job]
         presses_at = int(judged.pressing_at[row])
-        if judged.cls[row] > Class.PRESSING and view.now < presses_at < view.now + _FORESEEN_US:
+        if judged.cls.item(row) > _PRESSING and view.now < presses_at < view.now + _FORESEEN_US:
             return structs.replace(blocked, at=presses_at + 1)
-        lesser = suspendable(view) & ~queue.served & (judged.key > judged.key[row])
-        free_at = (jobs.run_since + self._min_run(view))[lesser]
+        lesser = (suspendable(view) & ~queue.served & (judged.key > judged.key[row])).nonzero()[0]
+        free_at = jobs.run_since[lesser] + self._min_run(view)[lesser]
         young = free_at[free_at > view.now]
         return structs.replace(blocked, at=int(young.min())) if len(young) else blocked
 
@@ -111,25 +114,37 @@ class Sla:
         Only its own tier preempts a premium row, and a short one would lose more by waiting again than it had to run.
         """
         jobs = view.jobs
-        return np.where(jobs.tier == Tier.PREMIUM, self.min_run_us, worth_running_us(jobs, self.min_run_us))
+        known: Column | None = jobs.memo.get(("sla", "min_run", self.min_run_us))
+        if known is None:
+            worth = worth_running_us(jobs, self.min_run_us)
+            known = jobs.memo["sla", "min_run", self.min_run_us] = np.where(
+                jobs.tier == _PREMIUM, self.min_run_us, worth
+            )
+        return known
+
+    def _victims(self, view: View, judged: Promise, queue: OverdueQueue) -> Column:
+        """Running rows that have run for long enough and will not end soon by themselves."""
+        min_run = self._min_run(view)
+        able: Column = suspendable(view, min_run) & ~queue.served & (judged.left > min_run)
+        return able
 
     def _reserve(self, view: View, composer: Composer, judged: Promise) -> None:
         """Free devices are kept for the most urgent row that could not start even by preempting."""
-        head = next((row for row in composer.unplaced if judged.cls[row] <= Class.PREMIUM_LATE), -1)
+        head = next((row for row in composer.unplaced if judged.cls.item(row) <= _PREMIUM_LATE), -1)
         if head >= 0:
             composer.reserve(head)
 
-    def _consolidate(self, composer: Composer, judged: Promise, movable: Column | None) -> None:
+    def _consolidate(self, composer: Composer, judged: Promise, queue: OverdueQueue) -> None:
         """Free devices that do not lie together are brought together for the first rows that they would do for.
 
         Only rows are moved that keep their promises all the same, and have enough left to do.
         """
         jobs = composer.jobs
-        if movable is None or not any(composer.board.free_total):
+        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
+        if not rows or not any(composer.board.free_total):
             return
         pause = PAYBACK * pause_us(jobs)
-        movable = movable & (judged.slack > pause) & (judged.left > pause)
-        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
+        movable = self._victims(composer.view, judged, queue) & (judged.slack > pause) & (judged.left > pause)
         for row in rows[:_CONSOLIDATED]:
             worth = judged.left.item(row) * jobs.floor.item(row) / PAYBACK
             if consolidate(composer, row, movable, worth):
@@ -137,16 +152,17 @@ class Sla:
 
     def _growable(self, view: View) -> Column:
         jobs = view.jobs
-        less: Column = (jobs.state == int(State.RUNNING)) & (jobs.held < jobs.demand)
+        less: Column = (jobs.state == _RUNNING) & (jobs.held < jobs.demand)
         less &= ~jobs.reserved & ~jobs.shares
         return less
 
     def _grow_running(self, view: View, composer: Composer, judged: Promise) -> None:
         jobs = view.jobs
-        ready = self._growable(view) & suspendable(view, self.resize_us)
-        if composer.unplaced or not ready.any() or not any(composer.board.free_total):
+        if composer.unplaced or not any(composer.board.free_total):
             return
-        rows = np.flatnonzero(ready)
+        rows = (self._growable(view) & suspendable(view, self.resize_us)).nonzero()[0]
+        if not len(rows):
+            return
         larger = np.minimum(jobs.demand[rows], jobs.held[rows] + sum(composer.board.free_total))
         saved = saved_us(view, rows, judged.left[rows], larger)
         pause = jobs.save_us[rows] + jobs.restore_us[rows]
@@ -159,18 +175,28 @@ class Sla:
         """The next time at which another planning round could change something by itself; 0 for never."""
         jobs, now = view.jobs, view.now
         times = []
-        still = jobs.waiting.copy()
-        still[composer.started] = False
-        if still.any():
+        still = jobs.waiting
+        if composer.started:
+            still = still.copy()
+            still[composer.started] = False
+        if np.count_nonzero(still):
             times += [next_settled(view, self._min_run(view)), queue.next_at()]
-            slow = still & (judged.cls > int(Class.PRESSING)) & (judged.pressing_at > view.now)
-            times += [int(judged.pressing_at[slow].min()) + 1] if slow.any() else []
+            slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
+            times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
         elif any(composer.board.free_total):
-            slow = (jobs.rate > 0) & (jobs.rate < FULL_RATE) & (now - jobs.run_since < self.resize_us)
-            times += [int(jobs.run_since[slow].min()) + self.resize_us] if slow.any() else []
-            young = self._growable(view) & (now - jobs.run_since < self.resize_us)
-            times += [int(jobs.run_since[young].min()) + self.resize_us] if young.any() else []
+            slow = ((jobs.rate > 0) & (jobs.rate < FULL_RATE) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
+            times += [int(jobs.run_since[slow].min()) + self.resize_us] if len(slow) else []
+            young = (self._growable(view) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
+            times += [int(jobs.run_since[young].min()) + self.resize_us] if len(young) else []
         return min((at for at in times if at > now), default=0)
+
+
+def _cost(view: View, judged: Promise) -> Column:
+    """Device-microseconds that preempting each row loses, with what its tier adds."""
+    jobs = view.jobs
+    added = _TIER_LOSS_US[jobs.tier] * _KEPT[judged.cls] * np.maximum(jobs.held_milli, 1) / 1000
+    cost: Column = victim_cost(jobs) + added
+    return cost
 
 
 def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> Cause:

@@ -208,10 +208,10 @@ _DEFAULTS: dict[str, Any] = {
 }
 _TYPECODES = {
     "submit": "d", "duration": "d", "step_us": "d", "devices": "q", "min_devices": "q", "gpu_memory": "q", "image_bytes": "q",
-    "tier": "b", "team": "l", "type": "l",
+    "tier": "b", "team": "l", "type": "l", "workload": "l",
 }  # fmt: skip
 """Numbers are kept as such, eight bytes each: a Python object for each would be five times as much."""
-_CODED = ("team", "type")
+_CODED = ("team", "type", "workload")
 
 
 class TraceTable:
