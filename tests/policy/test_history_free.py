@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.estimate.cost import pause_us
-from tidewright.policy import backfill
+from tidewright.policy.baselines import backfill
+from tidewright.policy.baselines.profile import Profile
 from tidewright.policy.compose import Composer
-from tidewright.policy.profile import Profile
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Simulation

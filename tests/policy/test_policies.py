@@ -9,7 +9,7 @@ from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec, Level
 from tidewright.plan.moves import Resize, Start, Suspend
-from tidewright.policy.profile import Profile
+from tidewright.policy.baselines.profile import Profile
 from tidewright.policy.registry import make
 from tidewright.testing.policies import check_plan
 from tidewright.testing.views import NOW, ViewBuilder, pool

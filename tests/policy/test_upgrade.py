@@ -20,8 +20,8 @@ from tidewright.testing.views import ViewBuilder, pool
 RATES = RateSettings(kinds={"fast": 2.0, "slow": 1.0}, spread={"": 0.5})
 
 
-def job(devices: int, minutes: int = 600, **fields: object) -> JobSpec:
-    return JobSpec(command=("x",), devices=devices, ranks=devices, expected_us=minutes * MINUTE, **fields)
+def job(devices: int, minutes: float = 600, **fields: object) -> JobSpec:
+    return JobSpec(command=("x",), devices=devices, ranks=devices, expected_us=int(minutes * MINUTE), **fields)
 
 
 def planned(builder: ViewBuilder, rates: RateSettings = RATES):
@@ -84,10 +84,19 @@ def test_free_devices_are_brought_together_for_a_job_of_a_whole_node() -> None:
 
 
 def test_a_job_is_not_migrated_for_one_that_is_hardly_longer_than_the_pause() -> None:
-    for minutes, moved in ((1, False), (600, True)):
+    for minutes, moved in ((0.05, False), (600, True)):
         builder = ViewBuilder(pool(2))
-        builder.run(job(6, tier="standard"), save_us=60_000_000, restore_us=60_000_000)
-        builder.run(job(1, tier="standard"), allocation=(Part(1, 1),), save_us=60_000_000, restore_us=60_000_000)
+        builder.run(job(6, tier="standard"), save_us=4_000_000, restore_us=4_000_000)
+        builder.run(job(1, tier="standard"), allocation=(Part(1, 1),), save_us=4_000_000, restore_us=4_000_000)
         builder.queue(job(8, minutes, tier="basic"))
         plan = planned(builder, RateSettings())
         assert any(isinstance(move, Migrate) for move in plan.moves) is moved, minutes
+
+
+def test_nothing_is_migrated_for_whole_nodes_where_pauses_are_long() -> None:
+    builder = ViewBuilder(pool(2))
+    slow = {"save_us": 60_000_000, "restore_us": 60_000_000}
+    builder.run(job(6, tier="basic"), **slow)
+    builder.run(job(1, tier="basic"), allocation=(Part(1, 1),), **slow)
+    builder.queue(job(8, tier="basic"))
+    assert not planned(builder, RateSettings()).moves

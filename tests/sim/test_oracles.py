@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tidewright.base.units import SECOND
+from tidewright.base.units import HOUR, SECOND
+from tidewright.engine.settings import EngineSettings
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.profile import PROFILES
+from tidewright.sim.rate_files import load_rates
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.traces import load_trace
 
@@ -72,6 +76,35 @@ def test_pai_on_philly(policy: str, jct_s: float, wait_s: float) -> None:
     result = run("pai:philly,jobs=2000,rate=1000", "50x8", policy, "pai").result()
     assert result.completed == 2_000
     assert (result.jct_mean_s, result.queue_mean_s) == pytest.approx((jct_s, wait_s), rel=1e-5)
+
+
+def gavel_continuous() -> Simulation:
+    """Gavel's first 5,020 continuous jobs of one device each on 36 V100s, P100s and K80s, one every 9,000 s."""
+    engine = EngineSettings(history_length=0, forecasts=False, rates=load_rates("gavel"))
+    simulation = Simulation(
+        load_trace("gavel-continuous:jobs=5020,lam=9000,seed=0", 108), load_cluster("36x1:k80,36x1:p100,36x1:v100"),
+        make("gavel-fifo"), Options(profile=PROFILES["gavel"], engine=engine),
+    )  # fmt: skip
+    simulation.run()
+    return simulation
+
+
+def test_gavels_continuous_jobs() -> None:
+    """Jobs 4000 to 5000 on kinds of different speed, in rounds of whole steps, by a policy that remembers: 17.5759 h."""
+    simulation = gavel_continuous()
+    jct = (simulation.outcomes.end - simulation.trace.submit)[4000:5000] / HOUR
+    assert jct.mean() == pytest.approx(17.5759, rel=1e-3)
+
+
+@needs_data
+def test_gavel_job_by_job() -> None:
+    """No job ends more than two allocations later or earlier than there: only when rounds start differs."""
+    simulation = gavel_continuous()
+    jct = (simulation.outcomes.end - simulation.trace.submit) / SECOND
+    theirs = json.loads((DATA / "gavel" / "reruns" / "cont-fifo-9000-0.json").read_text())
+    off = np.array([jct[int(job)] - seconds for job, seconds in theirs.items()])
+    assert len(off) == 1000 and np.abs(off).max() < 2 * 1_920
+    assert np.median(np.abs(off)) < 360
 
 
 THEIRS = [

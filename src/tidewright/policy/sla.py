@@ -36,6 +36,8 @@ from .upgrade import upgrade
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
+_CHEAP_PAUSE_US = 10 * SECOND
+"""Where pauses are longer, devices that lie apart are worth more free: short jobs start there without waiting for one."""
 _CONSOLIDATED = 2
 """Rows for which migrations are looked for in one plan."""
 _FORESEEN_US = 400 * 24 * HOUR
@@ -144,6 +146,8 @@ class Sla:
         if not rows or not any(composer.board.free_total):
             return
         pause = PAYBACK * pause_us(jobs)
+        if np.count_nonzero(jobs.active) and np.median(pause[jobs.active]) > PAYBACK * _CHEAP_PAUSE_US:
+            return
         movable = self._victims(composer.view, judged, queue) & (judged.slack > pause) & (judged.left > pause)
         for row in rows[:_CONSOLIDATED]:
             worth = judged.left.item(row) * jobs.floor.item(row) / PAYBACK

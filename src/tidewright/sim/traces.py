@@ -26,6 +26,7 @@ registry = Registry(
         "helios": "tidewright.sim.formats:helios",
         "pai": "tidewright.sim.formats:pai",
         "gavel": "tidewright.sim.formats:gavel",
+        "gavel-continuous": "tidewright.sim.gavel_jobs:continuous",
     },
 )
 

@@ -25,7 +25,7 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--policy",
     metavar="NAME",
-    help="Who runs: sla, fifo, fifo-backfill, fjf, sjf, smallest, srsf, srtf, las, static. Default: sla.",
+    help="Who runs: sla, fifo, fifo-backfill, fjf, sjf, smallest, srsf, srtf, las, static, gavel-fifo. Default: sla.",
 )
 @click.option(
     "--slots", type=click.IntRange(1, 64), metavar="N", help="CPU slots where there is no GPU. Default: one per core."

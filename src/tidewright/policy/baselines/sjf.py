@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..estimate.duration import remaining_us
-from ..model.cause import Code
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences, least_need
+from ...estimate.duration import remaining_us
+from ...model.cause import Code
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences, least_need
 
 
 class Sjf:

@@ -5,11 +5,11 @@ The ``fjf`` of the Tiresias simulator (Gu et al., NSDI'19) and the FIFO of Aliba
 
 from __future__ import annotations
 
-from ..model.cause import Code
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences
+from ...model.cause import Code
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences
 
 _FITS = Code.FIRST_THAT_FITS()
 

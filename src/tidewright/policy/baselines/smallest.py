@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.cause import Code
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences, next_settled, suspendable
+from ...model.cause import Code
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences, next_settled, suspendable
 
 _DEVICES_BIT = 40
 """Keys are the devices above the id: among equals the earlier job goes first, running or not."""

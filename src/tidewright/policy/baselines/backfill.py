@@ -8,14 +8,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..estimate.duration import remaining_us
-from ..model.cause import Code, given
-from ..model.view import View
-from ..placement.explain import explain
-from ..plan.plan import Plan, Wake
-from ..plan.reasons import Blocked, Reason
-from .compose import Composer
-from .preferences import Preferences, first_rows
+from ...estimate.duration import remaining_us
+from ...model.cause import Code, given
+from ...model.view import View
+from ...placement.explain import explain
+from ...plan.plan import Plan, Wake
+from ...plan.reasons import Blocked, Reason
+from ..compose import Composer
+from ..preferences import Preferences, first_rows
 from .profile import Profile
 
 _BACKFILLED = Code.BACKFILLED()

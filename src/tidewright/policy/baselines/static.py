@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..model.board import ALL_NODES, Layout
-from ..model.cause import Code
-from ..model.job import Tier
-from ..model.view import View
-from ..placement.facts import facts
-from ..placement.find import place
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences
+from ...model.board import ALL_NODES, Layout
+from ...model.cause import Code
+from ...model.job import Tier
+from ...model.view import View
+from ...placement.facts import facts
+from ...placement.find import place
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences
 
 
 class Static:

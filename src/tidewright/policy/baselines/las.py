@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.units import SECOND, WHOLE_DEVICE
-from ..model.cause import Code
-from ..model.table import Column
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences, next_settled, suspendable
+from ...base.units import SECOND, WHOLE_DEVICE
+from ...model.cause import Code
+from ...model.table import Column
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences, next_settled, suspendable
 
 _QUEUE_BIT = 53
 """Keys are the queue above a time in microseconds; 2**53 of them are 285 years."""

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from ..model.table import Column
+from ...model.table import Column
 
 
 class Profile:

@@ -1,38 +1,40 @@
-"""Shortest remaining time first, preemptive: the least mean completion time on one machine (Schrage 1968)."""
+"""Shortest remaining service first, preemptive: run time left times devices (``shortest-gpu`` of Tiresias, NSDI'19; Tiresias'
+paper, section 2.2, has it as SRSF)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..estimate.duration import remaining_us
-from ..model.cause import Code
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences, next_settled, suspendable
+from ...estimate.duration import remaining_us
+from ...model.cause import Code
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences, next_settled, suspendable
 
 
-class Srtf:
+class Srsf:
     """With true run times in ``expected`` (as in replays of traces) this is the oracle; else it works on estimates.
 
     ``min_run_us``: a job is not preempted before it has run so long.
     """
 
-    name = "srtf"
+    name = "srsf"
 
     def __init__(self, *, min_run_us: int = 0) -> None:
         self.min_run_us = min_run_us
 
     def plan(self, view: View) -> Plan:
-        """The pool goes to the rows with the least run time left; victims are those with the most."""
+        """The pool goes to the rows with the least device-time left; victims are those with the most."""
         jobs = view.jobs
         left = remaining_us(jobs)
+        work = left.astype(float) * jobs.demand
         preferences = Preferences(
-            key=left,
+            key=work,
             waiting=jobs.waiting,
-            why=lambda row: Code.SHORTEST_REMAINING(int(left[row])),
+            why=lambda row: Code.LEAST_WORK_LEFT(int(jobs.demand[row]), int(left[row])),
             victims=suspendable(view, self.min_run_us),
-            cost=np.maximum(jobs.held_milli, 1) / left,
+            cost=np.maximum(jobs.held_milli, 1) / np.maximum(work, 1.0),
         )
         composer = Composer(view, preferences)
         composer.rearrange()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..model.cause import Code
-from ..model.view import View
-from ..plan.plan import Plan, Wake
-from .compose import Composer
-from .preferences import Preferences, least_need
+from ...model.cause import Code
+from ...model.view import View
+from ...plan.plan import Plan, Wake
+from ..compose import Composer
+from ..preferences import Preferences, least_need
 
 _FIRST = Code.FIRST_IN_QUEUE()
 

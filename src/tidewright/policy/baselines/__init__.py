@@ -1,0 +1,1 @@
+"""Baselines: published policies that others are compared with, one idea per file."""
