@@ -15,7 +15,7 @@ from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.testing.policies import check_plan
-from tidewright.testing.views import ViewBuilder, pool
+from tidewright.testing.views import NOW, ViewBuilder, pool
 
 RATES = RateSettings(kinds={"fast": 2.0, "slow": 1.0}, spread={"": 0.5})
 
@@ -77,7 +77,7 @@ def test_free_devices_are_brought_together_for_a_job_of_a_whole_node() -> None:
     builder = ViewBuilder(pool(2))
     builder.run(job(6, tier="basic"))
     aside = builder.run(job(1, tier="basic"), allocation=(Part(1, 1),))
-    comes = builder.queue(job(8, tier="basic"))
+    comes = builder.queue(job(8, tier="standard"))
     plan = planned(builder, RateSettings())
     assert [(type(move), move.job) for move in plan.moves] == [(Migrate, aside), (Start, comes)]
     assert plan.gangs == ((0, 2),) and "MigratedFor" in str(plan.moves[0].why)
@@ -88,7 +88,7 @@ def test_a_job_is_not_migrated_for_one_that_is_hardly_longer_than_the_pause() ->
         builder = ViewBuilder(pool(2))
         builder.run(job(6, tier="standard"), save_us=4_000_000, restore_us=4_000_000)
         builder.run(job(1, tier="standard"), allocation=(Part(1, 1),), save_us=4_000_000, restore_us=4_000_000)
-        builder.queue(job(8, minutes, tier="basic"))
+        builder.queue(job(8, minutes, tier="standard"), submit=NOW, wait_since=NOW)
         plan = planned(builder, RateSettings())
         assert any(isinstance(move, Migrate) for move in plan.moves) is moved, minutes
 
@@ -98,5 +98,13 @@ def test_nothing_is_migrated_for_whole_nodes_where_pauses_are_long() -> None:
     slow = {"save_us": 60_000_000, "restore_us": 60_000_000}
     builder.run(job(6, tier="basic"), **slow)
     builder.run(job(1, tier="basic"), allocation=(Part(1, 1),), **slow)
+    builder.queue(job(8, tier="standard"))
+    assert not planned(builder, RateSettings()).moves
+
+
+def test_nothing_is_migrated_for_a_job_without_a_promise() -> None:
+    builder = ViewBuilder(pool(2))
+    builder.run(job(6, tier="basic"))
+    builder.run(job(1, tier="basic"), allocation=(Part(1, 1),))
     builder.queue(job(8, tier="basic"))
     assert not planned(builder, RateSettings()).moves

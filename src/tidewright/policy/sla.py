@@ -137,12 +137,13 @@ class Sla:
             composer.reserve(head)
 
     def _consolidate(self, composer: Composer, judged: Promise, queue: OverdueQueue) -> None:
-        """Free devices that do not lie together are brought together for the first rows that they would do for.
+        """Free devices that do not lie together are brought together for the first rows whose promise is at stake.
 
         Only rows are moved that keep their promises all the same, and have enough left to do.
         """
         jobs = composer.jobs
-        rows = [row for row in composer.unplaced if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
+        pressing = [row for row in composer.unplaced if judged.cls.item(row) <= _PRESSING]
+        rows = [row for row in pressing if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
         if not rows or not any(composer.board.free_total):
             return
         pause = PAYBACK * pause_us(jobs)
