@@ -75,8 +75,8 @@ def test_jobs_end_sooner_for_it() -> None:
 
 def test_free_devices_are_brought_together_for_a_job_of_a_whole_node() -> None:
     builder = ViewBuilder(pool(2))
-    builder.run(job(6, tier="basic"))
-    aside = builder.run(job(1, tier="basic"), allocation=(Part(1, 1),))
+    builder.run(job(6, tier="premium"), ideal=60 * MINUTE)
+    aside = builder.run(job(1, tier="premium"), allocation=(Part(1, 1),), ideal=60 * MINUTE)
     comes = builder.queue(job(8, tier="standard"))
     plan = planned(builder, RateSettings())
     assert [(type(move), move.job) for move in plan.moves] == [(Migrate, aside), (Start, comes)]
@@ -86,9 +86,11 @@ def test_free_devices_are_brought_together_for_a_job_of_a_whole_node() -> None:
 def test_a_job_is_not_migrated_for_one_that_is_hardly_longer_than_the_pause() -> None:
     for minutes, moved in ((0.05, False), (600, True)):
         builder = ViewBuilder(pool(2))
-        builder.run(job(6, tier="standard"), save_us=4_000_000, restore_us=4_000_000)
-        builder.run(job(1, tier="standard"), allocation=(Part(1, 1),), save_us=4_000_000, restore_us=4_000_000)
-        builder.queue(job(8, minutes, tier="standard"), submit=NOW, wait_since=NOW)
+        builder.run(job(6, tier="premium"), ideal=60 * MINUTE, save_us=4_000_000, restore_us=4_000_000)
+        builder.run(
+            job(1, tier="premium"), ideal=60 * MINUTE, allocation=(Part(1, 1),), save_us=4_000_000, restore_us=4_000_000
+        )
+        builder.queue(job(8, minutes, tier="standard"), submit=NOW - int(minutes * MINUTE) // 12)
         plan = planned(builder, RateSettings())
         assert any(isinstance(move, Migrate) for move in plan.moves) is moved, minutes
 
@@ -96,8 +98,8 @@ def test_a_job_is_not_migrated_for_one_that_is_hardly_longer_than_the_pause() ->
 def test_nothing_is_migrated_for_whole_nodes_where_pauses_are_long() -> None:
     builder = ViewBuilder(pool(2))
     slow = {"save_us": 60_000_000, "restore_us": 60_000_000}
-    builder.run(job(6, tier="basic"), **slow)
-    builder.run(job(1, tier="basic"), allocation=(Part(1, 1),), **slow)
+    builder.run(job(6, tier="premium"), ideal=60 * MINUTE, **slow)
+    builder.run(job(1, tier="premium"), allocation=(Part(1, 1),), ideal=60 * MINUTE, **slow)
     builder.queue(job(8, tier="standard"))
     assert not planned(builder, RateSettings()).moves
 
