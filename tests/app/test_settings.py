@@ -56,3 +56,8 @@ def test_rates_are_read_from_the_file_that_is_named(tmp_path):
     assert parse_settings("rates: gavel\n", "config.yaml").engine.rates.throughputs
     with pytest.raises(UsageError, match=r"config\.yaml:2: rates: cannot read rates missing\.yaml"):
         parse_settings("policy: sla\nrates: missing.yaml\n", "config.yaml")
+
+
+def test_rates_are_no_key_of_the_engine():
+    with pytest.raises(UsageError, match="rates"):
+        parse_settings("engine: {rates: 5}\n", "config.yaml")

@@ -9,7 +9,7 @@ from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings
 from tidewright.model.job import JobSpec, Phase, State
 from tidewright.model.node import NodeSpec, Part
-from tidewright.model.rate import FULL_RATE, RateSettings, Throughput
+from tidewright.model.rate import FULL_RATE, MOST_RATE, RateSettings, Throughput
 from tidewright.plan.moves import Migrate, Start
 from tidewright.testing.worldlet import Worldlet
 
@@ -116,3 +116,38 @@ def test_a_snapshot_in_thousandths_is_read_in_millionths() -> None:
     del plain["columns"]["reference"]
     book = Engine.restore(msgspec.msgpack.encode(plain)).book
     assert book.table.rate[book.table.row[job]] == FULL_RATE // 2
+
+
+def test_a_job_submitted_before_any_node_is_there_is_measured_by_what_comes() -> None:
+    pool = Worldlet(0, settings=EngineSettings(rates=TABLE, check_every=1))
+    job = pool.submit(1)
+    pool.tell(*(ev.NodeUp(node, "1") for node in reversed(NODES)))
+    assert pool.engine.book.jobs[job].reference == "h100"
+    a100 = pool.engine.book.nodes["a"]
+    pool.plan(Start(job, (Part(a100, 1),), "x"))
+    pool.later(HOUR)
+    assert fraction(pool, job) == 0.5
+
+
+def test_faster_kinds_that_join_later_leave_what_was_counted() -> None:
+    """Above full speed, for weeks on end, and in the columns as in the ledger."""
+    pool = Worldlet(0, settings=EngineSettings(rates=RateSettings(kinds={"k80": 1.0, "b200": 5000.0}), check_every=1))
+    pool.tell(ev.NodeUp(NodeSpec(name="k", kind="k80", devices=1), "1"))
+    job = pool.submit(1)
+    pool.plan(Start(job, (Part(0, 1),), "x"))
+    pool.later(HOUR)
+    pool.tell(ev.NodeUp(NodeSpec(name="b", kind="b200", devices=1), "1"))
+    assert pool.engine.book.jobs[job].reference == "k80"
+    pool.plan(Migrate(job, (Part(1, 1),), "x"))
+    row = pool.engine.book.table.row[job]
+    assert pool.engine.book.table.rate[row] == MOST_RATE
+    pool.later(400 * 24 * HOUR)
+    assert int(pool.engine.view().jobs.ideal_now[row]) == HOUR + 400 * 24 * HOUR * 1000
+
+
+def test_an_elastic_job_is_kept_off_a_kind_where_it_may_not_fit() -> None:
+    rows = (Throughput("m", "h100", 8, 80.0), Throughput("m", "a100", 8, 70.0), Throughput("m", "a100", 2, 0.0))
+    pool = world(RateSettings(throughputs=rows))
+    table = pool.engine.book.table
+    whole, elastic = pool.submit(8, workload="m"), pool.submit(8, workload="m", min_devices=2)
+    assert table.kinds[table.row[whole]] == 3 and table.kinds[table.row[elastic]] == 1

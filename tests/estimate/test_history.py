@@ -83,6 +83,13 @@ def test_what_is_foretold_grows_with_how_long_it_runs() -> None:
     assert total_us(jobs, 0.0, -1.0)[0] == 10 * MINUTE, "the least that it may be"
 
 
+def test_estimates_that_are_wrong_by_any_factor_give_a_time() -> None:
+    builder = ViewBuilder(pool(1))
+    builder.queue(msgspec.structs.replace(job(), expected_us=365 * 24 * HOUR))
+    jobs = builder.view().jobs
+    assert total_us(jobs, 24.6, 1.28)[0] > 365 * 24 * HOUR > total_us(jobs, 24.6, -1.28)[0] > 0
+
+
 def test_a_users_estimate_counts_before_what_others_took() -> None:
     builder = ViewBuilder(pool(1))
     builder.queue(msgspec.structs.replace(job(), expected_us=2 * HOUR), predicted=HOUR, predicted_high=HOUR)

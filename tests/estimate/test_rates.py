@@ -117,6 +117,11 @@ def test_settings_travel_and_are_remembered_by_identity() -> None:
         (RateSettings(goodput={"m": Goodput({}, 1, 1, 1, 0.0)}), "no step times"),
         (RateSettings(goodput={"m": Goodput({"a": StepTime(0.0, 0.0)}, 1, 1, 1, 0.0)}), "a step takes time"),
         (RateSettings(goodput={"m": Goodput({"a": StepTime(1.0, 0.0)}, 8, 4, 1, 0.0)}), "batch 8"),
+        (RateSettings(goodput={"m": Goodput({"a": StepTime(1.0, 0.0)}, 1, 1, 1, float("inf"))}), "noise inf"),
+        (
+            RateSettings(goodput={"m": Goodput({"a": StepTime(float("inf"), 0.0)}, 1, 1, 1, 0.0)}),
+            "times are at least 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(wrong: RateSettings, said: str) -> None:

@@ -159,6 +159,14 @@ def test_a_deadline_is_kept_from_further_off_where_estimates_are_wrong():
     assert [move.job for move in make("sla").plan(view).moves][-1:] == [urgent]
 
 
+def test_no_weight_puts_a_basic_job_before_a_premium_one():
+    for weight in (1e-302, 1e6):
+        builder = ViewBuilder(pool(1, 1))
+        basic, premium = builder.run(job(1, 60, "basic"), weight=weight), fresh(builder, job(1, 60, "premium"))
+        _, starts, gone = planned("sla", builder)
+        assert (starts, gone) == ([premium], [basic])
+
+
 def test_of_equal_jobs_the_one_of_more_weight_goes_first():
     for policy, weights, first in (("sla", (1.0, 4.0), 1), ("sla", (4.0, 1.0), 0), ("sla", (1.0, 1.0), 0)):
         builder = ViewBuilder(pool(1, 1))

@@ -137,6 +137,8 @@ def test_rates_from_files(tmp_path) -> None:
         ("f.yaml", "speeds: {a: 1}\n", "unknown field `speeds`"),
         ("g.yaml", "{", "cannot read rates"),
         ("h.yaml", "- 1\n", "cannot read rates"),
+        ("i.yaml", "kinds: {a: 2024-13-45}\n", "cannot read rates"),
+        ("j.csv", "workload,kind,devices,per_s\n" + 140_000 * "x" + ",a,1,1\n", "field larger"),
     ],
 )
 def test_mistakes_in_rates_are_named(tmp_path, name: str, text: str, said: str) -> None:

@@ -97,6 +97,7 @@ def _engine(value: Value, mistakes: Mistakes) -> dict[str, Any]:
         name.removesuffix("_us"): one
         for one in msgspec.structs.fields(EngineSettings)
         for name in (one.name, one.encode_name)
+        if one.name != "rates"  # a file of its own
     }
     readers = {key: _reader(one.name, one.default) for key, one in known.items()}
     read = _read(value, mistakes, readers, "engine.")

@@ -321,7 +321,7 @@ class Book(ImageCatalog):
         for job, spec in self.specs.items():
             row = table.row[job]
             table.kinds[row] = rates.kinds_of(self, spec)
-            table.reference[row] = layout.kind_index(self.jobs[job].reference)
+            rates.set_reference(self, job)
             kind_index = table.restore_kind.item(row)
             if kind_index >= 0:
                 table.restore_kind[row] = layout.kind_index(before[kind_index])

@@ -5,6 +5,7 @@ It refuses to know how a rate is estimated (``estimate.rates``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from ..estimate.rates import Rates, rates_of
@@ -19,6 +20,8 @@ from .ledger import accrue
 from .settings import EngineSettings
 
 _RUNNING = int(State.RUNNING)
+_FEW = 64
+"""Numbers of devices that are looked at one by one."""
 
 
 class RatedBook(Protocol):
@@ -50,9 +53,17 @@ def kinds_of(book: RatedBook, spec: JobSpec) -> int:
         return kinds
     workloads = [phase.workload for phase in spec.phases] or [spec.workload]
     for index, kind in enumerate(layout.kinds):
-        if not all(known.runs_on(workload, kind, spec.devices) for workload in workloads):
+        if not all(known.runs_on(workload, kind, count) for workload in workloads for count in _counts(spec)):
             kinds &= ~(1 << index)
     return kinds
+
+
+def _counts(spec: JobSpec) -> Iterable[int]:
+    """Numbers of devices that the job may get to run on; of a wide range the ends, powers of two and what lies near."""
+    if spec.devices - spec.floor < _FEW:
+        return range(spec.floor, spec.devices + 1)
+    powers = [1 << bit for bit in range(17) if spec.floor < 1 << bit < spec.devices]
+    return (spec.floor, *powers, spec.devices)
 
 
 def unknown(book: RatedBook, spec: JobSpec) -> Cause | None:
@@ -63,9 +74,9 @@ def unknown(book: RatedBook, spec: JobSpec) -> Cause | None:
 
 
 def set_reference(book: RatedBook, job: int) -> None:
-    """Settle which kind the job's full speed is measured on, for all its life: the fastest of those in the pool."""
+    """Settle which kind the job's full speed is measured on: the fastest in the pool, and for all its life once it has run."""
     record = book.jobs[job]
-    if not record.reference:
+    if not record.reference or book.table.first_start.item(book.table.row[job]) < 0:
         record.reference = estimator(book).reference(record.spec, book.board.layout.kinds)
     book.table.reference[book.table.row[job]] = book.board.layout.kind_index(record.reference)
 

@@ -50,9 +50,15 @@ def total_us(jobs: JobColumns, sigma: float = 0.0, sigmas: float = 0.0) -> Colum
         return jobs.expected
     done = jobs.ideal_now
     foretold = np.where(jobs.predicted_low > done, jobs.predicted_low, 0) if sigmas < 0 else foretold_us(jobs)
-    known = np.where(jobs.expected > 0, jobs.expected * math.exp(sigmas * sigma), foretold).astype(np.int64)
+    known = np.where(jobs.expected > 0, _scaled(jobs.expected, sigmas * sigma), foretold).astype(np.int64)
     total = done + _left(known, done, SHORTEST_US if sigmas < 0 else LEAST_US)
     return np.where((jobs.expected == 0) & (jobs.limit > 0), np.minimum(total, np.maximum(jobs.limit, done + 1)), total)
+
+
+def _scaled(expected: Column, by: float) -> Column:
+    """Estimates times e to the power of ``by``; a thousand years at most."""
+    found: Column = np.minimum(expected * math.exp(min(max(by, -50.0), 50.0)), 2.0**55)
+    return found
 
 
 def _as_estimated(jobs: JobColumns) -> Column | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from ..model.job import JobSpec
-from ..model.rate import FULL_RATE, TOGETHER, Goodput, RatedJob, RateSettings, Spread
+from ..model.rate import FULL_RATE, MOST_RATE, TOGETHER, Goodput, RatedJob, RateSettings, Spread
 from ..model.splice import FULL_SPEED, OVERHEAD_MILLI, speed_milli
 from .goodput import best_goodput
 
@@ -62,7 +62,7 @@ class Rates:
         full = self._speed(job, job.reference or kind, job.demand, Spread(spread.fewest, spread.fewest))
         if full <= 0:
             return FULL_RATE
-        return max(1, round(FULL_RATE * self._speed(job, kind, count, spread) / full))
+        return min(max(1, round(FULL_RATE * self._speed(job, kind, count, spread) / full)), MOST_RATE)
 
     def _speed(self, job: RatedJob, kind: str, count: int, spread: Spread) -> float:
         """Work per second, in a unit that is the same for all kinds and counts of one workload."""
@@ -149,14 +149,14 @@ def problems(settings: RateSettings) -> list[str]:
     for workload, model in settings.goodput.items():
         if not model.steps:
             found.append(f"goodput: {workload}: no step times of any kind of device")
-        if not 1 <= model.batch <= model.most_batch or model.most_per_device < 1 or not model.noise >= 0:
+        if not 1 <= model.batch <= model.most_batch or model.most_per_device < 1 or not 0 <= model.noise < 1e15:
             found.append(
                 f"goodput: {workload}: batch {model.batch} is not between 1 and most_batch {model.most_batch}, "
                 f"or most_per_device {model.most_per_device} or noise {model.noise} is too small"
             )
         for kind, times in model.steps.items():
             parts = (times.gradient, times.gradient_per_sample, times.local, times.local_per_device, times.remote)
-            if not all(part >= 0 for part in (*parts, times.remote_per_device)) or not 1 <= times.overlap <= 10:
+            if not all(0 <= part < 1e9 for part in (*parts, times.remote_per_device)) or not 1 <= times.overlap <= 10:
                 found.append(f"goodput: {workload} on {kind}: times are at least 0 and overlap is between 1 and 10")
             if times.gradient + times.gradient_per_sample <= 0:
                 found.append(f"goodput: {workload} on {kind}: a step takes time")

@@ -16,8 +16,10 @@ from .table import Column
 
 FULL_RATE = 1_000_000
 """Millionths of full speed at full speed: that on the full allotment of the job's reference kind, on as few nodes as can be."""
-_SAFE_US = 9 * 10**12
-"""Longer stretches (104 days) times a rate would not fit 64 bits."""
+MOST_RATE = 1_000 * FULL_RATE
+"""Largest rate there is: a job submitted before faster kinds join runs above its full speed there."""
+_SAFE = 9 * 10**18
+"""Larger products would not fit 64 bits: 104 days at full speed."""
 
 
 class Spread(NamedTuple):
@@ -148,7 +150,7 @@ def progress_us(elapsed_us: int, rate: int) -> int:
 
 def progress_column(elapsed: Column, rate: Column) -> Column:
     """The same for columns of shape (n,), int64."""
-    if len(elapsed) and int(elapsed.max()) > _SAFE_US:
+    if len(elapsed) and int(elapsed.max()) * int(rate.max()) > _SAFE:
         whole, rest = np.divmod(elapsed, FULL_RATE)
         long: Column = whole * rate + rest * rate // FULL_RATE
         return long

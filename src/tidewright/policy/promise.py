@@ -20,6 +20,8 @@ _CLASS_BIT = 55
 _MIDDLE = 1 << 54
 _NEVER = 4.0 * _MIDDLE
 
+_LEAST_WEIGHT = 1e-6
+"""Smaller weights count as this one, so that keys stay numbers."""
 _BLIND_US = 10 * LEAST_US
 """Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
 _SIGMAS = 1.28
@@ -146,14 +148,14 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     Work counts less by the job's weight (weighted shortest processing time, Smith 1956).
     """
     jobs = view.jobs
-    devices = np.maximum(jobs.demand, 1)
+    devices, weight = np.maximum(jobs.demand, 1), np.maximum(jobs.weight, _LEAST_WEIGHT)
     if np.count_nonzero(jobs.expected) < jobs.n:
         blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
         # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
         devices = np.where(blind, 1, devices)
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
-    work = left.astype(float) * devices / jobs.weight
-    stay = np.maximum(work / 2 - pause_us(jobs) * devices / jobs.weight, 0.0)
+    work = left.astype(float) * devices / weight
+    stay = np.maximum(work / 2 - pause_us(jobs) * devices / weight, 0.0)
     loose = _LOOSE[cls]
     if np.count_nonzero(loose):
         waited = np.where(loose, view.now - jobs.wait_since, 0)

@@ -16,11 +16,13 @@ from ..placement.find import place
 from .compose import Composer
 
 _ROWS = 64
-"""Rows that are looked at in one plan, those that would save the most."""
+"""Rows that are looked at in one plan, those that run longest yet."""
 
 
 def upgrade(composer: Composer, movable: Column, left: Column, gain: float) -> None:
-    """Migrate running rows of ``movable`` to a kind, or nearer together, where they run faster, the one that saves most first.
+    """Migrate running rows of ``movable`` to a kind, or nearer together, where they run faster.
+
+    The one that runs longest yet goes first.
 
     ``left``: full-speed microseconds that each still has to do; the run time saved must be ``gain`` times the pause.
     """
@@ -29,10 +31,10 @@ def upgrade(composer: Composer, movable: Column, left: Column, gain: float) -> N
     if rates is None or not rates.by_kind or composer.unplaced or not any(composer.board.free_total):
         return
     able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
-    rows = np.flatnonzero(able & ~jobs.shares & (jobs.rate > 0) & (jobs.rate < FULL_RATE))
-    saved = left[rows] * (FULL_RATE / jobs.rate[rows] - 1.0)
+    rows = np.flatnonzero(able & ~jobs.shares & (jobs.rate > 0))
+    lasts = left[rows] / jobs.rate[rows]
     pause = pause_us(jobs)
-    for row in rows[np.argsort(-saved, kind="stable")][:_ROWS].tolist():
+    for row in rows[np.argsort(-lasts, kind="stable")][:_ROWS].tolist():
         found = _faster(composer, row)
         if found is None:
             continue

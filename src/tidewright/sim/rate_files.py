@@ -7,7 +7,7 @@ kind, devices, per_s and, if placement matters, nodes. Every mistake is reported
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -57,9 +57,19 @@ def _from_yaml(content: str, path: Path) -> RateSettings:
     import yaml
 
     try:
-        return msgspec.convert(yaml.safe_load(content) or {}, RateSettings, strict=False)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        found = msgspec.convert(yaml.safe_load(content) or {}, RateSettings, strict=False)
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         raise UsageError(f"cannot read rates {path}: {error}", _REMEDY) from error
+    rows = tuple(msgspec.structs.replace(row, kind=row.kind.lower()) for row in found.throughputs)
+    kinds = {kind.lower(): speed for kind, speed in found.kinds.items()}
+    return msgspec.structs.replace(found, throughputs=rows, kinds=kinds)
+
+
+def _read(table: csv.DictReader[str], source: str) -> Iterator[dict[str, str]]:
+    try:
+        yield from table
+    except csv.Error as error:
+        raise UsageError(f"{source}:{table.line_num}: {error}", _REMEDY) from error
 
 
 def _rows(lines: Iterable[str], source: str) -> tuple[Throughput, ...]:
@@ -69,7 +79,7 @@ def _rows(lines: Iterable[str], source: str) -> tuple[Throughput, ...]:
         raise UsageError(f"{source}:1: no column {', '.join(missing)}", _REMEDY)
     found, mistakes = [], []
     seen: dict[tuple[str, str, int, int], int] = {}
-    for row in table:
+    for row in _read(table, source):
         try:
             one = Throughput(
                 row["workload"].strip(), row["kind"].strip().lower(), int(row["devices"]), float(row["per_s"]),
