@@ -53,6 +53,8 @@ def recover(journal: Journal, settings: EngineSettings, event_stream: EventStrea
     event_stream.publish()
     if known[-1].settings != settings:
         _change(journal, engine, known, settings)
+    elif engine.settings != settings:
+        engine.enforce(settings)  # a start died between noting the change and the snapshot, and no turn came after it
     if tail.first:
         _record_divergence(journal, engine, Divergence(tail.first, tail.turns, tail.why))
     return EngineDriver(engine, journal, journal.turn)
