@@ -31,26 +31,23 @@ PREEMPTIONS_BAR = 1.0
 
 def measure(jobs: int, tiers: str, load: float, estimates: str, images: str, policy: str) -> dict[str, Any]:
     """One policy in one cell, in this process."""
-    import numpy as np
-
     from tidewright.base.units import SECOND
     from tidewright.policy.registry import make
     from tidewright.sim.clusters import load_cluster
     from tidewright.sim.costs import Costs
     from tidewright.sim.leaderboard import promises_kept
     from tidewright.sim.run import Options, simulate
-    from tidewright.sim.trace import changed, with_estimates
+    from tidewright.sim.trace import with_estimates, with_load, without_estimates
     from tidewright.sim.traces import load_trace
 
     nodes = load_cluster(CLUSTER)
     devices = sum(node.devices for node in nodes)
     trace = load_trace(f"philly:{jobs}{TIERS[tiers]}", devices)
-    stretch = trace.device_us() / devices / float(trace.submit[-1]) / load
-    trace = changed(trace, submit=(trace.submit * stretch).astype(np.int64))
+    trace = with_load(trace, load, devices)
     if estimates == "noisy":
         trace = with_estimates(trace, 1.0, 1)
     elif estimates == "none":
-        trace = changed(trace, expected=np.zeros(len(trace), np.int64))
+        trace = without_estimates(trace)
     save, restore = IMAGES[images]
     costs = Costs(save_us=round(save * SECOND), restore_us=round(restore * SECOND))
     cpu = time.process_time()

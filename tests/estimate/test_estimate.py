@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.cost import victim_cost
 from tidewright.estimate.duration import LEAST_US, remaining_us, total_us
-from tidewright.estimate.speed import slowdown, speed_milli, useful
+from tidewright.estimate.speed import slowdown, useful
 from tidewright.model.job import JobSpec, Level
-from tidewright.model.splice import LINEAR
+from tidewright.model.splice import LINEAR, speed_milli
 from tidewright.testing.views import ViewBuilder, pool, views
 
 

@@ -46,7 +46,7 @@ def test_where_a_phase_begins_the_one_before_is_over() -> None:
     spec = JobSpec(command=("x",), phases=(Phase("a", HOUR), Phase("b", HOUR), Phase("c")))
     assert phase_at(spec, 0) == ("a", HOUR) and phase_at(spec, HOUR - 1) == ("a", HOUR)
     assert phase_at(spec, HOUR) == ("b", 2 * HOUR) and phase_at(spec, 9 * HOUR) == ("c", 0)
-    assert workload_at(spec, 0) == "a" == spec.first_workload and workload_at(JobSpec(workload="z"), HOUR) == "z"
+    assert workload_at(spec, 0) == "a" == spec.workloads[0] and workload_at(JobSpec(workload="z"), HOUR) == "z"
     ends = JobSpec(command=("x",), phases=(Phase("a", HOUR), Phase("b", HOUR)))
     assert phase_at(ends, 9 * HOUR) == ("b", 0), "work beyond the last phase is like it"
 

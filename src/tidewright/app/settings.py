@@ -19,6 +19,7 @@ from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
+from ..model.rate import RateSettings
 from ..sim.rate_files import load_rates
 from ..wire.state_files import name_of
 from .jobspec import fields, located
@@ -81,8 +82,8 @@ def parse_settings(text: str, file: str) -> Settings:
             mistakes.add(document.line, "settings are written as `key: value` lines")
     mistakes.check(_REMEDY)
     engine = values.pop("engine", {})
-    if values.get("rates"):
-        engine["rates"] = load_rates(values["rates"])
+    if "rates" in values:
+        values["rates"], engine["rates"] = values["rates"]
     if "node_timeout" in values:
         values["node_timeout_us"] = values.pop("node_timeout")
     return Settings(**values, engine=live_settings(**engine))
@@ -140,9 +141,9 @@ def _read(
     return found
 
 
-def _existing_rates(text: str) -> str:
-    load_rates(text)
-    return text
+def _rates(text: str) -> tuple[str, RateSettings]:
+    """The name of a table of rates, and what it says; read here so that a mistake has the line of its key."""
+    return text, load_rates(text) if text else RateSettings()
 
 
 def _address(text: str) -> str:
@@ -154,7 +155,7 @@ def _address(text: str) -> str:
 
 _TOP: dict[str, Callable[[Value], Any]] = {
     "policy": lambda value: _text(value, str),
-    "rates": lambda value: _text(value, _existing_rates),
+    "rates": lambda value: _text(value, _rates),
     "listen": lambda value: _text(value, _address),
     "tls_cert": lambda value: _text(value, str),
     "tls_key": lambda value: _text(value, str),

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..estimate.rates import Rates, rates_of
-from ..model.board import Board, spread_of
+from ..estimate.rates import Rates, rate_on, rates_of
+from ..model.board import Board
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, State
 from ..model.job_record import JobRecord
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation
 from ..model.rate import lasts_us, phase_at, rated
 from ..model.table import JobTable
 from .ledger import accrue
@@ -51,9 +51,8 @@ def kinds_of(book: RatedBook, spec: JobSpec) -> int:
     kinds = layout.kind_mask(spec.device_types)
     if not known.by_kind:
         return kinds
-    workloads = [phase.workload for phase in spec.phases] or [spec.workload]
     for index, kind in enumerate(layout.kinds):
-        if not all(known.runs_on(workload, kind, count) for workload in workloads for count in _counts(spec)):
+        if not all(known.runs_on(workload, kind, count) for workload in spec.workloads for count in _counts(spec)):
             kinds &= ~(1 << index)
     return kinds
 
@@ -68,8 +67,8 @@ def _counts(spec: JobSpec) -> Iterable[int]:
 
 def unknown(book: RatedBook, spec: JobSpec) -> Cause | None:
     """A warning when a workload that the job names is in no table of rates, and some other is."""
-    known, named = estimator(book), [phase.workload for phase in spec.phases] or [spec.workload]
-    missing = [workload for workload in named if workload and not known.knows(workload)]
+    known = estimator(book)
+    missing = [workload for workload in spec.workloads if workload and not known.knows(workload)]
     return Code.NO_RATES(missing[0]) if missing and known.by_kind else None
 
 
@@ -86,9 +85,7 @@ def begin(book: RatedBook, job: int, row: int) -> int:
     spec, allocation, layout = book.specs[job], book.allocations[job], book.board.layout
     done = book.table.ideal.item(row)
     workload, ends = phase_at(spec, done)
-    kind = layout.kinds[layout.node_kind[allocation[0].node]]
-    mine = rated(spec, book.jobs[job].reference, workload)
-    rate = estimator(book).rate(mine, kind, device_count(allocation), spread_of(layout, allocation))
+    rate = rate_on(estimator(book), rated(spec, book.jobs[job].reference, workload), layout, allocation)
     if ends:
         at = book.jobs[job].phase_at = book.now + lasts_us(ends - done, rate)
         book.set_timer(at, "phase", job, at)

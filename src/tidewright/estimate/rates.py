@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from ..model.board import Layout, kind_of, spread_of
 from ..model.job import JobSpec
-from ..model.rate import FULL_RATE, MOST_RATE, TOGETHER, Goodput, RatedJob, RateSettings, Spread
+from ..model.node import Allocation, device_count
+from ..model.rate import FULL_RATE, MOST_RATE, TOGETHER, Goodput, RatedJob, RateEstimator, RateSettings, Spread, rated
 from ..model.splice import FULL_SPEED, OVERHEAD_MILLI, speed_milli
 from .goodput import best_goodput
 
@@ -55,7 +57,7 @@ class Rates:
         if not self.by_kind:
             return ""
         mine = [kind for kind in spec.device_types if kind in kinds] if spec.device_types else list(kinds)
-        job = RatedJob(spec.first_workload, spec.ranks, spec.devices)
+        job = rated(spec, "", spec.workloads[0])
         return max(mine, key=lambda kind: self._speed(job, kind, spec.devices, TOGETHER), default="")
 
     def _rate(self, job: RatedJob, kind: str, count: int, spread: Spread) -> int:
@@ -119,6 +121,11 @@ class Rates:
 
     def _kind(self, kind: str) -> float:
         return self.settings.kinds.get(kind, 1.0)
+
+
+def rate_on(rates: RateEstimator, job: RatedJob, layout: Layout, allocation: Allocation) -> int:
+    """The rate of a job on an allocation; the ledger and the simulated world both ask here."""
+    return rates.rate(job, kind_of(layout, allocation), device_count(allocation), spread_of(layout, allocation))
 
 
 _recent: list[tuple[RateSettings, int, Rates]] = []

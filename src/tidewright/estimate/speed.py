@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..model.board import kind_of
 from ..model.rate import FULL_RATE
 from ..model.splice import OVERHEAD_MILLI, time_slices
-from ..model.splice import speed_milli as speed_milli  # the ledger charges by it too, so it is a fact of the model
 from ..model.table import Column
 from ..model.view import View
 
@@ -43,5 +43,4 @@ def _rates(view: View, row: int, count: int) -> tuple[int, int]:
     """Rates of a running row: now, and on ``count`` devices of its kind."""
     assert view.rates is not None
     job, allocation = view.rated(row), view.allocations[view.jobs.id.item(row)]
-    kind = view.layout.kinds[view.layout.node_kind[allocation[0].node]]
-    return max(view.jobs.rate.item(row), 1), view.rates.rate(job, kind, int(count))
+    return max(view.jobs.rate.item(row), 1), view.rates.rate(job, kind_of(view.layout, allocation), int(count))

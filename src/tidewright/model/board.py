@@ -79,6 +79,11 @@ class Layout(Struct, frozen=True):
         return -(-gpu_memory * WHOLE_DEVICE // memory) if memory else WHOLE_DEVICE
 
 
+def kind_of(layout: Layout, allocation: Allocation) -> str:
+    """The kind of device of an allocation, which is of one kind."""
+    return layout.kinds[layout.node_kind[allocation[0].node]]
+
+
 def spread_of(layout: Layout, allocation: Allocation) -> Spread:
     """On how many nodes an allocation lies, and on how few it could."""
     if len(allocation) == 1:

@@ -172,9 +172,9 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return self.floor < self.devices
 
     @property
-    def first_workload(self) -> str:
-        """What it computes first."""
-        return self.phases[0].workload if self.phases else self.workload
+    def workloads(self) -> tuple[str, ...]:
+        """What it computes, in order."""
+        return tuple(phase.workload for phase in self.phases) or (self.workload,)
 
     @property
     def shares(self) -> bool:
@@ -280,10 +280,9 @@ def _odd_combinations(spec: JobSpec) -> list[str]:
 def _wrong_work(spec: JobSpec) -> list[str]:
     """What is wrong with the names and lengths of a job's workloads."""
     found: list[str] = []
-    names = (spec.workload, *(phase.workload for phase in spec.phases))
     found += [
         f"workload: {name[:40]!r} is longer than {MAX_WORKLOAD} characters or not printable"
-        for name in names
+        for name in spec.workloads
         if len(name) > MAX_WORKLOAD or not name.isprintable()
     ]
     if len(spec.phases) > MAX_PHASES:

@@ -41,7 +41,7 @@ def defragment(board: Board, request: Request, candidates: Iterable[MigrationCan
 
     Searches one kind at a time, node by node, cheapest first: not every room that there is.
     """
-    if request.memory or request.placement == "any":
+    if request.shares or request.placement == "any":
         return None  # neither lacks nodes that are whole
     on: dict[int, list[MigrationCandidate]] = {}
     for one in candidates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..estimate.cost import pause_us
+from ..estimate.cost import victim_cost
 from ..model.job import Level
 from ..model.node import device_count
 from ..model.table import Column
@@ -32,12 +32,19 @@ def consolidate(composer: Composer, row: int, movable: Column, most_cost: float)
     return True
 
 
+def migratable(composer: Composer, movable: Column) -> Column:
+    """Of ``movable`` the rows on whole devices that come back elsewhere with all they have done, and that no step moves yet."""
+    jobs = composer.jobs
+    able: Column = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE))
+    able &= (jobs.level != int(Level.FREEZE)) & ~jobs.shares
+    return able
+
+
 def _candidates(composer: Composer, movable: Column) -> list[MigrationCandidate]:
-    """Running rows on one node that come back with all they have done, and are not moved by this plan already."""
+    """Migratable rows on one node, those whose pause costs least."""
     view, jobs = composer.view, composer.jobs
-    able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
-    rows = np.flatnonzero(able & ~jobs.shares)
-    cost = (pause_us(jobs)[rows] + 1.0) * jobs.held[rows]
+    rows = np.flatnonzero(migratable(composer, movable))
+    cost = victim_cost(jobs)[rows]
     found = []
     for at in np.argsort(cost, kind="stable")[:_ROWS].tolist():
         row = rows.item(at)

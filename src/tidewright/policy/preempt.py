@@ -234,7 +234,7 @@ class Preemptor:
 
     def _could_hold(self, request: Request, rows: Column) -> bool:
         """Whether preempting all of ``rows`` could free enough: a necessary condition."""
-        if request.memory or request.placement == "any":
+        if request.shares or request.placement == "any":
             return True
         if self.board.free_in(request.kinds) + int(self.jobs.held[rows].sum()) < request.count:
             return False  # wherever they lie

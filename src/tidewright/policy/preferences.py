@@ -104,12 +104,6 @@ def least(rows: Column, key: Column, ids: Column) -> int:
     return int(tied[ids[tied].argmin()])
 
 
-def refused(view: View, rows: Column) -> Column:
-    """The ids of those jobs that nodes refused to launch, which have a shape of their own; 0 for all others."""
-    ids, avoiding = view.jobs.id[rows], list(view.avoid)
-    return np.where(np.isin(ids, avoiding), ids, 0) if avoiding else np.zeros(len(rows), ids.dtype)
-
-
 def least_need(view: View, rows: list[int]) -> int:
     """Fewest devices that would let one of ``rows`` start (a share counts as none): what a wake may wait for."""
     return min((0 if view.jobs.shares[row] else int(view.jobs.floor[row]) for row in rows), default=0)

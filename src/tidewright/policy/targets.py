@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..model.board import Board
 from ..model.cause import given
 from ..model.job import State
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation, bits, device_count
 from ..model.view import View
 from ..placement.find import place
 from ..placement.kind_order import fastest_first
@@ -67,17 +67,17 @@ class _Targets:
         view, jobs, job = self.view, self.jobs, self.jobs.id.item(row)
         held = view.allocations.get(job, ())
         wanted = row_request(view.layout, view.specs[job], jobs, row, held, refused=view.avoid.get(job, 0))
-        for group in fastest_first(view, row, wanted).groups:
-            for kind in np.flatnonzero(self.counts[row]).tolist():
-                if not group >> kind & 1:
-                    continue
-                count = int(self.counts[row, kind])
-                request = row_request(view.layout, view.specs[job], jobs, row, held, count, view.avoid.get(job, 0))
-                found = place(self.board, replace(request, groups=(1 << kind,)))
-                if found is not None:
-                    self.board.acquire(found)
-                    self.placed[row] = found
-                    return
+        kinds = (
+            kind for group in fastest_first(view, row, wanted).groups for kind in bits(group) if self.counts[row, kind]
+        )
+        for kind in kinds:
+            count = int(self.counts[row, kind])
+            request = row_request(view.layout, view.specs[job], jobs, row, held, count, view.avoid.get(job, 0))
+            found = place(self.board, replace(request, groups=(1 << kind,)))
+            if found is not None:
+                self.board.acquire(found)
+                self.placed[row] = found
+                return
 
     def _moves(self, leaving: list[int]) -> list[Move]:
         """Suspensions, then everything in an order in which each move finds its devices free; who would wait for a ring of

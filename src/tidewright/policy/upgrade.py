@@ -6,14 +6,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..estimate.cost import pause_us
-from ..model.board import spread_of
+from ..estimate.rates import rate_on
 from ..model.cause import Code
-from ..model.job import Level
 from ..model.node import Allocation, device_count
 from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..placement.find import place
 from .compose import Composer
+from .consolidate import migratable
 
 _ROWS = 64
 """Rows that are looked at in one plan, those that run longest yet."""
@@ -30,8 +30,7 @@ def upgrade(composer: Composer, movable: Column, left: Column, gain: float) -> N
     rates = view.rates
     if rates is None or not rates.by_kind or composer.unplaced or not any(composer.board.free_total):
         return
-    able = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE))
-    rows = np.flatnonzero(able & ~jobs.shares & (jobs.rate > 0))
+    rows = np.flatnonzero(migratable(composer, movable) & (jobs.rate > 0))
     lasts = left[rows] / jobs.rate[rows]
     pause = pause_us(jobs)
     for row in rows[np.argsort(-lasts, kind="stable")][:_ROWS].tolist():
@@ -57,7 +56,7 @@ def _faster(composer: Composer, row: int) -> tuple[Allocation, int] | None:
         if request.kinds >> kind & 1:
             found = place(board, replace(request, groups=(1 << kind,)))
             if found is not None:
-                rate = view.rates.rate(job, layout.kinds[kind], request.count, spread_of(layout, found))
+                rate = rate_on(view.rates, job, layout, found)
                 if rate > (best[1] if best else jobs.rate.item(row)):
                     best = found, rate
     board.acquire(mine)

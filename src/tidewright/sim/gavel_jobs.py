@@ -15,7 +15,6 @@ from ..base.errors import UsageError
 from ..base.units import SECOND
 from ..model.job import Phase
 from .rate_files import load_rates
-from .stream import Reading
 from .trace import Trace, changed, make_trace
 
 _BATCHES = {
@@ -33,7 +32,7 @@ _SIZES = ((0.95, 8), (0.8, 4), (0.7, 2))
 _REMEDY = "write e.g. gavel-continuous:jobs=5000,lam=9000,seed=0,multi=no (lam: mean seconds between arrivals)"
 
 
-def continuous(argument: str, devices: int, reading: Reading | None = None) -> Trace:
+def continuous(argument: str, devices: int) -> Trace:
     """``gavel-continuous:jobs=N,lam=SECONDS,seed=N,multi=yes|no``. ``multi``: whether jobs of several devices are among them.
 
     Raises UsageError for other settings. The times between arrivals and the jobs come from two generators, as there.

@@ -19,7 +19,7 @@ from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..engine.events import Cancel, Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
-from ..estimate.rates import Rates
+from ..estimate.rates import rates_of
 from ..model.node import NodeSpec
 from ..model.rate import RateSettings
 from ..model.splice import OVERHEAD_MILLI
@@ -84,7 +84,7 @@ class Simulation:
         self.capacity = sum(node.devices for node in nodes)
         self.meter = PoolMeter()
         faults, engine, profile = Faults(self.options.faults), self.options.engine, self.options.profile
-        rates = Rates(self.options.true_rates or engine.rates, engine.splice_milli)
+        rates = rates_of(self.options.true_rates or engine.rates, engine.splice_milli)
         self.agenda = Agenda(profile.tick_us)
         self.pace = Pace(profile, trace) if profile.paced else None
         whole_steps = self.pace is not None and self.pace.whole_steps

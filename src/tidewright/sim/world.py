@@ -25,11 +25,11 @@ from ..engine.events import (
     SuspendFailed,
 )
 from ..estimate.pace import done_after, finish_us
-from ..estimate.rates import Rates
-from ..model.board import Layout, spread_of
+from ..estimate.rates import Rates, rate_on
+from ..model.board import Layout
 from ..model.job import JobSpec, Level
-from ..model.node import Allocation, DeviceFault, NodeSpec, device_count, milli_devices
-from ..model.rate import RateSettings, lasts_us, progress_us, rated, workload_at
+from ..model.node import Allocation, DeviceFault, NodeSpec, milli_devices
+from ..model.rate import lasts_us, progress_us, rated, workload_at
 from .agenda import Agenda, Entry
 from .costs import Cost, Costs, cost_us
 from .faults import NEVER, Faults
@@ -94,14 +94,14 @@ class SimulatedWorld:
 
     def __init__(
         self, nodes: Sequence[NodeSpec], agenda: Agenda, meter: PoolMeter, costs: Costs, faults: Faults,
-        rates: Rates | None = None, seed: int = 1, whole_steps: bool = False,
+        rates: Rates, seed: int = 1, whole_steps: bool = False,
     ) -> None:  # fmt: skip
         self.nodes = nodes
         self.agenda = agenda
         self.meter = meter
         self.costs = costs
         self.faults = faults
-        self.rates = rates or Rates(RateSettings())
+        self.rates = rates
         """How fast jobs truly run; planners may be led to believe otherwise."""
         self.layout = Layout.of(tuple(nodes))
         self.seed = seed
@@ -292,10 +292,7 @@ class SimulatedWorld:
 
     def _rate(self, truth: Truth, workload: str) -> int:
         """Millionths of full speed on the devices it has."""
-        allocation, layout = truth.allocation, self.layout
-        kind = layout.kinds[layout.node_kind[allocation[0].node]]
-        mine = rated(truth.spec, truth.reference, workload)
-        return self.rates.rate(mine, kind, device_count(allocation), spread_of(layout, allocation))
+        return rate_on(self.rates, rated(truth.spec, truth.reference, workload), self.layout, truth.allocation)
 
     def _finish_us(self, truth: Truth) -> int:
         """Microseconds until all its work is done."""

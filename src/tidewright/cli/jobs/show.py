@@ -121,7 +121,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("host", _host(spec.cpus_milli, spec.memory, job.host_limits)),
         ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
-        ("workload", ", ".join(phase.workload for phase in spec.phases) or spec.workload),
+        ("workload", ", ".join(spec.workloads)),
         ("expected", _expected(job, spec.expected_us)),
         ("retries", str(spec.retries) if spec.retries else ""),
         ("preempt", spec.preempt if spec.preempt != "auto" else ""),

@@ -16,6 +16,7 @@ from ...model.view import View
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences, next_settled, suspendable
+from .preemptive import compose
 
 _QUEUE_BIT = 53
 """Keys are the queue above a time in microseconds; 2**53 of them are 285 years."""
@@ -53,10 +54,7 @@ class Las:
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / (service + 1.0),
         )
-        composer = Composer(view, preferences)
-        composer.rearrange()
-        composer.fill()
-        composer.grow()
+        composer = compose(view, preferences)
         return composer.plan(self._wake(view, service, composer))
 
     def _wake(self, view: View, service: Column, composer: Composer) -> Wake:

@@ -6,9 +6,9 @@ import numpy as np
 
 from ...model.cause import Code
 from ...model.view import View
-from ...plan.plan import Plan, Wake
-from ..compose import Composer
-from ..preferences import Preferences, next_settled, suspendable
+from ...plan.plan import Plan
+from ..preferences import Preferences, suspendable
+from .preemptive import preemptive_plan
 
 _DEVICES_BIT = 40
 """Keys are the devices above the id: among equals the earlier job goes first, running or not."""
@@ -32,8 +32,4 @@ class Smallest:
             victims=suspendable(view, self.min_run_us),
             cost=1.0 / np.maximum(jobs.held_milli, 1),
         )
-        composer = Composer(view, preferences)
-        composer.rearrange()
-        composer.fill()
-        composer.grow()
-        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.unplaced else 0))
+        return preemptive_plan(view, preferences, self.min_run_us)

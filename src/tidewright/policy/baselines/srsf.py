@@ -8,9 +8,9 @@ import numpy as np
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
 from ...model.view import View
-from ...plan.plan import Plan, Wake
-from ..compose import Composer
-from ..preferences import Preferences, next_settled, suspendable
+from ...plan.plan import Plan
+from ..preferences import Preferences, suspendable
+from .preemptive import preemptive_plan
 
 
 class Srsf:
@@ -36,8 +36,4 @@ class Srsf:
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / np.maximum(work, 1.0),
         )
-        composer = Composer(view, preferences)
-        composer.rearrange()
-        composer.fill()
-        composer.grow()
-        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.unplaced else 0))
+        return preemptive_plan(view, preferences, self.min_run_us)

@@ -7,9 +7,9 @@ import numpy as np
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
 from ...model.view import View
-from ...plan.plan import Plan, Wake
-from ..compose import Composer
-from ..preferences import Preferences, next_settled, suspendable
+from ...plan.plan import Plan
+from ..preferences import Preferences, suspendable
+from .preemptive import preemptive_plan
 
 
 class Srtf:
@@ -34,8 +34,4 @@ class Srtf:
             victims=suspendable(view, self.min_run_us),
             cost=np.maximum(jobs.held_milli, 1) / left,
         )
-        composer = Composer(view, preferences)
-        composer.rearrange()
-        composer.fill()
-        composer.grow()
-        return composer.plan(Wake(at=next_settled(view, self.min_run_us) if composer.unplaced else 0))
+        return preemptive_plan(view, preferences, self.min_run_us)
