@@ -39,6 +39,9 @@ def waiting(**changes: Any) -> api.JobView:
     return running(**{"id": 18, "name": "later", "tier": "basic", "target": 0.0, **plain, **changes})
 
 
+CHANGE = api.ChangeView("request", "2 devices instead of 4", api.CauseView("FewerDevices", {}, ""), "-g 2")
+
+
 @dataclass
 class Stub:
     """Stands in for wire.client.Client; ``calls`` is what was asked of it."""
@@ -80,12 +83,20 @@ class Stub:
     def job(self, ref: Any) -> api.JobView:
         return self._known(ref)
 
-    def why(self, ref: Any) -> api.WhyView:
+    def eta(self, ref: Any) -> api.EtaView:
+        job = self._known(ref)
+        starts, ends = (
+            api.TimeInterval(*(NOW + at * 60_000_000 for at in minutes)) for minutes in ((8, 12, 25), (90, 130, 300))
+        )
+        return api.EtaView(job=job.id, name=job.name, state=job.state, starts=starts, ends=ends, samples=20, now=NOW)
+
+    def why(self, ref: Any, changes: bool = True) -> api.WhyView:
         job = self._known(ref)
         return api.WhyView(
             job=job.id, name=job.name, state=job.state, summary="needs 4 devices, 2 are free", reason="NoCapacity",
             consequence="waits; tried again when devices are freed", need=4, free=2,
             holders=(api.Holder(17, "train", "premium", 2),), ahead=1, change="ask for -g 2", story=job.story, now=NOW,
+            changes=(CHANGE,) if changes else (), searched=changes,
             failure=job.failure,
         )  # fmt: skip
 

@@ -25,14 +25,21 @@ from .stub import Terminal
     ],
 )
 def test_why_says_when_no_change_is_known(tide: Terminal, reason: str, state: Any, says: bool) -> None:
-    view = replace(tide.stub.why("later"), change="", reason=reason, state=state)
-    tide.stub.why = lambda ref: view  # type: ignore[method-assign]
-    assert ("no single change of its request would start it now" in tide("why", "later").out) is says
+    view = replace(tide.stub.why("later"), change="", changes=(), reason=reason, state=state)
+    tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
+    assert ("no single change that was tried" in tide("why", "later").out) is says
 
 
 def test_why_with_a_change_says_only_that(tide: Terminal) -> None:
     said = tide("why", "later").out
-    assert "ask for -g 2" in said and "no single change" not in said
+    assert "2 devices instead of 4 (-g 2)" in said and "no single change" not in said
+    assert "would start it" not in tide("why", "later", "--no-changes").out
+
+
+def test_eta_shows_intervals(tide: Terminal) -> None:
+    said = tide("eta", "later")
+    assert "in 12m00s (8m00s to 25m00s)" in said.out and "in 2h10m (1h30m to 5h00m)" in said.out
+    assert "20 simulated futures" in said.err
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(tide: Terminal) -> None:

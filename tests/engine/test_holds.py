@@ -6,12 +6,12 @@ import pytest
 
 from tests.engine.records import each
 from tidewright.base.units import HOUR, MINUTE, SECOND
-from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.requests.hold import outlook
 from tidewright.engine.settings import live_settings
+from tidewright.explain.answers import explain
 from tidewright.live.api.views import live_job
 from tidewright.model.cause import Cause, Code, reported
 from tidewright.model.job import Level, State

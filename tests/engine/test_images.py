@@ -9,11 +9,11 @@ import pytest
 
 from tests.engine.records import each
 from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
-from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.explain.answers import explain
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part

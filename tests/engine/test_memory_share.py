@@ -7,7 +7,7 @@ import pytest
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
 from tidewright.engine.settings import live_settings
-from tidewright.live.api.dry_run import dry_run
+from tidewright.explain.rehearsal import rehearse
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import JobSpec, State
 from tidewright.model.node import NodeSpec, Part
@@ -27,7 +27,7 @@ def world(kind: str, **fields) -> Worldlet:
 def test_a_share_that_is_only_counted_is_accepted_with_a_warning_also_by_a_dry_run() -> None:
     pool = world("cpu")
     assert pool.reply(ev.Submit(SHARE, "s"), "s").warning == Code.SHARE_NOT_ENFORCED()
-    _, warnings = dry_run(pool.engine, make("fifo"), [SHARE])
+    warnings = rehearse(pool.engine, make("fifo"), [SHARE], samples=0).warnings
     assert warnings[0] == Code.SHARE_NOT_ENFORCED()
     assert not pool.reply(ev.Submit(JobSpec(command=("true",)), "t"), "t").warning
 

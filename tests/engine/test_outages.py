@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from tidewright.base.units import MINUTE, SECOND
-from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
+from tidewright.explain.answers import explain
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.model.node import DeviceFault, NodeSpec, Part

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.drive.replay import replay
-from tidewright.drive.whatif import explain
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.apply_plan import unsuspendable
@@ -15,6 +14,7 @@ from tidewright.engine.check import check_all
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
 from tidewright.engine.termination import end
+from tidewright.explain.answers import explain
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, Level, State, problems
 from tidewright.model.node import Part, RankPlace, rank_layout

@@ -13,6 +13,7 @@ import msgspec
 from tidewright.base.units import MS
 from tidewright.engine.settings import live_settings
 from tidewright.live.controller.main import Controller, ControllerSettings
+from tidewright.testing.explainer import ThreadExplainer
 from tidewright.wire.client import Client
 
 from .fakes import FakeFabric, FirstFit
@@ -28,8 +29,9 @@ class Running:
         self.state, self.fabric = state, fabric
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
+        planner = policy or FirstFit()
         self.settings = ControllerSettings(
-            state=state, planner=policy or FirstFit(), fabric=lambda: fabric, engine=HASTY,  # type: ignore[arg-type]
+            state=state, planner=planner, explainer=lambda: ThreadExplainer(planner), fabric=lambda: fabric, engine=HASTY,  # type: ignore[arg-type]
             policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
             run_as="nobody" if listen and not os.geteuid() else "",
         )  # fmt: skip

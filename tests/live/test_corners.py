@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
+from tidewright.explain.rehearsal import rehearse
 from tidewright.live.api import logs
-from tidewright.live.api.dry_run import dry_run
 from tidewright.live.api.event_stream import EventStream
 from tidewright.live.api.routes import EVENTS_AT_A_TIME, Routes
 from tidewright.live.api.views import live_job
 from tidewright.live.controller.agent_supervisor import AgentSupervisor, LocalAgent
 from tidewright.live.journal.store import Journal, JournalFull
 from tidewright.live.reconcile.agent_pool import AgentPool
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 from tidewright.model.view import View
 from tidewright.plan.moves import Start
@@ -131,8 +132,8 @@ def test_a_dry_run_plans_although_the_last_plan_waits_for_no_arrival() -> None:
     world = Worldlet(1, 4, planner=Head())
     world.submit(3)
     world.submit(2)
-    lines, _ = dry_run(world.engine, Head(), [JobSpec(command=("true",))])
-    assert lines[0].startswith("would start now"), lines
+    lines = rehearse(world.engine, Head(), [JobSpec(command=("true",))], samples=0).lines
+    assert lines[0].code is Code.WOULD_START, lines
 
 
 def test_a_client_learns_of_events_lost_with_an_earlier_controller() -> None:

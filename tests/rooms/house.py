@@ -27,6 +27,7 @@ _LOWER: dict[str, str] = {
     "wire": "base model",
     "fabric": "base model wire",
     "sim": "base model plan estimate engine drive report",
+    "explain": "base model plan estimate placement policy engine drive sim",
     "live": "base model plan engine drive wire fabric",
     "agent": "base model wire devices checkpoint runtime launch",
     "serve": "base model estimate wire runtime",

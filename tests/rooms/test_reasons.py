@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from .house import Source, sources
 
-ROOMS = ("engine/", "placement/", "policy/", "plan/", "drive/whatif.py")
+ROOMS = ("engine/", "placement/", "policy/", "plan/", "explain/")
 WORDED = ("plan/sentences.py", "plan/render.py")
 """Where the words are."""
 SENTENCE = re.compile(r"[A-Za-z]{2,}[,;:]? [A-Za-z]{2,}")

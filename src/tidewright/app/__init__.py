@@ -4,6 +4,6 @@ Refuses to decide, to schedule and to print. Importing the room itself loads not
 """
 
 MAY_IMPORT = (
-    "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "runtime", "launch", "engine",
+    "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "runtime", "launch", "engine", "explain",
     "drive", "wire", "fabric", "sim", "live", "agent", "serve", "kube",
 )  # fmt: skip

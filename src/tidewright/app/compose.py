@@ -20,6 +20,7 @@ from ..live.controller.main import Controller, ControllerSettings
 from ..policy.registry import make
 from ..wire.state_files import make_private
 from .access import check_access
+from .explainer import ProcessExplainer
 from .hosts import Agents, Host, cluster_token
 
 LOOPBACK = "127.0.0.1"
@@ -71,6 +72,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             engine=settings.engine or live_settings(),
             policy=settings.policy,
             version=__version__,
+            explainer=lambda: ProcessExplainer(settings.policy, planner),
             listen=settings.listen,
             agents=agents,
             others=len(settings.agents.sockets),

@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show everything about a job.",
         "logs": "Print or follow a job's output.",
         "why": "Say why a job is where it is, and what would start it.",
+        "eta": "Say when a job starts and ends.",
         "wait": "Wait until jobs have ended.",
         "suspend": "Take a job's devices away until it is resumed.",
         "resume": "Let a suspended job run again.",

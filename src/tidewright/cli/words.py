@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from ..base.units import format_duration
-from ..wire.api import FINAL_STATES, DeviceHeld, JobView, StoryLine
+from ..wire.api import FINAL_STATES, DeviceHeld, EtaView, JobView, StoryLine, TimeInterval
 
 WAITING = frozenset({"held", "queued", "suspended"})
 
@@ -97,3 +97,30 @@ def story(lines: tuple[StoryLine, ...]) -> str:
     """One line per entry: when, what, why."""
     width = max((len(line.what) for line in lines), default=0)
     return "\n".join(f"{at(line.at)}  {line.what:<{width}}  {line.why}".rstrip() for line in lines)
+
+
+def interval(times: TimeInterval | None, now: int) -> str:
+    """``in 12m (8m to 25m)``; an end that is not foreseen is left open."""
+    if times is None:
+        return ""
+    if times.middle < 0:
+        return f"not before {_within(times.low, now)}" if times.low > 0 else "not within the time looked at"
+    if times.low == times.high:
+        return at(times.low) if times.high < now else f"in {_within(times.middle, now)}"
+    high = f"to {_within(times.high, now)}" if times.high > 0 else "or much later"
+    return f"in {_within(times.middle, now)} ({_within(times.low, now)} {high})"
+
+
+def _within(us: int, now: int) -> str:
+    return format_duration(max(us - now, 0))
+
+
+def eta(view: EtaView) -> list[tuple[str, str]]:
+    """Names and values of a forecast, for a list of facts."""
+    return [
+        (
+            "starts",
+            interval(view.starts, view.now) or (f"not by itself: {view.why}" if view.why and not view.ends else ""),
+        ),
+        ("ends", interval(view.ends, view.now)),
+    ]

@@ -49,7 +49,7 @@ def _end_one(
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
     if table.ideal.item(row) and state != State.CANCELLED:
-        _learn(book, spec, table.ideal.item(row), table.predicted.item(row))
+        _learn(book, spec, table.ideal.item(row), table.predicted.item(row), table.submit.item(row))
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
@@ -68,10 +68,11 @@ def _end_one(
     return [*reversed(clients), *((waiting, Code.DEPENDENCY_FAILED(job)) for waiting in reversed(unmeetable))]
 
 
-def _learn(book: Book, spec: JobSpec, ran_us: int, predicted_us: int) -> None:
+def _learn(book: Book, spec: JobSpec, ran_us: int, predicted_us: int, submit: int) -> None:
     """What the run time says of similar jobs, and of the estimate that there was."""
     if book.settings.predict:
         book.run_times.add(spec, ran_us, predicted_us)
+        book.run_times.note(spec, submit, ran_us, book.now)
     if spec.expected_us:
         book.run_times.add_estimate(ran_us, spec.expected_us)
 

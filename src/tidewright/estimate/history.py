@@ -22,6 +22,8 @@ GROUPS = 8192
 """Groups kept, those that ended jobs last."""
 _REFRESHED = 16
 """Jobs that end between two looks at the errors of estimates."""
+RECENT = 512
+"""Ended jobs that are kept to tell what will be submitted."""
 ERRORS = 512
 """Predictions whose error is kept, the latest."""
 _MIDDLE_OF_NORMAL = 0.6745
@@ -42,6 +44,20 @@ class RunTimePrediction(Struct, frozen=True):
     (``all``)."""
 
 
+class PastJob(Struct, frozen=True, array_like=True):
+    """A job that has ended, as far as it says what kinds of jobs come, and when. Times in microseconds."""
+
+    submit: int
+    ran_us: int
+    """Run time on its full allotment."""
+    devices: int
+    tier: str
+    expected_us: int
+    user: str
+    team: str
+    name: str
+
+
 class RunTimeHistory(Struct):
     """Run times by group, oldest first, and how wrong predictions and users' estimates were. Part of the book."""
 
@@ -54,6 +70,29 @@ class RunTimeHistory(Struct):
     """Standard deviation of the logarithm of users' estimates over what they were for."""
     ended: int = 0
     """Jobs with an estimate that have ended."""
+    recent: list[PastJob] = []
+    """Jobs that ended last, in the order of their ends."""
+    recent_since: int = 0
+    """Every job submitted since then that has ended is in ``recent``."""
+
+    def note(self, spec: JobSpec, submit: int, ran_us: int, now: int) -> None:
+        """A job submitted at ``submit`` has ended now."""
+        if not self.recent:
+            self.recent_since = submit
+        self.recent.append(
+            PastJob(submit, ran_us, spec.devices, spec.tier, spec.expected_us, spec.user, spec.team, spec.name)
+        )
+        if len(self.recent) > RECENT:
+            del self.recent[: RECENT // 8]
+            self.recent_since = now
+
+    def similar(self, spec: JobSpec) -> tuple[int, ...]:
+        """Run times of the jobs most like it, oldest first; empty before enough have ended."""
+        for _, key in _keys(spec):
+            times = self.groups.get(key)
+            if times is not None and len(times) >= ENOUGH:
+                return tuple(times)
+        return ()
 
     def predict(self, spec: JobSpec) -> RunTimePrediction | None:
         """What similar jobs took; None before enough have ended."""

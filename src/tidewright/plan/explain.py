@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from ..model.cause import Cause
@@ -18,19 +20,30 @@ class DeviceHolder(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
-    """One change that would start the job now. ``fields`` are job-spec fields and their new values, ``flag`` how to type it."""
+    """One change that would start the job now. ``flag``: the option of the request that makes it; empty for other kinds.
 
+    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``cpus_milli``, ``memory``, ``tier`` and ``placement`` are
+    fields of the job's spec and their new values. ``jobs``: those that end, are cancelled, or move to ``nodes``; ``count``: nodes
+    to add.
+    """
+
+    kind: Literal["request", "tier", "move", "wait", "cancel", "nodes"]
     what: Cause
     flag: str
     devices: int = 0
     device_types: tuple[str, ...] | None = None
     gpu_memory: int = -1
+    cpus_milli: int = 0
+    memory: int = 0
     tier: str = ""
     placement: str = ""
+    jobs: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    count: int = 0
 
 
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Binding limit, who holds it, smallest change that starts it. ``waiting`` is false for a job that runs."""
+    """Binding limit, who holds it, smallest changes that start it. ``waiting`` is false for a job that runs."""
 
     job: int
     state: str
@@ -42,6 +55,47 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     free: int = 0
     holders: tuple[DeviceHolder, ...] = ()
     ahead: int = 0
-    """Waiting jobs that were submitted earlier or are more urgent, as far as the last plan said."""
-    change: Change | None = None
+    """Waiting jobs that the policy serves first."""
+    order: tuple[Cause, ...] = ()
+    """How many of them for which reason."""
+    next_ahead: int = -1
+    """The last of them, right before the job; -1: none."""
+    changes: tuple[Change, ...] = ()
+    """The least change of each kind that would start the job now, the mildest kind first."""
     history: tuple[tuple[int, str, Cause], ...] = ()
+
+    @property
+    def change(self) -> Change | None:
+        """The mildest change."""
+        return self.changes[0] if self.changes else None
+
+
+class Interval(Struct, frozen=True):
+    """When something happens, absolute microseconds: as likely before as after ``middle``, and between ``low`` and ``high`` in
+    eight of ten futures. ``high`` -1: it may not happen at all within the time looked at; ``middle`` -1: it is likely not to.
+    """
+
+    low: int
+    middle: int
+    high: int
+
+
+class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a job starts and ends. ``start`` None: it has devices, or does not start by itself (``why``)."""
+
+    job: int
+    start: Interval | None = None
+    end: Interval | None = None
+    why: Cause | None = None
+    samples: int = 0
+    """Futures that were simulated."""
+    method: Literal["simulated", "work-ahead"] = "simulated"
+    """``work-ahead``: the queue is too long to be simulated in the time allowed; the device-time before the job says when."""
+
+
+class Rehearsal(Struct, frozen=True):
+    """What would become of jobs if they were submitted now: a line, and a forecast, of each; warnings of any."""
+
+    lines: tuple[Cause, ...]
+    warnings: tuple[Cause, ...]
+    forecasts: tuple[Forecast, ...]

@@ -71,7 +71,15 @@ def _count(number: int, noun: str) -> str:
 
 
 def _waiters(number: int) -> str:
-    return "1 job that has waited longer is" if number == 1 else f"{number} jobs that have waited longer are"
+    return "1 waiting job is" if number == 1 else f"{number} waiting jobs are"
+
+
+def _job_ids(jobs: Sequence[int]) -> str:
+    return f"job{'s' * (len(jobs) > 1)} {_names(jobs)}"
+
+
+def _ended(jobs: Sequence[int]) -> str:
+    return f"{_job_ids(jobs)} {'have' if len(jobs) > 1 else 'has'} ended"
 
 
 def _names(items: Sequence[str | int]) -> str:
@@ -100,6 +108,9 @@ KINDS: dict[str, ArgumentKind] = {
     "devices": ArgumentKind(int, lambda number: _count(number, "device")),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
     "waiters": ArgumentKind(int, _waiters),
+    "job_ids": ArgumentKind(tuple, _job_ids),
+    "ended": ArgumentKind(tuple, _ended),
+    "more_nodes": ArgumentKind(int, lambda number: _count(number, "more node")),
     "why": ArgumentKind(Cause, lambda why: render(why)),
     "remedy": ArgumentKind(Cause, lambda why: remedy(why)),
     "names": ArgumentKind(tuple, _names),

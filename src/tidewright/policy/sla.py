@@ -25,11 +25,12 @@ from ..model.job import State, Tier
 from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..model.view import View
+from ..plan.order import OrderTerm, QueueOrder
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from .compose import Composer
 from .consolidate import consolidate
-from .overdue import OverdueQueue, WaitBound
+from .overdue import OverdueQueue, WaitBound, overdue
 from .preferences import Preferences, least, next_settled, suspendable
 from .promise import Class, Promise, promises
 from .upgrade import upgrade
@@ -97,6 +98,18 @@ class Sla:
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
         plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue)))
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in plan.blocked))
+
+    def order(self, view: View) -> QueueOrder:
+        """Overdue rows by the time since which they wait, then by class, then by work."""
+        jobs = view.jobs
+        judged = promises(view, self.pressing, self.aging_us)
+        late = overdue(view, self.wait_bound)
+        terms = (
+            OrderTerm(Code.AHEAD_BY_WAIT, np.where(late, jobs.wait_since, view.now + 1)),
+            OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls),
+            OrderTerm(Code.AHEAD_BY_WEIGHTED_WORK, judged.key),
+        )
+        return QueueOrder(terms)
 
     def _timed(self, view: View, judged: Promise, queue: OverdueQueue, blocked: Blocked) -> Blocked:
         """With the time from which the row may preempt others: it presses, or the first of them has run long enough."""

@@ -6,7 +6,7 @@ It refuses to know why a command was given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ..engine.events import (
@@ -126,6 +126,22 @@ class SimulatedWorld:
         self.jobs[job] = Truth(row, duration, spec, self.rates.reference(spec, self.layout.kinds), image_bytes)
         self.meter.queued += 1
 
+    def go_on(self, since: int, job: int, truth: Truth, answer: Started | Resumed | Checkpointed | None) -> None:
+        """A job that has its devices runs from ``since`` on, with ``answer`` if it is only about to: for worlds that begin in the
+        middle."""
+        if answer is not None:
+            self._run_on(since, truth, answer, job, truth.attempt)
+            return
+        truth.since, truth.cap = since, truth.duration
+        truth.rate = self._rate(truth, workload_at(truth.spec, truth.done))
+        self.foresee_end(job, truth, since + self._finish_us(truth))
+
+    def takes_us(self, truth: Truth, operation: Literal["save", "restore", "checkpoint"]) -> int:
+        """Microseconds of an operation of a job."""
+        costs = self.costs
+        saves = costs.save_us if costs.checkpoint_us is None or operation == "save" else costs.checkpoint_us
+        return self._takes(costs.restore_us if operation == "restore" else saves, truth, operation)
+
     def forget(self, job: int) -> Truth:
         """A job has ended, wherever it was."""
         truth = self.jobs.pop(job)
@@ -229,7 +245,8 @@ class SimulatedWorld:
     def _stop_us(self, job: int) -> int:
         return self._takes(self.costs.stop_us, self.jobs[job], "stop")
 
-    def _launch_us(self, truth: Truth, attempt: int) -> int:
+    def launch_us(self, truth: Truth, attempt: int) -> int:
+        """Microseconds of a launch."""
         again = attempt > 1 and self.costs.restart_us is not None
         cost = self.costs.restart_us if again else self.costs.launch_us
         return self._takes(cost or 0, truth, "restart" if again else "launch")
@@ -240,7 +257,7 @@ class SimulatedWorld:
         start = truth.images[command.image] if command.image else truth.durable
         truth.lost += max(0, truth.done - start)
         truth.done = start
-        takes = self._launch_us(truth, attempt)
+        takes = self.launch_us(truth, attempt)
         if self.faults.active and self.faults.fails("launch", truth.row, truth.epoch):
             node = self.nodes[command.allocation[0].node].name
             failed = StartFailed(job, attempt, "the launch failed (simulated)", node=node)

@@ -4,6 +4,6 @@ Nothing that runs a job imports it.
 """
 
 MAY_IMPORT = (
-    "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "launch", "engine", "drive",
+    "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "launch", "engine", "explain", "drive",
     "wire", "fabric", "sim", "live", "agent", "kube", "runtime",
 )  # fmt: skip

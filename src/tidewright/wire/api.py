@@ -6,21 +6,23 @@ Every answer carries ``schema``; a field is only ever added within one schema ve
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 from ..model.job import JobSpec
+from .answers import SCHEMA as SCHEMA
+from .answers import EtaView as EtaView
+from .answers import StateName as StateName
+from .answers import WhyView as WhyView
 from .job_parts import AttemptLog as AttemptLog
 from .job_parts import CauseView as CauseView
+from .job_parts import ChangeView as ChangeView
 from .job_parts import DeviceHeld as DeviceHeld
 from .job_parts import FailureView as FailureView
 from .job_parts import Holder as Holder
 from .job_parts import ImageView as ImageView
 from .job_parts import StoryLine as StoryLine
+from .job_parts import TimeInterval as TimeInterval
 
-SCHEMA = "tidewright/v2"
-"""v2: everything that says why has a ``cause`` (code, arguments, text) beside its words, which readers of v1 know."""
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of the largest request body accepted."""
 MAX_SPECS = 10_000
@@ -32,10 +34,6 @@ NO_EXIT_CODE = -1
 TIME_LIMIT_EXIT = 124
 """``exit_code`` of a job stopped at its time limit, as timeout(1) returns."""
 
-StateName = Literal[
-    "held", "queued", "starting", "running", "suspending", "suspended", "resuming", "stopping",
-    "completed", "failed", "cancelled", "timeout",
-]  # fmt: skip
 FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout"})
 
 
@@ -68,7 +66,9 @@ class SubmitReply(Struct, frozen=True, kw_only=True):
     """The warnings as data, in the same order."""
     dry_run: bool = False
     forecast: tuple[str, ...] = ()
-    """Dry run only: one line per spec on where and when it would start as things stand."""
+    """Dry run only: one line per spec on where it would start as things stand, or why not."""
+    times: tuple[EtaView, ...] = ()
+    """Dry run only: when each would start and end; ``job`` is its number among the specs, from 1."""
     schema: str = SCHEMA
 
 
@@ -199,34 +199,6 @@ class JobReply(Struct, frozen=True, kw_only=True):
 
     job: JobView
     now: int
-    schema: str = SCHEMA
-
-
-class WhyView(Struct, frozen=True, kw_only=True):
-    """Why a job is where it is: the binding limit, who holds it, the smallest change that would start it."""
-
-    job: int
-    name: str
-    state: StateName
-    summary: str
-    """One sentence."""
-    cause: CauseView | None = None
-    """The same as data."""
-    reason: str = ""
-    consequence: str = ""
-    """What happens next, in the words of plan.reasons."""
-    need: int = 0
-    free: int = 0
-    holders: tuple[Holder, ...] = ()
-    ahead: int = -1
-    change: str = ""
-    """The smallest change that would start it, in words; empty when none was found or none is needed."""
-    change_cause: CauseView | None = None
-    details: tuple[str, ...] = ()
-    failure: FailureView | None = None
-    """Of a failed job: which rank failed first, and how."""
-    story: tuple[StoryLine, ...] = ()
-    now: int = 0
     schema: str = SCHEMA
 
 

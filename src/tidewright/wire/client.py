@@ -117,9 +117,13 @@ class Client:
         """Everything about one job; ``ref`` is its id or a unique name."""
         return self._ask("GET", _job(ref), api.JobReply).job
 
-    def why(self, ref: Ref) -> api.WhyView:
-        """Why a job is where it is, and the smallest change that would start it."""
-        return self._ask("GET", _job(ref, "/why"), api.WhyView)
+    def why(self, ref: Ref, changes: bool = True) -> api.WhyView:
+        """Why a job is where it is, and the smallest changes that would start it, which may take seconds to find."""
+        return self._ask("GET", _job(ref, "/why" if changes else "/why?changes=0"), api.WhyView)
+
+    def eta(self, ref: Ref) -> api.EtaView:
+        """When a job starts and ends, with intervals that hold eight of ten futures."""
+        return self._ask("GET", _job(ref, "/eta"), api.EtaView)
 
     def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
         """Suspend a job, so that it releases its devices, until ``resume`` or an absolute time."""

@@ -76,3 +76,23 @@ class Holder(Struct, frozen=True):
     name: str
     tier: str
     devices: int
+
+
+class ChangeView(Struct, frozen=True):
+    """A change that would start a waiting job now. ``kind``: request, tier, move, wait, cancel or nodes; ``type``: what to type
+    for it, an option of the request or whole commands; empty where nothing can be typed."""
+
+    kind: str
+    text: str
+    cause: CauseView
+    type: str = ""
+    jobs: tuple[int, ...] = ()
+
+
+class TimeInterval(Struct, frozen=True):
+    """Absolute microseconds: as likely before as after ``middle``, and between ``low`` and ``high`` in eight of ten cases;
+    -1: not within the time looked at."""
+
+    low: int
+    middle: int
+    high: int

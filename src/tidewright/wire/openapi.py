@@ -51,7 +51,11 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     Route(name="job", method="GET", path=_JOB, text="One job in full, by id or unique name", answer=api.JobReply),
-    Route(name="why", method="GET", path=_JOB + "/why", text="Why it is where it is", answer=api.WhyView),
+    Route(
+        name="why", method="GET", path=_JOB + "/why", text="Why it is where it is, and what would start it",
+        answer=api.WhyView, query=(Param("changes", "0: look for no changes, which takes longer", "integer"),),
+    ),
+    Route(name="eta", method="GET", path=_JOB + "/eta", text="When it starts and ends", answer=api.EtaView),
     Route(
         name="suspend", method="POST", path=_JOB + "/suspend", text="Suspend it; it releases its devices",
         body=api.SuspendRequest, body_required=False, answer=api.ActionReply,

@@ -13,6 +13,7 @@ from ...base.errors import Unreachable, WorldError
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, SubmitReply, WaitReply
 from .. import output as out
+from .. import words
 from ..session import Session
 from ..shell import INTERRUPTED
 
@@ -52,8 +53,10 @@ def _print_reply(reply: SubmitReply, parsable: bool) -> None:
     names = reply.names or ("",) * len(reply.ids)
     for job, name in zip(reply.ids, names, strict=False):
         out.echo(str(job) if parsable else f"submitted job {job} ({name})" if name else f"submitted job {job}")
-    for line in reply.forecast:
+    for at, line in enumerate(reply.forecast):
         out.echo(line)
+        if at < len(reply.times):
+            out.print_facts([(f"  {name}", text) for name, text in words.eta(reply.times[at])])
     if reply.dry_run:
         out.note("dry run: nothing was submitted")
     for warning in summed_up(reply.warnings):

@@ -14,15 +14,18 @@ from ..session import Session, pass_session
 @click.command("why", short_help="Why a job is where it is.")
 @click.argument("job")
 @click.option("--tail", type=click.IntRange(min=0), default=8, show_default=True, help="Last entries of its story.")
+@click.option(
+    "--changes/--no-changes", default=True, help="Look for changes that would start it (takes up to seconds)."
+)
 @out.json_option
 @pass_session
-def command(session: Session, job: str, tail: int, output: str) -> None:
+def command(session: Session, job: str, tail: int, changes: bool, output: str) -> None:
     """Say why JOB (an id or a unique name) is where it is.
 
-    Prints the binding limit, who holds it, the smallest change that would start the job, and what happened to it so
-    far.
+    Prints the binding limit, who holds it, the smallest change of each kind that would start the job, tried with the
+    scheduler that runs, and what happened to it so far.
     """
-    why = session.client().why(job)
+    why = session.client().why(job, changes)
     if output == "json":
         out.print_json(why)
         return
@@ -36,11 +39,14 @@ LAST_LINES = 3
 """Of what the rank that failed wrote; ``tide show`` has more of them."""
 
 
-def _change(why: WhyView) -> str:
-    """What would start a queued job, or that nothing is known to."""
-    if why.change or why.state != "queued" or why.reason not in OF_THE_POOL:
-        return why.change
-    return "no single change of its request would start it now"
+def _changes(why: WhyView) -> list[tuple[str, str]]:
+    """What would start a waiting job, or that nothing is known to."""
+    if why.changes:
+        texts = [f"{one.text} ({one.type})" if one.type else one.text for one in why.changes]
+        return [("  would start it" if at == 0 else "  or", text) for at, text in enumerate(texts)]
+    if not why.searched or why.state != "queued" or why.reason not in OF_THE_POOL:
+        return []
+    return [("  would start it", "no single change that was tried")]
 
 
 def _explain(why: WhyView, tail: int) -> None:
@@ -52,7 +58,7 @@ def _explain(why: WhyView, tail: int) -> None:
             ("  limit", limit),
             ("  next", why.consequence),
             ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
-            ("  change", _change(why)),
+            *_changes(why),
             *(("  detail", text) for text in why.details),
             *(("  wrote", line) for line in (why.failure.lines[-LAST_LINES:] if why.failure else ())),
         ]

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,14 +18,11 @@ from starlette.routing import Route
 
 from ...base.errors import Conflict, NotFound, TideError, UsageError
 from ...base.ids import new_op_id
-from ...drive.whatif import explain
 from ...engine import events as ev
 from ...engine.book import Book
-from ...engine.engine import Engine
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
 from ...model.job import LONGEST_US
-from ...plan.plan import Planner
 from ...plan.render import render
 from ...wire import api, openapi
 from ..controller.controller_context import ControllerContext
@@ -34,8 +30,7 @@ from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
 from . import submission, views
-from .cause_views import cause_view, cause_view_or_none
-from .dry_run import dry_run
+from .cause_views import cause_view_or_none
 from .event_stream import point
 from .identity import signed
 from .listing import Query, listing, usage
@@ -44,9 +39,8 @@ from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
 from .wall_times import shown
-from .why import waited, why_ended, why_live
+from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
 
-T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 LONGEST_WAIT_S = 300.0
 KEEPALIVE_S = 15.0
@@ -61,7 +55,6 @@ class Routes:
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
-        self._forks = asyncio.Semaphore(1)
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -107,16 +100,9 @@ class Routes:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
         await submission.check(self._book, body)
         if body.dry_run:
-            lines, warnings = await self._in_fork(lambda fork, planner: dry_run(fork, planner, body.specs))
-            said, causes = tuple(map(render, warnings)), tuple(map(cause_view, warnings))
-            return self._answer(api.SubmitReply(dry_run=True, forecast=lines, warnings=said, causes=causes))
+            found = await self.context.explainer.rehearse(self.context.loop.driver.engine.snapshot(), body.specs)
+            return self._answer(rehearsed(body.specs, found, self._now()))
         return self._answer(await submission.admit(self.context.loop, body))
-
-    async def _in_fork(self, question: Callable[[Engine, Planner], T]) -> T:
-        """What a copy of the engine answers, computed in a thread: the copy alone takes a second with many jobs."""
-        async with self._forks:
-            image, planner = self.context.loop.driver.engine.snapshot(), self.context.loop.planner
-            return await asyncio.to_thread(lambda: question(Engine.restore(image), planner))
 
     async def jobs(self, request: Request) -> Response:
         given = request.query_params
@@ -170,8 +156,19 @@ class Routes:
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
-        found = await self._in_fork(lambda fork, planner: explain(fork, planner, job, now))
-        return self._answer(why_live(view, found, self._now()))
+        engine, explainer = self.context.loop.driver.engine, self.context.explainer
+        found, searched = explainer.limit(engine, job, now), flag(request, "changes", True)
+        if searched and found.waiting:
+            found = replace(found, changes=await explainer.changes(engine.snapshot(), found))
+        return self._answer(why_live(view, found, self._now(), searched))
+
+    async def eta(self, request: Request) -> Response:
+        job, now = self._find(request), self._now()
+        view = self._view(job)
+        if job not in self._book.specs:
+            return self._answer(eta_ended(view, now))
+        found = await self.context.explainer.forecast(self.context.loop.driver.engine.snapshot(), (job,))
+        return self._answer(eta_view(view.id, view.name, view.state, found[0], self._now()))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())

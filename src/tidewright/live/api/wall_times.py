@@ -13,7 +13,9 @@ from ...engine.wall_time import Offsets, wall_time
 from ...model.job import JobSpec
 from ...wire.job_parts import CauseView
 
-_TIMES = frozenset({"at", "submit", "start", "started", "end", "since", "taken", "next_image", "now"})
+_TIMES = frozenset(
+    {"at", "submit", "start", "started", "end", "since", "taken", "next_image", "now", "low", "middle", "high"}
+)
 """Fields of answers that are absolute times, microseconds since 1970; 0 and less: none."""
 
 

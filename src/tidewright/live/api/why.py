@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from ...plan.explain import Explanation
+from collections.abc import Sequence
+
+from ...model.job import JobSpec
+from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.render import render
 from ...wire import api
-from .cause_views import cause_view
+from .cause_views import cause_view, cause_view_or_none
 
 
-def why_live(job: api.JobView, found: Explanation, now: int) -> api.WhyView:
-    """Of a job in the book, by what the engine and the planner say."""
+def why_live(job: api.JobView, found: Explanation, now: int, searched: bool = True) -> api.WhyView:
+    """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for."""
     cause = cause_view(found.why) if found.why else job.cause
-    change = found.change
+    changes, change = tuple(map(_change, found.changes)), found.change
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
     return api.WhyView(
         job=job.id, name=job.name, state=job.state, summary=cause.text if cause else job.why, cause=cause,
         reason=found.reason.value if found.reason else "", consequence=found.consequence, need=found.need, free=found.free,
-        holders=holders, ahead=found.ahead, change=f"{render(change.what)} ({change.flag})" if change else "",
-        change_cause=cause_view(change.what) if change else None, story=job.story, now=now,
+        holders=holders, ahead=found.ahead, change=_words(changes[0]) if changes else "",
+        change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
+    )  # fmt: skip
+
+
+def _words(change: api.ChangeView) -> str:
+    return f"{change.text} ({change.type})" if change.type else change.text
+
+
+def _change(change: Change) -> api.ChangeView:
+    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change), change.jobs)
+
+
+def _typed(change: Change) -> str:
+    """What to type for it."""
+    if change.kind == "cancel":
+        return f"tide cancel {change.jobs[0]}"
+    if change.kind == "move":
+        return "; ".join(f"tide migrate {job} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True))
+    return change.flag
+
+
+def eta_view(job: int, name: str, state: str, found: Forecast, now: int) -> api.EtaView:
+    """When a job starts and ends."""
+    return api.EtaView(
+        job=job, name=name, state=state, starts=_times(found.start), ends=_times(found.end),  # type: ignore[arg-type]
+        why=render(found.why), cause=cause_view_or_none(found.why), samples=found.samples, method=found.method, now=now,
+    )  # fmt: skip
+
+
+def eta_ended(job: api.JobView, now: int) -> api.EtaView:
+    """Of a job that has ended: when that was."""
+    end = api.TimeInterval(job.end, job.end, job.end) if job.end > 0 else None
+    return api.EtaView(job=job.id, name=job.name, state=job.state, ends=end, why=job.why, cause=job.cause, now=now)
+
+
+def _times(found: Interval | None) -> api.TimeInterval | None:
+    return None if found is None else api.TimeInterval(found.low, found.middle, found.high)
+
+
+def rehearsed(specs: Sequence[JobSpec], found: Rehearsal, now: int) -> api.SubmitReply:
+    """The answer to a dry run."""
+    times = tuple(
+        eta_view(at, spec.name, "queued", one, now)
+        for at, (spec, one) in enumerate(zip(specs, found.forecasts, strict=False), 1)
+    )
+    return api.SubmitReply(
+        dry_run=True, forecast=tuple(map(render, found.lines)), times=times, warnings=tuple(map(render, found.warnings)),
+        causes=tuple(map(cause_view, found.warnings)),
     )  # fmt: skip
 
 

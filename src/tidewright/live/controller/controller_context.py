@@ -15,6 +15,7 @@ from ...wire import api
 from ...wire.own_file import owner_of
 from ..api import views
 from ..api.event_stream import EventStream
+from ..api.explaining import Explainer
 from ..api.metrics import Metrics
 from ..journal.store import Journal
 from ..reconcile.agent_pool import AgentPool
@@ -31,6 +32,7 @@ class ControllerContext:
     event_stream: EventStream
     journal: Journal
     metrics: Metrics
+    explainer: Explainer
     policy: str
     version: str
     epoch: int

@@ -22,6 +22,7 @@ from ...wire import api
 from ..api import access
 from ..api.auth import BodyLimit, TokenAuth, load_token
 from ..api.event_stream import EventStream
+from ..api.explaining import Explainer
 from ..api.identity import SocketAuth
 from ..api.metrics import Metrics
 from ..api.routes import Routes
@@ -53,6 +54,8 @@ class ControllerSettings:
     engine: EngineSettings
     policy: str
     version: str
+    explainer: Callable[[], Explainer]
+    """Made in the controller's event loop."""
     listen: str = ""
     agents: tuple[LocalAgent, ...] = ()
     reserve_bytes: int = RESERVE_BYTES
@@ -128,16 +131,19 @@ class Controller:
             fabric.fence,
         )  # fmt: skip
         agent_pool.reconciler.agent_calls.run_as = settings.run_as
-        metrics = Metrics(loop)
+        metrics, explainer = Metrics(loop), settings.explainer()
         loop.note = metrics.note
         context = ControllerContext(
-            settings.state, loop, agent_pool, event_stream, journal, metrics, settings.policy, settings.version, lock.epoch,
-            clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
+            settings.state, loop, agent_pool, event_stream, journal, metrics, explainer, settings.policy, settings.version,
+            lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
         )  # fmt: skip
         servers = self._servers(context, tcp)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
-        await self._until_over(loop, agent_pool, supervisors, servers)
+        try:
+            await self._until_over(loop, agent_pool, supervisors, servers)
+        finally:
+            await explainer.close()
 
     def _servers(self, context: ControllerContext, tcp: list[Tcp]) -> list[UnixServer | TcpServer]:
         app = BodyLimit(Routes(context).application())

@@ -12,6 +12,7 @@ from ...estimate.duration import remaining_us
 from ...model.cause import Code, given
 from ...model.view import View
 from ...placement.explain import explain
+from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ...plan.reasons import Blocked, Reason
 from ..compose import Composer
@@ -96,6 +97,10 @@ class Backfill:
             reserved[row] = at
             first = at if first < 0 else min(first, at)
         return reserved
+
+    def order(self, view: View) -> QueueOrder:
+        """By submission."""
+        return QueueOrder()
 
 
 def _least_behind(values: list[int]) -> list[int]:

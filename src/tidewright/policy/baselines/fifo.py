@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences, least_need
@@ -26,3 +27,7 @@ class Fifo:
         if not composer.unplaced:
             return composer.plan(Wake())
         return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.unplaced)))
+
+    def order(self, view: View) -> QueueOrder:
+        """By submission."""
+        return QueueOrder()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences
@@ -26,3 +27,7 @@ class FitJobFirst:
         composer.fill()
         composer.grow()
         return composer.plan(Wake())
+
+    def order(self, view: View) -> QueueOrder:
+        """By submission."""
+        return QueueOrder()

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ..preferences import Preferences
 from ..state import recall, remember
@@ -42,6 +43,10 @@ class GavelFifo:
         preferences = Preferences(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, counts=counts)
         plan = plan_targets(view, preferences, Wake())
         return structs.replace(plan, state=remember(self.name, GavelFifoState(kinds)))
+
+    def order(self, view: View) -> QueueOrder:
+        """By submission."""
+        return QueueOrder()
 
 
 def _allocate(view: View, kinds: dict[int, str]) -> dict[int, str]:

@@ -13,6 +13,7 @@ from ...base.units import SECOND, WHOLE_DEVICE
 from ...model.cause import Code
 from ...model.table import Column
 from ...model.view import View
+from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences, next_settled, suspendable
@@ -76,3 +77,10 @@ class Las:
             return 0
         missing = self.thresholds[place] - service[running]
         return view.now + int(np.ceil(missing / np.maximum(view.jobs.held_milli[running], 1)).min())
+
+    def order(self, view: View) -> QueueOrder:
+        """By queue of attained service, then by first start."""
+        jobs = view.jobs
+        queue = np.searchsorted(self.thresholds, jobs.attained_now, side="right")
+        started = np.where(jobs.first_start >= 0, jobs.first_start, view.now)
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_SERVICE, queue), OrderTerm(Code.AHEAD_BY_START, started)))

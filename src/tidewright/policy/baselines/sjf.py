@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences, least_need
@@ -36,3 +37,8 @@ class Sjf:
         if self.skip or not composer.unplaced:
             return composer.plan(Wake())
         return composer.plan(Wake(min_free=least_need(view, composer.unplaced)))
+
+    def order(self, view: View) -> QueueOrder:
+        """By whole run time."""
+        total = view.jobs.ideal_now + remaining_us(view.jobs)
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_RUN_TIME, total),))

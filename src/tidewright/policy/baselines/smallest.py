@@ -6,6 +6,7 @@ import numpy as np
 
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan
 from ..preferences import Preferences, suspendable
 from .preemptive import preemptive_plan
@@ -33,3 +34,7 @@ class Smallest:
             cost=1.0 / np.maximum(jobs.held_milli, 1),
         )
         return preemptive_plan(view, preferences, self.min_run_us)
+
+    def order(self, view: View) -> QueueOrder:
+        """By devices."""
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_DEVICES, view.jobs.demand),))

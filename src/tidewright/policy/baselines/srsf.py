@@ -8,6 +8,7 @@ import numpy as np
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan
 from ..preferences import Preferences, suspendable
 from .preemptive import preemptive_plan
@@ -37,3 +38,8 @@ class Srsf:
             cost=np.maximum(jobs.held_milli, 1) / np.maximum(work, 1.0),
         )
         return preemptive_plan(view, preferences, self.min_run_us)
+
+    def order(self, view: View) -> QueueOrder:
+        """By device-time left."""
+        work = remaining_us(view.jobs).astype(float) * view.jobs.demand
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_WORK, work),))

@@ -7,6 +7,7 @@ import numpy as np
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
 from ...model.view import View
+from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan
 from ..preferences import Preferences, suspendable
 from .preemptive import preemptive_plan
@@ -35,3 +36,8 @@ class Srtf:
             cost=np.maximum(jobs.held_milli, 1) / left,
         )
         return preemptive_plan(view, preferences, self.min_run_us)
+
+    def order(self, view: View) -> QueueOrder:
+        """By run time left."""
+        left = remaining_us(view.jobs)
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_REMAINING, left),))

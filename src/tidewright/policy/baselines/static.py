@@ -10,6 +10,7 @@ from ...model.job import Tier
 from ...model.view import View
 from ...placement.facts import facts
 from ...placement.find import place
+from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences
@@ -40,6 +41,10 @@ class Static:
                 if place(facts(view.layout).empty, composer.request(head), part) is None:
                     composer.start(head, ALL_NODES)
         return composer.plan(Wake())
+
+    def order(self, view: View) -> QueueOrder:
+        """By submission in each tier."""
+        return QueueOrder(queue=view.jobs.tier)
 
 
 def split_nodes(layout: Layout, shares: list[float]) -> list[int]:

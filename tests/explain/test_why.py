@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.base.units import MINUTE
-from tidewright.drive.whatif import amended, explain, starts
 from tidewright.engine import events as ev
 from tidewright.engine.requests.amend import amend
 from tidewright.engine.settings import live_settings
+from tidewright.explain.answers import explain
+from tidewright.explain.requests import amended
+from tidewright.explain.trial import settle, starts
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import Dependency, JobSpec, State
 from tidewright.model.node import NodeSpec, Part
+from tidewright.plan.explain import Change
 from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.reasons import Reason
 from tidewright.plan.sentences import CONSEQUENCE
@@ -34,10 +38,8 @@ def why(busy: Worldlet, job: int):
     return explain(busy.engine, busy.planner, job)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), policy=st.sampled_from(["fifo", "fifo-backfill", "srtf", "las", "sla", "static"]))
-def test_the_change_offered_starts_the_job_in_simulation(seed: int, policy: str) -> None:
-    """Applied to a fork by amending the waiting job, and by the world itself when the pool is asked again."""
+def busy_pool(seed: int, policy: str) -> tuple[Worldlet, list[int]]:
+    """A pool in use, and jobs that wait for it."""
     dice = random.Random(seed)
     busy = world(policy)
     jobs = []
@@ -55,21 +57,76 @@ def test_the_change_offered_starts_the_job_in_simulation(seed: int, policy: str)
             )
         )
         busy.later(dice.randrange(1, 5) * MINUTE)
-    waiting = [job for job in jobs if busy.state(job) is State.QUEUED and job not in busy.engine.book.reservations]
-    for job in waiting[:3]:
+    book = busy.engine.book
+    return busy, [job for job in jobs if busy.state(job) is State.QUEUED and job not in book.reservations][:3]
+
+
+POLICIES = ["fifo", "fifo-backfill", "srtf", "las", "sla", "static", "sjf"]
+
+
+def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
+    """Whether the job starts once a change is made, by a fork of its own."""
+    fork, planner, book = busy.engine.fork(), busy.planner, busy.engine.book
+    fork.replan()
+    if change.kind in ("request", "tier"):
+        spec = amended(book.specs[job], change)
+        assert spec != book.specs[job]
+        amend(fork.book, job, spec)
+        return starts(fork, planner, job)
+    if change.kind in ("wait", "cancel"):
+        return settle(fork, planner, [ev.Exited(one, book.jobs[one].attempt, 0) for one in change.jobs], job)
+    if change.kind == "nodes":
+        more = [
+            NodeSpec(name=f"more{at}", kind="h100", devices=8, device_memory=80 * GIB) for at in range(change.count)
+        ]
+        return settle(fork, planner, [ev.NodeUp(node, "1") for node in more], job)
+    moves = [ev.Move(one, (node,), f"m{one}") for one, node in zip(change.jobs, change.nodes, strict=True)]
+    return settle(fork, planner, list(moves), job) or starts(fork, planner, job)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES))
+def test_every_change_offered_starts_the_job(seed: int, policy: str) -> None:
+    busy, waiting = busy_pool(seed, policy)
+    for job in waiting:
         before = busy.engine.snapshot()
         said = why(busy, job)
         assert busy.engine.snapshot() == before, "asking changes nothing"
-        assert said.waiting
+        assert said.waiting and said.why
         assert said.reason is not None and said.consequence == CONSEQUENCE[said.reason]
-        assert said.why
-        if said.change is None:
+        for change in said.changes:
+            assert starts_with(busy, job, change), (change, said)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES))
+def test_no_smaller_change_of_a_kind_would_do(seed: int, policy: str) -> None:
+    """By trying all of them: numbers of devices, nodes, and single jobs that end."""
+    busy, waiting = busy_pool(seed, policy)
+    for job in waiting:
+        said, spec = why(busy, job), busy.engine.book.specs[job]
+        if said.reason in (Reason.PLANNING, Reason.DEVICES_RESERVED):
             continue
-        fork = busy.engine.fork()
-        spec = amended(busy.engine.book.specs[job], said.change)
-        assert spec != busy.engine.book.specs[job]
-        amend(fork.book, job, spec)
-        assert starts(fork, make(policy), job)
+        fewer = [
+            c for c in range(1, spec.floor) if starts_with(busy, job, Change("request", Code.SPREAD(), "", devices=c))
+        ]
+        fewer = [] if spec.gpu_memory else fewer
+        assert [one.devices for one in said.changes if one.devices] == fewer[-1:]
+        for change in said.changes:
+            if change.kind == "nodes" and change.count > 1:
+                assert not starts_with(busy, job, msgspec.structs.replace(change, count=change.count - 1))
+        alone = [
+            one for one in busy.engine.book.allocations
+            if one != job and starts_with(busy, job, Change("cancel", Code.SPREAD(), "", jobs=(one,)))
+        ]  # fmt: skip
+        offered = [one.jobs for one in said.changes if one.kind == "cancel"]
+        assert bool(offered) == bool(alone), (offered, alone, said)
+        table = busy.engine.book.table
+        if alone:
+            cost = {one: (int(table.tier[table.row[one]]), int(table.attained[table.row[one]])) for one in alone}
+            assert cost[offered[0][0]] == min(cost.values())
+            soonest = next(one.jobs for one in said.changes if one.kind == "wait")
+            assert len(soonest) == 1 and soonest[0] in alone
 
 
 def test_fewer_devices_are_offered_and_the_holders_are_named() -> None:
@@ -143,7 +200,7 @@ def test_a_pool_without_a_working_node_is_the_reason(event) -> None:
     said = why(busy, job)
     assert said.reason is Reason.NODES_DOWN
     assert (Code.POOL_EMPTY() if event is None else reported(event.why)) in within(said.why)
-    assert said.change is None
+    assert {one.kind for one in said.changes} <= {"nodes"}
 
 
 def test_nobody_waits_behind_zero_jobs() -> None:

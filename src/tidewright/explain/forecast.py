@@ -1,0 +1,160 @@
+"""When jobs start and end: the live pool simulated forward, again and again, with what is not known drawn anew each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
+
+import numpy as np
+from msgspec import Struct
+
+from ..base.units import DAY
+from ..engine.book import Book
+from ..engine.engine import Engine
+from ..model.cause import Cause
+from ..model.job import State
+from ..plan.explain import Forecast, Interval
+from ..plan.plan import Planner
+from ..sim.costs import Costs
+from .ahead import Ahead, ahead_of
+from .draws import Arrival, arrivals, total_us
+from .forward import ForwardRun, learnt_costs
+
+SAMPLES = 20
+"""Futures; the second and the last but one of twenty hold eight of ten between them (17 of 21)."""
+_LEAST_SAMPLES = 5
+_HORIZON_US = 60 * DAY
+_TURNS = 100_000
+"""Most turns of one future."""
+_END_TURNS = 200
+"""Turns after the start, in which what may still preempt a job is simulated; its end is then reckoned."""
+_DRAWS = 10
+_WIDER = 1.5
+"""What is reckoned from the work ahead is off by so much either way: kinds, sizes and later arrivals are left out."""
+_UTILISATION = 0.9
+_LEAST_SHARE = 0.1
+"""Of the pool's device-time is left for the jobs ahead at least, whatever arrives."""
+
+Enough = Callable[[], bool]
+
+
+class _Futures(Struct):
+    """Starts and ends seen so far, by job; -1: not within the time looked at."""
+
+    starts: dict[int, list[int]]
+    ends: dict[int, list[int]]
+    count: int = 0
+
+
+def forecast(
+    image: bytes, planner: Planner, jobs: Sequence[int], enough: Enough = lambda: False, samples: int = SAMPLES
+) -> tuple[Forecast, ...]:
+    """When each of ``jobs`` next gets devices and when it ends. ``image``: a snapshot of the engine; the same snapshot gives the
+    same answer as long as ``enough`` never says so. Raises KeyError for a job that is not in it."""
+    engine = Engine.restore(image)
+    book = engine.book
+    held = {job: why for job in jobs if (why := _held(book, job)) is not None}
+    asked = [job for job in jobs if job not in held]
+    futures = _Futures({job: [] for job in asked}, {job: [] for job in asked})
+    costs, seed = learnt_costs(book), book.revision
+    whole = bool(asked)
+    for sample in range(samples if asked else 0):
+        if enough() or not whole:
+            break
+        whole = _one(ForwardRun(image, planner, costs, *_dice(book, seed, sample)), futures, asked, enough)
+    running = {job: book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING) for job in asked}
+    found = []
+    for job in jobs:
+        if job in held:
+            found.append(Forecast(job=job, why=held[job]))
+        elif futures.count:
+            start = None if running[job] else interval(futures.starts[job])
+            found.append(Forecast(job=job, start=start, end=interval(futures.ends[job]), samples=futures.count))
+        else:
+            found.append(_by_work(engine, planner, job, costs, running[job]))
+    return tuple(found)
+
+
+def _dice(book: Book, seed: int, sample: int) -> tuple[Random, Iterator[Arrival]]:
+    dice = Random(f"{seed}.{sample}")
+    return dice, arrivals(book, Random(f"{seed}.{sample}.arrivals"))
+
+
+def _one(run: ForwardRun, futures: _Futures, jobs: Iterable[int], enough: Enough) -> bool:
+    """One future; false when it could not be followed for long enough."""
+    horizon, has = run.now + _HORIZON_US, run.started
+    with_devices = {job: True for job in jobs if run.engine.book.jobs[job].allocation is not None}
+
+    def all_started() -> bool:
+        return all(job in has or job in with_devices or job in run.ended for job in jobs)
+
+    if not run.run(all_started, horizon, lambda: run.turns > _TURNS or enough()):
+        return False
+    turns = run.turns + _END_TURNS
+    run.run(lambda: all(job in run.ended for job in jobs), horizon, lambda: run.turns > turns or enough())
+    for job in jobs:
+        futures.starts[job].append(has.get(job, run.ended.get(job, -1)))
+        futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in with_devices else -1)
+    futures.count += 1
+    return True
+
+
+def interval(times: Sequence[int]) -> Interval:
+    """The middle and the ends of an interval that holds eight of ten, of equally likely times; -1 is later than any."""
+    ordered = sorted(times, key=lambda at: (at < 0, at))
+    last = len(ordered) - 1
+    edge = max(int(0.1 * (len(ordered) + 1)) - 1, 0) if len(ordered) >= _LEAST_SAMPLES else 0
+    return Interval(ordered[edge], ordered[last // 2], ordered[last - edge])
+
+
+def _held(book: Book, job: int) -> Cause | None:
+    """Why a job does not start by itself, whatever becomes free."""
+    ending = book.jobs[job].ending
+    if book.state(job) is State.STOPPING and ending is not None:
+        return ending.why
+    held = book.hold_reason(job, book.now) if book.state(job) is State.HELD else None
+    return held[1] if held is not None and book.jobs[job].user_hold == 0 else None
+
+
+# -- queues that are too long -----------------------------------------------------------------------------------------------
+
+
+def _by_work(engine: Engine, planner: Planner, job: int, costs: Costs, running: bool) -> Forecast:
+    """By the device-time that the jobs before it still need, over what the pool has left for them."""
+    book = engine.book
+    ahead = Ahead() if running else ahead_of(engine.view(), planner, job)
+    waiting = max(int(np.count_nonzero(engine.view().jobs.waiting)), 1)
+    starts, ends = [], []
+    for sample in range(_DRAWS):
+        dice = Random(f"{book.revision}.{sample}.work")
+        wait = 0 if running else _wait_us(book, job, ahead, ahead.count / waiting, dice)
+        starts.append(book.now + wait)
+        row = book.table.row[job]
+        done = book.table.ideal.item(row)
+        ends.append(book.now + wait + total_us(book.run_times, book.specs[job], done, dice) - done)
+    start = None if running else _wider(interval(starts), book.now)
+    return Forecast(job=job, start=start, end=_wider(interval(ends), book.now), samples=_DRAWS, method="work-ahead")
+
+
+def _wait_us(book: Book, job: int, ahead: Ahead, share: float, dice: Random) -> int:
+    kinds = int(book.table.kinds[book.table.row[job]])
+    layout = book.board.layout
+    sizes = zip(layout.node_size, layout.node_kind, strict=True)
+    up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
+    capacity = max(sum(up) * _UTILISATION, 1.0)
+    work = sum(_work(book, other, dice) for other in (*ahead.jobs, *book.allocations) if other in book.specs)
+    coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
+    window = max(book.now - book.run_times.recent_since, 1)
+    left = max(capacity - share * coming / window, _LEAST_SHARE * capacity)
+    return round(work / left)
+
+
+def _work(book: Book, job: int, dice: Random) -> float:
+    row = book.table.row[job]
+    done = book.table.ideal.item(row)
+    devices: int = book.table.held.item(row) or book.table.demand.item(row)
+    return float((total_us(book.run_times, book.specs[job], done, dice) - done) * devices)
+
+
+def _wider(found: Interval, now: int) -> Interval:
+    return Interval(now + round((found.low - now) / _WIDER), found.middle, now + round((found.high - now) * _WIDER))

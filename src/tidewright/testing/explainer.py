@@ -1,0 +1,49 @@
+"""Questions about forks answered in a thread, for planners that have no name that a process could be started with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..engine.engine import Engine
+from ..explain.changes import smallest_changes
+from ..explain.forecast import forecast
+from ..explain.rehearsal import rehearse
+from ..explain.why import limit_of
+from ..model.job import JobSpec
+from ..plan.explain import Change, Explanation, Forecast, Rehearsal
+from ..plan.plan import Planner
+
+_SAMPLES = 5
+
+
+class ThreadExplainer:
+    """Fills ``live.api.explaining.Explainer``."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._one = asyncio.Lock()
+
+    def limit(self, engine: Engine, job: int, now: int) -> Explanation:
+        """As the process does."""
+        return limit_of(engine, self._planner, job, now)
+
+    async def changes(self, image: bytes, found: Explanation) -> tuple[Change, ...]:
+        """As the process does."""
+        async with self._one:
+            return await asyncio.to_thread(lambda: smallest_changes(Engine.restore(image), self._planner, found))
+
+    async def forecast(self, image: bytes, jobs: Sequence[int]) -> tuple[Forecast, ...]:
+        """As the process does, with fewer futures."""
+        async with self._one:
+            return await asyncio.to_thread(lambda: forecast(image, self._planner, jobs, samples=_SAMPLES))
+
+    async def rehearse(self, image: bytes, specs: Sequence[JobSpec]) -> Rehearsal:
+        """As the process does, with fewer futures."""
+        async with self._one:
+            return await asyncio.to_thread(
+                lambda: rehearse(Engine.restore(image), self._planner, specs, samples=_SAMPLES)
+            )
+
+    async def close(self) -> None:
+        """Nothing is left to end."""

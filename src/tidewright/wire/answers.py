@@ -1,0 +1,72 @@
+"""Answers to questions about a job: why it is where it is, and when it starts and ends."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from .job_parts import CauseView, ChangeView, FailureView, Holder, StoryLine, TimeInterval
+
+SCHEMA = "tidewright/v2"
+"""v2: everything that says why has a ``cause`` (code, arguments, text) beside its words, which readers of v1 know."""
+
+StateName = Literal[
+    "held", "queued", "starting", "running", "suspending", "suspended", "resuming", "stopping",
+    "completed", "failed", "cancelled", "timeout",
+]  # fmt: skip
+
+
+class WhyView(Struct, frozen=True, kw_only=True):
+    """Why a job is where it is: the binding limit, who holds it, the smallest change that would start it."""
+
+    job: int
+    name: str
+    state: StateName
+    summary: str
+    """One sentence."""
+    cause: CauseView | None = None
+    """The same as data."""
+    reason: str = ""
+    consequence: str = ""
+    """What happens next, in the words of plan.reasons."""
+    need: int = 0
+    free: int = 0
+    holders: tuple[Holder, ...] = ()
+    ahead: int = -1
+    change: str = ""
+    """The smallest change that would start it, in words; empty when none was found or none is needed."""
+    change_cause: CauseView | None = None
+    changes: tuple[ChangeView, ...] = ()
+    """The least change of each kind that would start it, the mildest first; ``change`` is the first of them."""
+    searched: bool = True
+    """Whether changes were looked for."""
+    details: tuple[str, ...] = ()
+    failure: FailureView | None = None
+    """Of a failed job: which rank failed first, and how."""
+    story: tuple[StoryLine, ...] = ()
+    now: int = 0
+    schema: str = SCHEMA
+
+
+class EtaView(Struct, frozen=True, kw_only=True):
+    """When a job starts and ends, by the live pool simulated forward. ``starts`` None: it has devices, or waits for its user
+    (``why``)."""
+
+    job: int
+    name: str
+    state: StateName
+    starts: TimeInterval | None = None
+    ends: TimeInterval | None = None
+    why: str = ""
+    cause: CauseView | None = None
+    samples: int = 0
+    """Futures that were simulated."""
+    method: str = "simulated"
+    """``work-ahead`` where the queue is too long for that."""
+    calibration: float = -1.0
+    """Share of forecast starts that fell inside their interval; -1: none yet."""
+    calibrated: int = 0
+    """Forecast starts that the share is of."""
+    now: int = 0
+    schema: str = SCHEMA

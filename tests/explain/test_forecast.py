@@ -1,0 +1,171 @@
+"""Forecasts: the same as what then happens where nothing is left to chance, and an interval where something is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.engine import events as ev
+from tidewright.engine.engine import Engine
+from tidewright.explain.draws import arrivals, total_us
+from tidewright.explain.forecast import forecast, interval
+from tidewright.explain.rehearsal import rehearse
+from tidewright.model.cause import Code
+from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.plan.explain import Interval
+from tidewright.policy.registry import make
+from tidewright.testing.worldlet import Worldlet
+
+
+def pool(policy: str = "fifo", devices: int = 8) -> Worldlet:
+    """A pool whose users are known to estimate run times exactly."""
+    busy = Worldlet(1, devices, planner=make(policy))
+    for _ in range(8):
+        job = busy.submit(1, expected_us=MINUTE)
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    return busy
+
+
+def ask(busy: Worldlet, *jobs: int, samples: int = 8):  # type: ignore[no-untyped-def]
+    return forecast(busy.engine.snapshot(), busy.planner, jobs, samples=samples)
+
+
+def test_with_exact_estimates_a_start_is_foretold_to_the_second() -> None:
+    busy = pool()
+    first = busy.submit(8, expected_us=40 * MINUTE)
+    busy.later(10 * MINUTE)
+    second = busy.submit(8, expected_us=HOUR)
+    running, waiting = ask(busy, first, second)
+    now = busy.engine.book.now
+    assert running.start is None and running.end == Interval(*(now + 30 * MINUTE,) * 3)
+    assert waiting.start is not None
+    assert waiting.start.middle == now + 30 * MINUTE
+    assert abs(waiting.end.middle - (now + 90 * MINUTE)) <= 10 * SECOND  # and its launch
+
+
+def test_asking_changes_nothing_and_gives_the_same_answer() -> None:
+    busy = pool("sla")
+    jobs = [busy.submit(4) for _ in range(6)]
+    before = busy.engine.snapshot()
+    assert ask(busy, *jobs) == ask(busy, *jobs)
+    assert busy.engine.snapshot() == before
+
+
+def test_where_run_times_are_not_known_the_interval_is_wide() -> None:
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    busy.submit(8)
+    busy.later(10 * MINUTE)
+    found = ask(busy, busy.submit(8), samples=20)[0]
+    assert found.start is not None and found.samples == 20
+    assert found.start.low < found.start.middle < found.start.high
+
+
+def test_a_job_held_by_its_user_is_not_foretold() -> None:
+    busy = pool()
+    held = busy.submit(1)
+    busy.tell(ev.Hold(held, "h"))
+    assert ask(busy, held)[0].why == Code.HELD_BY_USER()
+
+
+def test_a_job_that_waits_for_another_starts_after_it() -> None:
+    busy = pool()
+    first = busy.submit(8, expected_us=30 * MINUTE)
+    after = busy.submit(1, after=(Dependency("afterok", first),))
+    found = ask(busy, after)[0]
+    assert found.start is not None and found.start.low >= busy.engine.book.now + 29 * MINUTE
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(["fifo", "fifo-backfill", "srtf", "las", "sla", "static"]))
+def test_jobs_in_any_state_can_be_foretold(seed: int, policy: str) -> None:
+    """Launches, suspensions, resumes and stops that are under way when it is asked."""
+    dice = random.Random(seed)
+    busy = Worldlet(2, 8, planner=make(policy))
+    for _ in range(dice.randrange(2, 14)):
+        busy.obey = dice.random() < 0.6
+        job = busy.submit(
+            dice.choice((1, 2, 4, 8, 16)), tier=dice.choice(("basic", "standard", "premium")), placement="any",
+            expected_us=dice.choice((0, dice.randrange(1, 600) * MINUTE)),
+        )  # fmt: skip
+        if dice.random() < 0.3:
+            other = dice.choice(list(busy.engine.book.specs))
+            busy.tell(dice.choice((ev.Hold(other, f"h{job}"), ev.Cancel(other), ev.Release(other, f"r{job}"))))
+        busy.later(dice.randrange(1, 30) * MINUTE)
+    jobs = list(busy.engine.book.specs)
+    for found in ask(busy, *jobs, samples=3):
+        state = busy.state(found.job)
+        assert found.why is not None or found.end is not None, (found, state)
+        if found.start is not None and found.start.low >= 0:
+            assert found.start.low >= busy.engine.book.now
+
+
+def test_draws_go_on_beyond_what_a_job_has_run() -> None:
+    book = pool().engine.book
+    dice = random.Random(1)
+    for spec in (JobSpec(command=("x",)), JobSpec(command=("x",), expected_us=HOUR), JobSpec(command=("x",), user="u")):
+        for done in (0, MINUTE, 10 * HOUR):
+            assert all(total_us(book.run_times, spec, done, dice) > done for _ in range(50))
+    limited = JobSpec(command=("x",), max_duration_us=HOUR)
+    assert all(total_us(book.run_times, limited, MINUTE, dice) <= HOUR for _ in range(50))
+
+
+def test_the_jobs_to_come_are_those_of_the_last_while() -> None:
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    for at in range(40):
+        job = busy.submit(1 + at % 2)
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    book = busy.engine.book
+    coming = arrivals(book, random.Random(3))
+    seen = [next(coming) for _ in range(120)]
+    assert all(one.at > book.now for one in seen)
+    assert [one.at for one in seen] == sorted(one.at for one in seen)
+    assert {one.spec.devices for one in seen[:40]} == {1, 2}
+    assert 100 * MINUTE < seen[-1].at - book.now < 140 * MINUTE
+
+
+def test_nothing_is_expected_to_come_where_nothing_was_seen() -> None:
+    assert next(arrivals(Engine().book, random.Random(1)), None) is None
+
+
+@pytest.mark.parametrize("count", [1, 5, 20, 40])
+def test_intervals_hold_eight_of_ten(count: int) -> None:
+    """Of exchangeable times a next one falls between the two ends with the share of gaps that lie between them."""
+    found = interval(list(range(100, 100 + count)))
+    share = (found.high - found.low) / (count + 1)
+    assert found.low <= found.middle <= found.high
+    assert count < 20 or 0.78 <= share <= 0.85
+
+
+def test_what_may_not_happen_is_later_than_anything() -> None:
+    assert interval([5, -1, 7, -1, -1]) == Interval(5, -1, -1)
+
+
+def test_a_rehearsal_foretells_jobs_that_are_not_submitted() -> None:
+    busy = pool()
+    busy.submit(8, expected_us=40 * MINUTE)
+    specs = [JobSpec(command=("true",), devices=8, ranks=8, expected_us=HOUR)]
+    said = rehearse(busy.engine.fork(), busy.planner, specs, samples=4)
+    assert said.lines[0].code is Code.WOULD_WAIT
+    start = said.forecasts[0].start
+    assert start is not None and abs(start.middle - busy.engine.book.now - 40 * MINUTE) < SECOND
+    assert busy.state(1 + max(busy.engine.book.specs) - 1) is not State.QUEUED or len(busy.engine.book.specs) == 1
+
+
+def test_a_queue_too_long_to_simulate_is_reckoned_by_the_work_ahead() -> None:
+    busy = pool()
+    busy.submit(8, expected_us=HOUR)
+    for _ in range(5):
+        last = busy.submit(8, expected_us=HOUR)
+    calls = [0]
+
+    def enough() -> bool:
+        calls[0] += 1
+        return calls[0] > 3
+
+    found = forecast(busy.engine.snapshot(), busy.planner, [last], enough)[0]
+    assert found.method == "work-ahead" and found.start is not None
+    assert found.start.low < busy.engine.book.now + 5 * HOUR < found.start.high

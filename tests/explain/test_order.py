@@ -1,0 +1,80 @@
+"""Who is served first is the policy's own order: what is said agrees with what the policy then does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidewright.base.units import HOUR, MINUTE
+from tidewright.engine import events as ev
+from tidewright.explain.ahead import ahead_of
+from tidewright.explain.answers import explain
+from tidewright.model.cause import Code
+from tidewright.model.job import State
+from tidewright.plan.plan import Plan
+from tidewright.plan.render import render
+from tidewright.policy.registry import make, policies
+from tidewright.testing.worldlet import Worldlet
+
+
+def queue(policy: str, seed: int) -> tuple[Worldlet, list[int]]:
+    """Eight devices held by one job, and single-device jobs that wait for them."""
+    dice = random.Random(seed)
+    busy = Worldlet(1, 8, planner=make(policy))
+    busy.submit(8, tier="premium", expected_us=MINUTE, preempt="none")
+    waiting = []
+    for _ in range(12):
+        tier = dice.choice(("standard", "basic")) if policy == "sla" else "standard"
+        waiting.append(busy.submit(8, tier=tier, expected_us=dice.randrange(1, 600) * MINUTE))
+        busy.later(dice.randrange(1, 60) * MINUTE // 60)
+    return busy, waiting
+
+
+@pytest.mark.parametrize("policy", sorted(policies.names()))
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_start_in_the_order_that_was_said(policy: str, seed: int) -> None:
+    busy, waiting = queue(policy, seed)
+    for _ in range(4):
+        view = busy.engine.view()
+        said = {job: ahead_of(view, busy.planner, job) for job in waiting if busy.state(job) is State.QUEUED}
+        order = sorted(said, key=lambda job: said[job].count)
+        assert [said[job].count for job in order] == list(range(len(order)))
+        assert all(said[job].jobs == tuple(order[:at]) for at, job in enumerate(order))
+        holder = next(iter(busy.engine.book.allocations))
+        busy.tell(ev.Exited(holder, busy.engine.book.jobs[holder].attempt, 0))
+        busy.later(0)
+        assert next(iter(busy.engine.book.allocations)) == order[0], render(
+            explain(busy.engine, busy.planner, order[0]).why
+        )
+
+
+def test_reasons_name_what_the_policy_compares() -> None:
+    busy, _ = queue("srtf", 1)
+    late = busy.submit(8, expected_us=1000 * HOUR)
+    assert ahead_of(busy.engine.view(), busy.planner, late).reasons == (Code.AHEAD_BY_REMAINING(12),)
+    why = render(explain(busy.engine, busy.planner, late).why)
+    assert "12 with less run time left" in why or "less run time" in why or "8 devices" in why
+
+
+def test_a_planner_that_does_not_say_its_order_is_said_to_serve_others_first() -> None:
+    class Silent:
+        name = "silent"
+
+        def plan(self, view) -> Plan:  # type: ignore[no-untyped-def]
+            return Plan(view.revision)
+
+    busy = Worldlet(1, 1, planner=Silent())
+    busy.submit(1)
+    second = busy.submit(1)
+    found = explain(busy.engine, busy.planner, second)
+    assert found.ahead == 1 and found.order == ()
+    assert found.why is not None and found.why.code is Code.BEHIND_JOBS
+
+
+def test_tiers_of_a_static_split_do_not_wait_for_each_other() -> None:
+    busy = Worldlet(4, 8, planner=make("static"))
+    for _ in range(5):
+        busy.submit(8, tier="basic", placement="any")
+    alone = busy.submit(32, tier="premium", placement="any")
+    assert ahead_of(busy.engine.view(), busy.planner, alone).count == 0
