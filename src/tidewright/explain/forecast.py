@@ -49,7 +49,7 @@ class _Futures(Struct):
 def forecast(
     image: bytes, planner: Planner, jobs: Sequence[int], enough: Enough = lambda: False, samples: int = SAMPLES
 ) -> tuple[Forecast, ...]:
-    """When each of ``jobs`` next gets devices and when it ends. ``image``: a snapshot of the engine; the same snapshot gives the
+    """When each of ``jobs`` next runs and when it ends. ``image``: a snapshot of the engine; the same snapshot gives the
     same answer as long as ``enough`` never says so. Raises KeyError for a job that is not in it."""
     engine = Engine.restore(image)
     book = engine.book

@@ -13,7 +13,7 @@ import msgspec
 from ..base.units import SECOND
 from ..engine import events as ev
 from ..engine.book import Book
-from ..engine.commands import Command, Ended, Launch, PlanRequest, Reply, ResumeRanks
+from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..estimate.cost import LAUNCH_US
 from ..estimate.rates import rates_of
@@ -35,9 +35,7 @@ _PREFIX = "forecast."
 
 
 class ForwardRun:
-    """One future of a pool. ``started`` and ``ended``: jobs to when they next have devices, and when they end, absolute
-    microseconds.
-    """
+    """One future of a pool. ``started`` and ``ended``: jobs to when they next run, and when they end, absolute microseconds."""
 
     def __init__(self, image: bytes, planner: Planner, costs: Costs, dice: Random, to_come: Iterator[Arrival]) -> None:
         engine = self.engine = Engine.restore(image)
@@ -96,6 +94,9 @@ class ForwardRun:
 
     def _turn(self, now: int) -> None:
         events = self.world.deliver(now, self.agenda.take(now))
+        for event in events:
+            if isinstance(event, ev.Started | ev.Resumed):
+                self.started.setdefault(event.job, now)
         while self._next is not None and self._next.at <= now:
             arrival, name = self._next, f"{_PREFIX}{len(self._admitted)}"
             self._admitted[name] = arrival.total_us
@@ -121,8 +122,6 @@ class ForwardRun:
             self.ended[command.job] = now
             self.world.forget(command.job)
         else:
-            if isinstance(command, Launch | ResumeRanks):
-                self.started.setdefault(command.job, now)
             self.world.obey(now, command)
 
     def _answered(self, reply: Reply) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..engine import events as ev
-from ..engine.book import Book
 from ..engine.commands import Reply
 from ..engine.engine import Engine
 from ..model.cause import Cause, Code
-from ..model.job import JobSpec, State
+from ..model.job import JobSpec
 from ..model.node import bits
 from ..plan.explain import Rehearsal
 from ..plan.plan import Planner
 from .forecast import SAMPLES, Enough, forecast
+from .why import limit_of
 
 _FORECAST = 64
 """Jobs of one submission that are forecast, the first."""
@@ -30,13 +30,14 @@ def rehearse(
     image = fork.snapshot()
     if fork.book.planning:
         fork.step(now, [ev.PlanReady(planner.plan(fork.view()))])
-    lines = tuple(_line(fork.book, reply.job) for reply in answers)
+    lines = tuple(_line(fork, planner, reply.job) for reply in answers)
     warnings = tuple(dict.fromkeys(reply.warning for reply in answers if reply.warning))
     there = [reply.job for reply in answers if reply.job in fork.book.specs][:_FORECAST]
     return Rehearsal(lines, warnings, forecast(image, planner, there, enough, samples) if samples else ())
 
 
-def _line(book: Book, job: int) -> Cause:
+def _line(fork: Engine, planner: Planner, job: int) -> Cause:
+    book = fork.book
     if job not in book.specs:
         return Code.WOULD_END()
     layout = book.board.layout
@@ -44,6 +45,4 @@ def _line(book: Book, job: int) -> Cause:
     if allocation:
         places = tuple(f"{layout.nodes[part.node].name}[{','.join(map(str, bits(part.mask)))}]" for part in allocation)
         return Code.WOULD_START(places) if job in book.allocations else Code.WOULD_START_ONCE_FREE(places)
-    held = book.hold_reason(job) if book.state(job) is State.HELD else None
-    blocked = book.blocked.get(job)
-    return Code.WOULD_WAIT(held[1] if held else blocked.limit(book.now) if blocked else Code.WAITS_FOR_DEVICES())
+    return Code.WOULD_WAIT(limit_of(fork, planner, job).why or Code.WAITS_FOR_DEVICES())

@@ -37,7 +37,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.IMAGE_FETCHED: "its image is fetched from {nodes:names}: no equally good place was free there",
     },
     "Why jobs wait": {
-    C.DEVICES_SHORT: "needs {count:n} {kinds:kinds}devices, {free:n} are free",
+    C.DEVICES_SHORT: "needs {count:n} {kinds:kinds}devices, {free:free}",
     C.DEVICES_UNSCHEDULABLE: "needs {count:n} {kinds:kinds}devices; {away:n} are on unschedulable nodes",
     C.NODES_UNSCHEDULABLE: "needs {count:n} {kinds:kinds}devices together; the nodes that have them are unschedulable",
     C.DEVICES_SCATTERED: "needs {count:n} {kinds:kinds}devices together; {free:n} are free, at most {most:n} on one node",
