@@ -16,7 +16,7 @@ from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
 from ..model.job_record import ATTEMPT_GROUPS, FieldGroup, JobRecord, fresh
-from ..model.node import Allocation, NodeSpec, milli_devices
+from ..model.node import Allocation, NodeSpec, lone_node, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
 from ..plan.plan import Wake
@@ -186,6 +186,7 @@ class Book(ImageCatalog):
         self.phys.acquire(allocation)
         record = self.jobs[job]
         self.allocations[job] = record.allocation = allocation
+        self.table.lone_node[self.table.row[job]] = lone_node(allocation)
         self.ledger.open(record, milli_devices(allocation), self.now)
         return allocation
 
@@ -228,6 +229,7 @@ class Book(ImageCatalog):
         row = self.table.row[job]
         self.table.held[row] = 0
         self.table.held_milli[row] = 0
+        self.table.lone_node[row] = 0
         return [part.node for part in allocation]
 
     def _pinned(self, job: int) -> bool:
