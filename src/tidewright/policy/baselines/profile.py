@@ -17,20 +17,40 @@ class Profile:
 
     def __init__(self, now: int, free: int, ends: Column, held: Column) -> None:
         """Free now, plus ``held[i]`` devices more at ``ends[i]`` (never before now)."""
-        ends = np.maximum(ends, now)
         order = ends.argsort()
-        gains: dict[int, int] = {now: free}
-        for end, more in zip(ends[order].tolist(), held[order].tolist(), strict=True):
-            gains[end] = gains.get(end, 0) + more
-        self.times: list[int] = list(gains)
-        self.free: list[int] = []
-        total = 0
-        for gain in gains.values():
-            total += gain
-            self.free.append(total)
+        times, total = np.empty(len(ends) + 1, np.int64), np.empty(len(ends) + 1, np.int64)
+        times[0], total[0] = now, free
+        np.maximum(ends[order], now, out=times[1:])
+        total[1:] = held[order]
+        last = np.append(times[1:] != times[:-1], True)
+        self.times: list[int] = times[last].tolist()
+        self.free: list[int] = total.cumsum()[last].tolist()
+        self._found: dict[int, tuple[list[int], list[int]]] = {}
+        """By devices, for how long they were asked for and what the answer was; both ascend."""
 
     def earliest(self, need: int, lasting: int, after: int = 0) -> int:
         """The first time from ``after`` on when ``need`` devices stay free for ``lasting``; -1 for never."""
+        if need > self.free[-1]:  # all that is held or reserved ends, so no step has more free
+            return -1
+        asked = after
+        # What has been reserved since only puts off the answers to smaller and shorter questions.
+        for devices, (lengths, answers) in self._found.items():
+            if devices <= need:
+                known = bisect_right(lengths, lasting)
+                if known and answers[known - 1] > after:
+                    after = answers[known - 1]
+        found = self._search(need, lasting, after)
+        if found >= 0 and not asked:
+            self._note(need, lasting, found)
+        return found
+
+    def _note(self, need: int, lasting: int, found: int) -> None:
+        lengths, answers = self._found.setdefault(need, ([], []))
+        at = bisect_left(lengths, lasting)
+        end = bisect_right(answers, found, at)  # longer questions with no later answers say no more than this one
+        lengths[at:end], answers[at:end] = (lasting,), (found,)
+
+    def _search(self, need: int, lasting: int, after: int) -> int:
         times, free = self.times, self.free
         at, last = max(bisect_right(times, after) - 1, 0), len(times)
         while at < last:
