@@ -25,32 +25,11 @@ class Profile:
         last = np.append(times[1:] != times[:-1], True)
         self.times: list[int] = times[last].tolist()
         self.free: list[int] = total.cumsum()[last].tolist()
-        self._found: dict[int, tuple[list[int], list[int]]] = {}
-        """By devices, for how long they were asked for and what the answer was; both ascend."""
 
     def earliest(self, need: int, lasting: int, after: int = 0) -> int:
         """The first time from ``after`` on when ``need`` devices stay free for ``lasting``; -1 for never."""
         if need > self.free[-1]:  # all that is held or reserved ends, so no step has more free
             return -1
-        asked = after
-        # What has been reserved since only puts off the answers to smaller and shorter questions.
-        for devices, (lengths, answers) in self._found.items():
-            if devices <= need:
-                known = bisect_right(lengths, lasting)
-                if known and answers[known - 1] > after:
-                    after = answers[known - 1]
-        found = self._search(need, lasting, after)
-        if found >= 0 and not asked:
-            self._note(need, lasting, found)
-        return found
-
-    def _note(self, need: int, lasting: int, found: int) -> None:
-        lengths, answers = self._found.setdefault(need, ([], []))
-        at = bisect_left(lengths, lasting)
-        end = bisect_right(answers, found, at)  # longer questions with no later answers say no more than this one
-        lengths[at:end], answers[at:end] = (lasting,), (found,)
-
-    def _search(self, need: int, lasting: int, after: int) -> int:
         times, free = self.times, self.free
         at, last = max(bisect_right(times, after) - 1, 0), len(times)
         while at < last:
@@ -58,12 +37,13 @@ class Profile:
                 at += 1
                 continue
             begin = max(times[at], after)
-            until = begin + lasting
-            at += 1
-            while at < last and times[at] < until and free[at] >= need:
-                at += 1
-            if at == last or times[at] >= until:
+            end = bisect_left(times, begin + lasting, at + 1)
+            if min(free[at:end]) >= need:
                 return begin
+            # A later beginning, with a later end, would still meet the last step that is too low.
+            at = end
+            while free[at - 1] >= need:
+                at -= 1
         return -1
 
     def reserve(self, at: int, lasting: int, need: int) -> None:
