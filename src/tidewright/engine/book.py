@@ -77,6 +77,8 @@ class Book(ImageCatalog):
         self.runtimes: dict[int, bool] = {}
         """Jobs that are device runtimes; follows from the specs."""
         self.wake = Wake()
+        self.first_arrival = 0
+        """The least id of the jobs that have arrived since the last planning round was asked for; 0 where that is not known."""
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
@@ -112,6 +114,11 @@ class Book(ImageCatalog):
     def state(self, job: int) -> State:
         """Current state of a job in the book."""
         return State(self.jobs[job].state)
+
+    def note_arrival(self, job: int) -> None:
+        """A job waits that the last planning round did not see waiting."""
+        self.first_arrival = min(self.first_arrival, job) if self.arrived else job
+        self.arrived = True
 
     def renew(self, job: int) -> None:
         """Reset all facts of the attempt that is over; the caller sets the level."""

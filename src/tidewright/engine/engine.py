@@ -175,6 +175,7 @@ class Engine:
             return
         book.planning = True
         book.arrived = book.freed = book.forced = book.refused = False
+        book.first_arrival = 0
         book.out.append(PlanRequest(book.revision))
 
     def _plan_worthwhile(self) -> bool:
@@ -188,7 +189,9 @@ class Engine:
         if book.refused and book.touched:
             return True
         if book.arrived and wake.on_arrival:
-            return True
+            if book.now >= wake.behind_until or book.first_arrival <= wake.behind:
+                return True
+            book.arrived = False  # nothing is to be planned for them, now or later
         return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
 
     def snapshot(self) -> bytes:

@@ -168,7 +168,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     held = book.hold_reason(job)
     table.wait_since[row] = book.now
     transition(book, job, HELD if held else QUEUED, why)
-    book.arrived = True
+    book.note_arrival(job)
 
 
 def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:

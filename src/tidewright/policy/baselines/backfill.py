@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...base.units import DAY
 from ...estimate.duration import remaining_us
 from ...model.cause import Code, given
+from ...model.rate import FULL_RATE
 from ...model.table import Column
 from ...model.view import View
 from ...placement.explain import explain
@@ -46,12 +48,28 @@ class Backfill:
             composer.unplaced.extend(rows[:1].tolist())
             return composer.plan(Wake(on_arrival=not len(rows)))
         reserved = self._walk(view, composer, rows)
-        plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
+        behind, until = self._behind(view, composer, rows)
+        plan = composer.plan(Wake(at=min(reserved.values(), default=0), behind=behind, behind_until=until))
         explained = {blocked.job for blocked in plan.blocked}
         more = _explained(view, composer, list(reserved.items())[:_EXPLAINED])
         return Plan(
             plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in explained))
         )
+
+    def _behind(self, view: View, composer: Composer, rows: Column) -> tuple[int, int]:
+        """The last job that is looked at, and until when jobs that arrive behind it change nothing; zeros where they may at once.
+
+        They may where some have just started, since others are then looked at next, and where ends move: of jobs that do not run
+        yet or run at part of their speed, and of those that have outrun their estimates.
+        """
+        jobs = view.jobs
+        if composer.started or len(rows) < self.depth:
+            return 0, 0
+        left = jobs.expected - jobs.ideal_now
+        moving = jobs.active & ((jobs.rate != FULL_RATE) | (left <= 0)) | jobs.reserved
+        if np.count_nonzero(moving):
+            return 0, 0
+        return jobs.id.item(int(rows[-1])), view.now + int(left[jobs.active].min(initial=DAY))
 
     def _walk(self, view: View, composer: Composer, order: Column) -> dict[int, int]:
         """Start or reserve each row in order. Returns the reserved rows and their times."""
