@@ -189,8 +189,8 @@ def _withdraw_commands(book: Book, job: int) -> None:
 def withdraw_of_ended(book: Book) -> None:
     """At the end of a step: no orders for jobs that ended in it, such as to stop ranks that had ended. Once for all of them, for
     thousands may end in one step."""
-    ended = {command.job: True for command in book.out if isinstance(command, Ended)}
-    if ended:
+    ended = {command.job: True for command in book.out if type(command) is Ended}
+    if ended and len(book.out) > len(ended):
         book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job in ended)]
 
 
