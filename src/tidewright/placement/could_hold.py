@@ -46,5 +46,5 @@ def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: lis
     if parts is None:
         return False
     whole, usable, rest = parts
-    full = sum(room >= usable for room in rooms)
-    return full >= whole and (not rest or sum(room >= rest for room in rooms) > whole)
+    full = len([room for room in rooms if room >= usable])
+    return full >= whole and (not rest or len([room for room in rooms if room >= rest]) > whole)

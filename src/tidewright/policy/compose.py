@@ -209,7 +209,7 @@ class Composer:
         if not len(running):
             return
         # Rows less wanted than every row that could be preempted are left to ``fill``.
-        waiting = waiting & (preferences.key < preferences.key[running].max())
+        waiting = waiting & (preferences.key < np.maximum.reduce(preferences.key[running]))
         may_preempt = waiting if preferences.may_preempt is None else waiting & preferences.may_preempt
         if not np.count_nonzero(may_preempt):
             return
