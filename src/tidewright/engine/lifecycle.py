@@ -161,6 +161,11 @@ def _leave(book: Book, job: int, row: int, record: JobRecord) -> None:
     book.mark_leaving(job)
 
 
+def _leave_queue(book: Book, job: int, row: int, record: JobRecord) -> None:
+    """It does not wait for devices any more: where planners look at the first of a queue only, they see another one now."""
+    book.freed = book.freed or book.wake.behind > 0
+
+
 def _vacate(book: Book, job: int, row: int, record: JobRecord) -> None:
     """It occupies nothing any more."""
     book.vacate(job)
@@ -208,7 +213,7 @@ _NEXT: dict[State, _Next] = {
     | _to(S.STOPPING, resets=(G.HELD_IN_PLACE,), does=_STOP)
     | _gone(S.HELD)
     | _ended(),
-    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch)) | _gone(S.HELD) | _ended(),
+    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch)) | _gone(S.HELD, first=(_leave_queue,)) | _ended(),
     S.STARTING: _to(S.RUNNING, does=_RUNS) | _to(S.STOPPING, does=_STOP) | _gone(S.HELD, S.QUEUED) | _ended(),
     S.RUNNING: _to(S.SUSPENDING, resets=_RUN_OVER, does=(_end_service, _suspend))
     | _to(S.STOPPING, resets=(G.RUN,), does=_STOP_RUNNING)
@@ -222,7 +227,8 @@ _NEXT: dict[State, _Next] = {
     | _ended(resets=(G.SAVING,)),
     S.SUSPENDED: _to(S.RESUMING, does=(_occupy, _resume))
     | _to(S.STOPPING, does=_STOP)
-    | _gone(S.HELD, S.QUEUED)
+    | _gone(S.HELD, first=(_leave_queue,))
+    | _gone(S.QUEUED)
     | _ended(),
     S.RESUMING: _to(S.RUNNING, resets=(G.SUSPENDED,), does=_RUNS_AGAIN)
     | _to(S.STOPPING, does=_STOP)

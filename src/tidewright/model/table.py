@@ -71,8 +71,8 @@ job whose user gave no ``expected`` (0: not enough have ended).
 
 
 LONE_NODE = "lone_node"
-"""A column that follows from the allocations and is in no snapshot: one more than the number of the only node on which a job holds
-devices, 0 where it holds none or those of several nodes."""
+"""A column that follows from the allocations and is in no snapshot: one more than the number of the only node on which a job
+holds devices, 0 where it holds none or those of several nodes."""
 RESOURCES = ("gpu_milli", "cpus_milli", "host_memory")
 """Columns of what jobs ask for besides devices and their memory. As long as none does they are zero, and cost nothing."""
 _DTYPES = {**COLUMNS, LONE_NODE: "i4"}

@@ -132,7 +132,9 @@ def _fits_empty(view: View, request: Request, within: int = ALL_NODES) -> bool:
     if found is None:
         if len(known.fits) >= _REMEMBERED:
             known.fits.clear()
-        found = known.fits[key] = place(known.empty, structs.replace(request, locality=0, floor=0, demand=0)) is not None
+        found = known.fits[key] = (
+            place(known.empty, structs.replace(request, locality=0, floor=0, demand=0)) is not None
+        )
     return found
 
 
