@@ -103,11 +103,8 @@ class Book(ImageCatalog):
         if self.table.own():
             self.board = self.board.copy()
             self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
-            self.reservations, self.image_nodes, self.avoided = (
-                self.reservations.copy(),
-                self.image_nodes.copy(),
-                self.avoided.copy(),
-            )
+            self.reservations, self.avoided = self.reservations.copy(), self.avoided.copy()
+            self.image_nodes = self.image_nodes.copy()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -366,14 +363,8 @@ class Book(ImageCatalog):
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
         for store in (
-            self.jobs,
-            self.runtimes,
-            self.image_nodes,
-            self.with_images,
-            self.blocked,
-            self.touched,
-            self.avoided,
-        ):
+            self.jobs, self.runtimes, self.image_nodes, self.with_images, self.blocked, self.touched, self.avoided,
+        ):  # fmt: skip
             store.pop(job, None)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:
