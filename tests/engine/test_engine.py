@@ -8,6 +8,8 @@ from tidewright.base.errors import Bug
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
+from tidewright.engine.check import check_all
+from tidewright.engine.engine import Engine
 from tidewright.engine.lifecycle import TRANSITIONS, transition
 from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code, reported
@@ -381,6 +383,45 @@ def test_planning_rounds_that_cannot_change_anything_are_skipped() -> None:
     world.plan(Start(job, ONE, "x"), wake=Wake(on_arrival=False, min_free=8))
     assert not any(isinstance(command, co.PlanRequest) for command in world.tell(ev.Submit(JobSpec(command=("true",)))))
     assert any(isinstance(command, co.PlanRequest) for command in world.tell(ev.Exited(job, 1, 0)))
+
+
+def asked(commands: list[co.Command]) -> bool:
+    return any(isinstance(command, co.PlanRequest) for command in commands)
+
+
+def test_arrivals_behind_all_that_a_planner_looks_at_wake_none_for_a_while() -> None:
+    world = Worldlet(1, 8)
+    world.obey = False
+    job = world.submit()
+    last = world.submit()
+    hour = world.now + 3_600_000_000
+    world.plan(Start(job, ONE, "x"), wake=Wake(behind=last, behind_until=hour))
+    assert not asked(world.tell(ev.Submit(JobSpec(command=("true",)))))
+    twin = Engine.restore(world.engine.snapshot())
+    for engine in (world.engine, twin):
+        assert not asked(engine.step(hour - 1, [ev.Submit(JobSpec(command=("true",)))]))
+        assert asked(engine.step(hour, [ev.Submit(JobSpec(command=("true",)))]))
+
+
+def test_a_job_that_leaves_the_front_of_the_queue_lets_the_planner_look_further() -> None:
+    world = Worldlet(1, 8)
+    world.obey = False
+    world.submit()
+    last = world.submit()
+    world.plan(wake=Wake(behind=last, behind_until=world.now + 3_600_000_000))
+    assert asked(world.tell(ev.Hold(last)))
+
+
+def test_the_table_names_the_node_that_a_job_is_on() -> None:
+    world = Worldlet(2, 8)
+    job = running(world)
+    book = world.engine.book
+    row = book.table.row[job]
+    assert book.table.lone_node[row] == book.allocations[job][0].node + 1
+    assert (Engine.restore(world.engine.snapshot()).book.table.lone_node == book.table.lone_node).all()
+    book.table.lone_node[row] = 2
+    with pytest.raises(Bug, match="the table names node 1"):
+        check_all(book)
 
 
 def test_a_view_stays_as_it_was_while_the_book_moves_on() -> None:

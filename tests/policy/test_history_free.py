@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewright.estimate.cost import pause_us
+from tidewright.placement.could_hold import devices_on
 from tidewright.policy.baselines import backfill
 from tidewright.policy.baselines.profile import Profile
 from tidewright.policy.compose import Composer
 from tidewright.policy.registry import make
+from tidewright.policy.sla import _median
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Simulation
 from tidewright.sim.traces import load_trace
@@ -93,6 +95,22 @@ def test_the_profile_finds_the_first_time_at_which_enough_stay_free(free, runnin
         if at >= 0:
             profile.reserve(at, lasting, need)
             there[at : at + lasting] = [left - need for left in there[at : at + lasting]]
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_devices_by_node_are_those_of_the_allocations(seed, mixed):
+    view = random_view(seed, 6, 40, 5, mixed=mixed)
+    expected = [0] * len(view.layout.nodes)
+    for parts in view.allocations.values():
+        for node, mask, _, _ in parts:
+            expected[node] += mask.bit_count()
+    assert devices_on(view, view.jobs.held > 0) == expected
+
+
+@given(st.lists(st.floats(0, 1e15), min_size=1, max_size=9))
+def test_the_median_is_that_of_numpy(values):
+    assert _median(np.array(values)) == np.median(values)
 
 
 def test_an_estimate_is_worked_out_once_for_a_view_and_again_for_the_next():

@@ -47,6 +47,24 @@ def test_backfill_passes_a_job_that_ends_in_time_only():
     assert starts == [short] and long not in starts
 
 
+def test_backfill_sleeps_through_arrivals_behind_its_depth_until_an_estimate_ends():
+    builder = ViewBuilder(pool(1, 4))
+    builder.run(job(3, minutes=60), ideal=10 * MINUTE)
+    queued = [builder.queue(job(4)) for _ in range(3)]
+    view = builder.view()
+    for depth, behind in ((2, queued[1]), (3, queued[2]), (4, 0)):
+        wake = make(f"fifo-backfill:depth={depth}").plan(view).wake
+        assert (wake.behind, wake.behind_until) == (behind, NOW + 50 * MINUTE if behind else 0)
+
+
+@pytest.mark.parametrize("columns", [{"ideal": 60 * MINUTE}, {"rate": 500_000}, {"rate": 0}])
+def test_backfill_looks_at_every_arrival_while_an_end_moves(columns):
+    builder = ViewBuilder(pool(1, 4))
+    builder.run(job(3, minutes=60), **columns)
+    builder.queue(job(4))
+    assert make("fifo-backfill:depth=1").plan(builder.view()).wake.behind == 0
+
+
 def test_srtf_sends_the_longest_away_for_a_shorter_one():
     builder = ViewBuilder(pool(1, 2))
     long, short = builder.run(job(1, 600)), builder.run(job(1, 5))

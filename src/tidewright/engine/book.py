@@ -16,7 +16,7 @@ from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
 from ..model.job_record import ATTEMPT_GROUPS, FieldGroup, JobRecord, fresh
-from ..model.node import Allocation, NodeSpec, milli_devices
+from ..model.node import Allocation, NodeSpec, lone_node, milli_devices
 from ..model.table import JobTable
 from ..model.view import View
 from ..plan.plan import Wake
@@ -77,6 +77,8 @@ class Book(ImageCatalog):
         self.runtimes: dict[int, bool] = {}
         """Jobs that are device runtimes; follows from the specs."""
         self.wake = Wake()
+        self.first_arrival = 0
+        """The least id of the jobs that have arrived since the last planning round was asked for; 0 where that is not known."""
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
@@ -101,17 +103,19 @@ class Book(ImageCatalog):
         if self.table.own():
             self.board = self.board.copy()
             self.specs, self.allocations = self.specs.copy(), self.allocations.copy()
-            self.reservations, self.image_nodes, self.avoided = (
-                self.reservations.copy(),
-                self.image_nodes.copy(),
-                self.avoided.copy(),
-            )
+            self.reservations, self.avoided = self.reservations.copy(), self.avoided.copy()
+            self.image_nodes = self.image_nodes.copy()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state(self, job: int) -> State:
         """Current state of a job in the book."""
         return State(self.jobs[job].state)
+
+    def note_arrival(self, job: int) -> None:
+        """A job waits that the last planning round did not see waiting."""
+        self.first_arrival = min(self.first_arrival, job) if self.arrived else job
+        self.arrived = True
 
     def renew(self, job: int) -> None:
         """Reset all facts of the attempt that is over; the caller sets the level."""
@@ -186,6 +190,7 @@ class Book(ImageCatalog):
         self.phys.acquire(allocation)
         record = self.jobs[job]
         self.allocations[job] = record.allocation = allocation
+        self.table.lone_node[self.table.row[job]] = lone_node(allocation)
         self.ledger.open(record, milli_devices(allocation), self.now)
         return allocation
 
@@ -228,6 +233,7 @@ class Book(ImageCatalog):
         row = self.table.row[job]
         self.table.held[row] = 0
         self.table.held_milli[row] = 0
+        self.table.lone_node[row] = 0
         return [part.node for part in allocation]
 
     def _pinned(self, job: int) -> bool:
@@ -357,14 +363,8 @@ class Book(ImageCatalog):
         self.outcomes[job] = state
         forget_oldest(self.outcomes, self.settings.remembered_outcomes)
         for store in (
-            self.jobs,
-            self.runtimes,
-            self.image_nodes,
-            self.with_images,
-            self.blocked,
-            self.touched,
-            self.avoided,
-        ):
+            self.jobs, self.runtimes, self.image_nodes, self.with_images, self.blocked, self.touched, self.avoided,
+        ):  # fmt: skip
             store.pop(job, None)
 
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:

@@ -9,7 +9,7 @@ from ..base.units import WHOLE_DEVICE
 from ..model.board import Board
 from ..model.job import HOLDING, State
 from ..model.job_record import JobRecord
-from ..model.node import Allocation, Part, device_count
+from ..model.node import Allocation, Part, device_count, lone_node
 from .book import Book
 from .tier_demand import TierDemand
 
@@ -40,6 +40,8 @@ def _check_job(book: Book, job: int) -> None:
             _fail(book, job, f"holds {device_count(held)} devices of {least}..{most}: a gang is whole or absent")
     if record.runtime_job and held is not None and state != _STOPPING:
         _check_client(book, job, held)
+    if table.lone_node.item(row) != lone_node(held or ()):
+        _fail(book, job, f"holds {held}, and the table names node {table.lone_node.item(row) - 1}")
     if (record.reservation is not None) != table.reserved.item(row):
         _fail(book, job, "has a reservation that the table does not know of")
     if state != _RUNNING and table.rate.item(row):
@@ -132,12 +134,13 @@ def _suspects(book: Book) -> list[int]:
     """Jobs for which some column contradicts the holdings; each is then judged by itself. A few vector expressions."""
     table, n = book.table, book.table.n
     state, reserved = table.state[:n], table.reserved[:n]
-    count = np.zeros(n, np.int64)
+    count, lone = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for job, parts in book.allocations.items():
-        count[table.row[job]] = device_count(parts)
+        count[table.row[job]], lone[table.row[job]] = device_count(parts), lone_node(parts)
     holding = np.isin(state, _HOLDING_STATES)
     wrong = holding != (count > 0)
     wrong |= (count > 0) & ((count < table.floor[:n]) | (count > table.demand[:n]))
+    wrong |= lone != table.lone_node[:n]
     wrong |= (table.rate[:n] > 0) & (state != State.RUNNING)
     expected = np.zeros(n, bool)
     expected[[table.row[job] for job in book.reservations]] = True

@@ -88,15 +88,22 @@ class Engine:
 
         Raises Bug when an invariant breaks; the book must then be rebuilt from the journal.
         """
-        for _ in self.step_in_parts(now, events):
+        book = self._begin(now)
+        for _ in self._take(events):
             pass
-        return self.book.out
+        self._finish(now)
+        return book.out
 
     def step_in_parts(self, now: int, events: Sequence[ev.Event]) -> Iterator[None]:
         """The same step, with a break after every event; its commands are ``book.out`` once it is over.
 
         In a break the book is consistent and may be read, but nothing may be kept of it: the step goes on.
         """
+        self._begin(now)
+        yield from self._take(events)
+        self._finish(now)
+
+    def _begin(self, now: int) -> Book:
         book = self.book
         if now < book.now:
             raise Bug(f"time went backwards: {book.now} -> {now}")
@@ -106,11 +113,17 @@ class Engine:
         book.steps += 1
         book.out = []
         book.touched = {}
-        yield from self._take(events)
-        self._fire(now)
+        return book
+
+    def _finish(self, now: int) -> None:
+        book = self.book
+        timers = book.timers
+        if timers and timers[0][0] <= now:
+            self._fire(now)
         if book.outages.changed:
             node_events.settle(book)
-        runtime_clients.settle(book)
+        if book.runtimes:
+            runtime_clients.settle(book)
         withdraw_of_ended(book)
         self._request_plan()
         book.board.forget_marks()
@@ -175,6 +188,7 @@ class Engine:
             return
         book.planning = True
         book.arrived = book.freed = book.forced = book.refused = False
+        book.first_arrival = 0
         book.out.append(PlanRequest(book.revision))
 
     def _plan_worthwhile(self) -> bool:
@@ -188,7 +202,9 @@ class Engine:
         if book.refused and book.touched:
             return True
         if book.arrived and wake.on_arrival:
-            return True
+            if book.now >= wake.behind_until or book.first_arrival <= wake.behind:
+                return True
+            book.arrived = False  # nothing is to be planned for them, now or later
         return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
 
     def snapshot(self) -> bytes:

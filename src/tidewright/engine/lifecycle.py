@@ -53,14 +53,16 @@ def transition(book: Book, job: int, state: int, why: Cause) -> None:
         steps = f"{State(before).name} -> {State(state).name} ({render(why)})"
         raise Bug(f"job {job}: {steps} is not a step of the lifecycle\n{book.format_history(job)}")
     resets, effects = step
-    record.reset(resets)
+    if resets:
+        record.reset(resets)
     record.state = state
     table.state[row] = state
     table.since[row] = book.now
     book.counts[before] -= 1
     book.counts[state] += 1
     book.touched[job] = True
-    book.record(job, _NAMES[state], why)
+    if book.settings.history_length:
+        book.record(job, _NAMES[state], why)
     for effect in effects:
         effect(book, job, row, record)
 
@@ -71,7 +73,7 @@ def transition(book: Book, job: int, state: int, why: Cause) -> None:
 def _await_plan(book: Book, job: int, row: int, record: JobRecord) -> None:
     """It waits for devices from now on."""
     book.table.wait_since[row] = book.now
-    book.arrived = True
+    book.note_arrival(job)
 
 
 def _occupy(book: Book, job: int, row: int, record: JobRecord) -> None:
@@ -159,6 +161,11 @@ def _leave(book: Book, job: int, row: int, record: JobRecord) -> None:
     book.mark_leaving(job)
 
 
+def _leave_queue(book: Book, job: int, row: int, record: JobRecord) -> None:
+    """It does not wait for devices any more: where planners look at the first of a queue only, they see another one now."""
+    book.freed = book.freed or book.wake.behind > 0
+
+
 def _vacate(book: Book, job: int, row: int, record: JobRecord) -> None:
     """It occupies nothing any more."""
     book.vacate(job)
@@ -206,7 +213,7 @@ _NEXT: dict[State, _Next] = {
     | _to(S.STOPPING, resets=(G.HELD_IN_PLACE,), does=_STOP)
     | _gone(S.HELD)
     | _ended(),
-    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch)) | _gone(S.HELD) | _ended(),
+    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch)) | _gone(S.HELD, first=(_leave_queue,)) | _ended(),
     S.STARTING: _to(S.RUNNING, does=_RUNS) | _to(S.STOPPING, does=_STOP) | _gone(S.HELD, S.QUEUED) | _ended(),
     S.RUNNING: _to(S.SUSPENDING, resets=_RUN_OVER, does=(_end_service, _suspend))
     | _to(S.STOPPING, resets=(G.RUN,), does=_STOP_RUNNING)
@@ -220,7 +227,8 @@ _NEXT: dict[State, _Next] = {
     | _ended(resets=(G.SAVING,)),
     S.SUSPENDED: _to(S.RESUMING, does=(_occupy, _resume))
     | _to(S.STOPPING, does=_STOP)
-    | _gone(S.HELD, S.QUEUED)
+    | _gone(S.HELD, first=(_leave_queue,))
+    | _gone(S.QUEUED)
     | _ended(),
     S.RESUMING: _to(S.RUNNING, resets=(G.SUSPENDED,), does=_RUNS_AGAIN)
     | _to(S.STOPPING, does=_STOP)

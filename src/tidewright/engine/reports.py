@@ -180,7 +180,8 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     held, replan = record.user_hold is not None, record.replan_on_release
     transition(book, job, HELD if held else SUSPENDED, Code.HELD_BY_USER() if held else Code.RELEASED_DEVICES())
     replan = replan or any(book.board.free_total) or bool(book.board.partial)
-    book.arrived = book.arrived or (replan and not held)
+    if replan and not held:
+        book.note_arrival(job)
     serve(book, nodes)
     if record.reservation is not None:
         try_launch(book, job)

@@ -169,7 +169,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     held = book.hold_reason(job)
     table.wait_since[row] = book.now
     transition(book, job, HELD if held else QUEUED, why)
-    book.arrived = True
+    book.note_arrival(job)
 
 
 def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
@@ -190,8 +190,8 @@ def _withdraw_commands(book: Book, job: int) -> None:
 def withdraw_of_ended(book: Book) -> None:
     """At the end of a step: no orders for jobs that ended in it, such as to stop ranks that had ended. Once for all of them, for
     thousands may end in one step."""
-    ended = {command.job: True for command in book.out if isinstance(command, Ended)}
-    if ended:
+    ended = {command.job: True for command in book.out if type(command) is Ended}
+    if ended and len(book.out) > len(ended):
         book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job in ended)]
 
 

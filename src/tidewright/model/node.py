@@ -95,6 +95,11 @@ def milli_devices(allocation: Allocation) -> int:
     return sum(part.mask.bit_count() * part.milli for part in allocation)
 
 
+def lone_node(allocation: Allocation) -> int:
+    """One more than the number of the only node with devices of an allocation; 0 for none or several."""
+    return allocation[0].node + 1 if len(allocation) == 1 else 0
+
+
 def bits(mask: int) -> list[int]:
     """Positions of the set bits, ascending."""
     found = []

@@ -150,7 +150,7 @@ def progress_us(elapsed_us: int, rate: int) -> int:
 
 def progress_column(elapsed: Column, rate: Column) -> Column:
     """The same for columns of shape (n,), int64."""
-    if len(elapsed) and int(elapsed.max()) * int(rate.max()) > _SAFE:
+    if len(elapsed) and int(np.maximum.reduce(elapsed)) * int(np.maximum.reduce(rate)) > _SAFE:
         whole, rest = np.divmod(elapsed, FULL_RATE)
         long: Column = whole * rate + rest * rate // FULL_RATE
         return long

@@ -70,9 +70,13 @@ job whose user gave no ``expected`` (0: not enough have ended).
 """
 
 
+LONE_NODE = "lone_node"
+"""A column that follows from the allocations and is in no snapshot: one more than the number of the only node on which a job
+holds devices, 0 where it holds none or those of several nodes."""
 RESOURCES = ("gpu_milli", "cpus_milli", "host_memory")
 """Columns of what jobs ask for besides devices and their memory. As long as none does they are zero, and cost nothing."""
-_OTHERS = tuple(name for name in COLUMNS if name not in RESOURCES)
+_DTYPES = {**COLUMNS, LONE_NODE: "i4"}
+_OTHERS = tuple(name for name in _DTYPES if name not in RESOURCES)
 
 
 class JobTable:
@@ -81,7 +85,7 @@ class JobTable:
     ``resourced``: whether a row has ever had one of ``RESOURCES``.
     """
 
-    __slots__ = (*COLUMNS, "_leases", "_seen", "n", "resourced", "row")
+    __slots__ = (*_DTYPES, "_leases", "_seen", "n", "resourced", "row")
 
     def __init__(self, capacity: int = 1024) -> None:
         self.n = 0
@@ -89,13 +93,13 @@ class JobTable:
         self.row: dict[int, int] = {}
         self._leases: list[weakref.ref[Any]] = []
         self._seen: dict[str, Column] | None = None
-        for name, dtype in COLUMNS.items():
+        for name, dtype in _DTYPES.items():
             setattr(self, name, np.zeros(capacity, dtype))
 
     def arrays(self) -> dict[str, Column]:
         """The columns as they are now, at full capacity and read-only. The same dict until they are copied or grow."""
         if self._seen is None:
-            self._seen = {name: getattr(self, name).view() for name in COLUMNS}
+            self._seen = {name: getattr(self, name).view() for name in _DTYPES}
             for column in self._seen.values():
                 column.flags.writeable = False
         return self._seen
@@ -121,7 +125,7 @@ class JobTable:
     @property
     def _written(self) -> Iterable[str]:
         """Names of the columns that may hold anything but zero."""
-        return COLUMNS if self.resourced else _OTHERS
+        return _DTYPES if self.resourced else _OTHERS
 
     def add(self, job: int, values: dict[str, Any]) -> int:
         """Append a row; unnamed columns are zero."""
@@ -129,7 +133,7 @@ class JobTable:
         if not self.resourced and (values.get("gpu_milli") or values.get("cpus_milli") or values.get("host_memory")):
             self.resourced = True
         if row == len(self.id):
-            for name in COLUMNS:
+            for name in _DTYPES:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
             self._seen = None

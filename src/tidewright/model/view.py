@@ -15,6 +15,11 @@ from .rate import RatedJob, RateEstimator, progress_column, rated, workload_at
 from .table import COLUMNS, Column, JobTable
 
 _WAITING = (int(State.QUEUED), int(State.SUSPENDED))
+_USUAL = (
+    "id", "state", "tier", "level", "placement", "reserved", "submit", "wait_since", "run_since", "demand", "floor", "ranks",
+    "held", "rate", "kinds", "memory", "ideal", "accrued", "held_milli", "expected", "pinned_node", "save_us", "restore_us",
+)  # fmt: skip
+"""Columns that nearly every plan looks at."""
 _ACTIVE = (int(State.STARTING), int(State.RUNNING), int(State.RESUMING))
 
 
@@ -49,6 +54,7 @@ class JobColumns:
         self.resourced = table.resourced
         """Whether any row may ask for host CPUs, host memory, or compute of a device apart from its memory."""
         self._arrays = table.arrays()
+        self.__dict__.update({name: self._arrays[name][: self.n] for name in _USUAL})
         self._now = now
         self.memo: dict[Any, Any] = {}
         """What estimates and policies have derived from these columns, so that each is worked out once for a view. It is as

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import numpy as np
 
 from ..model.board import ALL_NODES, Board
-from ..model.node import Allocation, bits
+from ..model.node import bits
+from ..model.table import Column
+from ..model.view import View
 from ..plan.request import Request
 from .find import split
 
 
-def could_hold(board: Board, request: Request, allocations: Iterable[Allocation]) -> bool:
-    """Whether preempting all these could free enough devices: a necessary condition, far cheaper than looking for victims."""
+def devices_on(view: View, rows: Column) -> list[float]:
+    """Devices that the running rows ``rows`` (flags) hold on each node."""
+    jobs, picked = view.jobs, rows.nonzero()[0]
+    lone = jobs.lone_node[picked]
+    found: list[float] = np.bincount(lone, jobs.held[picked], len(view.layout.nodes) + 1).tolist()
+    if found[0]:
+        for job in jobs.id[picked[lone == 0]].tolist():
+            for node, mask, _, _ in view.allocations[job]:
+                found[node + 1] += mask.bit_count()
+    del found[0]
+    return found
+
+
+def could_hold(board: Board, request: Request, gain: list[float]) -> bool:
+    """Whether the devices would be enough were ``gain[node]`` more free on each node (``devices_on``): a necessary condition, far
+    cheaper than looking for victims."""
     if request.shares or request.hosted or request.placement == "any":
         return True
-    gain = [0] * len(board.free)
     nodes = request.nodes(board.layout)
-    plain = nodes == ALL_NODES and len(board.layout.kinds) == 1
-    for allocation in allocations:
-        for node, mask, _, _ in allocation:
-            gain[node] += mask.bit_count()
-            # One node that could hold it all settles the question, usually after a few candidates.
-            if plain and gain[node] >= request.count - board.free[node].bit_count() and board.up >> node & 1:
-                return True
     return any(_could_hold(board, request, nodes, kind, gain) for kinds in request.groups for kind in bits(kinds))
 
 
-def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: list[int]) -> bool:
+def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: list[float]) -> bool:
     """Whether those of ``nodes`` that are of this kind could have the devices, if each had its ``gain`` more."""
     rooms = [free.bit_count() + more for free, more in zip(board.free, gain, strict=True)]
     if len(board.layout.kinds) > 1 or board.up.bit_count() < len(rooms) or nodes != ALL_NODES:
@@ -38,5 +46,5 @@ def _could_hold(board: Board, request: Request, nodes: int, kind: int, gain: lis
     if parts is None:
         return False
     whole, usable, rest = parts
-    full = sum(room >= usable for room in rooms)
-    return full >= whole and (not rest or sum(room >= rest for room in rooms) > whole)
+    full = len([room for room in rooms if room >= usable])
+    return full >= whole and (not rest or len([room for room in rooms if room >= rest]) > whole)

@@ -14,13 +14,17 @@ from .reasons import Blocked
 class Wake(Struct, frozen=True, omit_defaults=True):
     """What makes another planning round worthwhile. Node changes, user holds and settings always wake.
 
-    ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free.
+    ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free;
+    ``behind`` skips arrivals of jobs with greater ids before ``behind_until`` (zero: none), for policies that would not look at
+    them.
     """
 
     on_arrival: bool = True
     on_free: bool = True
     min_free: int = 0
     at: int = 0
+    behind: int = 0
+    behind_until: int = 0
 
 
 class PolicyState(Struct, frozen=True):

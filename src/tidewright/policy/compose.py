@@ -6,7 +6,7 @@ rows may preempt less wanted ones, never more than needed, and what one start ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -62,11 +62,20 @@ class Composer:
         self._preemptor: Preemptor | None = None
         self._forcer: Preemptor | None = None
         """That of ``force``, from its first call until something else than starts changes the board."""
+        self._requests: dict[int, Request] = {}
         self._unplaceable: dict[Shape, bool] = {}
         """Shapes that found no free devices, as long as none have been released since."""
 
     def request(self, row: int, count: int = 0) -> Request:
         """What a row may have; the packer looks for its floor, or for ``count`` devices."""
+        if count:
+            return self._request(row, count)
+        found = self._requests.get(row)
+        if found is None:
+            found = self._requests[row] = self._request(row)
+        return found
+
+    def _request(self, row: int, count: int = 0) -> Request:
         view, job = self.view, self.jobs.id.item(row)
         locality = members(self._image_at(row)) if view.image_nodes else 0
         held = view.allocations.get(job, ())
@@ -177,7 +186,7 @@ class Composer:
         """Whether anything at all is free."""
         return any(self.board.free_total) or bool(self.board.partial)
 
-    def shapes(self, rows: Column) -> list[Shape]:
+    def shapes(self, rows: Column) -> Iterator[Shape]:
         """The shape of each of ``rows``."""
         return shapes_of(self.view, rows)
 
@@ -200,7 +209,7 @@ class Composer:
         if not len(running):
             return
         # Rows less wanted than every row that could be preempted are left to ``fill``.
-        waiting = waiting & (preferences.key < preferences.key[running].max())
+        waiting = waiting & (preferences.key < np.maximum.reduce(preferences.key[running]))
         may_preempt = waiting if preferences.may_preempt is None else waiting & preferences.may_preempt
         if not np.count_nonzero(may_preempt):
             return
@@ -210,7 +219,7 @@ class Composer:
         self._walk(order.tolist(), self.shapes(order), may_preempt[order].tolist())
         self._preemptor = None
 
-    def _walk(self, rows: list[int], shapes: list[Shape], may_preempt: list[bool]) -> None:
+    def _walk(self, rows: list[int], shapes: Iterable[Shape], may_preempt: list[bool]) -> None:
         """Serve rows in order. Later rows may preempt fewer, so what failed for one row fails for every later row
         of its shape, unless devices have been freed since."""
         failed: dict[tuple[Shape, bool], bool] = {}

@@ -20,13 +20,13 @@ def entitled(
     Waiting rows that may not preempt need no capacity of their own: free devices are enough for them.
     """
     running, rows = movable.nonzero()[0], (movable | waiting).nonzero()[0]
-    count = 2 * len(running) + 256
+    count, least = 2 * len(running) + 256, int(may_preempt is waiting)
     while True:
         order = first_rows(rows, key, view.jobs.id, count)
         need = need_milli(view, order)
         if may_preempt is not waiting:
             need[(waiting & ~may_preempt)[order]] = 0
-        taken, left = chosen(view, board, order, need, running)
+        taken, left = chosen(view, board, order, need, running, least)
         if count >= len(rows) or left <= 0:
             break
         count = len(rows)
@@ -36,24 +36,29 @@ def entitled(
     return order, selected
 
 
-def chosen(view: View, board: Board, order: Column, need: Column, movable: Column) -> tuple[Column, int]:
+def chosen(
+    view: View, board: Board, order: Column, need: Column, movable: Column, least: int = 0
+) -> tuple[Column, int]:
     """Flags over ``order`` of the rows that fit together, and the thousandths of devices left.
 
     Capacity is what is free plus what the ``movable`` rows hold; rows that do not fit are passed over. ``need`` has the
-    shape of ``order``.
+    shape of ``order``, and none of it is below ``least``.
     """
     if len(view.layout.kinds) <= 1:
         capacity = WHOLE_DEVICE * sum(board.free_total) + int(view.jobs.held_milli[movable].sum())
-        return _one_kind(need, capacity)
+        return _one_kind(need, capacity, least)
     return _several_kinds(view, board, order, need, movable)
 
 
-def _one_kind(need: Column, left: int) -> tuple[Column, int]:
+def _one_kind(need: Column, left: int, least: int) -> tuple[Column, int]:
+    """``least``: no row needs less."""
     taken = np.zeros(len(need), bool)
     total = need.cumsum()
     fit = int(total.searchsorted(left, side="right"))
     taken[:fit] = True
     left -= int(total[fit - 1]) if fit else 0
+    if left < least:
+        return taken, left
     pending = (need[fit + 1 :] <= left).nonzero()[0] + (fit + 1)
     while len(pending):
         total = need[pending].cumsum()

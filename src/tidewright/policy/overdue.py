@@ -79,26 +79,18 @@ class OverdueQueue:
         return np.where(self.jobs.active, self.jobs.held, self.jobs.floor)
 
     @cached_property
-    def _ends_in(self) -> Column:
-        rate = self.jobs.rate
-        ends: Column = self._left * FULL_RATE / np.where(rate > 0, rate, FULL_RATE)
-        return ends
-
-    @cached_property
     def _patience(self) -> Column:
         return patience_us(self.limit, self.jobs.floor, self.view.capacity)
 
     @cached_property
-    def _holding(self) -> Column:
-        return np.flatnonzero(self.jobs.active | self.jobs.reserved)
-
-    @cached_property
-    def _in_quantum(self) -> Column:
-        jobs = self.jobs
-        young: Column = (
-            self.served & (jobs.state == _RUNNING) & (self.view.now - jobs.run_since < self.limit.quantum_us)
-        )
-        return young
+    def _holding(self) -> tuple[Column, Column, Column, Column, Column]:
+        """The rows with devices; since when they waited for these, their ids, whether they are in a quantum and when they end."""
+        # Not all rows: thousands may be overdue at once, each against all others.
+        jobs, rows = self.jobs, (self.jobs.active | self.jobs.reserved).nonzero()[0]
+        rate, young = jobs.rate[rows], self.view.now - jobs.run_since[rows] < self.limit.quantum_us
+        ends = self._left[rows] * FULL_RATE / np.where(rate > 0, rate, FULL_RATE)
+        in_quantum = self.served[rows] & (jobs.state[rows] == _RUNNING) & young
+        return rows, jobs.wait_since[rows], jobs.id[rows], in_quantum, ends
 
     def _served(self) -> Column:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
@@ -116,10 +108,10 @@ class OverdueQueue:
 
     def _kept_from(self, row: int) -> Column:
         """Rows that were there before ``row`` began to wait and that it may not preempt. Their numbers, in ascending order."""
-        jobs, rows = self.jobs, self._holding  # not all rows: thousands may be overdue at once, each against all others
-        since = jobs.wait_since[row]
-        before = (jobs.wait_since[rows] < since) | ((jobs.wait_since[rows] == since) & (jobs.id[rows] < jobs.id[row]))
-        kept: Column = rows[before & (self._in_quantum[rows] | (self._ends_in[rows] <= EQUAL * self._left[row]))]
+        rows, waited_since, ids, in_quantum, ends = self._holding
+        since = self.jobs.wait_since.item(row)
+        before = (waited_since < since) | ((waited_since == since) & (ids < self.jobs.id.item(row)))
+        kept: Column = rows[before & (in_quantum | (ends <= EQUAL * self._left.item(row)))]
         return kept
 
     def serve(self, composer: Composer, cost: Callable[[], Column]) -> bool:

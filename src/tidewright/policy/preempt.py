@@ -18,7 +18,7 @@ from ..model.job import Level
 from ..model.node import Allocation, Part, without_memory
 from ..model.table import Column
 from ..model.view import View
-from ..placement.could_hold import could_hold
+from ..placement.could_hold import could_hold, devices_on
 from ..placement.find import lowest
 from ..placement.preemption import Preemption, PreemptionCandidate, PreemptionIndex
 from ..plan.request import Request
@@ -238,8 +238,7 @@ class Preemptor:
             return True
         if self.board.free_in(request.kinds) + int(self.jobs.held[rows].sum()) < request.count:
             return False  # wherever they lie
-        allocations = self.view.allocations
-        return could_hold(self.board, request, (allocations[job] for job in self.jobs.id[rows].tolist()))
+        return could_hold(self.board, request, devices_on(self.view, rows))
 
     def _index_of(self, rows: Column) -> PreemptionIndex:
         picked = rows.nonzero()[0]

@@ -85,16 +85,20 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     """
     jobs, sigma = view.jobs, view.estimate_sigma
     promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
+    every = np.count_nonzero(promised) == jobs.n
     exact = not sigma and np.count_nonzero(jobs.expected) == jobs.n
     lost = jobs.wall - jobs.ideal_now
     # It presses by the least that it may have to run, and counts as late only by the most.
     allowance = total_us(jobs, sigma, -_SIGMAS) * idle_share
-    slack = _bounded(np.where(promised, allowance - lost, _NEVER))
-    late = promised & (slack < 0)
+    spare = allowance - lost
+    slack = _bounded(spare if every else np.where(promised, spare, _NEVER))
+    late = slack < 0
     if not exact:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
         late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
-    margin = np.where(promised, _bounded(np.maximum(pressing * allowance, MINUTE)), 0)
+    margin = np.minimum(np.maximum(pressing * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
+    if not every:
+        margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
     cls, presses_in = _classes(view, slack, margin, late), slack - margin
     if np.count_nonzero(jobs.deadline):
@@ -154,11 +158,13 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
         # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
         devices = np.where(blind, 1, devices)
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
-    work = left.astype(float) * devices / weight
-    stay = np.maximum(work / 2 - pause_us(jobs) * devices / weight, 0.0)
+    work, pause = left.astype(float) * devices, pause_us(jobs) * devices
+    if np.count_nonzero(weight != 1.0):
+        work, pause = work / weight, pause / weight
+    stay = np.maximum(work / 2 - pause, 0.0)
     loose = _LOOSE[cls]
     if np.count_nonzero(loose):
         waited = np.where(loose, view.now - jobs.wait_since, 0)
         work = work / np.minimum(1.0 + waited / aging_us, _AGED)
     within = np.where(jobs.active, stay, work)
-    return np.minimum(np.maximum(within, 0), _MIDDLE / 2).astype(np.int64)
+    return np.minimum(within, _MIDDLE / 2).astype(np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -13,8 +13,27 @@ Shape = tuple[int, ...]
 """Where a job of the pool asks for more than devices and their memory, what the row asks of that comes last."""
 
 
-def shapes_of(view: View, rows: Column) -> list[Shape]:
-    """The shape of each of ``rows``."""
+_FEW = 16
+"""Rows whose shapes are read one by one: most plans end before they ask for more."""
+
+
+def shapes_of(view: View, rows: Column) -> Iterator[Shape]:
+    """The shape of each of ``rows``, worked out as they are asked for."""
+    jobs, avoid = view.jobs, view.avoid
+    if jobs.resourced:
+        yield from _shapes_of(view, rows)
+        return
+    columns = (jobs.floor, jobs.kinds, jobs.memory, jobs.placement, jobs.pinned_node, jobs.ranks, jobs.restore_kind)
+    read = [column.item for column in columns]
+    for row in rows[:_FEW].tolist():
+        job = jobs.id.item(row) if avoid else 0
+        yield (*[item(row) for item in read], job if job in avoid else 0)
+    if len(rows) > _FEW:
+        yield from _shapes_of(view, rows[_FEW:])
+
+
+def _shapes_of(view: View, rows: Column) -> list[Shape]:
+    """The same for many rows at once."""
     jobs = view.jobs
     columns = [
         jobs.floor[rows].tolist(), jobs.kinds[rows].tolist(), jobs.memory[rows].tolist(),

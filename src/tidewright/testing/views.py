@@ -11,7 +11,7 @@ from msgspec import structs
 from ..base.units import HOUR, MINUTE, SECOND
 from ..model.board import Board, Layout
 from ..model.job import JobSpec, Level, State
-from ..model.node import Allocation, NodeSpec, device_count, milli_devices
+from ..model.node import Allocation, NodeSpec, device_count, lone_node, milli_devices
 from ..model.rate import FULL_RATE
 from ..model.table import JobTable
 from ..model.view import View
@@ -62,6 +62,7 @@ class ViewBuilder:
         values |= {"held": devices, "held_milli": milli_devices(found), "rate": devices * FULL_RATE // spec.devices}
         job = self._add(spec, values | columns | self._yielding(found, columns))
         self.allocations[job] = found
+        self.table.lone_node[self.table.row[job]] = lone_node(found)
         return job
 
     def _yielding(self, found: Allocation, columns: dict[str, Any]) -> dict[str, Any]:

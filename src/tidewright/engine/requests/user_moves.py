@@ -170,7 +170,7 @@ def _wait_anew(book: Book, job: int) -> list[int]:
     _fits_where_frozen(book, job)
     if job in book.reservations:
         book.cancel_reservation(job)
-    book.arrived = True
+    book.note_arrival(job)
     return []
 
 

@@ -44,6 +44,7 @@ class PoolSnapshot(Struct, kw_only=True):
     wake: Wake
     wake_due: int = 0
     arrived: bool
+    first_arrival: int = 0
     freed: bool
     forced: bool
     planning: bool = field(name="thinking")

@@ -18,7 +18,7 @@ from msgspec import Struct, convert
 from ...base.errors import Bug, UsageError
 from ...model.board import Board, Layout
 from ...model.job_record import JobRecord
-from ...model.node import Allocation
+from ...model.node import Allocation, lone_node
 from ...model.rate import FULL_RATE
 from ...model.table import COLUMNS, RESOURCES, JobTable
 from ..book import Book
@@ -114,6 +114,8 @@ def _book(snapshot: Snapshot) -> Book:
     _show_planners(book, snapshot)
     heapq.heapify(book.timers)
     book.table = _table(snapshot)
+    for job, allocation in book.allocations.items():
+        book.table.lone_node[book.table.row[job]] = lone_node(allocation)
     book.tier_demand = TierDemand.of(book.table)
     book.board, book.phys = _boards(book, Layout.of(snapshot.layout))
     kept, ledger = snapshot.ledger, book.ledger

@@ -4,12 +4,13 @@ only where it delays none of their reservations, run times being as estimated.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import numpy as np
 
+from ...base.units import DAY
 from ...estimate.duration import remaining_us
 from ...model.cause import Code, given
+from ...model.rate import FULL_RATE
+from ...model.table import Column
 from ...model.view import View
 from ...placement.explain import explain
 from ...plan.order import QueueOrder
@@ -17,6 +18,7 @@ from ...plan.plan import Plan, Wake
 from ...plan.reasons import Blocked, Reason
 from ..compose import Composer
 from ..preferences import Preferences, first_rows
+from ..shapes import Shape
 from .profile import Profile
 
 _BACKFILLED = Code.BACKFILLED()
@@ -46,35 +48,48 @@ class Backfill:
         if not len(rows) or not composer.room_left():
             composer.unplaced.extend(rows[:1].tolist())
             return composer.plan(Wake(on_arrival=not len(rows)))
-        reserved = self._walk(view, composer, rows.tolist())
-        plan = composer.plan(Wake(at=min(reserved.values(), default=0)))
+        reserved = self._walk(view, composer, rows)
+        behind, until = self._behind(view, composer, rows)
+        plan = composer.plan(Wake(at=min(reserved.values(), default=0), behind=behind, behind_until=until))
         explained = {blocked.job for blocked in plan.blocked}
-        holders: dict[tuple[int, int], tuple[int, ...]] = {}
-        more = tuple(_waits_for(view, composer, row, at, holders) for row, at in list(reserved.items())[:_EXPLAINED])
+        more = _explained(view, composer, list(reserved.items())[:_EXPLAINED])
         return Plan(
             plan.basis, plan.moves, plan.gangs, plan.wake, (*plan.blocked, *(b for b in more if b.job not in explained))
         )
 
-    def _walk(self, view: View, composer: Composer, rows: list[int]) -> dict[int, int]:
+    def _behind(self, view: View, composer: Composer, rows: Column) -> tuple[int, int]:
+        """The last job that is looked at, and until when jobs that arrive behind it change nothing; zeros where they may at once.
+
+        They may where some have just started, since others are then looked at next, and where ends move: of jobs that do not run
+        yet or run at part of their speed, and of those that have outrun their estimates.
+        """
+        jobs = view.jobs
+        if composer.started or len(rows) < self.depth:
+            return 0, 0
+        left = jobs.expected - jobs.ideal_now
+        moving = jobs.active & ((jobs.rate != FULL_RATE) | (left <= 0)) | jobs.reserved
+        if np.count_nonzero(moving):
+            return 0, 0
+        return jobs.id.item(int(rows[-1])), view.now + int(left[jobs.active].min(initial=DAY))
+
+    def _walk(self, view: View, composer: Composer, order: Column) -> dict[int, int]:
         """Start or reserve each row in order. Returns the reserved rows and their times."""
         jobs, now = view.jobs, view.now
         devices = np.where(jobs.active, jobs.held, jobs.floor)
         left = remaining_us(jobs) * np.maximum(jobs.demand // np.maximum(devices, 1), 1)
         busy = np.flatnonzero((jobs.active | jobs.reserved) & ~jobs.shares)
         profile = Profile(now, sum(composer.board.free_total), now + left[busy], devices[busy])
-        needs, shares, lengths = jobs.floor[rows].tolist(), jobs.shares[rows].tolist(), left[rows].tolist()
-        fewest, shortest, sharing = (
-            _least_behind(needs),
-            _least_behind(lengths),
-            _least_behind([-one for one in shares]),
-        )
+        need_of, left_of, shared = jobs.floor[order], left[order], jobs.shares[order]
+        rows, needs, lengths, shares = order.tolist(), need_of.tolist(), left_of.tolist(), shared.tolist()
+        fewest, shortest = _least_behind(need_of), _least_behind(left_of)
+        sharing = int(np.flatnonzero(shared)[-1]) if np.count_nonzero(shared) else -1
         reserved: dict[int, int] = {}
         first = -1
         for index, (row, need, share, lasting) in enumerate(zip(rows, needs, shares, lengths, strict=True)):
             # The profile only falls: no row from here on can have devices before the smallest and shortest of them could. If that
             # is after the first reservation, none starts now, and no reservation made for one of them is seen.
             asked = (
-                len(reserved) >= _EXPLAINED and not index % _STRIDE and not (sharing[index] and composer.room_left())
+                len(reserved) >= _EXPLAINED and not index % _STRIDE and not (index <= sharing and composer.room_left())
             )
             if asked and profile.earliest(fewest[index], shortest[index]) >= first:
                 composer.unplaced.extend(_hopeless(profile, rows[index:], needs[index:], shares[index:]))
@@ -103,9 +118,10 @@ class Backfill:
         return QueueOrder()
 
 
-def _least_behind(values: list[int]) -> list[int]:
+def _least_behind(values: Column) -> list[int]:
     """For each value the least of it and of all behind it."""
-    return list(accumulate(reversed(values), min))[::-1]
+    found: list[int] = np.minimum.accumulate(values[::-1])[::-1].tolist()
+    return found
 
 
 def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[int]) -> list[int]:
@@ -114,10 +130,22 @@ def _hopeless(profile: Profile, rows: list[int], needs: list[int], shares: list[
     return [row for row, need, share in zip(rows, needs, shares, strict=True) if share or need > most]
 
 
-def _waits_for(
-    view: View, composer: Composer, row: int, at: int, holders: dict[tuple[int, int], tuple[int, ...]]
-) -> Blocked:
-    blocked = explain(view, composer.board, int(view.jobs.id[row]), composer.request(row), holders)
+def _explained(view: View, composer: Composer, reserved: list[tuple[int, int]]) -> tuple[Blocked, ...]:
+    """What each of these rows waits for. Rows of one shape wait for the same."""
+    known: dict[Shape, Blocked] = {}
+    holders: dict[tuple[int, int], tuple[int, ...]] = {}
+    found = []
+    for (row, at), shape in zip(reserved, composer.shapes(np.array([row for row, _ in reserved], int)), strict=True):
+        job, alike = view.jobs.id.item(row), known.get(shape)
+        if alike is None:
+            alike = known[shape] = explain(view, composer.board, job, composer.request(row), holders)
+        found.append(_waits_for(view, alike, job, at))
+    return tuple(found)
+
+
+def _waits_for(view: View, alike: Blocked, job: int, at: int) -> Blocked:
+    """``alike``: what keeps a job of the same shape from starting."""
+    blocked = Blocked(job, alike.reason, alike.why, alike.need, alike.free, alike.holders)
     if blocked.reason not in (Reason.NO_CAPACITY, Reason.FRAGMENTED):
         return blocked
     why = Code.RESERVED_LATER(given(blocked.why), max(int(at) - view.now, 0))

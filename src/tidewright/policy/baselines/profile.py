@@ -17,20 +17,19 @@ class Profile:
 
     def __init__(self, now: int, free: int, ends: Column, held: Column) -> None:
         """Free now, plus ``held[i]`` devices more at ``ends[i]`` (never before now)."""
-        ends = np.maximum(ends, now)
         order = ends.argsort()
-        gains: dict[int, int] = {now: free}
-        for end, more in zip(ends[order].tolist(), held[order].tolist(), strict=True):
-            gains[end] = gains.get(end, 0) + more
-        self.times: list[int] = list(gains)
-        self.free: list[int] = []
-        total = 0
-        for gain in gains.values():
-            total += gain
-            self.free.append(total)
+        times, total = np.empty(len(ends) + 1, np.int64), np.empty(len(ends) + 1, np.int64)
+        times[0], total[0] = now, free
+        np.maximum(ends[order], now, out=times[1:])
+        total[1:] = held[order]
+        last = np.append(times[1:] != times[:-1], True)
+        self.times: list[int] = times[last].tolist()
+        self.free: list[int] = total.cumsum()[last].tolist()
 
     def earliest(self, need: int, lasting: int, after: int = 0) -> int:
         """The first time from ``after`` on when ``need`` devices stay free for ``lasting``; -1 for never."""
+        if need > self.free[-1]:  # all that is held or reserved ends, so no step has more free
+            return -1
         times, free = self.times, self.free
         at, last = max(bisect_right(times, after) - 1, 0), len(times)
         while at < last:
@@ -38,12 +37,13 @@ class Profile:
                 at += 1
                 continue
             begin = max(times[at], after)
-            until = begin + lasting
-            at += 1
-            while at < last and times[at] < until and free[at] >= need:
-                at += 1
-            if at == last or times[at] >= until:
+            end = bisect_left(times, begin + lasting, at + 1)
+            if min(free[at:end]) >= need:
                 return begin
+            # A later beginning, with a later end, would still meet the last step that is too low.
+            at = end
+            while free[at - 1] >= need:
+                at -= 1
         return -1
 
     def reserve(self, at: int, lasting: int, need: int) -> None:
