@@ -22,7 +22,7 @@ from .explain_worker import LENGTH_BYTES, OK, frame, frame_length
 
 log = logging.getLogger(__name__)
 
-BUDGET_S = 2.5
+BUDGET_S = 2.0
 """How long a search or a forecast goes on."""
 PATIENCE_S = 30.0
 """How long an answer may take; then the process is ended, and the next question starts another."""
