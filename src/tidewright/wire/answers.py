@@ -64,9 +64,5 @@ class EtaView(Struct, frozen=True, kw_only=True):
     """Futures that were simulated."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
-    calibration: float = -1.0
-    """Share of forecast starts that fell inside their interval; -1: none yet."""
-    calibrated: int = 0
-    """Forecast starts that the share is of."""
     now: int = 0
     schema: str = SCHEMA
