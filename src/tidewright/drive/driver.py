@@ -28,16 +28,13 @@ class EngineDriver:
 
     def step(self, now: int, events: Sequence[Event]) -> list[Command]:
         """Step at ``now`` (µs) and record. The commands may be carried out once the record is durable."""
-        commands = self.engine.step(now, events)
-        self._record(now, events)
-        return commands
+        for _ in self.step_in_parts(now, events):
+            pass
+        return self.engine.book.out
 
     def step_in_parts(self, now: int, events: Sequence[Event]) -> Iterator[None]:
         """The same step, with breaks (``Engine.step_in_parts``); its commands are ``engine.book.out`` once it is over."""
         yield from self.engine.step_in_parts(now, events)
-        self._record(now, events)
-
-    def _record(self, now: int, events: Sequence[Event]) -> None:
         self.turns += 1
         if self.recorder is not None:
             self.recorder.append(encode(StepRecord(self.turns, now, list(events), self.engine.book.out)))

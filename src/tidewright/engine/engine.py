@@ -88,22 +88,15 @@ class Engine:
 
         Raises Bug when an invariant breaks; the book must then be rebuilt from the journal.
         """
-        book = self._begin(now)
-        for _ in self._take(events):
+        for _ in self.step_in_parts(now, events):
             pass
-        self._finish(now)
-        return book.out
+        return self.book.out
 
     def step_in_parts(self, now: int, events: Sequence[ev.Event]) -> Iterator[None]:
         """The same step, with a break after every event; its commands are ``book.out`` once it is over.
 
         In a break the book is consistent and may be read, but nothing may be kept of it: the step goes on.
         """
-        self._begin(now)
-        yield from self._take(events)
-        self._finish(now)
-
-    def _begin(self, now: int) -> Book:
         book = self.book
         if now < book.now:
             raise Bug(f"time went backwards: {book.now} -> {now}")
@@ -113,17 +106,11 @@ class Engine:
         book.steps += 1
         book.out = []
         book.touched = {}
-        return book
-
-    def _finish(self, now: int) -> None:
-        book = self.book
-        timers = book.timers
-        if timers and timers[0][0] <= now:
-            self._fire(now)
+        yield from self._take(events)
+        self._fire(now)
         if book.outages.changed:
             node_events.settle(book)
-        if book.runtimes:
-            runtime_clients.settle(book)
+        runtime_clients.settle(book)
         withdraw_of_ended(book)
         self._request_plan()
         book.board.forget_marks()

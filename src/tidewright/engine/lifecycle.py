@@ -53,16 +53,14 @@ def transition(book: Book, job: int, state: int, why: Cause) -> None:
         steps = f"{State(before).name} -> {State(state).name} ({render(why)})"
         raise Bug(f"job {job}: {steps} is not a step of the lifecycle\n{book.format_history(job)}")
     resets, effects = step
-    if resets:
-        record.reset(resets)
+    record.reset(resets)
     record.state = state
     table.state[row] = state
     table.since[row] = book.now
     book.counts[before] -= 1
     book.counts[state] += 1
     book.touched[job] = True
-    if book.settings.history_length:
-        book.record(job, _NAMES[state], why)
+    book.record(job, _NAMES[state], why)
     for effect in effects:
         effect(book, job, row, record)
 

@@ -19,6 +19,8 @@ _WAITING = frozenset({HELD, QUEUED})
 
 def settle(book: Book) -> None:
     """After the events of a step: clients follow what became of their runtimes."""
+    if not book.runtimes:  # every step passes here, and most pools have none
+        return
     concerned: dict[int, bool] = {}
     for job in book.touched:
         record = book.jobs[job]

@@ -119,22 +119,16 @@ def _absent(board: Board, kinds: int) -> int:
 
 def _fits_empty(view: View, request: Request, within: int = ALL_NODES) -> bool:
     """Whether an empty pool (of these nodes) could hold it."""
-    known = facts(view.layout)
+    known, request = facts(view.layout), structs.replace(request, locality=0, floor=0, demand=0)
     if within.bit_count() == len(view.layout.nodes):
         within = ALL_NODES
     if within != ALL_NODES:
-        return place(known.empty, structs.replace(request, locality=0, floor=0, demand=0), within) is not None
-    key = (
-        request.count, request.groups, request.memory, request.placement, request.unit, request.pinned_node, request.restore_kind,
-        request.refused, request.ranks, request.gpu_milli, request.cpus_milli, request.host_memory,
-    )  # fmt: skip
-    found = known.fits.get(key)
+        return place(known.empty, request, within) is not None
+    found = known.fits.get(request)
     if found is None:
         if len(known.fits) >= _REMEMBERED:
             known.fits.clear()
-        found = known.fits[key] = (
-            place(known.empty, structs.replace(request, locality=0, floor=0, demand=0)) is not None
-        )
+        found = known.fits[request] = place(known.empty, request) is not None
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from ..model.board import Board, Layout
 from ..model.node import bits
 from ..model.table import Column
+from ..plan.request import Request
 
 
 class HostRoom(NamedTuple):
@@ -31,8 +32,8 @@ class LayoutFacts(Struct, frozen=True):
     """Sets of nodes that are near each other, innermost level first."""
     empty: Board
     """The pool with nothing on it; never written."""
-    fits: dict[tuple[Any, ...], bool]
-    """Answers already found to whether the empty pool could hold a request, by what of it decides that."""
+    fits: dict[Request, bool]
+    """Answers already found to whether the empty pool could hold a request."""
     host_rooms: dict[tuple[int, ...], HostRoom]
     """By what a rank asks of its host, its ranks and devices: what the empty nodes could hold."""
 
