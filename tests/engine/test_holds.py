@@ -11,7 +11,6 @@ from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.requests.hold import outlook
 from tidewright.engine.settings import live_settings
-from tidewright.explain.answers import explain
 from tidewright.live.api.views import live_job
 from tidewright.model.cause import Cause, Code, reported
 from tidewright.model.job import Level, State
@@ -19,6 +18,7 @@ from tidewright.model.node import Part
 from tidewright.plan.moves import Resume, Start, Suspend
 from tidewright.policy.registry import make
 from tidewright.testing.causes import history, within
+from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
 ONE = (Part(0, 1),)

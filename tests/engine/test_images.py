@@ -13,7 +13,6 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
-from tidewright.explain.answers import explain
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import Level, State
 from tidewright.model.node import Part
@@ -21,6 +20,7 @@ from tidewright.plan.moves import Migrate, Resume, Start, Suspend
 from tidewright.plan.reasons import Reason
 from tidewright.policy.registry import make
 from tidewright.testing.causes import codes, history, history_codes
+from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
 ONE, TWO = (Part(0, 1),), (Part(0, 1), Part(1, 1))

@@ -10,13 +10,13 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import EngineSettings, live_settings
-from tidewright.explain.answers import explain
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.model.node import DeviceFault, NodeSpec, Part
 from tidewright.plan.moves import Start, Suspend
 from tidewright.policy.registry import make
 from tidewright.testing.causes import history, history_codes, within
+from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
 BROKEN = DeviceFault(0, "XID 79: the GPU has fallen off the bus; restart the host", broken=True)

@@ -14,7 +14,6 @@ from tidewright.engine.check import check_all
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
 from tidewright.engine.termination import end
-from tidewright.explain.answers import explain
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, Level, State, problems
 from tidewright.model.node import Part, RankPlace, rank_layout
@@ -22,6 +21,7 @@ from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.reasons import Reason
 from tidewright.policy.registry import make
 from tidewright.testing.causes import history
+from tidewright.testing.explainer import explain
 from tidewright.testing.swarm_clients import ClientSwarm
 from tidewright.testing.worldlet import Worldlet
 

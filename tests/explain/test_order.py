@@ -9,12 +9,12 @@ import pytest
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.engine import events as ev
 from tidewright.explain.ahead import ahead_of
-from tidewright.explain.answers import explain
 from tidewright.model.cause import Code
 from tidewright.model.job import State
 from tidewright.plan.plan import Plan
 from tidewright.plan.render import render
 from tidewright.policy.registry import make, policies
+from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
 

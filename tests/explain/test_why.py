@@ -13,7 +13,6 @@ from tidewright.base.units import MINUTE
 from tidewright.engine import events as ev
 from tidewright.engine.requests.amend import amend
 from tidewright.engine.settings import live_settings
-from tidewright.explain.answers import explain
 from tidewright.explain.requests import amended
 from tidewright.explain.trial import settle, starts
 from tidewright.model.cause import Code, reported
@@ -25,6 +24,7 @@ from tidewright.plan.reasons import Reason
 from tidewright.plan.sentences import CONSEQUENCE
 from tidewright.policy.registry import make
 from tidewright.testing.causes import codes, within
+from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
 GIB = 2**30

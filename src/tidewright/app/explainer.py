@@ -43,8 +43,6 @@ class ProcessExplainer:
 
     async def changes(self, image: bytes, found: Explanation) -> tuple[Change, ...]:
         """The least changes that would start the job of ``found``."""
-        if not found.waiting:
-            return ()
         answer: tuple[Change, ...] = await self._ask(image, ChangesQuestion(found))
         return answer
 

@@ -88,19 +88,20 @@ class RunTimeHistory(Struct):
 
     def similar(self, spec: JobSpec) -> tuple[int, ...]:
         """Run times of the jobs most like it, oldest first; empty before enough have ended."""
-        for _, key in _keys(spec):
-            times = self.groups.get(key)
-            if times is not None and len(times) >= ENOUGH:
-                return tuple(times)
-        return ()
+        return tuple(self._closest(spec)[1])
 
-    def predict(self, spec: JobSpec) -> RunTimePrediction | None:
-        """What similar jobs took; None before enough have ended."""
+    def _closest(self, spec: JobSpec) -> tuple[str, list[int]]:
+        """What the jobs most like it have in common, and their run times."""
         for group, key in _keys(spec):
             times = self.groups.get(key)
             if times is not None and len(times) >= ENOUGH:
-                return RunTimePrediction(*_quantiles(times), len(times), group)
-        return None
+                return group, times
+        return "", []
+
+    def predict(self, spec: JobSpec) -> RunTimePrediction | None:
+        """What similar jobs took; None before enough have ended."""
+        group, times = self._closest(spec)
+        return RunTimePrediction(*_quantiles(times), len(times), group) if times else None
 
     def add(self, spec: JobSpec, ran_us: int, predicted_us: int = 0) -> None:
         """A job has ended after ``ran_us`` full-speed microseconds; ``predicted_us``: what had been foretold (0: nothing)."""

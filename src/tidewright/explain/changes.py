@@ -6,7 +6,7 @@ nodes to add. What is offered has been tried; what would also do, but takes long
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -15,20 +15,18 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..engine.requests.amend import amend
-from ..estimate.cost import victim_cost
 from ..estimate.duration import remaining_us
 from ..model.cause import Code
-from ..model.job import Level
-from ..model.node import NodeSpec, bits, device_count
+from ..model.node import NodeSpec, bits
 from ..model.rate import FULL_RATE
-from ..placement.defragment import MigrationCandidate, defragment
+from ..placement.defragment import defragment
 from ..placement.find import place
 from ..plan.explain import Change, Explanation
 from ..plan.plan import Planner
 from ..plan.reasons import Reason
-from ..plan.request import row_request
+from ..policy.consolidate import comes_back, migration_candidates
 from .requests import amended, candidates
-from .trial import planned, settle, starts
+from .trial import Enough, planned, settle, starts
 
 _NOT_OF_THE_POOL = frozenset(
     {Reason.DEVICES_RESERVED, Reason.DEPENDENCY, Reason.USER_HOLD, Reason.ARRAY_LIMIT, Reason.BACKOFF, Reason.RUNTIME,
@@ -47,9 +45,6 @@ _MOST_NODES = 256
 _MIGRATED = 64
 """Running jobs that are looked at for moves, those whose pause costs least."""
 
-Enough = Callable[[], bool]
-"""Whether the search has taken as long as it may."""
-
 
 def smallest_changes(
     engine: Engine, planner: Planner, found: Explanation, enough: Enough = lambda: False
@@ -67,14 +62,13 @@ class _Search:
         self.image = engine.snapshot()
         self.scratch = Engine.restore(self.image)
         """Changed and changed back between trials."""
-        self._alone = False
-        """Whether the end of a single job is enough."""
+        self.board = self.scratch.view().board()
 
     def run(self) -> Iterator[Change]:
         """Mildest kind first."""
         for group in candidates(self.scratch.book, self.job):
             yield from self._least(group)
-        for search in (self._moves, self._single_jobs, self._ends, self._nodes):
+        for search in (self._moves, self._ends, self._nodes):
             if not self.enough():
                 yield from search()
 
@@ -121,53 +115,50 @@ class _Search:
         book = self.scratch.book
         return self._starts_after(*(_end(book, job) for job in jobs))
 
-    def _single_jobs(self) -> Iterator[Change]:
-        """Of the jobs without any one of which it starts: the one that ends first, and the one that loses least."""
-        book = self.scratch.book
-        ends = _ends(self.scratch)
+    def _ends(self) -> Iterator[Change]:
+        """Of the jobs without any one of which it starts: the one that ends first, and the one that loses least. Where no single
+        end is enough, the fewest that have to be waited for."""
+        book, ends = self.scratch.book, _ends(self.scratch)
         few = len(ends) <= _SINGLES  # then also those whose end would only make preempting others enough
         room = [job for job in ends if few or self._room_without((job,))]
-        view = self.scratch.view()
-        lost = {job: _loses(book, job) for job in room}
         tried: dict[int, bool] = {}
-
-        def first(order: Sequence[int]) -> int | None:
-            for job in order[:_SINGLES]:
-                if job not in tried:
-                    if self.enough():
-                        return None
-                    tried[job] = self._without((job,))
-                if tried[job]:
-                    return job
-            return None
-
-        soonest = first(room)
+        soonest = self._first(room, tried)
         if soonest is not None:
-            yield _after((soonest,), ends[soonest] - view.now)
-        cheapest = first(sorted(room, key=lambda job: (lost[job], job)))
+            yield _after((soonest,), ends[soonest] - book.now)
+        cheapest = self._first(sorted(room, key=lambda job: (*_loses(book, job), job)), tried)
         if cheapest is not None:
             spec = book.specs[cheapest]
             what = Code.CANCEL_JOB(cheapest, spec.tier, spec.devices)
             yield Change("cancel", what, "", jobs=(cheapest,))
-        self._alone = soonest is not None
+        if soonest is None:
+            yield from self._several_ends(ends, few)
+
+    def _first(self, order: Sequence[int], tried: dict[int, bool]) -> int | None:
+        """The first job without which it starts; None where there is none among the first ones, or time is up."""
+        for job in order[:_SINGLES]:
+            if job not in tried:
+                if self.enough():
+                    return None
+                tried[job] = self._without((job,))
+            if tried[job]:
+                return job
+        return None
 
     def _room_without(self, jobs: Sequence[int]) -> bool:
         """Whether the free devices and those of ``jobs`` would hold the job: asked before anything dearer."""
-        book = self.scratch.book
-        board = self.scratch.view().board()
+        book, mark = self.scratch.book, self.board.mark()
         for job in jobs:
             if not book.jobs[job].leaving:
-                board.release(book.allocations[job])
-        return place(board, book.request(self.job)) is not None
+                self.board.release(book.allocations[job])
+        fits = place(self.board, book.request(self.job)) is not None
+        self.board.undo(mark)
+        return fits
 
-    def _ends(self) -> Iterator[Change]:
-        """The fewest ends, in the order in which they are expected, that have to be waited for where no single one will do."""
-        if self._alone:
-            return
-        ends = _ends(self.scratch)
+    def _several_ends(self, ends: dict[int, int], few: bool) -> Iterator[Change]:
+        """In the order in which they are expected."""
         order = list(ends)[:_ENDS]
         low = 2
-        while len(order) > _SINGLES and low <= len(order) and not self._room_without(order[:low]):
+        while not few and low <= len(order) and not self._room_without(order[:low]):
             low += 1
         while low <= len(order) and not self.enough():
             if self._without(order[:low]):
@@ -193,7 +184,8 @@ class _Search:
         board, request = view.board(), book.request(self.job)
         if board.free_in(request.kinds) < request.count:
             return
-        found = defragment(board, request, _migratable(self.scratch))
+        able = view.jobs.active & (view.jobs.run_since >= 0) & comes_back(view.jobs)
+        found = defragment(board, request, migration_candidates(view, able, _MIGRATED))
         if found is None or not found.migrated:
             return
         jobs = tuple(view.jobs.id.item(row) for row, _ in found.migrated)
@@ -261,25 +253,6 @@ def _loses(book: Book, job: int) -> tuple[int, int]:
     """What cancelling a job loses: its tier, then the device-time that it has had."""
     row = book.table.row[job]
     return int(book.table.tier[row]), int(book.table.attained[row])
-
-
-def _migratable(engine: Engine) -> list[MigrationCandidate]:
-    """Running jobs on one node that come back elsewhere with all they have done, those whose pause costs least."""
-    view = engine.view()
-    jobs = view.jobs
-    able = jobs.active & (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE)) & ~jobs.shares
-    rows, cost = np.flatnonzero(able & (jobs.run_since >= 0)), victim_cost(jobs)
-    rows = rows[np.argsort(cost[rows], kind="stable")][:_MIGRATED]
-    found = []
-    for row in rows.tolist():
-        job = jobs.id.item(row)
-        mine = view.allocations[job]
-        if len(mine) == 1:
-            wanted = row_request(
-                view.layout, view.specs[job], jobs, row, mine, device_count(mine), view.avoid.get(job, 0)
-            )
-            found.append(MigrationCandidate(row, mine, wanted, cost.item(row)))
-    return found
 
 
 def _typical(nodes: list[NodeSpec]) -> NodeSpec | None:

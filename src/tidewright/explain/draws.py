@@ -87,24 +87,17 @@ def _submitted(book: Book) -> tuple[list[Arrival], int]:
     submits = table.submit[: table.n]
     first = history.recent_since if history.recent else int(submits.min()) if table.n else book.now
     since = max(first, book.now - _WINDOW_US, 0)
-    found = [Arrival(one.submit, _spec(one), one.ran_us) for one in history.recent if one.submit >= since]
+    found = [Arrival(one.submit, _like(one, (), "any"), one.ran_us) for one in history.recent if one.submit >= since]
     for job, row in table.row.items():
         spec = book.specs[job]
         if table.submit.item(row) >= since and not spec.runtime and spec.kind != "runtime":
-            found.append(Arrival(table.submit.item(row), _alone(spec), 0))
+            found.append(Arrival(table.submit.item(row), _like(spec, spec.device_types, spec.placement), 0))
     return sorted(found, key=lambda one: one.at), since
 
 
-def _spec(past: PastJob) -> JobSpec:
+def _like(one: PastJob | JobSpec, types: tuple[str, ...], placement: str) -> JobSpec:
+    """A job like another, but one that waits for no others."""
     return JobSpec(
-        command=("past",), name=past.name, devices=past.devices, ranks=past.devices, tier=past.tier,  # type: ignore[arg-type]
-        expected_us=past.expected_us, user=past.user, team=past.team, placement="any",
-    )  # fmt: skip
-
-
-def _alone(spec: JobSpec) -> JobSpec:
-    """A job like it that waits for no other."""
-    return JobSpec(
-        command=("past",), name=spec.name, devices=spec.devices, ranks=spec.devices, tier=spec.tier, user=spec.user,
-        team=spec.team, expected_us=spec.expected_us, device_types=spec.device_types, placement=spec.placement,
+        command=("past",), name=one.name, devices=one.devices, ranks=one.devices, tier=one.tier,  # type: ignore[arg-type]
+        expected_us=one.expected_us, user=one.user, team=one.team, device_types=types, placement=placement,  # type: ignore[arg-type]
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -15,10 +15,10 @@ from ..model.cause import Cause
 from ..model.job import State
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
-from ..sim.costs import Costs
-from .ahead import Ahead, ahead_of
-from .draws import Arrival, arrivals, total_us
+from .ahead import ahead_of
+from .draws import arrivals, total_us
 from .forward import ForwardRun, learnt_costs
+from .trial import Enough
 
 SAMPLES = 20
 """Futures; the second and the last but one of twenty hold eight of ten between them (17 of 21)."""
@@ -35,15 +35,12 @@ _UTILISATION = 0.9
 _LEAST_SHARE = 0.1
 """Of the pool's device-time is left for the jobs ahead at least, whatever arrives."""
 
-Enough = Callable[[], bool]
-
 
 class _Futures(Struct):
     """Starts and ends seen so far, by job; -1: not within the time looked at."""
 
     starts: dict[int, list[int]]
     ends: dict[int, list[int]]
-    count: int = 0
 
 
 def forecast(
@@ -57,32 +54,30 @@ def forecast(
     asked = [job for job in jobs if job not in held]
     futures = _Futures({job: [] for job in asked}, {job: [] for job in asked})
     costs, seed = learnt_costs(book), book.revision
-    whole = bool(asked)
     for sample in range(samples if asked else 0):
-        if enough() or not whole:
+        if enough():
             break
-        whole = _one(ForwardRun(image, planner, costs, *_dice(book, seed, sample)), futures, asked, enough)
-    running = {job: book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING) for job in asked}
+        coming = arrivals(book, Random(f"{seed}.{sample}.arrivals"))
+        if not _follow(ForwardRun(image, planner, costs, Random(f"{seed}.{sample}"), coming), futures, enough):
+            break
     found = []
     for job in jobs:
         if job in held:
             found.append(Forecast(job=job, why=held[job]))
-        elif futures.count:
-            start = None if running[job] else interval(futures.starts[job])
-            found.append(Forecast(job=job, start=start, end=interval(futures.ends[job]), samples=futures.count))
+            continue
+        running = book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
+        if futures.ends[job]:
+            start = None if running else interval(futures.starts[job])
+            ends = futures.ends[job]
+            found.append(Forecast(job=job, start=start, end=interval(ends), samples=len(ends)))
         else:
-            found.append(_by_work(engine, planner, job, costs, running[job]))
+            found.append(_by_work(engine, planner, job, running))
     return tuple(found)
 
 
-def _dice(book: Book, seed: int, sample: int) -> tuple[Random, Iterator[Arrival]]:
-    dice = Random(f"{seed}.{sample}")
-    return dice, arrivals(book, Random(f"{seed}.{sample}.arrivals"))
-
-
-def _one(run: ForwardRun, futures: _Futures, jobs: Iterable[int], enough: Enough) -> bool:
+def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
     """One future; false when it could not be followed for long enough."""
-    horizon, has = run.now + _HORIZON_US, run.started
+    jobs, horizon, has = list(futures.starts), run.now + _HORIZON_US, run.started
     with_devices = {job: True for job in jobs if run.engine.book.jobs[job].allocation is not None}
 
     def all_started() -> bool:
@@ -95,7 +90,6 @@ def _one(run: ForwardRun, futures: _Futures, jobs: Iterable[int], enough: Enough
     for job in jobs:
         futures.starts[job].append(has.get(job, run.ended.get(job, -1)))
         futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in with_devices else -1)
-    futures.count += 1
     return True
 
 
@@ -119,34 +113,35 @@ def _held(book: Book, job: int) -> Cause | None:
 # -- queues that are too long -----------------------------------------------------------------------------------------------
 
 
-def _by_work(engine: Engine, planner: Planner, job: int, costs: Costs, running: bool) -> Forecast:
+def _by_work(engine: Engine, planner: Planner, job: int, running: bool) -> Forecast:
     """By the device-time that the jobs before it still need, over what the pool has left for them."""
-    book = engine.book
-    ahead = Ahead() if running else ahead_of(engine.view(), planner, job)
-    waiting = max(int(np.count_nonzero(engine.view().jobs.waiting)), 1)
+    book, view = engine.book, engine.view()
+    before: tuple[int, ...] = ()
+    left = 1.0
+    if not running:
+        ahead = ahead_of(view, planner, job)
+        before = (*ahead.jobs, *book.allocations)
+        left = _left_for(book, job, ahead.count / max(int(np.count_nonzero(view.jobs.waiting)), 1))
     starts, ends = [], []
     for sample in range(_DRAWS):
         dice = Random(f"{book.revision}.{sample}.work")
-        wait = 0 if running else _wait_us(book, job, ahead, ahead.count / waiting, dice)
-        starts.append(book.now + wait)
-        row = book.table.row[job]
-        done = book.table.ideal.item(row)
-        ends.append(book.now + wait + total_us(book.run_times, book.specs[job], done, dice) - done)
+        starts.append(book.now + round(sum(_work(book, other, dice) for other in before) / left))
+        done = book.table.ideal.item(book.table.row[job])
+        ends.append(starts[-1] + total_us(book.run_times, book.specs[job], done, dice) - done)
     start = None if running else _wider(interval(starts), book.now)
     return Forecast(job=job, start=start, end=_wider(interval(ends), book.now), samples=_DRAWS, method="work-ahead")
 
 
-def _wait_us(book: Book, job: int, ahead: Ahead, share: float, dice: Random) -> int:
+def _left_for(book: Book, job: int, share: float) -> float:
+    """Devices that work for the jobs before it, where so large a ``share`` of those to come is served before it."""
     kinds = int(book.table.kinds[book.table.row[job]])
     layout = book.board.layout
     sizes = zip(layout.node_size, layout.node_kind, strict=True)
     up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
     capacity = max(sum(up) * _UTILISATION, 1.0)
-    work = sum(_work(book, other, dice) for other in (*ahead.jobs, *book.allocations) if other in book.specs)
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
     window = max(book.now - book.run_times.recent_since, 1)
-    left = max(capacity - share * coming / window, _LEAST_SHARE * capacity)
-    return round(work / left)
+    return max(capacity - share * coming / window, _LEAST_SHARE * capacity)
 
 
 def _work(book: Book, job: int, dice: Random) -> float:

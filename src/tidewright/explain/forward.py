@@ -27,6 +27,7 @@ from ..sim.faults import Faults, FaultSettings
 from ..sim.meter import PoolMeter
 from ..sim.world import REQUEUE_CODE, SIGTERM_CODE, SimulatedWorld, Truth
 from .draws import Arrival, total_us
+from .trial import Enough
 
 _STOP_US = 1 * SECOND
 """How long a job takes to end that is being stopped."""
@@ -64,7 +65,7 @@ class ForwardRun:
         """How far it has gone, absolute microseconds."""
         return self.engine.book.now
 
-    def run(self, over: Callable[[], bool], horizon: int, enough: Callable[[], bool]) -> bool:
+    def run(self, over: Callable[[], bool], horizon: int, enough: Enough) -> bool:
         """Go on until ``over``, or until ``horizon`` is passed. False when ``enough`` said so before."""
         if not self.turns:
             self._step(self.now, [ev.Tick()])
@@ -149,16 +150,15 @@ def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth
     """What is under way for a job, and what comes of it."""
     now, state, attempt = book.now, State(record.state), record.attempt
     if state is State.STARTING:
-        world.go_on(now + world.launch_us(truth, attempt), job, truth, ev.Started(job, attempt))
+        world.run_on(now + world.launch_us(truth, attempt), truth, ev.Started(job, attempt), job, attempt)
     elif state is State.RESUMING:
         takes = world.takes_us(truth, "restore")
-        world.go_on(now + takes, job, truth, ev.Resumed(job, attempt, takes))
+        world.run_on(now + takes, truth, ev.Resumed(job, attempt, takes), job, attempt)
     elif state is State.RUNNING:
         saving = record.saving
         takes = world.takes_us(truth, "checkpoint") if saving is not None else 0
-        world.go_on(
-            now + takes, job, truth, ev.Checkpointed(job, attempt, saving.serial, takes) if saving is not None else None
-        )
+        imaged = ev.Checkpointed(job, attempt, saving.serial, takes) if saving is not None else None
+        world.run_on(now + takes, truth, imaged, job, attempt)
     elif state is State.SUSPENDING:
         takes = world.takes_us(truth, "save")
         gone = book.true_level(job) <= Level.COOPERATIVE

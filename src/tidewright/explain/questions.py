@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -15,6 +14,7 @@ from ..plan.plan import Planner
 from .changes import smallest_changes
 from .forecast import forecast
 from .rehearsal import rehearse
+from .trial import Enough
 
 
 class ChangesQuestion(Struct, frozen=True, tag="changes"):
@@ -46,7 +46,7 @@ ANSWERS = {
 """What is answered to which question."""
 
 
-def answer(image: bytes, planner: Planner, question: Question, enough: Callable[[], bool]) -> Answer:
+def answer(image: bytes, planner: Planner, question: Question, enough: Enough) -> Answer:
     """The answer for the pool of ``image``; ``enough`` ends searches and forecasts early, with what there is by then."""
     if isinstance(question, ForecastQuestion):
         return forecast(image, planner, question.jobs, enough)

@@ -12,7 +12,8 @@ from ..model.job import JobSpec
 from ..model.node import bits
 from ..plan.explain import Rehearsal
 from ..plan.plan import Planner
-from .forecast import SAMPLES, Enough, forecast
+from .forecast import SAMPLES, forecast
+from .trial import Enough
 from .why import limit_of
 
 _FORECAST = 64

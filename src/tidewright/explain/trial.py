@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.commands import CheckpointRanks, Command, Launch, PlanRequest, ResumeRanks, StopRanks, SuspendRanks
@@ -9,6 +11,9 @@ from ..engine.engine import Engine
 from ..model.job import Level, State
 from ..plan.moves import Resume, Start
 from ..plan.plan import Plan, Planner
+
+Enough = Callable[[], bool]
+"""Whether a search or a forecast has taken as long as it may."""
 
 _ROUNDS = 6
 """Planning rounds that a fork runs; each may free devices for the next."""

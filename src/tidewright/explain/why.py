@@ -6,6 +6,7 @@ import msgspec
 
 from ..engine.book import Book
 from ..engine.engine import Engine
+from ..engine.requests.amend import WAITING
 from ..engine.requests.hold import outlook
 from ..model.cause import Cause, Code, given, reported
 from ..model.job import State
@@ -16,8 +17,6 @@ from ..plan.reasons import Blocked, Reason
 from ..plan.sentences import CONSEQUENCE
 from .ahead import Ahead, ahead_of
 from .trial import starts_in
-
-WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
 
 
 def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explanation:
@@ -42,7 +41,7 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
     return Explanation(
         job=job, state=state.name, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders, ahead=ahead.count,
-        order=ahead.reasons, next_ahead=ahead.jobs[-1] if ahead.jobs else -1, history=history,
+        order=ahead.reasons, history=history,
     )  # fmt: skip
 
 

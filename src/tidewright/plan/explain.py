@@ -58,8 +58,6 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Waiting jobs that the policy serves first."""
     order: tuple[Cause, ...] = ()
     """How many of them for which reason."""
-    next_ahead: int = -1
-    """The last of them, right before the job; -1: none."""
     changes: tuple[Change, ...] = ()
     """The least change of each kind that would start the job now, the mildest kind first."""
     history: tuple[tuple[int, str, Cause], ...] = ()

@@ -8,6 +8,7 @@ from ..estimate.cost import victim_cost
 from ..model.job import Level
 from ..model.node import device_count
 from ..model.table import Column
+from ..model.view import JobColumns, View
 from ..placement.defragment import MigrationCandidate, defragment
 from ..plan.request import row_request
 from .compose import Composer
@@ -24,7 +25,7 @@ def consolidate(composer: Composer, row: int, movable: Column, most_cost: float)
     if not board.free_in(request.kinds) >= request.count:
         return False
     mark = board.mark()
-    found = defragment(board, request, _candidates(composer, movable))
+    found = defragment(board, request, migration_candidates(composer.view, migratable(composer, movable)))
     if found is None or not found.migrated or found.cost > most_cost:
         board.undo(mark)
         return False
@@ -35,18 +36,22 @@ def consolidate(composer: Composer, row: int, movable: Column, most_cost: float)
 def migratable(composer: Composer, movable: Column) -> Column:
     """Of ``movable`` the rows on whole devices that come back elsewhere with all they have done, and that no step moves yet."""
     jobs = composer.jobs
-    able: Column = movable & ~composer.touched & (jobs.level >= int(Level.COOPERATIVE))
-    able &= (jobs.level != int(Level.FREEZE)) & ~jobs.shares
+    able: Column = movable & ~composer.touched & comes_back(jobs)
     return able
 
 
-def _candidates(composer: Composer, movable: Column) -> list[MigrationCandidate]:
-    """Migratable rows on one node, those whose pause costs least."""
-    view, jobs = composer.view, composer.jobs
-    rows = np.flatnonzero(migratable(composer, movable))
+def comes_back(jobs: JobColumns) -> Column:
+    """Rows on whole devices that a migration costs nothing of what they have done. Shape (n,), bool."""
+    able: Column = (jobs.level >= int(Level.COOPERATIVE)) & (jobs.level != int(Level.FREEZE)) & ~jobs.shares
+    return able
+
+
+def migration_candidates(view: View, able: Column, most: int = _ROWS) -> list[MigrationCandidate]:
+    """The rows of ``able`` (flags) that are on one node, of the ``most`` whose pause costs least."""
+    jobs, rows = view.jobs, np.flatnonzero(able)
     cost = victim_cost(jobs)[rows]
     found = []
-    for at in np.argsort(cost, kind="stable")[:_ROWS].tolist():
+    for at in np.argsort(cost, kind="stable")[:most].tolist():
         row = rows.item(at)
         job = jobs.id.item(row)
         mine = view.allocations[job]

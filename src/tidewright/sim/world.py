@@ -126,22 +126,6 @@ class SimulatedWorld:
         self.jobs[job] = Truth(row, duration, spec, self.rates.reference(spec, self.layout.kinds), image_bytes)
         self.meter.queued += 1
 
-    def go_on(self, since: int, job: int, truth: Truth, answer: Started | Resumed | Checkpointed | None) -> None:
-        """A job that has its devices runs from ``since`` on, with ``answer`` if it is only about to: for worlds that begin in the
-        middle."""
-        if answer is not None:
-            self._run_on(since, truth, answer, job, truth.attempt)
-            return
-        truth.since, truth.cap = since, truth.duration
-        truth.rate = self._rate(truth, workload_at(truth.spec, truth.done))
-        self.foresee_end(job, truth, since + self._finish_us(truth))
-
-    def takes_us(self, truth: Truth, operation: Literal["save", "restore", "checkpoint"]) -> int:
-        """Microseconds of an operation of a job."""
-        costs = self.costs
-        saves = costs.save_us if costs.checkpoint_us is None or operation == "save" else costs.checkpoint_us
-        return self._takes(costs.restore_us if operation == "restore" else saves, truth, operation)
-
     def forget(self, job: int) -> Truth:
         """A job has ended, wherever it was."""
         truth = self.jobs.pop(job)
@@ -242,6 +226,12 @@ class SimulatedWorld:
             return cost
         return cost_us(cost, truth.spec.devices, truth.image_bytes, self.seed, operation, truth.row, truth.epoch)
 
+    def takes_us(self, truth: Truth, operation: Literal["save", "restore", "checkpoint"]) -> int:
+        """Microseconds of an operation of a job that has its devices, or gets them back."""
+        costs = self.costs
+        saves = costs.save_us if costs.checkpoint_us is None or operation == "save" else costs.checkpoint_us
+        return self._takes(costs.restore_us if operation == "restore" else saves, truth, operation)
+
     def _stop_us(self, job: int) -> int:
         return self._takes(self.costs.stop_us, self.jobs[job], "stop")
 
@@ -268,7 +258,7 @@ class SimulatedWorld:
     def _resume(self, now: int, command: ResumeRanks) -> None:
         job, attempt = command.job, command.attempt
         truth = self._occupy(job, command.allocation)
-        takes = self._takes(self.costs.restore_us, truth, "restore")
+        takes = self.takes_us(truth, "restore")
         if self.faults.active and self.faults.fails("resume", truth.row, truth.epoch):
             failed = ResumeFailed(job, attempt, "the restore failed (simulated)")
             self.agenda.put(now + takes, failed, job, truth.epoch)
@@ -287,13 +277,15 @@ class SimulatedWorld:
         """Foresee the answer after ``delay``, sometimes much longer, and what follows."""
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
-        self._run_on(now + delay, truth, answer, job, attempt)
+        self.run_on(now + delay, truth, answer, job, attempt)
 
-    def _run_on(self, since: int, truth: Truth, answer: _Answer, job: int, attempt: int) -> None:
-        """Foresee the answer at ``since``, and then the end of the run: its work done, or a rank's failure."""
+    def run_on(self, since: int, truth: Truth, answer: _Answer | None, job: int, attempt: int) -> None:
+        """Foresee the answer at ``since`` (None: it runs already), and then the end of the run: its work done, or a rank's
+        failure."""
         truth.since, truth.attempt, truth.cap = self.agenda.ticked(since), attempt, truth.duration
         truth.rate = self._rate(truth, workload_at(truth.spec, truth.done))
-        self.agenda.put(truth.since, answer, job, truth.epoch)
+        if answer is not None:
+            self.agenda.put(truth.since, answer, job, truth.epoch)
         runs = self._finish_us(truth)
         lasts = self.faults.rank_lasts(truth.row, truth.epoch) if self.faults.active else NEVER
         if lasts < (NEVER if self.whole_steps else runs):
@@ -328,7 +320,7 @@ class SimulatedWorld:
         truth = self.jobs[job]
         if not truth.allocation:
             return
-        delay = self._takes(self.costs.save_us, truth, "save")
+        delay = self.takes_us(truth, "save")
         if self.faults.active:
             delay = self.faults.stretched(delay, truth.row, truth.epoch)
             if self._on_broken(truth) or self.faults.fails("suspend", truth.row, truth.epoch):
@@ -354,10 +346,10 @@ class SimulatedWorld:
     def _checkpoint(self, now: int, command: CheckpointRanks) -> None:
         """The job stands still for the image and runs on; what was foreseen for it is put off."""
         job, attempt, serial = command.job, command.attempt, command.serial
-        truth, costs = self.jobs[job], self.costs
+        truth = self.jobs[job]
         if not truth.allocation:
             return
-        took = self._takes(costs.save_us if costs.checkpoint_us is None else costs.checkpoint_us, truth, "checkpoint")
+        took = self.takes_us(truth, "checkpoint")
         if self.faults.active:
             took = self.faults.stretched(took, truth.row, truth.epoch)
             if self.faults.fails("checkpoint", truth.row, truth.epoch + serial):
@@ -369,7 +361,7 @@ class SimulatedWorld:
         truth.epoch += 1
         truth.images[serial] = truth.done
         self.checkpoints += 1
-        self._run_on(now + took, truth, Checkpointed(job, attempt, serial, took), job, attempt)
+        self.run_on(now + took, truth, Checkpointed(job, attempt, serial, took), job, attempt)
 
     def _drop(self, command: DropImages) -> None:
         truth = self.jobs.get(command.job)

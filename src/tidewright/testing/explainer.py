@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 from ..engine.engine import Engine
 from ..explain.changes import smallest_changes
 from ..explain.forecast import forecast
@@ -15,6 +17,12 @@ from ..plan.explain import Change, Explanation, Forecast, Rehearsal
 from ..plan.plan import Planner
 
 _SAMPLES = 5
+
+
+def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explanation:
+    """The limit of a job with the least changes that lift it, as ``tide why`` shows them together."""
+    found = limit_of(engine, planner, job, now)
+    return msgspec.structs.replace(found, changes=smallest_changes(engine, planner, found))
 
 
 class ThreadExplainer:

@@ -119,7 +119,7 @@ class Client:
 
     def why(self, ref: Ref, changes: bool = True) -> api.WhyView:
         """Why a job is where it is, and the smallest changes that would start it, which may take seconds to find."""
-        return self._ask("GET", _job(ref, "/why" if changes else "/why?changes=0"), api.WhyView)
+        return self._ask("GET", _job(ref, "/why"), api.WhyView, query={} if changes else {"changes": 0})
 
     def eta(self, ref: Ref) -> api.EtaView:
         """When a job starts and ends, with intervals that hold eight of ten futures."""

@@ -8,12 +8,12 @@ from .. import rates
 from ..book import Book
 from .admission import PLACEMENTS
 
-_WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
+WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
 
 
 def amend(book: Book, job: int, spec: JobSpec) -> None:
     """Replace the spec of a job that holds no devices; takes effect with the next planning round. Raises Bug otherwise."""
-    if book.state(job) not in _WAITING or job in book.reservations:
+    if book.state(job) not in WAITING or job in book.reservations:
         raise Bug(f"job {job} is {book.state(job).name}; only a waiting job can be amended")
     book.own()
     table, row = book.table, book.table.row[job]

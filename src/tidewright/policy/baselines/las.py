@@ -46,8 +46,7 @@ class Las:
         """The pool goes to the lowest queues; victims are those with the most service per device."""
         jobs = view.jobs
         service = jobs.attained_now
-        queue = np.searchsorted(self.thresholds, service, side="right")
-        started = np.where(jobs.first_start >= 0, jobs.first_start, view.now)
+        queue, started = self._queue(view), _started(view)
         preferences = Preferences(
             key=(queue << _QUEUE_BIT) + started,
             waiting=jobs.waiting,
@@ -80,7 +79,15 @@ class Las:
 
     def order(self, view: View) -> QueueOrder:
         """By queue of attained service, then by first start."""
-        jobs = view.jobs
-        queue = np.searchsorted(self.thresholds, jobs.attained_now, side="right")
-        started = np.where(jobs.first_start >= 0, jobs.first_start, view.now)
+        queue, started = self._queue(view), _started(view)
         return QueueOrder((OrderTerm(Code.AHEAD_BY_SERVICE, queue), OrderTerm(Code.AHEAD_BY_START, started)))
+
+    def _queue(self, view: View) -> Column:
+        found: Column = np.searchsorted(self.thresholds, view.jobs.attained_now, side="right")
+        return found
+
+
+def _started(view: View) -> Column:
+    """When each row first started; now for those that have not."""
+    first = view.jobs.first_start
+    return np.where(first >= 0, first, view.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
+from ...model.table import Column
 from ...model.view import View
 from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan, Wake
@@ -24,7 +25,7 @@ class Sjf:
     def plan(self, view: View) -> Plan:
         """Start from the shortest job on."""
         jobs = view.jobs
-        total = jobs.ideal_now + remaining_us(jobs)
+        total = _total_us(view)
         preferences = Preferences(
             key=total,
             waiting=jobs.waiting,
@@ -40,5 +41,10 @@ class Sjf:
 
     def order(self, view: View) -> QueueOrder:
         """By whole run time."""
-        total = view.jobs.ideal_now + remaining_us(view.jobs)
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_RUN_TIME, total),))
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_RUN_TIME, _total_us(view)),))
+
+
+def _total_us(view: View) -> Column:
+    """The whole run time of each row, as estimated."""
+    total: Column = view.jobs.ideal_now + remaining_us(view.jobs)
+    return total

@@ -7,7 +7,8 @@ import numpy as np
 
 from ...estimate.duration import remaining_us
 from ...model.cause import Code
-from ...model.view import View
+from ...model.table import Column
+from ...model.view import JobColumns, View
 from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan
 from ..preferences import Preferences, suspendable
@@ -29,7 +30,7 @@ class Srsf:
         """The pool goes to the rows with the least device-time left; victims are those with the most."""
         jobs = view.jobs
         left = remaining_us(jobs)
-        work = left.astype(float) * jobs.demand
+        work = _work(jobs, left)
         preferences = Preferences(
             key=work,
             waiting=jobs.waiting,
@@ -41,5 +42,10 @@ class Srsf:
 
     def order(self, view: View) -> QueueOrder:
         """By device-time left."""
-        work = remaining_us(view.jobs).astype(float) * view.jobs.demand
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_WORK, work),))
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_WORK, _work(view.jobs, remaining_us(view.jobs))),))
+
+
+def _work(jobs: JobColumns, left: Column) -> Column:
+    """Device-microseconds left of each row."""
+    work: Column = left.astype(float) * jobs.demand
+    return work
