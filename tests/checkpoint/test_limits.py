@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tidewright.base.control_groups import Hierarchy
 from tidewright.checkpoint import limits
-from tidewright.checkpoint.cgroup import LEAF, CgroupV2, Signals, places, remove
+from tidewright.checkpoint.cgroup import LEAF, TOP, CgroupV2, Signals, base_of, places, remove
 from tidewright.checkpoint.limits import GroupBase, HostLimits, RankLimits
 
 GIB = 2**30
@@ -151,10 +152,45 @@ def test_nothing_works_where_no_group_can_be_made(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(limits, "_try", denied)
     found = limits.detect(Signals())
     assert "Permission denied" in found.missing or "no such controller" in found.missing
-    assert limits.REMEDY in found.missing
+    assert (limits.REMEDY if os.geteuid() else limits.REMEDY_OF_ROOT) in found.missing
 
 
 def test_ranks_that_are_frozen_by_version_two_are_limited_in_the_same_group(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
     (first, *_) = limits._places(CgroupV2(tmp_path))
     assert first == (2, ("cpu", "memory", "pids"), tmp_path)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """A tree of version two with a group that holds processes of others, as a login session's does."""
+    group = tmp_path / "session-1.scope"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu memory pids")
+    (group / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    return group
+
+
+def test_root_makes_a_group_of_its_own_where_the_present_one_holds_others(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Hierarchy(2, (), session.parent, f"/{session.name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert base_of(tree) == session and not (session.parent / TOP).exists()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert base_of(tree) == session.parent / TOP and (session.parent / TOP).is_dir()
+    assert base_of(tree._replace(own="/")) == session.parent, "the root of a tree may have both"
+    assert base_of(Hierarchy(1, ("cpu",), session.parent, f"/{session.name}")) == session
+
+
+def test_a_group_that_is_ours_or_has_no_controllers_is_kept(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tree = Hierarchy(2, (), session.parent, f"/{session.name}/{LEAF}")
+    (session / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    assert base_of(tree) == session
+    (session / "cgroup.procs").write_text("1\n")
+    (session / "cgroup.controllers").write_text("pids")
+    assert base_of(tree) == session
+    (session / "cgroup.controllers").write_text("memory")
+    (session.parent / TOP).write_text("no folder")
+    assert base_of(tree) == session

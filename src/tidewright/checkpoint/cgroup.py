@@ -14,13 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from ..base.control_groups import hierarchies
+from ..base.control_groups import Hierarchy, hierarchies
 from ..base.errors import WorldError
 from .processes import grouped, members, send, stat
 from .protocol import RankHandle
 
 LEAF = "tidewright-agent"
 """The group for the agent's own processes where those of ranks have controllers (checkpoint.limits)."""
+TOP = "tidewright"
+"""The group of ranks below the root of the tree, for a root whose own group holds processes of others."""
 FREEZE_TIMEOUT_S = 5.0
 """A process in uninterruptible sleep (a hung disk) delays freezing; beyond this the freeze is undone and refused."""
 
@@ -186,12 +188,39 @@ def remove(cgroups: tuple[str, ...]) -> bool:
 
 
 def places() -> list[tuple[int, tuple[str, ...], Path]]:
-    """(version, controllers, directory of this process's group) of each hierarchy. Where an agent has moved itself into a group
-    for its like, the group above that counts."""
-    return [
-        (one.version, one.controllers, one._replace(own=one.own.removesuffix(f"/{LEAF}")).group)
-        for one in hierarchies(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mounts").read_text())
-    ]
+    """(version, controllers, directory in which groups are made) of each hierarchy: this process's group, or of version 2 one in
+    which there may be controllers."""
+    found = hierarchies(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mounts").read_text())
+    return [(one.version, one.controllers, base_of(one)) for one in found]
+
+
+def base_of(one: Hierarchy) -> Path:
+    """Where an agent has moved itself into a group for its like, the group above that. A group with processes gets no controllers
+    (cgroup-v2.rst, "No Internal Process Constraint"), and those of others are not ours to move: root makes a group of its own
+    below the root of the tree then, as container engines do."""
+    base = one._replace(own=one.own.removesuffix(f"/{LEAF}")).group
+    if one.version != 2 or base == one.mount or os.geteuid() != 0 or ours(base):
+        return base
+    top = one.mount / TOP
+    try:
+        if not {"cpu", "memory"} & set((base / "cgroup.controllers").read_text().split()):
+            return base
+        top.mkdir(exist_ok=True)
+    except OSError:
+        return base
+    return top
+
+
+def ours(group: Path) -> bool:
+    """Whether the processes of a group may be moved: it has none but this, or was delegated (systemd.resource-control(5))."""
+    with contextlib.suppress(OSError):
+        if set((group / "cgroup.procs").read_text().split()) <= {str(os.getpid())}:
+            return True
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(group, name) == b"1":
+                return True
+    return False
 
 
 def bases() -> list[Freezer]:

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from .cgroup import LEAF, CgroupV2, Freezer, places, remove
+from .cgroup import LEAF, CgroupV2, Freezer, ours, places, remove
 
 PERIOD_US, LONG_PERIOD_US = 100_000, 1_000_000
 """The kernel's default period, and its longest: a quota may not be below 1 ms (sched-bwc.rst)."""
@@ -25,6 +25,7 @@ _V2: dict[str, tuple[str, ...]] = {CPU: ("cpu.max",), MEMORY: ("memory.max", "me
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 """Files that kernels without accounting of swap, and those before 4.19, do not have."""
 REMEDY = "run tide up as root, or in a group of its own: systemd-run --user --scope -p Delegate=yes tide up"
+REMEDY_OF_ROOT = "run tide up in a group of its own: systemd-run --scope -p Delegate=yes tide up"
 
 Setting = tuple[str, str]
 """A file of a group, and what is written into it."""
@@ -59,7 +60,8 @@ class HostLimits:
         return self._unenforced(lacking) if lacking else ""
 
     def _unenforced(self, lacking: list[str]) -> str:
-        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {REMEDY}"
+        remedy = REMEDY if os.geteuid() else REMEDY_OF_ROOT
+        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {remedy}"
 
     def create(self, name: str, cpus_milli: int, memory: int, *, restored: bool = False) -> RankLimits:
         """Make the groups of a rank; zero: no such limit. What cannot be limited here is left out. Raises OSError."""
@@ -180,7 +182,7 @@ def _enable(base: Path, kind: str) -> None:
     try:
         control.write_text(f"+{kind}")
     except OSError as error:
-        if error.errno != errno.EBUSY or not _ours(base):
+        if error.errno != errno.EBUSY or not ours(base):
             raise
         leaf = base / LEAF
         leaf.mkdir(exist_ok=True)
@@ -188,14 +190,3 @@ def _enable(base: Path, kind: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 (leaf / "cgroup.procs").write_text(pid)
         control.write_text(f"+{kind}")
-
-
-def _ours(base: Path) -> bool:
-    """Whether the processes of a group may be moved: it has none but this, or was delegated (systemd.resource-control(5))."""
-    if (base / "cgroup.procs").read_text().split() == [str(os.getpid())]:
-        return True
-    for name in ("user.delegate", "trusted.delegate"):
-        with contextlib.suppress(OSError):
-            if os.getxattr(base, name) == b"1":
-                return True
-    return False
