@@ -47,10 +47,10 @@ def climbed(gpus: FakeGpus, where: IsolationSettings) -> IsolationLadder:
     return found
 
 
-def listening(folder: Path) -> socket.socket:
-    """An MPS control daemon, as far as it is looked at."""
+def listening(folder: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
+    """An MPS control daemon, as far as it is looked at; that of driver 580 has a socket of this type."""
     folder.mkdir()
-    found = socket.socket(socket.AF_UNIX)
+    found = socket.socket(socket.AF_UNIX, kind)
     found.bind(str(folder / "control"))
     found.listen()
     return found
@@ -113,8 +113,10 @@ def test_a_named_pipe_that_nobody_reads_is_no_daemon(tmp_path: Path) -> None:
     reader = os.open(tmp_path / "mps" / "control", os.O_RDONLY | os.O_NONBLOCK)
     assert Mps(tmp_path / "mps").why_not() == ""
     os.close(reader)
-    listening(tmp_path / "other").close()
-    assert Mps(tmp_path / "other").why_not().startswith(WHERE), "a socket left behind"
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+        with listening(tmp_path / str(kind), kind):
+            assert Mps(tmp_path / str(kind)).why_not() == ""
+        assert Mps(tmp_path / str(kind)).why_not().startswith(WHERE), "a socket left behind"
 
 
 GPU, SMALL, PART = Gpu(0, "a", 24_000), Gpu(3, "b", 8_000), Gpu(9, "c", 10_000, whole=True)

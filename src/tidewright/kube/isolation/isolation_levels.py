@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -143,8 +144,9 @@ def _answers(control: Path) -> bool:
                 found.connect(str(control))
         else:
             os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:
-        return False
+    except OSError as error:
+        # Of another type (unix(7)): some process has it open, which a socket that was left behind is not by anyone.
+        return error.errno == errno.EPROTOTYPE
     return True
 
 
