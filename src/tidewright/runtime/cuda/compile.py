@@ -18,6 +18,7 @@ from .gate import CONTROL
 from .grids import largest_grid
 from .ladder import KernelLevel, kernel_levels
 from .settings import inductor_settings
+from .tuning import same_choices
 from .wrapper import BUFFER, GatedWrapper, gate_wrapper
 
 LEAST_CAPABILITY = (7, 0)
@@ -94,8 +95,9 @@ def compile_gated(
     require_device()
     import torch
 
-    with torch.no_grad():
-        function = compile_plain(model, inputs)
+    with torch.no_grad(), same_choices():
+        # Not what was generated at another time, by choices that are not known any more.
+        function = compile_plain(model, inputs, cached=False)
         plain = function(*inputs)
         with_plain(function)
         # Nothing is ever aborted here, so there are no marks to write.
@@ -123,14 +125,14 @@ def compile_gated(
     return gated
 
 
-def compile_plain(model: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    """``model`` compiled with the same settings and no gates, and run once. Raises UsageError for a model that is no single
-    graph: what runs between its graphs is neither gated nor counted."""
+def compile_plain(model: Any, inputs: tuple[Any, ...], cached: bool = True) -> Callable[..., Any]:
+    """``model`` compiled with the same settings and no gates, and run once. ``cached``: by what was generated before, in any
+    process. Raises UsageError for a model that is no single graph: what runs between its graphs is neither gated nor counted."""
     import torch
 
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(model, dynamic=False, fullgraph=True)
-    with torch.no_grad(), inductor_settings(cached=True):
+    with torch.no_grad(), inductor_settings(cached=cached):
         try:
             compiled(*inputs)
         except torch._dynamo.exc.Unsupported as error:

@@ -33,6 +33,9 @@ INDUCTOR: dict[str, Any] = {
     # What is fused must not be decided by timing code without the gate, and cannot be without a device.
     "benchmark_epilogue_fusion": False,
     "benchmark_fusion": False,
+    # Configurations of a reduction add in different orders: the one of its kernel without a gate must be that of the one with.
+    "test_configs.force_filter_reduction_configs": True,
+    "dynamic_scale_rblock": False,
 }
 
 

@@ -1,6 +1,6 @@
 """Models on a CUDA device as the queues of its worker run them: compiled, captured, their slots in page-locked memory.
 
-Not run on a GPU yet: the ring ``gpu`` is what will show it.
+The ring ``gpu`` shows what they do on a GPU (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def describe_device() -> DeviceReady:
     properties = torch.cuda.get_device_properties(0)
     driver = Path("/sys/module/nvidia/version")  # not there under some hypervisors
     version = driver.read_text().strip() if driver.exists() else str(torch._C._cuda_getDriverVersion())
-    software = (("torch", torch.__version__), ("triton", triton.__version__))
+    software = (("torch", str(torch.__version__)), ("triton", str(triton.__version__)))
     sms, memory = properties.multi_processor_count, properties.total_memory
     return DeviceReady(properties.name, sms, memory, version, software)
 
