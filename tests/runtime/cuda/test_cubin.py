@@ -47,15 +47,21 @@ def having(pattern: str, instructions: list[str]) -> list[str]:
 
 def test_the_flag_is_read_once_for_the_whole_cta(gated: CompiledCubin) -> None:
     """One thread loads it (the others branch around the load), and behind a barrier all read its value from shared memory.
-    The load is the first access to memory, and nothing is left of the atomic addition."""
+    Nothing is written before, and nothing is left of the atomic addition."""
     head = before_first(r"\bLDS\.64\b", disassemble(gated.cubin))
-    (load,) = having(r"\bLDG\b", head)
-    assert "LDG.E.64.STRONG.GPU" in load
+    (load,) = having(r"\bLDG\.E\.64\.STRONG\.GPU\b", head)
     assert having(r"@!?U?P\d.*\bBRA\b", head[: head.index(load)]) or "@" in load
     (store,) = having(r"\bSTS\.64\b", head)
     (barrier,) = having(r"\bBAR\.SYNC\b", head)
     assert "@" in store and head.index(load) < head.index(store) < head.index(barrier)
     assert not having(r"\b(ATOM|RED|STG)", head)
+
+
+def test_the_kernels_own_loads_are_under_way_when_the_flag_is_read(gated: CompiledCubin) -> None:
+    """Otherwise each CTA would wait for L2 twice, one time after the other."""
+    head = before_first(r"\bBAR\.SYNC\b", disassemble(gated.cubin))
+    loads = having(r"\bLDG\b", head)
+    assert len(loads) > 2 and [at for at, load in enumerate(loads) if "STRONG" in load] == [len(loads) - 1]
 
 
 def test_a_plain_load_of_the_flag_would_not_be_uniform(gated: CompiledCubin, device: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -271,3 +272,29 @@ def test_an_unknown_step_is_named(bench: ModuleType, capsys: pytest.CaptureFixtu
         bench.main(["nonsense"])
     assert end.value.code == 2
     assert "no step nonsense; there are probe" in capsys.readouterr().err
+
+
+def test_choices_measured_elsewhere_are_taken_on_the_same_device_alone(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.codecache import CacheBase
+
+    kept, place = tmp_path / "kept.xz", tmp_path / "cache" / "here"
+    kept.write_bytes(lzma.compress(json.dumps({"system": {"hash": "one"}, "cache": {}}).encode()))
+    monkeypatch.setattr(CacheBase, "get_local_cache_path", staticmethod(lambda: place))
+    for here, taken in (("another", False), ("one", True)):
+        monkeypatch.setattr(CacheBase, "get_system", staticmethod(lambda here=here: {"hash": here}))
+        bench.seed_choices(kept)
+        assert place.exists() is taken
+    place.write_text("measured here")
+    bench.seed_choices(kept)
+    bench.seed_choices(tmp_path / "nothing")
+    assert place.read_text() == "measured here"
+
+
+def test_steps_that_run_together_all_run_and_failures_are_counted(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(bench, "run_one", lambda step: ran.append(step) or int(step == "probe"))
+    assert bench.run_together(["probe", "hint"]) == 1 and ran == ["probe", "hint"]

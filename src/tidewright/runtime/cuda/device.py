@@ -1,7 +1,7 @@
 """Chains on a CUDA device: best-effort models as gated graphs, real-time ones as graphs that raise the flag first and clear it
 last. One process, one context; the caller polls.
 
-Not run on a GPU yet: ``make bench-gpu`` and the ring ``gpu`` are what will show it.
+``make bench-gpu`` and the ring ``gpu`` show what it does on a GPU (docs/gpu.md).
 """
 
 from __future__ import annotations

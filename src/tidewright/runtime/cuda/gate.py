@@ -1,4 +1,4 @@
-"""The CTA gate as Triton source, put at the top of kernels: text in, text out.
+"""The CTA gate as Triton source, put into kernels before their first write: text in, text out.
 
 Two parameters come first in every gated kernel: the control block (``control``) and the kernel's index in its chain. Why
 the gate is written as it is stands in docs/why/cta-gate.md; what it does, step by step, in ``control.gate_steps``. Which
@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Collection
 
 from .control import ABORTED, CLOSED, MARKS, START
+from .gate_place import gate_place
 
 CONTROL = "tide_ctl"
 KERNEL = "tide_kid"
@@ -98,7 +99,7 @@ def _gate_function(node: ast.FunctionDef, source: str) -> None:
     if node.args.posonlyargs or node.args.vararg:
         raise GateRefused(f"{node.name}:{node.lineno} has parameters by position only, which Triton does not pass on")
     node.args.args[:0] = [ast.arg(name) for name in PARAMETERS]
-    at = 1 if ast.get_docstring(node) is not None else 0
+    at = gate_place(node)
     node.body[at:at] = ast.parse(f"def gate():\n{_indent(source)}").body[0].body  # type: ignore[attr-defined]
     node.decorator_list = [_shift_decorator(decorator) for decorator in node.decorator_list]
 

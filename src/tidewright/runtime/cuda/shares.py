@@ -1,7 +1,7 @@
 """Streams whose kernels have a share of a device's multiprocessors to themselves: green contexts of its primary context.
 
 Sources: CUDA Driver API, "Green Contexts"; ``torch.cuda.green_contexts`` (PyTorch 2.11). A graph that is captured on such a
-stream runs there. Not run on a GPU yet.
+stream runs there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ STREAMS = 32
 
 
 class ShareStreams:
-    """Streams on ``sms`` multiprocessors; the device rounds up to what it can split (8 on compute capability 9.0).
+    """Streams on ``sms`` multiprocessors; the device rounds up to what it can split (8 on compute capability 9.0). They are of
+    no use any more once this object is gone: the driver ends a green context's streams with it.
 
     Each is one user's until ``give``: a stream that one captures on must not be another's. Raises UsageError where the
     device or PyTorch has no green contexts, or not so many multiprocessors.
