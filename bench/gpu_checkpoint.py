@@ -37,7 +37,7 @@ for line in sys.stdin:
         loss = net(batch).square().mean()
         loss.backward()
         optimizer.step()
-    print(float(loss.double()).hex(), int(ballast.sum(dtype=torch.int64)), flush=True)
+    print(float(loss.detach().double()).hex(), int(ballast.sum(dtype=torch.int64)), flush=True)
 """
 """Trains as many steps as each line of its input says, and prints what would change if a byte of memory did."""
 

@@ -2,7 +2,7 @@
 
 Memory: a process takes one byte more than its share at once, and then all that it gets; the other must compute on as before.
 Compute: multiprocessors by MPS at 30 and 70 %, both at once. The levels, and what each sets in a process, are
-the product's own (``kube.isolation``). Not run on a GPU yet. Needs no package but PyTorch; the driver's limits need pynvml.
+the product's own (``kube.isolation``). Needs no package but PyTorch; the driver's limits need pynvml.
 """
 
 from __future__ import annotations

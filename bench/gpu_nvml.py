@@ -1,4 +1,4 @@
-"""A step of ``bench/gpu_runtime.py``: what NVML says of the device against what PyTorch says. Not run on a GPU yet.
+"""A step of ``bench/gpu_runtime.py``: what NVML says of the device against what PyTorch says.
 
 The four calls that are needed go to the driver's own library by ctypes: it is there wherever there is a driver, and pynvml is
 not in a bare checkout. Where pynvml is installed, what the product reads through it is compared as well.

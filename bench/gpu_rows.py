@@ -38,6 +38,8 @@ class Captured:
     rt_kernels: dict[str, list[Any]] = field(default_factory=dict)
     be_kernels: list[tuple[GraphKernels, Any]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    shares: dict[int, ShareStreams] = field(default_factory=dict)
+    """Kept because lanes run on their streams."""
 
 
 def capture_all(
@@ -46,7 +48,7 @@ def capture_all(
     """The networks of these names, best-effort ones on each of ``shares`` as well."""
     queues = len(best_effort)
     found = Captured(dev.ControlBlocks(queues, LARGEST_GRID), dev.ControlBlocks(queues, LARGEST_GRID))
-    streams = _shares(found, shares)
+    found.shares = streams = _shares(found, shares)
     for queue, name in enumerate(best_effort):
         print(f"{name}: compiling with gates ...", flush=True)
         model, inputs = network(name)

@@ -4,6 +4,8 @@ runtime, suspending, taking turns, isolation.
 Steps whose results are there for the same GPU and software are not run again: a run that was cut off goes on where it was. A step
 that lacks something on this machine is skipped: the reason is kept as its result, and it is tried again the next time.
 Needs PyTorch >= 2.11 with Triton and nothing of this project but its sources: python3 bench/gpu_runtime.py [--again] [STEP ...]
+Where time on a GPU is short, --together runs the steps in one process, which compiles each network once, and TIDEWRIGHT_GPU_ROW_S
+makes the rows of DISB so many seconds long.
 Results go to bench/results/gpu-STEP.json. Exits with 1 where a step failed or missed a bar, 0 (with a reason) where there is no
 GPU.
 """
@@ -14,6 +16,7 @@ import argparse
 import datetime
 import hashlib
 import json
+import lzma
 import os
 import platform
 import subprocess
@@ -25,6 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 LIMIT_S = 530
+CHOICES = ROOT / "bench" / "results" / "gpu-autotune.json.xz"
+"""What Inductor measured of the templates it may choose from: its own file, packed. Keys hold the settings and the device."""
 RUNTIME = (
     "src/tidewright/runtime/cuda/*.py",
     "src/tidewright/runtime/padding/nvidia_rule.py",
@@ -141,12 +146,35 @@ def run_all(steps: list[str], again: bool, here: dict[str, Any]) -> int:
     return failed
 
 
+def seed_choices(kept: Path = CHOICES) -> None:
+    """Autotuning takes minutes a network: begin with what was measured on the same device and software, if anything was."""
+    from torch._inductor.codecache import CacheBase
+
+    place = CacheBase.get_local_cache_path()
+    if place.exists() or not kept.exists():
+        return
+    text = lzma.decompress(kept.read_bytes())
+    if json.loads(text)["system"]["hash"] == CacheBase.get_system()["hash"]:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
+
+
+def run_together(steps: list[str]) -> int:
+    """In this process: what the device refuses after a fault, it refuses to all steps that follow. Returns how many failed."""
+    failed = 0
+    for step in steps:
+        print(f"{step} ...", flush=True)
+        failed += run_one(step)
+    return failed
+
+
 def main(arguments: list[str]) -> int:
     from gpu_steps import STEPS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; all by default")
     parser.add_argument("--again", action="store_true", help="also those that were measured here already")
+    parser.add_argument("--together", action="store_true", help="in one process, whether measured already or not")
     parser.add_argument("--in-process", metavar="STEP", choices=list(STEPS), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.in_process:
@@ -157,7 +185,9 @@ def main(arguments: list[str]) -> int:
     if why := unavailable():
         print(f"nothing is measured: {why}")
         return 0
-    return 1 if run_all(given.steps or list(STEPS), given.again, machine()) else 0
+    seed_choices()
+    steps = given.steps or list(STEPS)
+    return 1 if (run_together(steps) if given.together else run_all(steps, given.again, machine())) else 0
 
 
 if __name__ == "__main__":

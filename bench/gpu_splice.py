@@ -1,7 +1,7 @@
 """Steps of ``bench/gpu_runtime.py``: two ranks of one job on one GPU, taking turns by lock or by swapping their memory.
 
 The ideal is the time that both ranks need one after the other, each alone on the device, and their collective, with nothing
-lost by taking turns. Bits are compared with those of the same two ranks without turns. Not run on a GPU yet. Needs no package but
+lost by taking turns. Bits are compared with those of the same two ranks without turns. Needs no package but
 PyTorch and, for swapping, cuda-bindings.
 """
 

@@ -6,11 +6,13 @@ Each compiles what it needs first; Inductor keeps its tuning in its cache, so th
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import gpu_disb
@@ -122,17 +124,22 @@ def latencies() -> dict[str, Any]:
     chain, control = _chain("resnet152-imagenet")
     control.raise_flag()
     torch.cuda.synchronize()
-    return {
+    found = {
         "one_kernel_graph_us": quantiles(_timed(empty)),
         "one_kernel_graph_with_flags_us": quantiles(_timed(flags)),
         "drain_of_a_whole_chain_us": quantiles([_drain_us(chain) for _ in range(SAMPLES)]),
     }
+    control.clear_flag()
+    torch.cuda.synchronize()
+    chain.finish()
+    print(found)
+    return found
 
 
 def overhead(name: str) -> dict[str, Any]:
     """Milliseconds of a network as a graph, without and with the gate, by turns; the bar is 3 %."""
-    model, inputs = network(name)
-    plain, gated = _plain_graph(model, inputs), _chain(name)[0]
+    found = _compiled(name)
+    plain, gated = found.plain, found.chain
     times: dict[str, list[float]] = {"plain": [], "gated": []}
     for _ in range(SAMPLES):
         times["plain"].append(_graphs_ms([plain.graph], plain.stream))
@@ -157,6 +164,7 @@ def preemption() -> dict[str, Any]:
     for _ in range(SAMPLES):
         keep_busy(chain, dice.uniform(0.0, 0.003))
         busy.append(request_us(request))
+    chain.finish()
     floor, beside = quantiles(idle), quantiles(busy)
     above = beside["p99"] - floor["p99"]
     print(f"first kernel: {above:.0f} us above the floor at p99 (bar {FIRST_KERNEL_BAR_US:.0f})")
@@ -175,8 +183,8 @@ def exactness(name: str) -> dict[str, Any]:
     expected = [_undisturbed(chain, values) for values in given]
     if not all(torch.isfinite(one).all() for one in expected) or torch.equal(expected[0], expected[1]):
         raise SystemExit(f"{name}: its outputs are no numbers, or all the same: nothing could be compared")
-    wrong, tasks, ends = 0, 0, time.monotonic() + EXACT_S
-    while chain.counts.aborted < EXACT_PREEMPTIONS and time.monotonic() < ends:
+    wrong, tasks, ends, before = 0, 0, time.monotonic() + EXACT_S, chain.counts.aborted
+    while chain.counts.aborted - before < EXACT_PREEMPTIONS and time.monotonic() < ends:
         which = dice.randrange(len(given))
         chain.begin(*given[which])
         for _ in range(8):
@@ -189,23 +197,25 @@ def exactness(name: str) -> dict[str, Any]:
         torch.cuda.synchronize()
         wrong += not same_bits(chain.outputs, expected[which])
         tasks += 1
-    print(f"{name}: {chain.counts.aborted} preemptions in {tasks} tasks, {wrong} wrong")
+    aborted = chain.counts.aborted - before
+    print(f"{name}: {aborted} preemptions in {tasks} tasks, {wrong} wrong")
     missed = [f"{wrong} tasks with wrong results"] if wrong else []
-    missed += [f"{chain.counts.aborted} preemptions"] if chain.counts.aborted < EXACT_PREEMPTIONS else []
-    counts = {"tasks": tasks, "preemptions": chain.counts.aborted, "wrong": wrong}
+    missed += [f"{aborted} preemptions"] if aborted < EXACT_PREEMPTIONS else []
+    counts = {"tasks": tasks, "preemptions": aborted, "wrong": wrong}
     return {**counts, "bar": EXACT_PREEMPTIONS, "missed": missed}
 
 
 def disb(workload: str) -> dict[str, Any]:
     """DISB A (VGG-19, 100 requests a second, beside ResNet-152) or D (the five, 20 a second each, beside the five)."""
     real_time, best_effort, every_s, seconds, shares = DISB[workload]
+    seconds = float(os.environ.get("TIDEWRIGHT_GPU_ROW_S", seconds))
     found = gpu_rows.capture_all(network, real_time, best_effort, shares)
     table = gpu_rows.slowdowns(found, real_time, best_effort)
     rows = gpu_rows.run_rows(found, table, best_effort, every_s, seconds)
     for what, said in found.notes.items():
         print(f"{what}: {said}")
     bar = gpu_disb.THROUGHPUT_BAR if workload == "A" else 0.0
-    return {**gpu_disb.judged(rows, bar), "slowdowns": table, "notes": found.notes}
+    return {**gpu_disb.judged(rows, bar), "row_s": seconds, "slowdowns": table, "notes": found.notes}
 
 
 def hint() -> dict[str, Any]:
@@ -235,23 +245,36 @@ def hint() -> dict[str, Any]:
 # -- pieces -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A network with control blocks of its own, and as a graph without gates."""
+
+    chain: dev.GatedChain
+    controls: dev.ControlBlocks
+    plain: dev.RealTimeGraph
+
+
 def _chain(name: str) -> tuple[dev.GatedChain, dev.ControlBlocks]:
-    """With control blocks of its own."""
+    found = _compiled(name)
+    return found.chain, found.controls
+
+
+@cache
+def _compiled(name: str) -> Compiled:
+    """Steps that run together share it."""
     import torch
 
     print(f"{name}: compiling with gates ...", flush=True)
     model, inputs = network(name)
-    gated = compile_gated(model, inputs)
+    graphs: list[dev.RealTimeGraph] = []
+
+    def keep(function: Any) -> None:
+        graphs.append(dev.RealTimeGraph(function, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT)))
+
+    gated = compile_gated(model, inputs, keep)
     controls = dev.ControlBlocks(1, gated.largest_grid)
     stream = torch.cuda.Stream(priority=dev.BEST_EFFORT)
-    return dev.GatedChain(gated, inputs, controls.row(0), stream), controls
-
-
-def _plain_graph(model: Any, inputs: tuple[Any, ...]) -> dev.RealTimeGraph:
-    import torch
-
-    function = compile_plain(model, inputs)
-    return dev.RealTimeGraph(function, inputs, None, torch.cuda.Stream(priority=dev.BEST_EFFORT))
+    return Compiled(dev.GatedChain(gated, inputs, controls.row(0), stream), controls, graphs[0])
 
 
 def _timed(graph: dev.RealTimeGraph) -> list[float]:

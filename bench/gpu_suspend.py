@@ -1,6 +1,6 @@
 """Steps of ``bench/gpu_runtime.py``: a training process leaves the device and comes back, in memory or by way of CRIU's image.
 
-Not run on a GPU yet. Needs no package but PyTorch and cuda-bindings.
+Needs no package but PyTorch and cuda-bindings.
 """
 
 from __future__ import annotations
