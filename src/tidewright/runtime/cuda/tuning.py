@@ -1,4 +1,4 @@
-"""Autotuning that chooses once: a model is compiled twice, without gates and with them, and must add in the same order both times.
+"""Autotuning that chooses once: a model is compiled without gates and with them, and must add in the same order both times.
 
 Inductor keeps the times it measured in one file for all processes. Two that write it at once lose entries; what is missing is
 measured again, and another choice may win, whose sums differ in the last bit.
