@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from tidewright.engine.commands import Launch, PlanRequest
 from tidewright.engine.engine import Engine
 from tidewright.engine.events import Event, Exited, NodeUp, PlanReady, Started, Submit
 from tidewright.engine.settings import live_settings
-from tidewright.model.job import JobSpec
+from tidewright.model.job import Dependency, JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.policy.registry import make
 
@@ -134,3 +135,37 @@ def test_a_trace_by_name_and_seed() -> None:
     )
     assert once == again and once.jct_mean_s != other.jct_mean_s and once.jobs == 40
     assert run_trace(Question(trace="synthetic:jobs=40", cluster="2x4", policy="fifo", jobs=10))[0].jobs == 10
+
+
+def test_requests_are_what_they_were(tmp_path: Path) -> None:
+    """Placement, weight and the like, which no column of a trace has; and jobs wait for the same others."""
+    jobs = [
+        (spec(name="first"), 20),
+        (spec(placement="one-node", weight=3.0, deadline_us=90 * SECOND, preempt="none", user="u", retries=2), 5),
+        (spec(after=(Dependency("afterok", 1),)), 4),
+    ]
+    recording = read(record(jobs, end=200).write(tmp_path / "journal.ndjson"))
+    first, second, third = (recording.trace.spec(row) for row in range(3))
+    assert first.name == "first" and third.after == (Dependency("afterany", 0),)
+    assert (second.placement, second.weight, second.deadline_us, second.preempt) == (
+        "one-node",
+        3.0,
+        90 * SECOND,
+        "none",
+    )
+    assert second.user == "u" and not second.retries
+    assert "1 job may be retried" in "\n".join(recording.notes)
+    results, _ = rerun(tmp_path / "journal.ndjson", "fifo", jobs_out=tmp_path / "jobs.csv")
+    rows = list(csv.DictReader((tmp_path / "jobs.csv").open()))
+    ends = [float(row["end_s"]) for row in rows]
+    assert results[0].completed == 3 and float(rows[2]["start_s"]) >= ends[0] > ends[1]
+
+
+def test_the_last_part_of_a_journal_counts_what_was_left_to_do(tmp_path: Path) -> None:
+    jobs = [(spec(), 100), (spec(), 5), (spec(), 40)]
+    path = record(jobs, end=200).write(tmp_path / "journal.ndjson")
+    whole, last = read(path), read(path, since_us=60 * SECOND)
+    assert len(whole.trace) == 3
+    begun = whole.jobs[0].end - 60 * SECOND
+    assert [job.job for job in last.jobs] == [1, 3] and all(job.submit == begun for job in last.jobs)
+    assert last.trace.duration.tolist() == [60 * SECOND, whole.jobs[2].end - begun]

@@ -56,6 +56,8 @@ def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     assert [result["policy"] for result in results] == ["sla", "fifo"]
     assert all(result["jobs"] == 3 for result in results), "in use: what has ended, and what runs so far"
     assert "1 job had not ended" in text and "1 job ended without having run" in text
+    what_if = json.loads(tide("whatif", "--add", "2xcpu", "--since", "1h", "-o", "json").partition("\nnote:")[0])
+    assert [what_if[which]["devices"] for which in ("before", "after")] == [2, 4] and what_if["recorded"]["jobs"] == 2
     hidden, plain = tide.state.parent / "hidden.ndjson", tide.state.parent / "plain.ndjson"
     hidden.write_text(tide("export"))
     plain.write_text(tide("export", "--with-environment"))

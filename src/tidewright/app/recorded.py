@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from ..base.errors import Bug, NotFound, TideError, UsageError
-from ..base.units import SECOND
-from ..drive.record import FORMAT, StepRecord
+from ..base.errors import Bug, NotFound, UsageError
+from ..drive.record import FORMAT, StepRecord, decode
 from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
-from ..engine.events import Checkpointed, NodeUp, Resumed, Started, Suspended
+from ..engine.events import Checkpointed, Hold, NodeUp, Resumed, Started, Suspended
 from ..engine.settings import EngineSettings
 from ..live.journal.recover import SETTINGS, Replayed, Since, settings_of
 from ..live.journal.store import DATABASE
-from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..sim.costs import Costs, recorded_cost
-from ..sim.trace import Trace, make_trace
+from ..sim.trace import Trace
+from .recorded_trace import RecordedJob, RecordedJobs, in_order, trace_of
 
 _REMEDY = "give a state directory, its journal.db, or the output of tide export"
 
@@ -59,18 +58,14 @@ class Recording:
     policy: str
     settings: EngineSettings
     costs: Costs
+    jobs: list[RecordedJob]
+    """Of each row of the trace, what became of it."""
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Row:
-    spec: JobSpec
-    submit: int
-    ideal_us: int
-
-
-def read(path: Path) -> Recording:
-    """The recording in a state directory, a journal database or an exported journal. Raises UsageError."""
+def read(path: Path, since_us: int = 0) -> Recording:
+    """The recording in a state directory, a journal database or an exported journal; of its last ``since_us`` only, if that is
+    given. Raises UsageError."""
     if path.is_dir():
         path = path / DATABASE
     if not path.exists():
@@ -82,7 +77,7 @@ def read(path: Path) -> Recording:
             "replay a journal that goes back to its beginning",
         )
     try:
-        return _gather(path, head, bodies)
+        return _gather(path, head, bodies, _last(path) - since_us if since_us else 0)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a journal of this version: {error}", _REMEDY) from None
     except Bug as error:
@@ -163,39 +158,46 @@ class _Measured:
         return Costs(**took)
 
 
-def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
+def _last(path: Path) -> int:
+    """Engine microseconds of the last turn."""
+    bodies = (_exported(path) if path.suffix != ".db" else _database(path))[1]
+    last = deque(bodies, maxlen=1)
+    return decode(last[0]).now if last else 0
+
+
+def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Recording:
     nodes: dict[str, NodeSpec] = {}
-    rows: list[_Row] = []
-    unstarted = clients = 0
+    jobs = RecordedJobs(max(begin, 0))
     measured = _Measured()
+    held: set[int] = set()
 
     engine = Engine(head.known[0].settings)
     again = Replayed(engine, head.known)
     for turn, body in enumerate(bodies, 1):
+        jobs.before(body, engine)
         record = again.turn(turn, body)
         nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
+        held.update(event.job for event in record.events if isinstance(event, Hold))
         for ended in record.commands:
-            if isinstance(ended, Ended) and ended.spec.runtime:
-                clients += 1
-            elif isinstance(ended, Ended) and ended.ideal_us > 0:
-                rows.append(_Row(ended.spec, ended.submit, ended.ideal_us))
-            elif isinstance(ended, Ended):
-                unstarted += 1
+            if isinstance(ended, Ended):
+                jobs.add(ended)
         measured.observe(record)
-    clients += sum(bool(spec.runtime) for spec in engine.book.specs.values())
-    censored = _live(engine)
-    waiting = sum(1 for row in censored if not row.ideal_us)
-    rows += [row for row in censored if row.ideal_us]
-    if not rows:
+    censored, waiting = jobs.close(engine)
+    if not jobs.rows:
         raise UsageError(f"{path}: no job in it has run yet", "run some jobs first")
+    rows = in_order(jobs.rows)
     recording = Recording(
-        _trace(rows, path), tuple(nodes.values()), head.policy, head.known[-1].settings, measured.costs()
-    )
+        trace_of(rows, path.parent.name if path.name == DATABASE else path.name), tuple(nodes.values()), head.policy,
+        head.known[-1].settings, measured.costs(), rows,
+    )  # fmt: skip
     for count, text in (
-        (len(censored) - waiting, "had not ended when the journal did: censored at the run time they had"),
+        (censored, "had not ended when the journal did: censored at the run time they had"),
         (waiting, "had not started when the journal ended and are left out"),
-        (unstarted, "ended without having run and are left out"),
-        (clients, "had no devices, as clients of device runtimes, and are left out"),
+        (jobs.unstarted, "ended without having run and are left out"),
+        (jobs.clients, "had no devices, as clients of device runtimes, and are left out"),
+        (sum(row.job in held for row in rows), "were held by their users meanwhile; holds are not simulated"),
+        (sum(bool(row.spec.retries) for row in rows), "may be retried; failures are not simulated"),
+        (sum(bool(row.spec.max_duration_us) for row in rows), "had a time limit, which says nothing here"),
     ):
         if count:
             recording.notes.append(f"{count:,} job{'s' if count > 1 else ''} {text}")
@@ -205,36 +207,3 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes]) -> Recording:
             "what was recorded was adopted"
         )
     return recording
-
-
-def _live(engine: Engine) -> list[_Row]:
-    view = engine.view()
-    jobs = view.jobs
-    return [
-        _Row(view.specs[job], int(jobs.submit[row]), int(jobs.ideal_now[row]))
-        for job, row in sorted(jobs.row.items())
-        if not view.specs[job].runtime
-    ]
-
-
-def _trace(rows: list[_Row], path: Path) -> Trace:
-    """Columns of the rows. Dependencies, deadlines and weights do not travel: a trace has no such columns."""
-    teams = tuple(sorted({row.spec.team for row in rows}))
-    kinds = tuple(dict.fromkeys(row.spec.device_types for row in rows))
-    try:
-        return make_trace(
-            f"recorded in {path.parent.name if path.name == DATABASE else path.name}",
-            np.array([row.submit / SECOND for row in rows]),
-            np.array([row.ideal_us / SECOND for row in rows]),
-            np.array([row.spec.devices for row in rows]),
-            tier=np.array([int(row.spec.tier_rank) for row in rows], np.int8),
-            team=np.array([teams.index(row.spec.team) for row in rows], np.int32),
-            teams=teams,
-            floor=np.array([row.spec.min_devices for row in rows], np.int32),
-            gpu_memory=np.array([row.spec.gpu_memory for row in rows], np.int64),
-            kinds=np.array([kinds.index(row.spec.device_types) for row in rows], np.int32),
-            kind_names=kinds,
-            expected=np.array([row.spec.expected_us for row in rows], np.int64),
-        )
-    except TideError as error:
-        raise UsageError(f"{path}: {error}", _REMEDY) from None

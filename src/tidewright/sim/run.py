@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..base.errors import Bug
 from ..base.units import DAY, MS
@@ -20,6 +20,7 @@ from ..engine.engine import Engine
 from ..engine.events import Cancel, Event, PlanReady, Submit, Tick
 from ..engine.settings import EngineSettings
 from ..estimate.rates import rates_of
+from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..model.rate import RateSettings
 from ..model.splice import OVERHEAD_MILLI
@@ -92,11 +93,18 @@ class Simulation:
             nodes, self.agenda, self.meter, self.options.charged, faults, rates, profile.seed, whole_steps
         )
         self.outcomes = Outcomes(trace)
-        # Remembered for clients that call twice and for dependencies on ended jobs; a trace has neither.
+        self._depends = any(spec.after for spec in trace.specs)
+        self._job_of: dict[int, int] = {}
+        """Row to the job it became, where jobs wait for others."""
+        # Remembered for clients that call twice, which a trace has not, and for dependencies on ended jobs, which few have.
         checkpoints = faults.active if self.options.checkpoints is None else self.options.checkpoints
         predict = engine.predict and not trace.expected.all()  # nothing is to be foretold where every run time is given
         forgetful = msgspec.structs.replace(
-            engine, remembered_answers=0, remembered_outcomes=0, checkpoints=checkpoints, predict=predict
+            engine,
+            remembered_answers=0,
+            remembered_outcomes=len(trace) if self._depends else 0,
+            checkpoints=checkpoints,
+            predict=predict,
         )
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
@@ -182,7 +190,15 @@ class Simulation:
             rows = [self._due.popleft()] if self._due else ()
             if rows:
                 self.engine.replan()  # what the last plan waits for says nothing of a job that cannot wait
-        events.extend(Submit(self.trace.spec(at), str(at)) for at in rows)
+        events.extend(Submit(self._request(at), str(at)) for at in rows)
+
+    def _request(self, row: int) -> JobSpec:
+        """The job of a row; it waits for the jobs that the rows it names have become."""
+        spec = self.trace.spec(row)
+        if not spec.after:
+            return spec
+        known = [one for one in spec.after if one.job in self._job_of]
+        return structs.replace(spec, after=tuple(structs.replace(one, job=self._job_of[one.job]) for one in known))
 
     # -- at the start of a round --------------------------------------------------------------------------------------
 
@@ -250,6 +266,8 @@ class Simulation:
             return
         trace, self._changed = self.trace, self.options.profile.reallocation_us > 0
         image_bytes = int(trace.image_bytes[row]) if trace.image_bytes is not None else 0
+        if self._depends:
+            self._job_of[row] = reply.job
         self.world.admit(reply.job, row, int(trace.duration[row]), self.engine.book.specs[reply.job], image_bytes)
         if self.options.profile.refuse:
             self._arrived.append((reply.job, row))

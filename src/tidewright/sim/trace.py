@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from ..base.errors import UsageError
@@ -59,12 +59,17 @@ class Trace(Struct, frozen=True, kw_only=True):
     """What was changed while the trace was read."""
     retries: int = 0
     """Retries every job asks for; rank failures are only worth simulating when this is above zero."""
+    specs: tuple[JobSpec, ...] = ()
+    """The requests themselves, where they were recorded: all that the columns do not say (ranks, placement, weight, levels, …).
+    Their dependencies name rows, counted from 0, that are submitted earlier."""
 
     def __len__(self) -> int:
         return len(self.submit)
 
     def spec(self, row: int) -> JobSpec:
         """The job of one row, as its user would have submitted it."""
+        if self.specs:
+            return structs.replace(self.specs[row], command=_COMMAND, expected_us=int(self.expected[row]))
         devices = int(self.devices[row])
         phases = self.phases[self.workloads[row]] if self.workloads is not None else ()
         return JobSpec(
@@ -142,8 +147,22 @@ def picked(trace: Trace, rows: NDArray[np.intp]) -> Trace:
             cut[field] = value[rows]
         elif field in ("names", "ids") and value:
             cut[field] = tuple(value[row] for row in rows.tolist())
+    if trace.specs:
+        cut["specs"] = _specs_of(trace.specs, rows.tolist())
     cut["submit"] = cut["submit"] - cut["submit"][0]
     return changed(trace, **cut)
+
+
+def _specs_of(specs: tuple[JobSpec, ...], rows: list[int]) -> tuple[JobSpec, ...]:
+    """Those of ``rows``, whose dependencies name rows of the new trace."""
+    place = {row: at for at, row in enumerate(rows)}
+    return tuple(
+        structs.replace(
+            specs[row],
+            after=tuple(structs.replace(one, job=place[one.job]) for one in specs[row].after if one.job in place),
+        )
+        for row in rows
+    )
 
 
 def changed(trace: Trace, **fields: Any) -> Trace:
@@ -168,10 +187,13 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
 def as_asked(trace: Trace, placement: str, splice: bool) -> Trace:
     """The same trace with every job asking for ``placement`` ("trace": as it is), and without floors unless ``splice``."""
     fields: dict[str, Any] = {}
+    asked: dict[str, Any] = {}
     if placement not in ("trace", trace.placement):
-        fields["placement"] = placement
+        fields["placement"] = asked["placement"] = placement
     if not splice and trace.floor is not None:
-        fields["floor"] = None
+        fields["floor"], asked["min_devices"] = None, 0
+    if asked and trace.specs:
+        fields["specs"] = tuple(structs.replace(spec, **asked) for spec in trace.specs)
     return changed(trace, **fields) if fields else trace
 
 
