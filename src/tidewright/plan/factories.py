@@ -1,0 +1,54 @@
+"""Factories by name with their settings in text: ``las:round=6m,thresholds=1h+10h``, for policies and placement scores."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from ..base.errors import UsageError
+from ..base.registry import Registry
+from ..base.units import parse_duration
+
+
+def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None) -> Any:
+    """What the factory called ``name`` makes of ``name:key=value,key=value``.
+
+    Times (settings ending in ``_us``, which may be left off) carry units, lists are joined by ``+``. ``given`` holds arguments
+    by name that a user cannot write; a factory gets those that it has. Raises UsageError for unknown names and settings.
+    """
+    base, _, rest = text.partition(":")
+    factory, given = registry.get(base), given or {}
+    kinds = _settings(factory)
+    values: dict[str, Any] = {key: value for key, value in given.items() if key in kinds}
+    known = {key: kind for key, kind in kinds.items() if key not in given}
+    for pair in filter(None, rest.split(",")):
+        key, equals, value = pair.partition("=")
+        full = key if key in known else f"{key}_us"
+        if not equals or full not in known:
+            names = ", ".join(sorted(key.removesuffix("_us") for key in known)) or "none"
+            remedy = f"write {base}:key=value; its settings: {names}"
+            raise UsageError(f"{registry.kind} {base} has no setting {pair!r}", remedy)
+        values[full] = _convert(f"{registry.kind} {base}", full, value, known[full])
+    return factory(**values)
+
+
+def _settings(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword settings of a factory and their types."""
+    target: Any = factory.__init__ if inspect.isclass(factory) else factory
+    hints = get_type_hints(target)
+    parameters = inspect.signature(factory).parameters.values()
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {p.name: hints.get(p.name, str) for p in parameters if p.kind in named}
+
+
+def _convert(whose: str, key: str, text: str, kind: Any) -> Any:
+    values: Any = text.split("+") if getattr(kind, "__origin__", None) is tuple else text
+    if key.endswith("_us"):
+        values = [parse_duration(value) for value in values] if isinstance(values, list) else parse_duration(values)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{whose}, setting {key}: {error}", f"not understood: {text!r}") from None
