@@ -26,7 +26,7 @@ _LOWER: dict[str, str] = {
     "drive": "base model plan engine",
     "wire": "base model",
     "fabric": "base model wire",
-    "sim": "base model plan estimate engine drive report",
+    "sim": "base model plan estimate placement engine drive report",
     "explain": "base model plan estimate placement policy engine drive sim",
     "live": "base model plan engine drive wire fabric",
     "agent": "base model wire devices checkpoint runtime launch",
