@@ -122,7 +122,7 @@ def test_a_cut_line_a_missing_file_and_a_repaired_journal(tmp_path: Path) -> Non
 
 def test_policies_with_settings_may_hold_commas() -> None:
     assert policies("fifo, las:round=6m ,sla") == ["fifo", "las:round=6m", "sla"]
-    with pytest.raises(UsageError, match="no policy named"):
+    with pytest.raises(UsageError, match="nothing is named"):
         policies(" , ")
     with pytest.raises(UsageError, match="did you mean 'fifo'"):
         policies("fifa")

@@ -52,6 +52,10 @@ def test_the_list_of_commands(tide: Terminal) -> None:
         ("run --name 12 -- true", 2, "would read as a job id"),
         ("run -g 2 --gpu-mem 1GiB -- true", 2, "a share is of one device"),
         ("submit missing.yaml", 3, "missing.yaml"),
+        ("pack --placement fgdd", 2, "did you mean 'fgd'"),
+        ("pack --seeds 9-3", 2, "ranges like 42-51"),
+        ("pack philly", 2, "openb for the packaged trace"),
+        ("pack --report nowhere/x.html", 2, "nowhere"),
         ("--url x --token-file /nonexistent ps", 0, ""),
     ],
 )
@@ -289,3 +293,17 @@ def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatc
     with pytest.raises(SystemExit):
         run([])
     assert capsys.readouterr().out.split() == ["plain,submit", "plain,suspend"]
+
+
+def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,100,2,<b>T4\n")
+    (tmp_path / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n")
+    page = tmp_path / "out.html"
+    said = tide(
+        "pack", f"openb:{tmp_path}", "--placement", "fgd,random:seed=3", "--seeds", "1-2", "--report", str(page)
+    )
+    assert said.code == 0 and "random:seed=3" in said.out and "±0.00" in said.out and "drawn here" in said.err
+    assert "<svg" in page.read_text() and "Fragments" in page.read_text()
+    found = json.loads(tide("pack", f"openb:{tmp_path}", "-o", "json").out)
+    assert [one["placement"] for one in found] == ["best-fit", "fgd"]
+    assert found[0]["seeds"][0]["allocation"] == 100.0 and len(found[0]["seeds"][0]["allocation_curve"]) == 131

@@ -33,8 +33,8 @@ Progress = Callable[[str, int, int], None]
 """Called with (policy, jobs settled, jobs in all)."""
 
 
-def policies(text: str) -> list[str]:
-    """Policy names separated by commas; a part like ``a=1`` belongs to the settings of the policy before it."""
+def named_with_settings(text: str, remedy: str) -> list[str]:
+    """Names separated by commas; a part like ``a=1`` belongs to the settings of the one before it. Raises UsageError for none."""
     found: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         if found and "=" in part and ":" not in part:
@@ -42,7 +42,13 @@ def policies(text: str) -> list[str]:
         elif part:
             found.append(part)
     if not found:
-        raise UsageError("no policy named", "give --policy fifo,sla")
+        raise UsageError("nothing is named", remedy)
+    return found
+
+
+def policies(text: str) -> list[str]:
+    """Policies by name, with settings. Raises UsageError for one that does not exist."""
+    found = named_with_settings(text, "give --policy fifo,sla")
     for name in found:
         make(name)
     return found

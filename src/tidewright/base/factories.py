@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ..base.errors import UsageError
-from ..base.registry import Registry
-from ..base.units import parse_duration
+from .errors import UsageError
+from .registry import Registry
+from .units import parse_duration
 
 
 def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None) -> Any:

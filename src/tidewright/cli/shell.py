@@ -57,6 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
         "replay": "Run a recorded journal again under another policy.",
+        "pack": "Fill nodes with pods by several placement scores.",
         "whatif": "Your own jobs on another pool, or under another policy.",
         "export": "Write the journal out, for tide replay elsewhere.",
     },

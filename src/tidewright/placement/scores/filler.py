@@ -64,7 +64,9 @@ class Filler:
         if kept is None:
             if len(self._kept) >= KINDS_KEPT:
                 del self._kept[next(iter(self._kept))]
-            kept = self._kept[key] = _Kept(np.full(len(nodes.row), -np.inf), np.full(len(nodes.row), -1, dtype=np.int64))
+            kept = self._kept[key] = _Kept(
+                np.full(len(nodes.row), -np.inf), np.full(len(nodes.row), -1, dtype=np.int64)
+            )
         self._renew(kept, key)
         return kept.score
 

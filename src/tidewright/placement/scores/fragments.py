@@ -43,7 +43,9 @@ class TypicalColumns(NamedTuple):
 def typical_columns(pods: Sequence[tuple[ShareRequest, float]]) -> TypicalColumns:
     """Requests and how often each comes, as columns."""
     total = float(sum(share for _, share in pods))
-    needing = sorted(((one, share) for one, share in pods if one.devices), key=lambda pod: (pod[0].units, pod[0].devices))
+    needing = sorted(
+        ((one, share) for one, share in pods if one.devices), key=lambda pod: (pod[0].units, pod[0].devices)
+    )
     groups = [(one.units, one.devices) for one, _ in needing]
     starts = [at for at, group in enumerate(groups) if not at or group != groups[at - 1]]
     units, devices = np.array([groups[at] for at in starts], dtype=np.int64).reshape(-1, 2).T

@@ -1,5 +1,5 @@
-"""Clustering: requests of one size lie on the same nodes (Xiao et al., Gandiva, OSDI'18, section 3.2, "affinity"), by the rules of
-GpuClusteringScore in FGD's artifact (ATC'23, section 6.1)."""
+"""Clustering: requests of one size lie on the same nodes (Xiao et al., Gandiva, OSDI'18, section 3.2, "affinity"), by the rules
+of GpuClusteringScore in FGD's artifact (ATC'23, section 6.1)."""
 
 from __future__ import annotations
 

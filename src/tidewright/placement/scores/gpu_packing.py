@@ -1,5 +1,5 @@
-"""Packing devices: shared ones before free ones, free ones of used nodes before free nodes (Weng et al., MLaaS in the Wild, NSDI'22,
-section 6.2), by the rules of GpuPackingScore in FGD's artifact (ATC'23, section 6.1)."""
+"""Packing devices: shared ones before free ones, free ones of used nodes before free nodes (Weng et al., MLaaS in the Wild,
+NSDI'22, section 6.2), by the rules of GpuPackingScore in FGD's artifact (ATC'23, section 6.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FAR = np.iinfo(np.int64).max
 
 
 class GpuPacking:
-    """From high to low: shared devices have room (100 to 50), free devices of a used node (50 to 33), a free node (33 and less)."""
+    """From high to low: shared devices have room (100 to 50), free devices of a used node (50 to 33), a free node (to 33)."""
 
     name = "gpu-packing"
     repeatable = True

@@ -1,1 +1,1 @@
-"""Filling experiments: pods that arrive one after another and never leave, placed by scores, as FGD's evaluation (ATC'23) does."""
+"""Filling experiments: pods that arrive and never leave, placed by scores, as FGD's evaluation (ATC'23) does."""

@@ -1,7 +1,7 @@
 """In which order pods arrive, and which node is taken among equals: as exported from FGD's own runs, or drawn by seed here.
 
-An exported file has two lines for each seed: ``nodes_SEED p0 p1 …``, where p_i is the rank of node i among equals (nodes sorted by
-name), and ``SEED id id …``, the pods in order, each by its name or by the last four characters of it.
+An exported file has two lines for each seed: ``nodes_SEED p0 p1 …``, where p_i is the rank of node i among equals (nodes sorted
+by name), and ``SEED id id …``, the pods in order, each by its name or by the last four characters of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def read_arrivals(path: Path, seed: int, nodes: NodeTable, pods: PodTable) -> Ar
     if not found:
         return None
     if len(found) < 2:
-        raise UsageError(f"{path}: seed {seed} has no line {'for nodes' if str(seed) in found else 'for pods'}", _REMEDY)
+        raise UsageError(
+            f"{path}: seed {seed} has no line {'for nodes' if str(seed) in found else 'for pods'}", _REMEDY
+        )
     order = _pods(path, *found[str(seed)], pods)
     return Arrivals(order, _nodes(path, *found[f"nodes_{seed}"], len(nodes.names)), True)
 

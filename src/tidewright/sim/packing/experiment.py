@@ -1,4 +1,4 @@
-"""Pods that arrive and never leave: each is placed by a score or counted as failed, and what is left is judged as FGD's authors do.
+"""Pods that arrive and never leave: each is placed by a score or counted as failed, and the rest is judged as FGD's authors do.
 
 Deterministic; how long it takes is measured by the caller.
 """
@@ -36,7 +36,7 @@ class Fill(Struct, frozen=True):
 
 class FillFigures(Struct, frozen=True, kw_only=True):
     """Of one filling. Curves are per cents by how much of the devices was asked for so far: means over the arrivals that round to
-    0, 1, … 130 %, as in the artifact of FGD (ATC'23); nan where none does."""
+    0, 1, … 130 %, as in the artifact of FGD (ATC'23), the last one with all beyond; nan where none does."""
 
     pods: int
     placed: int
@@ -75,7 +75,7 @@ def judge_fill(trace: FillTrace, fill: Fill) -> FillFigures:
     used = np.cumsum(np.where(placed, asked, 0))
     lost = _fragments(trace, nodes, fill)
     idle = np.maximum(capacity - used, 1)
-    percent = np.round(100 * np.cumsum(asked) / capacity).astype(np.int64)
+    percent = np.round(100 * np.minimum(np.cumsum(asked) / capacity, (PERCENTS - 1) / 100)).astype(np.int64)
     refusals = _refusals(nodes, [request for request, fine in zip(requests, placed.tolist(), strict=True) if not fine])
     return FillFigures(
         pods=len(requests), placed=int(placed.sum()), failed=sum(refusals.values()), refusals=refusals,

@@ -19,7 +19,9 @@ from .tables import NodeTable, PodTable, read_nodes, read_pods
 
 _KEYS = ("workload", "nodes", "pods", "order")
 _NODES = "openb_node_list_gpu_node.csv"
-_REMEDY = "write openb for the packaged trace, or openb:FOLDER[,workload=NAME] with the files of cluster-trace-gpu-v2023"
+_REMEDY = (
+    "write openb for the packaged trace, or openb:FOLDER[,workload=NAME] with the files of cluster-trace-gpu-v2023"
+)
 
 
 class FillTrace(Struct, frozen=True, kw_only=True):
