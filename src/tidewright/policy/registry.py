@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..base.factories import build
 from ..base.registry import Registry
+from ..plan.factories import build
 from ..plan.plan import Planner
 
 policies = Registry(

@@ -4,4 +4,4 @@ It drives the same engine as a live controller. It refuses to know which policy 
 never waits or asks the time.
 """
 
-MAY_IMPORT = ("base", "model", "plan", "estimate", "engine", "drive", "report")
+MAY_IMPORT = ("base", "model", "plan", "estimate", "placement", "engine", "drive", "report")

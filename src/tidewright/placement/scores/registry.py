@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...base.factories import build
 from ...base.registry import Registry
+from ...plan.factories import build
 from .columns import ShareRequest
 from .protocol import PlacementScore
 

@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from .errors import UsageError
-from .registry import Registry
-from .units import parse_duration
+from ..base.errors import UsageError
+from ..base.registry import Registry
+from ..base.units import parse_duration
 
 
 def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None) -> Any:
@@ -29,8 +29,9 @@ def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None)
         full = key if key in known else f"{key}_us"
         if not equals or full not in known:
             names = ", ".join(sorted(key.removesuffix("_us") for key in known)) or "none"
-            remedy = f"write {base}:key=value; its settings: {names}"
-            raise UsageError(f"{registry.kind} {base} has no setting {pair!r}", remedy)
+            raise UsageError(
+                f"{registry.kind} {base} has no setting {pair!r}", f"write {base}:key=value; its settings: {names}"
+            )
         values[full] = _convert(f"{registry.kind} {base}", full, value, known[full])
     return factory(**values)
 
