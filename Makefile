@@ -94,7 +94,7 @@ bench-gpu:
 	else echo 'bench-gpu: the ring gpu needs make setup, and is skipped'; fi
 
 leaderboard: $(READY)
-	$(BIN)/python tools/leaderboard.py
+	$(BIN)/python tools/leaderboard.py $(ARGS)
 
 clean:
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

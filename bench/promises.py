@@ -1,92 +1,68 @@
 """Promises kept by each policy on real Philly jobs: tiers, loads, estimates and image sizes, cell by cell.
 
 usage: python bench/promises.py [--jobs N] [--loads 0.8,1.5] [--tiers one,three] [--estimates exact,noisy,none]
-       [--images 1s,60s] [--policies NAME,...] [--workers N]
+       [--images 1s,60s] [--policies NAME,...] [--workers N] [--save DIR] [--out FILE]
 
 A cell is one combination; load is device-time asked over capacity until the last submission, set by stretching the times of
 submission. The bar in a cell: ``sla`` keeps at least as many promises as the best of the others less one point, by count and by
-work, with at most one preemption per hour of run.
+work, with at most one preemption per hour of run, and no other policy is as good in everything and better in something. Runs are
+those of ``tide compare``; with ``--save`` an interrupted bench goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from tidewright.app.compare.cells import ComparisonQuestion
+from tidewright.app.compare.run import compare
+from tidewright.cli.progress import progress
+from tidewright.sim.comparison.bar import MARGIN, PREEMPTIONS_PER_HOUR, PROMISES, best_other, missed
+from tidewright.sim.comparison.cells import CellResult, ComparisonGroup
+from tidewright.sim.comparison.figures import kept_by_count, kept_by_work, preemptions_per_hour
+
 CLUSTER = "philly-480"
-TIERS = {"one": "", "three": ",tiers=premium:0.2/standard:0.3/basic:0.5"}
+TIERS = {"one": "1", "three": "3"}
 ESTIMATES = ("exact", "noisy", "none")
-IMAGES = {"1s": (1.0, 0.5), "60s": (60.0, 60.0)}
+IMAGES = ("1s", "60s")
 POLICIES = ("sla", "fifo", "srtf", "srsf", "las", "static")
-PREEMPTIONS_BAR = 1.0
 
 
-def measure(jobs: int, tiers: str, load: float, estimates: str, images: str, policy: str) -> dict[str, Any]:
-    """One policy in one cell, in this process."""
-    from tidewright.base.units import SECOND
-    from tidewright.policy.registry import make
-    from tidewright.sim.clusters import load_cluster
-    from tidewright.sim.costs import Costs
-    from tidewright.sim.leaderboard import promises_kept
-    from tidewright.sim.run import Options, simulate
-    from tidewright.sim.trace import with_estimates, with_load, without_estimates
-    from tidewright.sim.traces import load_trace
-
-    nodes = load_cluster(CLUSTER)
-    devices = sum(node.devices for node in nodes)
-    trace = load_trace(f"philly:{jobs}{TIERS[tiers]}", devices)
-    trace = with_load(trace, load, devices)
-    if estimates == "noisy":
-        trace = with_estimates(trace, 1.0, 1)
-    elif estimates == "none":
-        trace = without_estimates(trace)
-    save, restore = IMAGES[images]
-    costs = Costs(save_us=round(save * SECOND), restore_us=round(restore * SECOND))
-    cpu = time.process_time()
-    result = simulate(trace, nodes, make(policy), Options(costs=costs, cluster=CLUSTER, label=policy))
-    count, work = promises_kept(result)
+def row(cell: CellResult) -> dict[str, Any]:
+    """The figures of one policy in one cell."""
+    result = cell.result
     return {
-        "policy": policy, "count": count, "work": work, "per_hour": result.preemptions / result.run_hours,
-        "jct_h": result.jct_mean_s / 3600, "jct_p99_h": result.jct_p99_s / 3600, "rho_p99": result.rho_p99,
-        "goodput": result.goodput, "rounds": result.planning_rounds / len(trace), "cpu_s": time.process_time() - cpu,
+        "policy": cell.cell.policy, "count": kept_by_count(result), "work": kept_by_work(result),
+        "per_hour": preemptions_per_hour(result), "jct_h": result.jct_mean_s / 3600, "jct_p99_h": result.jct_p99_s / 3600,
+        "rho_p99": result.rho_p99, "goodput": result.goodput, "rounds": result.planning_rounds / result.jobs, "cpu_s": cell.cpu_s,
         "premium": next(tier.attained_by_work for tier in result.tiers if tier.tier == "premium"),
     }  # fmt: skip
 
 
-def verdict(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """What of the bar ``sla`` misses in a cell; empty when nothing."""
-    mine, others = rows["sla"], [row for name, row in rows.items() if name != "sla"]
-    missed = [
-        f"{what} {100 * (max(row[what] for row in others) - mine[what]):.1f} pt below"
-        for what in ("count", "work")
-        if others and mine[what] < max(row[what] for row in others) - 0.01
-    ]
-    if mine["per_hour"] > PREEMPTIONS_BAR:
-        missed.append(f"{mine['per_hour']:.2f} preemptions an hour")
-    if any(all(row[k] <= mine[k] for k in ("jct_h", "jct_p99_h", "rho_p99")) and all(row[k] >= mine[k] for k in ("count", "work"))
-           for row in others):  # fmt: skip
-        missed.append("beaten in everything by one")
-    return missed
+def name_of(group: ComparisonGroup) -> tuple[str, float, str, str]:
+    """Tiers, load, estimates and images of a cell."""
+    words = dict(group.settings)
+    tiers = {value: name for name, value in TIERS.items()}
+    return tiers[words["tiers"]], float(words["load"]), words["estimates"], words["costs"]
 
 
-def show(cell: tuple[Any, ...], rows: dict[str, dict[str, Any]]) -> None:
-    """The rows of a cell and what it misses."""
-    missed = verdict(rows) if "sla" in rows else []
-    print(f"\n{' · '.join(map(str, cell))}: {'; '.join(missed) or 'met'}", flush=True)
-    for name, row in rows.items():
+def show(group: ComparisonGroup) -> None:
+    """The rows of a cell, its bars, and what it misses of them."""
+    met = ("; ".join(missed(group)) or "met") if "sla" in group.policies else "sla is not among the policies"
+    print(f"\n{' · '.join(map(str, name_of(group)))}: {met}")
+    count, work = (100 * (best_other(group, key, "sla")[1] - MARGIN) for key in PROMISES)
+    print(f"  {'bar':<7} count {count:5.1f} %  work {work:5.1f} %                   {PREEMPTIONS_PER_HOUR:6.2f}/h")
+    for found in (row(cells[0]) for cells in group.policies.values()):
         print(
-            f"  {name:<7} count {100 * row['count']:5.1f} %  work {100 * row['work']:5.1f} %"
-            f"  premium {100 * row['premium']:5.1f} %  {row['per_hour']:6.2f}/h"
-            f"  JCT {row['jct_h']:6.2f} h  p99 {row['jct_p99_h']:7.1f} h  rho {row['rho_p99']:7.2f}"
-            f"  goodput {row['goodput']:.3f}  {row['rounds']:5.2f} rounds/job  {row['cpu_s']:6.1f} s",
+            f"  {found['policy']:<7} count {100 * found['count']:5.1f} %  work {100 * found['work']:5.1f} %"
+            f"  premium {100 * found['premium']:5.1f} %  {found['per_hour']:6.2f}/h"
+            f"  JCT {found['jct_h']:6.2f} h  p99 {found['jct_p99_h']:7.1f} h  rho {found['rho_p99']:7.2f}"
+            f"  goodput {found['goodput']:.3f}  {found['rounds']:5.2f} rounds/job  {found['cpu_s']:6.1f} s",
             flush=True,
         )
 
@@ -100,28 +76,32 @@ def main() -> None:
     options.add_argument("--images", default=",".join(IMAGES))
     options.add_argument("--policies", default=",".join(POLICIES))
     options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--save", type=Path)
     options.add_argument("--out", type=Path)
     given = options.parse_args()
-    loads = [float(load) for load in given.loads.split(",")]
-    axes = given.tiers.split(","), loads, given.estimates.split(","), given.images.split(",")
-    cells = list(itertools.product(*axes))
-    policies = given.policies.split(",")
-    found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {cell: {} for cell in cells}
-    with ProcessPoolExecutor(given.workers) as pool:
-        jobs = {
-            pool.submit(measure, given.jobs, *cell, policy): (cell, policy) for cell in cells for policy in policies
-        }
-        for done in as_completed(jobs):
-            cell, policy = jobs[done]
-            found[cell][policy] = done.result()
-            if len(found[cell]) == len(policies):
-                found[cell] = {name: found[cell][name] for name in policies}
-                show(cell, found[cell])
-    if "sla" in policies:
-        met = sum(not verdict(rows) for rows in found.values())
-        print(f"\n{met} of {len(cells)} cells met")
+    asked = ComparisonQuestion(
+        traces=(f"philly:{given.jobs}",), clusters=(CLUSTER,), policies=tuple(given.policies.split(",")),
+        loads=tuple(map(float, given.loads.split(","))), tiers=tuple(TIERS[name] for name in given.tiers.split(",")),
+        estimates=tuple(given.estimates.split(",")), costs=tuple(given.images.split(",")),
+    )  # fmt: skip
+    with progress("comparing", total=1.0, lines=True) as bar:
+        found = compare(asked, given.workers, bar.update, given.save)
+    groups = sorted(found.groups, key=lambda group: list(TIERS).index(name_of(group)[0]))
+    for group in groups:
+        show(group)
+    for failure in found.failures:
+        print(f"failed: {failure.cell.policy}: {failure.cause}\n  alone: {failure.command}")
+    judged = [group for group in groups if "sla" in group.policies]
+    if judged:
+        print(f"\n{sum(not missed(group) for group in judged)} of {len(judged)} cells met")
     if given.out:
-        given.out.write_text(json.dumps([{"cell": cell, "rows": rows} for cell, rows in found.items()], indent=1))
+        rows = [
+            {"cell": name_of(group), "rows": {name: row(cells[0]) for name, cells in group.policies.items()}}
+            for group in groups
+        ]
+        given.out.write_text(json.dumps(rows, indent=1))
+    if found.failures:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

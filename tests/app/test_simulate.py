@@ -46,7 +46,7 @@ PLAIN = ("-p", "srtf")
     "words",
     [
         ("--profile", "default:round=6m"), ("--costs", "launch=60s"), ("--load", "0.5"), ("--tiers", "premium:1"),
-        ("--estimates", "none"), ("--estimates", "2"), ("--estimate-error", "2"), ("--profile", "ideal"),
+        ("--estimates", "none"), ("--estimates", "2"), ("--estimate-error", "2"), ("--profile", "ideal"), ("--window", "2/3"),
     ],
 )  # fmt: skip
 def test_every_option_changes_the_outcome(words: tuple[str, ...]) -> None:
@@ -107,6 +107,8 @@ def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
         (("--tiers", "gold:1"), "not one of premium"),
         (("--load", "-1"), "load -1"),
         (("--load", "0"), "load 0"),
+        (("--window", "2"), "window '2'"),
+        (("--window", "4/3"), "window 4/3"),
         (("--jobs-out", "nowhere/jobs.csv"), "no directory nowhere"),
     ],
 )

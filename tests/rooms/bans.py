@@ -13,7 +13,7 @@ from .house import Source
 QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim")
 LOOPS_AND_EDGES = (
     "sim/run.py", "sim/traces", "sim/formats", "sim/philly", "sim/profile", "sim/clusters", "sim/rate_files",
-    "sim/report", "sim/leaderboard",
+    "sim/report",
 )  # fmt: skip
 """The simulator's loop may time itself, and its edges read and write files."""
 

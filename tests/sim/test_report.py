@@ -14,8 +14,8 @@ from rich.console import Console
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.comparison.figures import kept_by_count
 from tidewright.sim.costs import FREE
-from tidewright.sim.leaderboard import attainment, entries, markdown, plot
 from tidewright.sim.meter import SLOTS, PoolMeter
 from tidewright.sim.report import html, notes, table, tier_table
 from tidewright.sim.result import SCHEMA, SimulationResult, from_json, to_json
@@ -61,6 +61,7 @@ def test_fairness_by_hand() -> None:
     rhos = [100 / (100 * 2), 200 / (100 * 1.5)]
     assert result.rho_mean == pytest.approx(sum(rhos) / 2)
     assert result.rho_unfair == 0.5
+    assert result.rho_worst == pytest.approx(max(rhos))
 
 
 def test_tiers_by_hand() -> None:
@@ -71,7 +72,7 @@ def test_tiers_by_hand() -> None:
     assert [(t.tier, t.jobs) for t in result.tiers] == [("premium", 1), ("standard", 1), ("basic", 1)]
     assert [t.fraction_mean for t in result.tiers] == pytest.approx([1, 1 / 2, 1 / 3])
     assert [t.attained for t in result.tiers] == [1.0, 0.0, 1.0]
-    assert attainment(result) == 0.5
+    assert kept_by_count(result) == 0.5
 
 
 def test_the_page_points_nowhere_and_names_every_policy() -> None:
@@ -113,19 +114,6 @@ def test_json_of_another_version_is_refused() -> None:
         from_json(text.replace(SCHEMA.encode(), b"tidewright.simulation/0"))
     with pytest.raises(UsageError, match="not simulation results"):
         from_json(b"[{}]")
-
-
-def test_the_leaderboard_has_a_row_per_policy_and_load() -> None:
-    board = entries(
-        [(load, policy, run(policy, load)) for load in (0.8, 1.2) for policy in ("a", "b") for _ in range(2)]
-    )
-    text = markdown(board, "moves are free", [run("fifo"), run("sla")])
-    assert "## Real jobs" in text and text.count("| `fifo` |") == 1
-    assert [len(entry.results) for entry in board] == [2, 2, 2, 2]
-    assert text.count("| `a` |") == text.count("| `b` |") == 2
-    assert "## Load 0.8" in text
-    assert "## Load 1.2" in text
-    assert plot(board) == plot(board)
 
 
 def test_a_series_starts_at_zero_and_covers_the_run() -> None:

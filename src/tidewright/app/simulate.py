@@ -25,7 +25,7 @@ from ..sim.result import to_json
 from ..sim.run import Options, Simulation
 from ..sim.stream import Reading
 from ..sim.synthetic import draw_tiers, tier_shares
-from ..sim.trace import Trace, changed, head, with_estimates, with_load, without_estimates
+from ..sim.trace import Trace, changed, head, window, with_estimates, with_load, without_estimates
 from ..sim.traces import load_trace
 from .recorded import Recording, read
 
@@ -75,6 +75,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: bool | None = None
     """None: when something fails."""
     jobs_out: Path | None = None
+    window: str = ""
+    """``K/N``: only the K-th of N equal parts of the trace's jobs."""
 
 
 def run_trace(
@@ -82,18 +84,22 @@ def run_trace(
 ) -> list[SimulationResult]:
     """Simulate a trace on a cluster under each policy. ``reading`` hears how much of the trace's file is read."""
     names = policies(question.policy)
-    profile = load_profile(question.profile, question.seed)
-    costs = costs_of(question.costs, profile.costs)
     nodes = load_cluster(question.cluster)
-    trace = _shaped(question, sum(node.devices for node in nodes), reading)
+    trace = shaped(load_trace_of(question, nodes, reading), question, nodes)
+    return _each(names, trace, nodes, options_of(question), progress, question.jobs_out)
+
+
+def options_of(question: Question) -> Options:
+    """How to simulate what is asked. Raises UsageError for what is not understood."""
+    profile = load_profile(question.profile, question.seed)
     options = Options(
-        cluster=question.cluster, profile=profile, costs=costs, faults=parse_faults(question.faults, question.seed),
-        checkpoints=question.checkpoints,
+        cluster=question.cluster, profile=profile, costs=costs_of(question.costs, profile.costs),
+        faults=parse_faults(question.faults, question.seed), checkpoints=question.checkpoints,
     )  # fmt: skip
-    if question.rates:
-        known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
-        options = msgspec.structs.replace(options, engine=known)
-    return _each(names, trace, nodes, options, progress, question.jobs_out)
+    if not question.rates:
+        return options
+    known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
+    return msgspec.structs.replace(options, engine=known)
 
 
 def costs_of(text: str, base: Costs) -> Costs | None:
@@ -108,20 +114,36 @@ def costs_of(text: str, base: Costs) -> Costs | None:
     return parse_costs(text, base) if text else None
 
 
-def _shaped(question: Question, devices: int, reading: Reading | None) -> Trace:
-    trace = load_trace(_seeded(question.trace, question.seed), devices, reading)
+def load_trace_of(question: Question, nodes: tuple[NodeSpec, ...], reading: Reading | None = None) -> Trace:
+    """The trace as its source has it."""
+    return load_trace(seeded_trace(question.trace, question.seed), sum(node.devices for node in nodes), reading)
+
+
+def shaped(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> Trace:
+    """The jobs that are asked for, with the tiers, load and estimates that are. Raises UsageError."""
+    devices = sum(node.devices for node in nodes)
     if question.jobs:
         trace = head(trace, question.jobs)
+    if question.window:
+        trace = window(trace, *_window(question.window))
     if question.tiers:
         trace = changed(trace, tier=draw_tiers(tier_shares(question.tiers), len(trace), question.seed))
     if question.load is not None:
         trace = with_load(trace, question.load, devices)
     if question.estimates == "none":
         return without_estimates(trace)
-    return with_estimates(trace, _sigma(question.estimates), question.seed)
+    return with_estimates(trace, sigma(question.estimates), question.seed)
 
 
-def _sigma(text: str) -> float:
+def _window(text: str) -> tuple[int, int]:
+    at, _, of = text.partition("/")
+    if not (at.isdigit() and of.isdigit()):
+        raise UsageError(f"window {text!r}", "write K/N with K from 1 to N, e.g. 2/5")
+    return int(at), int(of)
+
+
+def sigma(text: str) -> float:
+    """Of the log-normal error that ``--estimates`` asks for; 0 for ``exact``. Raises UsageError."""
     if text == "exact":
         return 0.0
     try:
@@ -169,7 +191,7 @@ def _each(
     return results
 
 
-def _seeded(trace: str, seed: int) -> str:
+def seeded_trace(trace: str, seed: int) -> str:
     """A generated trace follows ``seed`` unless it names its own."""
     if trace.partition(":")[0] != "synthetic" or "seed=" in trace:
         return trace

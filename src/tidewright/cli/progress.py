@@ -1,4 +1,4 @@
-"""Progress bars, on stderr and only for people: a pipe or a dumb terminal gets nothing."""
+"""Progress on stderr: bars for people, and lines where there is no terminal for what may take hours."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 SHOWN_AFTER_S = 2.0
 """Anything that takes longer than this shows that it goes on."""
+LINES_EVERY_S = 5.0
+"""Least time between two lines of progress."""
 
 
 class Bar:
@@ -51,10 +53,33 @@ class Bar:
             self._bar.stop()
 
 
+class Lines(Bar):
+    """The same as plain lines."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, None)
+        self._due = self._since + SHOWN_AFTER_S
+        self._shown = ""
+
+    def update(self, done: float | None = None, text: str | None = None) -> None:
+        self._text = text or self._text
+        if time.monotonic() >= self._due:
+            self._show()
+
+    def _show(self) -> None:
+        self._due = time.monotonic() + LINES_EVERY_S
+        self._shown = self._text
+        print(self._text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._shown not in ("", self._text):
+            self._show()
+
+
 @contextmanager
-def progress(text: str, total: float | None = None) -> Iterator[Bar]:
-    """A bar around some work; without ``total`` a spinner."""
-    bar = Bar(text, total)
+def progress(text: str, total: float | None = None, lines: bool = False) -> Iterator[Bar]:
+    """A bar around some work; without ``total`` a spinner. ``lines``: plain lines where stderr is no terminal."""
+    bar = Lines(text) if lines and not sys.stderr.isatty() else Bar(text, total)
     try:
         yield bar
     finally:

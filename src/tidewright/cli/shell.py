@@ -56,6 +56,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
+        "compare": "Compare policies over loads, seeds and more.",
         "replay": "Run a recorded journal again under another policy.",
         "pack": "Fill nodes with pods by several placement scores.",
         "whatif": "Your own jobs on another pool, or under another policy.",

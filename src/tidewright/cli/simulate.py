@@ -59,6 +59,9 @@ jobs_out_option = click.option(
     help="Policies, with settings like las:round=6m.",
 )
 @click.option("-n", "--jobs", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs of the trace.")
+@click.option(
+    "--window", default="", metavar="K/N", help="Only the K-th of N equal parts of the trace's jobs, e.g. 2/5."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="For everything random.")
 @click.option(
     "--load",

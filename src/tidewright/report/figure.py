@@ -18,6 +18,14 @@ _STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
+def require_matplotlib() -> None:
+    """Raise UsageError naming the extra to install when matplotlib is missing."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UsageError("plots need matplotlib, which is not installed", "pip install 'tidewright[report]'") from error
+
+
 def draw(
     salt: str,
     paint: Callable[[Any], None],
@@ -27,11 +35,10 @@ def draw(
 ) -> bytes:
     """The file of what ``paint`` draws on matplotlib axes; ``size`` in inches. ``salt`` makes the ids of one SVG different from
     those of others in a page. Raises UsageError when matplotlib is not installed."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("plots need matplotlib, which is not installed", "pip install 'tidewright[report]'") from error
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
         figure = Figure(figsize=size, layout="constrained", facecolor=ground)
         axes = figure.subplots()

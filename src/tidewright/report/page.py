@@ -31,6 +31,10 @@ tr.first td { border-top: 2px solid var(--line); }
 td .dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 8px; }
 svg { width: 100%; height: auto; display: block; }
 ul { color: var(--soft); margin: 10px 0 0; padding-left: 18px; }
+ul.warning { color: #8a3b00; }
+code { overflow-wrap: anywhere; }
+details { margin-top: 22px; }
+summary { cursor: pointer; font-size: 17px; font-weight: 600; }
 footer { color: var(--soft); font-size: 13px; margin-top: 22px; }
 """
 

@@ -72,6 +72,7 @@ class Labels(Struct, frozen=True, kw_only=True):
     profile: str
     arriving_area: int
     """Milli-device-microseconds held until the last submission."""
+    fragmentation: float
     turns: int
     planning_rounds: int
     moves: int
@@ -111,7 +112,9 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
         queue_length_mean=meter.queued_area / span,
         rho_mean=_mean(rho),
         rho_p99=_quantile(rho, 0.99),
+        rho_worst=float(rho.max()) if len(rho) else 0.0,
         rho_unfair=_mean(rho > 1.0 + 1e-6),
+        fragmentation=labels.fragmentation,
         preemptions=int(outcomes.preemptions.sum()),
         restarts=int(np.maximum(outcomes.attempts - 1, 0).sum()),
         lost_device_hours=lost / HOUR,

@@ -35,16 +35,21 @@ def _jct_cdf(axes: Any, results: Sequence[SimulationResult], colours: dict[str, 
     for result in results:
         times = np.maximum(result.jct_quantiles_s, 1.0)
         axes.plot(times, np.linspace(0, 100, len(times)), color=colours[result.policy], label=result.policy, lw=1.8)
-    longest = max((max(result.jct_quantiles_s, default=1.0) for result in results), default=1.0)
+    jct_axis(axes, [result.jct_quantiles_s for result in results if result.jct_quantiles_s])
+    axes.legend(loc="lower right")
+
+
+def jct_axis(axes: Any, drawn: Sequence[Sequence[float]]) -> None:
+    """Times from the shortest to the longest of ascending seconds on a log scale, and shares of jobs."""
+    longest = max((times[-1] for times in drawn), default=1.0)
+    shortest = min((times[0] for times in drawn), default=1.0)
     ticks = [span for span in _SPANS if span[0] <= 1.5 * longest]
     axes.set_xscale("log")
     axes.set_xticks([at for at, _ in ticks], [name for _, name in ticks])
-    shortest = min((min(result.jct_quantiles_s, default=1.0) for result in results), default=1.0)
     axes.set_xlim(max(0.7 * shortest, 0.9), 1.3 * max(longest, 10))
     axes.minorticks_off()
     axes.set_ylim(0, 101)
     axes.set_ylabel("% of completed jobs")
-    axes.legend(loc="lower right")
 
 
 def _times(series: Series) -> tuple[Any, str]:

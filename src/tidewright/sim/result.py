@@ -68,8 +68,12 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     queue_length_mean: float
     rho_mean: float
     rho_p99: float
+    rho_worst: float = 0.0
+    """Of the job treated worst."""
     rho_unfair: float
     """Share of completed jobs that did worse than alone on their share of the cluster (rho > 1)."""
+    fragmentation: float = 0.0
+    """Share of the free device-time until the last submission that a job like the trace's could not use: ``sim.free_share``."""
     preemptions: int
     restarts: int
     lost_device_hours: float

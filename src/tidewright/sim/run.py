@@ -28,6 +28,7 @@ from ..plan.plan import Planner
 from .agenda import Agenda
 from .costs import Costs, typical_us
 from .faults import Faults, FaultSettings
+from .free_share import FreeDevices
 from .meter import PoolMeter
 from .metrics import Labels, Outcomes, measure
 from .profile import ClusterProfile
@@ -109,6 +110,7 @@ class Simulation:
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
+        self._free = FreeDevices(trace, nodes)
         self._rank = tie_ranks(trace, profile.ties, profile.seed)
         self.next_row = 0
         self._due: deque[int] = deque()
@@ -153,6 +155,8 @@ class Simulation:
 
     def turn(self, now: int) -> None:
         """Everything that happens at one instant, once; what it causes at the same instant is the next step's."""
+        if now >= self._free.due:
+            self._free.sample(now, self.engine.book.phys)
         self.meter.advance(now)
         events = self.world.deliver(now, self.agenda.take(now))
         if self.pace is None or self.pace.opens(now):
@@ -312,6 +316,7 @@ class Simulation:
             launch_us=typical_us(self.options.charged.launch_us, self.trace.devices),
             profile=self.options.profile.name,
             arriving_area=self.arriving_area,
+            fragmentation=self._free.fragmentation,
             turns=self.driver.turns,
             planning_rounds=self.planning_rounds,
             moves=self.moves,

@@ -136,6 +136,14 @@ def head(trace: Trace, jobs: int) -> Trace:
     return picked(trace, np.arange(min(jobs, len(trace))))
 
 
+def window(trace: Trace, at: int, of: int) -> Trace:
+    """The ``at``-th of ``of`` parts of consecutive jobs, counted from 1, as a trace that begins with its first submission."""
+    if not 1 <= at <= of:
+        raise UsageError(f"window {at}/{of}", "write K/N with K from 1 to N, e.g. 2/5")
+    rows = len(trace)
+    return picked(trace, np.arange(rows * (at - 1) // of, rows * at // of))
+
+
 def picked(trace: Trace, rows: NDArray[np.intp]) -> Trace:
     """These rows, given in ascending order; time starts at the first of them. Raises UsageError for none."""
     if not len(rows):

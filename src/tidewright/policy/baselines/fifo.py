@@ -16,6 +16,7 @@ class Fifo:
     """Job ids are given in order of arrival, so the id is the key; only the head and the jobs started are ever touched."""
 
     name = "fifo"
+    reads_estimates = False
 
     def plan(self, view: View) -> Plan:
         """Start from the head until it does not fit."""

@@ -30,6 +30,7 @@ class Las:
     """
 
     name = "las"
+    reads_estimates = False
 
     def __init__(
         self,

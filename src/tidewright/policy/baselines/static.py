@@ -20,6 +20,7 @@ class Static:
     """``premium``, ``standard`` and ``basic`` are the parts' sizes; only their proportions matter."""
 
     name = "static"
+    reads_estimates = False
 
     def __init__(self, *, premium: float = 0.25, standard: float = 0.35, basic: float = 0.4) -> None:
         self.parts = {Tier.PREMIUM: premium, Tier.STANDARD: standard, Tier.BASIC: basic}
